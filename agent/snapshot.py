@@ -1,0 +1,153 @@
+"""What the sources said, verbatim: the recording format, the fixture format and the bug-report attachment.
+
+A snapshot holds no conclusions. ``gputopo record`` writes one, ``--from`` replays one, and both go through the same
+``discover``. The classes are plain dataclasses because three readers share them: msgspec decodes them in a
+microsecond's order (start-up of the command line), pydantic validates what others send us and names every fault at
+once, and mypy checks our own use. Absent means "this source was not asked or has no such thing"; a call that failed
+is in ``errors`` under the name of the call.
+
+    SnapshotError(ValueError)   the document is not a snapshot; the message says where and what was expected
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FORMAT = "gputopo.io/snapshot/v1"
+
+
+class SnapshotError(ValueError):
+    """The document is not a snapshot."""
+
+
+@dataclass(frozen=True)
+class NvmlLink:
+    """One NVLink port of a GPU, as NVML tells it."""
+
+    link: int  # 0 .. NVML_NVLINK_MAX_LINKS - 1
+    active: bool | None = None  # nvmlDeviceGetNvLinkState
+    version: int | None = None  # nvmlDeviceGetNvLinkVersion: an enum, not a generation
+    remote_type: str | None = None  # nvmlDeviceGetNvLinkRemoteDeviceType: "gpu" "ibmnpu" "switch" "unknown"
+    remote_bus_id: str | None = None  # nvmlDeviceGetNvLinkRemotePciInfo_v2, as given (may be all F, empty, or odd)
+    speed_mbps: int | None = None  # field NVML_FI_DEV_NVLINK_GET_SPEED (164): MB/s, one direction
+    errors: dict[str, str] = field(default_factory=dict)  # NVML call -> error name
+
+
+@dataclass(frozen=True)
+class NvmlMigDevice:
+    """A MIG device of a GPU."""
+
+    slot: int
+    uuid: str | None = None
+    name: str | None = None  # nvmlDeviceGetName: "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+    memory_bytes: int | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NvmlFabric:
+    """``nvmlDeviceGetGpuFabricInfoV``."""
+
+    state: int  # NVML_GPU_FABRIC_STATE_*
+    status: int = 0  # an nvmlReturn_t
+    cluster_uuid: str | None = None
+    clique: int | None = None
+    health_mask: int | None = None
+    health_summary: int | None = None
+
+
+@dataclass(frozen=True)
+class NvmlGpu:
+    """One GPU, as NVML tells it. ``errors`` of a lost GPU holds the failing ``nvmlDeviceGetHandleByIndex_v2``."""
+
+    index: int
+    uuid: str | None = None
+    bus_id: str | None = None  # as given: "00000000:07:00.0"
+    minor: int | None = None
+    name: str | None = None
+    architecture: int | None = None  # NVML_DEVICE_ARCH_*
+    compute_capability: tuple[int, int] | None = None
+    memory_bytes: int | None = None  # nvmlDeviceGetMemoryInfo.total
+    numa_node_id: int | None = None  # nvmlDeviceGetNumaNodeId: the GPU's own memory node (Grace)
+    cpu_affinity: str | None = None  # nvmlDeviceGetCpuAffinityWithinScope(NODE) as a cpulist
+    memory_affinity: str | None = None  # nvmlDeviceGetMemoryAffinity(NODE) as a list of NUMA nodes
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_max_generation: int | None = None
+    pcie_max_width: int | None = None
+    mig_mode: int | None = None  # current mode; 1 is enabled
+    mig_devices: tuple[NvmlMigDevice, ...] = ()
+    fabric: NvmlFabric | None = None
+    nvlinks: tuple[NvmlLink, ...] = ()  # every port that answered
+    errors: dict[str, str] = field(default_factory=dict)  # NVML call -> error name
+
+
+@dataclass(frozen=True)
+class NvmlPair:
+    """What NVML says of two GPUs, by index, ``a < b``."""
+
+    a: int
+    b: int
+    ancestor: int | None = None  # nvmlDeviceGetTopologyCommonAncestor: NVML_TOPOLOGY_*
+    p2p_nvlink: int | None = None  # nvmlDeviceGetP2PStatus(.., NVLINK): NVML_P2P_STATUS_*
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Nvml:
+    """The NVML source. ``error`` names the call that ended it, and then the rest is empty."""
+
+    error: str | None = None  # "nvmlInit_v2: LIBRARY_NOT_FOUND"
+    driver_version: str | None = None
+    cuda_version: int | None = None  # nvmlSystemGetCudaDriverVersion_v2: 13000
+    nvml_version: str | None = None
+    device_count: int | None = None
+    gpus: tuple[NvmlGpu, ...] = ()
+    pairs: tuple[NvmlPair, ...] = ()
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command printed."""
+
+    stdout: str
+    exit_code: int = 0
+    stderr: str = ""
+
+
+@dataclass(frozen=True)
+class Sysfs:
+    """Parts of /sys as text: keys are paths below /sys."""
+
+    files: dict[str, str] = field(default_factory=dict)  # "bus/pci/devices/0000:07:00.0/numa_node" -> "0\n"
+    links: dict[str, str] = field(default_factory=dict)  # symlink -> its target, resolved, below /sys
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine around the GPUs."""
+
+    name: str | None = None  # host name; None once scrubbed
+    kernel: str | None = None
+    boot_id: str | None = None  # /proc/sys/kernel/random/boot_id
+    cpus: int | None = None  # logical CPUs (psutil)
+    memory_bytes: int | None = None
+    virtualization: str | None = None  # "wsl", "kvm", ... where a source tells; None: not known
+    visible_devices: str | None = None  # NVIDIA_VISIBLE_DEVICES of the recording process
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One machine at one moment. A source that was not asked is None."""
+
+    format: str = FORMAT
+    recorder: str | None = None  # "gputopo 0.1.0"
+    scrubbed: tuple[str, ...] = ()  # what was taken out: "hostname", "serial", "uuid"
+    host: Host | None = None
+    nvml: Nvml | None = None
+    smi: dict[str, Output] | None = None  # arguments of nvidia-smi -> output: "topo -m"
+    sysfs: Sysfs | None = None
+    nccl: str | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)

@@ -1,0 +1,356 @@
+"""What a GPU machine is: frozen values and the invariants that hold between them.
+
+Nothing here reads a file, calls a driver or knows a label. Unknown is ``None``, never 0 or "". Every value checks its
+invariants when it is made and raises ``ModelError``, so a ``NodeTopology`` that exists is consistent.
+
+    ModelError(ValueError)      a value would break an invariant; the message quotes it
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import msgspec
+
+MAX_GPUS = 64  # more than any machine built (DGX-2 and HGX trays hold 16); bounds every matrix below
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+class ModelError(ValueError):
+    """A value would break an invariant of the model."""
+
+
+class PcieDistance(Enum):
+    """What lies between two PCIe devices, nearest first: the words of the legend of ``nvidia-smi topo -m``."""
+
+    PIX = "PIX"  # at most one PCIe bridge (NVML_TOPOLOGY_SINGLE, and NVML_TOPOLOGY_INTERNAL: one board)
+    PXB = "PXB"  # several PCIe bridges, no host bridge (NVML_TOPOLOGY_MULTIPLE)
+    PHB = "PHB"  # a PCIe host bridge, typically the CPU (NVML_TOPOLOGY_HOSTBRIDGE)
+    NODE = "NODE"  # several host bridges of one NUMA node (NVML_TOPOLOGY_NODE)
+    SYS = "SYS"  # the link between NUMA nodes; SOC before driver 384 (NVML_TOPOLOGY_SYSTEM)
+
+
+class Health(Enum):
+    """Whether a GPU can be used at all. A slow GPU is OK here and listed in ``NodeTopology.degraded``."""
+
+    OK = "ok"
+    LOST = "lost"  # on the bus or in the driver's count, but NVML cannot talk to it
+
+
+class Interconnect(Enum):
+    """What joins the GPUs of an island, best first."""
+
+    NVSWITCH = "nvswitch"
+    NVLINK = "nvlink"
+    PCIE = "pcie"  # no NVLink: GPUs reach each other over PCIe
+    NONE = "none"  # fewer than two GPUs: nothing to join
+
+
+class FabricState(Enum):
+    """``nvmlGpuFabricInfoV.state``: where a GPU stands with its fabric manager."""
+
+    NOT_SUPPORTED = "not-supported"
+    NOT_STARTED = "not-started"
+    IN_PROGRESS = "in-progress"
+    COMPLETED = "completed"
+
+
+class ProblemKind(Enum):
+    """Why a problem is one."""
+
+    UNKNOWN = "unknown"  # a fact could not be learned
+    CONFLICT = "conflict"  # two sources disagree; the text says which was believed
+    INCOMPLETE = "incomplete"  # the input was cut, damaged, or shows a part of the machine only
+
+
+class Problem(msgspec.Struct, frozen=True, order=True):
+    """Something about the observation (not the hardware) that a reader should know."""
+
+    what: str  # the thing, as a path: "gpus.3.numaNode", "nvlink", "topo -m line 7"
+    kind: ProblemKind
+    why: str
+
+
+class Degradation(msgspec.Struct, frozen=True, order=True):
+    """A part of the hardware that is worse than it should be."""
+
+    what: str  # "gpu3", "gpu3.nvlink", "gpu3.pcie", "gpu3.fabric", "gpu2-gpu3"
+    why: str
+
+
+class Pcie(msgspec.Struct, frozen=True):
+    """A GPU's PCIe link. Current values drop when the GPU is idle; only the maxima are slow facts.
+
+    Source: ``nvmlDeviceGet{Curr,Max}PcieLink{Generation,Width}``; sysfs ``{current,max}_link_{speed,width}``.
+    """
+
+    generation: int | None = None
+    width: int | None = None  # lanes
+    max_generation: int | None = None
+    max_width: int | None = None
+
+
+class MigDevice(msgspec.Struct, frozen=True):
+    """One MIG device. Source: ``nvmlDeviceGetMigDeviceHandleByIndex``."""
+
+    profile: str  # "1g.10gb"
+    uuid: str | None = None
+    memory_mib: int | None = None
+
+
+class GpuFabric(msgspec.Struct, frozen=True):
+    """A GPU's membership in a multi-node NVLink fabric. Source: ``nvmlDeviceGetGpuFabricInfoV``."""
+
+    state: FabricState
+    cluster_uuid: str | None = None  # None where NVML says all zeroes: registered, but with no multi-node fabric
+    clique: int | None = None
+    status: str | None = None  # None is NVML_SUCCESS; else the NVML error's name
+    unhealthy: tuple[str, ...] = ()  # names of the healthMask fields that report a fault
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One physical GPU. ``index`` is NVML's and may move when a card is lost: identity is ``uuid`` and ``bus_id``."""
+
+    index: int
+    uuid: str | None = None  # nvmlDeviceGetUUID
+    bus_id: str | None = None  # sysfs spelling, lower case: "0000:07:00.0"
+    minor: int | None = None  # /dev/nvidia<minor>
+    product: str | None = None  # nvmlDeviceGetName, verbatim
+    architecture: str | None = None  # "hopper"; GPU Feature Discovery's family names
+    compute_capability: tuple[int, int] | None = None
+    memory_mib: int | None = None  # total including reserved; None on GPUs that share the host's memory
+    numa_node: int | None = None  # the one CPU NUMA node it hangs off; None when unknown or several
+    numa_affinity: str | None = None  # the text as printed: "0", "0-1", "0,5-11"
+    memory_numa_node: int | None = None  # Grace: the NUMA node that IS this GPU's memory
+    cpu_affinity: str | None = None  # cpulist: "0-63,128-191"
+    pcie: Pcie = Pcie()
+    mig_enabled: bool | None = None  # None: unknown or not supported
+    mig_devices: tuple[MigDevice, ...] = ()
+    fabric: GpuFabric | None = None
+    health: Health = Health.OK
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.index < 1000, f"GPU index {self.index} is not between 0 and 999")
+        if self.bus_id is not None:
+            _check(_BUS_ID.fullmatch(self.bus_id) is not None, f"bus id {self.bus_id!r} is not like '0000:07:00.0'")
+        for name in ("minor", "memory_mib", "numa_node", "memory_numa_node"):
+            value = getattr(self, name)
+            _check(value is None or value >= 0, f"GPU {self.index}: {name} {value} is negative; unknown is None")
+        _check(self.memory_mib != 0, f"GPU {self.index}: memory_mib 0; unknown is None")
+        _check(not self.mig_devices or self.mig_enabled is True, f"GPU {self.index}: MIG devices without MIG mode")
+
+    @property
+    def usable(self) -> bool:
+        """Whether a pod could be given this GPU."""
+        return self.health is Health.OK
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """The active NVLinks that join two GPUs directly, bonded into one edge, ``a < b``."""
+
+    a: int  # GPU index
+    b: int  # GPU index
+    lanes: int  # active on both sides: the weaker side counts
+    expected_lanes: int | None = None  # what it should be; None: nothing to compare with
+    gbps: float | None = None  # GB/s, both ways together, of the active lanes
+
+    def __post_init__(self) -> None:
+        _check(self.a < self.b, f"link {self.a}-{self.b}: ends must differ, smaller first")
+        _check_lanes(self, f"link {self.a}-{self.b}")
+
+
+class Uplink(msgspec.Struct, frozen=True, kw_only=True):
+    """The active NVLinks from a GPU into an NVSwitch fabric, bonded into one edge."""
+
+    gpu: int  # GPU index
+    fabric: int  # 0, 1, ...: GPUs of one fabric reach each other at full bandwidth
+    lanes: int
+    expected_lanes: int | None = None
+    gbps: float | None = None  # GB/s, both ways together, of the active lanes
+    assumed: bool = False  # the far end did not say what it is (virtual machines, NVLink 5): taken for an NVSwitch
+
+    def __post_init__(self) -> None:
+        _check_lanes(self, f"uplink of GPU {self.gpu}")
+
+
+class Nvlink(msgspec.Struct, frozen=True):
+    """The graph of active NVLinks. An edge with 0 lanes is a link that is down and should not be."""
+
+    links: tuple[Link, ...] = ()
+    uplinks: tuple[Uplink, ...] = ()
+
+
+class Nic(msgspec.Struct, frozen=True, kw_only=True):
+    """A network device that can reach GPUs (RDMA). Source: ``/sys/class/infiniband``, columns of ``topo -m``."""
+
+    name: str  # "mlx5_0"
+    bus_id: str | None = None
+    numa_node: int | None = None
+    rate_gbps: int | None = None  # Gbit/s (not bytes), as /sys/class/infiniband/*/ports/1/rate says
+    distances: tuple[PcieDistance | None, ...]  # to each GPU, in the order of NodeTopology.gpus
+
+
+class NumaNode(msgspec.Struct, frozen=True):
+    """A NUMA node of the machine. Source: ``/sys/devices/system/node/node<id>``."""
+
+    id: int
+    cpus: str | None = None  # cpulist; "" where the node has memory only (a Grace GPU's)
+    memory_mib: int | None = None
+
+
+class Island(msgspec.Struct, frozen=True):
+    """A connected component of the graph of active NVLinks, or a GPU that has none."""
+
+    gpus: tuple[int, ...]  # GPU indices, ascending
+    interconnect: Interconnect
+    gbps: float | None  # GB/s per GPU over NVLink, both ways, of its weakest member; None: unknown or no NVLink
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return len(self.gpus)
+
+
+class NodeTopology(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine, as far as it is known.
+
+    ``nvlink`` is None where nobody could tell what NVLinks there are; that is not the same as having none.
+    ``pcie`` is a symmetric matrix in the order of ``gpus``; None on the diagonal and where unknown.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    nvlink: Nvlink | None = None
+    pcie: tuple[tuple[PcieDistance | None, ...], ...] = ()
+    nics: tuple[Nic, ...] = ()
+    numa_nodes: tuple[NumaNode, ...] = ()
+    machine: str | None = None  # /sys/class/dmi/id/product_name
+    driver_version: str | None = None
+    cuda_version: str | None = None  # the newest CUDA the driver supports: "13.0"
+    boot_id: str | None = None  # /proc/sys/kernel/random/boot_id: which boot this was seen in
+    partial: bool = False  # only some GPUs of the machine are visible here
+    degraded: tuple[Degradation, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def __post_init__(self) -> None:
+        indices = [gpu.index for gpu in self.gpus]
+        _check(len(indices) <= MAX_GPUS, f"{len(indices)} GPUs; at most {MAX_GPUS} are supported")
+        _check(indices == sorted(set(indices)), f"GPU indices {indices} are not ascending and distinct")
+        _check_nvlink(self.nvlink, set(indices))
+        _check_matrix(self.pcie, len(indices))
+        for nic in self.nics:
+            _check(
+                len(nic.distances) == len(indices),
+                f"NIC {nic.name}: {len(nic.distances)} distances for {len(indices)} GPUs",
+            )
+
+    @property
+    def usable(self) -> tuple[Gpu, ...]:
+        """The GPUs that a pod could be given."""
+        return tuple(gpu for gpu in self.gpus if gpu.usable)
+
+    @property
+    def islands(self) -> tuple[Island, ...] | None:
+        """The islands of usable GPUs, those of one included, by their first GPU; None where NVLink is unknown."""
+        return None if self.nvlink is None else _islands(self.usable, self.nvlink)
+
+    @property
+    def fabric(self) -> GpuFabric | None:
+        """The multi-node NVLink domain, where every usable GPU is in the same one and registered in it."""
+        fabrics = {gpu.fabric for gpu in self.usable}
+        if len(fabrics) != 1 or (fabric := fabrics.pop()) is None:
+            return None
+        complete = fabric.state is FabricState.COMPLETED and fabric.status is None
+        return fabric if complete and fabric.cluster_uuid is not None and fabric.clique is not None else None
+
+    def gpu(self, index: int) -> Gpu:
+        """The GPU of that index. Raises ``ModelError`` that names the indices there are."""
+        for gpu in self.gpus:
+            if gpu.index == index:
+                return gpu
+        known = ", ".join(str(gpu.index) for gpu in self.gpus) or "none at all"
+        raise ModelError(f"there is no GPU {index} here; there is {known}")
+
+    def distance(self, a: int, b: int) -> PcieDistance | None:
+        """The PCIe distance between two GPU indices; None where unknown."""
+        if not self.pcie:
+            return None
+        position = {gpu.index: place for place, gpu in enumerate(self.gpus)}
+        return self.pcie[position[a]][position[b]]
+
+
+def _islands(usable: tuple[Gpu, ...], nvlink: Nvlink) -> tuple[Island, ...]:
+    """Union-find over active edges. MIG forbids NVLink peer access, so a GPU in MIG mode is an island of one."""
+    joinable = {gpu.index for gpu in usable if gpu.mig_enabled is not True}
+    root = {gpu.index: gpu.index for gpu in usable}
+
+    def find(index: int) -> int:
+        while root[index] != index:
+            root[index] = root[root[index]]
+            index = root[index]
+        return index
+
+    uplinks = [up for up in nvlink.uplinks if up.lanes and up.gpu in joinable]
+    first: dict[int, int] = {}
+    for up in uplinks:
+        root[find(up.gpu)] = find(first.setdefault(up.fabric, up.gpu))
+    links = [link for link in nvlink.links if link.lanes and link.a in joinable and link.b in joinable]
+    for link in links:
+        root[find(link.b)] = find(link.a)
+
+    members: dict[int, list[int]] = {}
+    for index in sorted(root):
+        members.setdefault(find(index), []).append(index)
+    return tuple(_island(tuple(gpus), links, uplinks) for gpus in sorted(members.values()))
+
+
+def _island(gpus: tuple[int, ...], links: list[Link], uplinks: list[Uplink]) -> Island:
+    if len(gpus) == 1:
+        return Island(gpus, Interconnect.NONE, None)
+    edges: dict[int, list[float | None]] = {index: [] for index in gpus}
+    for link in links:
+        for end in (link.a, link.b):
+            if end in edges:
+                edges[end].append(link.gbps)
+    switched = False
+    for up in uplinks:
+        if up.gpu in edges:
+            edges[up.gpu].append(up.gbps)
+            switched = True
+    rates = [None if None in each else sum(rate for rate in each if rate is not None) for each in edges.values()]
+    weakest = None if None in rates else min(rate for rate in rates if rate is not None)
+    return Island(gpus, Interconnect.NVSWITCH if switched else Interconnect.NVLINK, weakest)
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ModelError(otherwise)
+
+
+def _check_lanes(edge: Link | Uplink, name: str) -> None:
+    _check(edge.lanes >= 0, f"{name}: {edge.lanes} lanes")
+    _check(edge.expected_lanes is None or edge.expected_lanes >= edge.lanes, f"{name}: more lanes than expected")
+    _check(edge.lanes > 0 or edge.expected_lanes is not None, f"{name}: no lanes and none expected is no link")
+    _check(edge.gbps is None or edge.gbps >= 0, f"{name}: {edge.gbps} GB/s")
+
+
+def _check_nvlink(nvlink: Nvlink | None, indices: set[int]) -> None:
+    if nvlink is None:
+        return
+    pairs = [(link.a, link.b) for link in nvlink.links]
+    _check(pairs == sorted(set(pairs)), "links are not ascending and distinct")
+    ups = [up.gpu for up in nvlink.uplinks]
+    _check(ups == sorted(set(ups)), "uplinks are not ascending and distinct: a GPU has one per fabric, and one fabric")
+    strangers = ({end for pair in pairs for end in pair} | set(ups)) - indices
+    _check(not strangers, f"NVLinks name GPUs that are not there: {sorted(strangers)}")
+
+
+def _check_matrix(matrix: tuple[tuple[PcieDistance | None, ...], ...], size: int) -> None:
+    if not matrix:
+        return
+    square = len(matrix) == size and all(len(row) == size for row in matrix)
+    _check(square, f"the PCIe matrix is not {size} x {size}")
+    for i, row in enumerate(matrix):
+        _check(row[i] is None, f"the PCIe matrix has a distance from GPU {i} to itself")
+        for j in range(i):
+            _check(row[j] is matrix[j][i], f"the PCIe matrix differs between ({i},{j}) and ({j},{i})")

@@ -1,0 +1,1 @@
+"""Pure renderings of a NodeTopology: text, JSON, drawings."""

@@ -1,0 +1,1 @@
+"""The cluster side: filters, scores and places GPU pods beside the stock kube-scheduler."""
