@@ -30,6 +30,10 @@ check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+docs: $(VENV)/.run
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV)

@@ -64,7 +64,7 @@ class ProblemKind(Enum):
     INCOMPLETE = "incomplete"  # the input was cut, damaged, or shows a part of the machine only
 
 
-class Problem(msgspec.Struct, frozen=True, order=True):
+class Problem(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """Something about the observation (not the hardware) that a reader should know."""
 
     what: str  # the thing, as a path: "gpus.3.numaNode", "nvlink", "topo -m line 7"
@@ -72,14 +72,14 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     why: str
 
 
-class Degradation(msgspec.Struct, frozen=True, order=True):
+class Degradation(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A part of the hardware that is worse than it should be."""
 
     what: str  # "gpu3", "gpu3.nvlink", "gpu3.pcie", "gpu3.fabric", "gpu2-gpu3"
     why: str
 
 
-class Pcie(msgspec.Struct, frozen=True):
+class Pcie(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU's PCIe link. Current values drop when the GPU is idle; only the maxima are slow facts.
 
     Source: ``nvmlDeviceGet{Curr,Max}PcieLink{Generation,Width}``; sysfs ``{current,max}_link_{speed,width}``.
@@ -91,7 +91,7 @@ class Pcie(msgspec.Struct, frozen=True):
     max_width: int | None = None
 
 
-class MigDevice(msgspec.Struct, frozen=True):
+class MigDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """One MIG device. Source: ``nvmlDeviceGetMigDeviceHandleByIndex``."""
 
     profile: str  # "1g.10gb"
@@ -99,7 +99,7 @@ class MigDevice(msgspec.Struct, frozen=True):
     memory_mib: int | None = None
 
 
-class GpuFabric(msgspec.Struct, frozen=True):
+class GpuFabric(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU's membership in a multi-node NVLink fabric. Source: ``nvmlDeviceGetGpuFabricInfoV``."""
 
     state: FabricState
@@ -109,7 +109,7 @@ class GpuFabric(msgspec.Struct, frozen=True):
     unhealthy: tuple[str, ...] = ()  # names of the healthMask fields that report a fault
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One physical GPU. ``index`` is NVML's and may move when a card is lost: identity is ``uuid`` and ``bus_id``."""
 
     index: int
@@ -146,7 +146,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return self.health is Health.OK
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The active NVLinks that join two GPUs directly, bonded into one edge, ``a < b``."""
 
     a: int  # GPU index
@@ -160,7 +160,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         _check_lanes(self, f"link {self.a}-{self.b}")
 
 
-class Uplink(msgspec.Struct, frozen=True, kw_only=True):
+class Uplink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The active NVLinks from a GPU into an NVSwitch fabric, bonded into one edge."""
 
     gpu: int  # GPU index
@@ -174,14 +174,14 @@ class Uplink(msgspec.Struct, frozen=True, kw_only=True):
         _check_lanes(self, f"uplink of GPU {self.gpu}")
 
 
-class Nvlink(msgspec.Struct, frozen=True):
+class Nvlink(msgspec.Struct, frozen=True, omit_defaults=True):
     """The graph of active NVLinks. An edge with 0 lanes is a link that is down and should not be."""
 
     links: tuple[Link, ...] = ()
     uplinks: tuple[Uplink, ...] = ()
 
 
-class Nic(msgspec.Struct, frozen=True, kw_only=True):
+class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A network device that can reach GPUs (RDMA). Source: ``/sys/class/infiniband``, columns of ``topo -m``."""
 
     name: str  # "mlx5_0"
@@ -191,7 +191,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True):
     distances: tuple[PcieDistance | None, ...]  # to each GPU, in the order of NodeTopology.gpus
 
 
-class NumaNode(msgspec.Struct, frozen=True):
+class NumaNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A NUMA node of the machine. Source: ``/sys/devices/system/node/node<id>``."""
 
     id: int
@@ -199,7 +199,7 @@ class NumaNode(msgspec.Struct, frozen=True):
     memory_mib: int | None = None
 
 
-class Island(msgspec.Struct, frozen=True):
+class Island(msgspec.Struct, frozen=True, omit_defaults=True):
     """A connected component of the graph of active NVLinks, or a GPU that has none."""
 
     gpus: tuple[int, ...]  # GPU indices, ascending
@@ -212,7 +212,7 @@ class Island(msgspec.Struct, frozen=True):
         return len(self.gpus)
 
 
-class NodeTopology(msgspec.Struct, frozen=True, kw_only=True):
+class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One machine, as far as it is known.
 
     ``nvlink`` is None where nobody could tell what NVLinks there are; that is not the same as having none.
@@ -262,6 +262,14 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True):
             return None
         complete = fabric.state is FabricState.COMPLETED and fabric.status is None
         return fabric if complete and fabric.cluster_uuid is not None and fabric.clique is not None else None
+
+    def slow(self) -> NodeTopology:
+        """The same without the facts that change while nothing is wrong: the PCIe speed, which drops when idle."""
+        gpus = [
+            msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, generation=None, width=None))
+            for gpu in self.gpus
+        ]
+        return msgspec.structs.replace(self, gpus=tuple(gpus))
 
     def gpu(self, index: int) -> Gpu:
         """The GPU of that index. Raises ``ModelError`` that names the indices there are."""

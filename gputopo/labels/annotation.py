@@ -1,0 +1,232 @@
+"""The value of the annotation ``gputopo.io/topology``: the whole graph as bounded, versioned, compact JSON.
+
+Lists of GPUs, NICs and links are stored by column, since siblings agree in most columns. A column is ``[v]`` where all
+rows agree, ``[v1, ..., vn]`` where they do not, or ``{"of": [v, w], "at": [0, 0, 1]}`` where few distinct values
+repeat; a column of nothing but defaults is left out. PCIe distances are one letter a pair. Facts that change while
+nothing is wrong (the current PCIe speed) are not in it: see ``NodeTopology.slow``.
+
+    AnnotationError(ValueError)     the text is not such an annotation; the message says why and what to do
+    EncodeError(ValueError)         the topology does not fit into an annotation however much is left out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import msgspec
+
+from gputopo.model import MAX_GPUS, NodeTopology, PcieDistance, Problem, ProblemKind
+
+VERSION = 1
+BYTES_FOR_16 = 8 * 1024  # Kubernetes allows 256 KiB for all annotations of an object together
+_BYTES_PER_FURTHER_GPU = BYTES_FOR_16 // 16
+_MAX_ROWS = MAX_GPUS * MAX_GPUS  # no table of a machine is longer; keeps a hostile count from costing memory
+_LETTERS: dict[PcieDistance | None, str] = {
+    None: ".",
+    PcieDistance.PIX: "x",
+    PcieDistance.PXB: "b",
+    PcieDistance.PHB: "h",
+    PcieDistance.NODE: "n",
+    PcieDistance.SYS: "s",
+}
+_DISTANCES = {letter: distance for distance, letter in _LETTERS.items()}
+
+
+class AnnotationError(ValueError):
+    """The text is not a topology annotation."""
+
+
+class EncodeError(ValueError):
+    """The topology does not fit into an annotation."""
+
+
+class _Coded(msgspec.Struct, forbid_unknown_fields=True):
+    of: list[Any]  # distinct values
+    at: list[int]  # for each row, the place of its value in ``of``
+
+
+class _Table(msgspec.Struct):
+    n: int  # rows
+    columns: dict[str, list[Any] | _Coded] = {}
+
+
+class _Wire(msgspec.Struct, omit_defaults=True):
+    v: int
+    node: dict[str, Any] = {}
+    gpus: _Table | None = None
+    links: _Table | None = None  # None: NVLink unknown
+    uplinks: _Table | None = None
+    pcie: str = ""  # upper triangle, row by row
+    nics: _Table | None = None
+    numa_nodes: _Table | None = None
+    degraded: _Table | None = None
+    problems: _Table | None = None
+    left_out: list[str] = []
+
+
+def dumps(topology: NodeTopology) -> str:
+    """The annotation's value: JSON of at most ``budget(number of GPUs)`` bytes, the same for equal topologies."""
+    wire = _to_wire(topology.slow())
+    limit = budget(len(topology.gpus))
+    text = msgspec.json.encode(wire)
+    for name, column in _SHEDDING:
+        if len(text) <= limit:
+            break
+        if _shed(wire, name, column):
+            text = msgspec.json.encode(wire)
+    if len(text) > limit:
+        raise EncodeError(f"the topology of {len(topology.gpus)} GPUs takes {len(text)} bytes; at most {limit} fit")
+    return text.decode()
+
+
+def budget(gpus: int) -> int:
+    """Bytes that the annotation of a node with that many GPUs may take."""
+    return BYTES_FOR_16 + max(0, gpus - 16) * _BYTES_PER_FURTHER_GPU
+
+
+def loads(text: str) -> NodeTopology:
+    """The topology in an annotation's value. Raises ``AnnotationError``."""
+    try:
+        wire = msgspec.json.decode(text, type=_Wire)
+        if wire.v != VERSION:
+            raise AnnotationError(
+                f"the topology annotation has version {wire.v}; this gputopo reads {VERSION}: upgrade the older side"
+            )
+        return _from_wire(wire)
+    except msgspec.DecodeError as error:
+        raise AnnotationError(f"the topology annotation is damaged ({error}): {text[:80]!r}") from error
+
+
+# What is left out, in this order, until the rest fits: what matters least to placement first.
+_SHEDDING = (
+    ("problems", None),
+    ("gpus", "mig_devices"),
+    ("gpus", "cpu_affinity"),
+    ("numa_nodes", None),
+    ("nics", None),
+    ("gpus", "numa_affinity"),
+    ("degraded", "why"),
+)
+
+
+def _shed(wire: _Wire, name: str, column: str | None) -> bool:
+    table: _Table | None = getattr(wire, name)
+    if table is None:
+        return False
+    if column is None:
+        setattr(wire, name, None)
+        wire.left_out.append(name)
+        return True
+    if column not in table.columns:
+        return False
+    if (name, column) == ("degraded", "why"):
+        table.columns[column] = [""]  # what is degraded must stay known
+    else:
+        del table.columns[column]
+    wire.left_out.append(f"{name}.{column}")
+    return True
+
+
+def _to_wire(topology: NodeTopology) -> _Wire:
+    body = msgspec.to_builtins(topology)
+    nvlink, nics = topology.nvlink, body.get("nics", [])
+    for nic, row in zip(topology.nics, nics, strict=True):
+        row["distances"] = _letters(nic.distances)
+    return _Wire(
+        v=VERSION,
+        node={name: value for name, value in body.items() if not isinstance(value, list | dict)},
+        gpus=_table(body.get("gpus", [])),
+        links=None if nvlink is None else _Table(0) if not nvlink.links else _table(body["nvlink"]["links"]),
+        uplinks=None if nvlink is None else _table(body["nvlink"].get("uplinks", [])),
+        pcie=_letters([topology.pcie[i][j] for i, j in combinations(range(len(topology.pcie)), 2)]),
+        nics=_table(nics),
+        numa_nodes=_table(body.get("numa_nodes", [])),
+        degraded=_table(body.get("degraded", [])),
+        problems=_table(body.get("problems", [])),
+    )
+
+
+def _from_wire(wire: _Wire) -> NodeTopology:
+    gpus = _rows(wire.gpus)
+    body: dict[str, Any] = dict(wire.node)
+    body |= {"gpus": gpus, "pcie": _matrix(wire.pcie, len(gpus)), "numa_nodes": _rows(wire.numa_nodes)}
+    body |= {"degraded": _rows(wire.degraded), "problems": _rows(wire.problems) + _left_out(wire)}
+    body["nics"] = _rows(wire.nics)
+    for row in body["nics"]:
+        row["distances"] = [_distance(letter) for letter in str(row.get("distances", ""))]
+    if wire.links is not None:
+        body["nvlink"] = {"links": _rows(wire.links), "uplinks": _rows(wire.uplinks)}
+    return msgspec.convert(body, NodeTopology)
+
+
+def _left_out(wire: _Wire) -> list[dict[str, str]]:
+    why = "left out of the annotation to keep it small; ask the node itself"
+    return [msgspec.to_builtins(Problem(name, ProblemKind.INCOMPLETE, why)) for name in wire.left_out]
+
+
+def _table(rows: list[dict[str, Any]]) -> _Table | None:
+    if not rows:
+        return None
+    names = sorted({name for row in rows for name in row})
+    columns = {name: _column([row.get(name) for row in rows]) for name in names}
+    return _Table(len(rows), {name: column for name, column in columns.items() if column not in ([None], [{}])})
+
+
+def _column(values: list[Any]) -> list[Any] | _Coded:
+    distinct: list[Any] = []
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
+    if len(distinct) == 1:
+        return distinct
+    if len(msgspec.json.encode(distinct)) > 4 * len(distinct) and 2 * len(distinct) <= len(values):
+        return _Coded(distinct, [distinct.index(value) for value in values])
+    return values
+
+
+def _rows(table: _Table | None) -> list[dict[str, Any]]:
+    if table is None:
+        return []
+    if not 0 <= table.n <= _MAX_ROWS:
+        raise msgspec.ValidationError(f"a table of {table.n} rows")
+    columns = {name: _values(name, column, table.n) for name, column in table.columns.items()}
+    rows = [{name: values[i] for name, values in columns.items()} for i in range(table.n)]
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def _values(name: str, column: list[Any] | _Coded, rows: int) -> list[Any]:
+    if isinstance(column, _Coded):
+        if not all(0 <= place < len(column.of) for place in column.at):
+            raise msgspec.ValidationError(f"column {name!r} points outside of its values")
+        column = [column.of[place] for place in column.at]
+    if len(column) == 1:
+        return column * rows
+    if len(column) != rows:
+        raise msgspec.ValidationError(f"column {name!r} has {len(column)} values for {rows} rows")
+    return column
+
+
+def _letters(distances: Sequence[PcieDistance | None]) -> str:
+    return "".join(_LETTERS[distance] for distance in distances)
+
+
+def _distance(letter: str) -> str | None:
+    if letter not in _DISTANCES:
+        raise msgspec.ValidationError(f"{letter!r} is not a PCIe distance")
+    distance = _DISTANCES[letter]
+    return None if distance is None else distance.value
+
+
+def _matrix(letters: str, size: int) -> list[list[str | None]]:
+    """The symmetric matrix of an upper triangle given row by row."""
+    if not letters:
+        return []
+    pairs = list(combinations(range(size), 2))
+    if len(pairs) != len(letters):
+        raise msgspec.ValidationError(f"{len(letters)} PCIe distances for {len(pairs)} pairs of GPUs")
+    matrix: list[list[str | None]] = [[None] * size for _ in range(size)]
+    for (i, j), letter in zip(pairs, letters, strict=True):
+        matrix[i][j] = matrix[j][i] = _distance(letter)
+    return matrix

@@ -1,0 +1,73 @@
+"""What a Node carries -> NodeTopology, with as much knowledge as its labels and annotations really give.
+
+gputopo.labels.annotation.AnnotationError   an annotation of ours is there but cannot be read
+NoTopologyError(ValueError)                 nothing on the node speaks of GPUs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gputopo.labels import annotation, keys
+from gputopo.model import MAX_GPUS, Gpu, NodeTopology, Problem, ProblemKind
+
+
+class NoTopologyError(ValueError):
+    """Nothing on the node speaks of GPUs."""
+
+
+def decode(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology:
+    """The topology that a node's labels and annotations tell.
+
+    From our annotation: everything (``decode(*encode(t)) == t.slow()``). From labels alone, whoever wrote them: that
+    many GPUs with product, memory and NUMA node, and nothing about which of them are linked. A count is not a graph:
+    ``nvlink`` is then None, and the problems quote what the labels say.
+    """
+    text = annotations.get(keys.TOPOLOGY.key)
+    if text is not None:
+        return annotation.loads(text)
+    return _from_labels(labels)
+
+
+def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
+    count = _number(labels, keys.GPUS, keys.NVIDIA_COUNT)
+    if count is None or count > MAX_GPUS:
+        found = (
+            ", ".join(f"{key}={labels[key]}" for key in sorted(labels) if "gpu" in key) or "none that speaks of GPUs"
+        )
+        raise NoTopologyError(
+            f"the node has no annotation {keys.TOPOLOGY.key} and no usable label {keys.GPUS.key} or "
+            f"{keys.NVIDIA_COUNT.key} (its labels: {found}); run the agent on it, or label it by hand"
+        )
+    numa = labels.get(keys.NVIDIA_NUMA.key)
+    mixed = sum(key.startswith(keys.PRODUCT_PREFIX) for key in labels) > 1
+    gpus = [
+        Gpu(
+            index=index,
+            product=None if mixed else labels.get(keys.NVIDIA_PRODUCT.key),
+            architecture=None if mixed else labels.get(keys.NVIDIA_FAMILY.key),
+            memory_mib=None if mixed else _number(labels, keys.NVIDIA_MEMORY, keys.VRAM_MIB) or None,
+            numa_node=_number(labels, keys.NVIDIA_NUMA),
+            numa_affinity=None if numa is None else numa.replace("_", ","),
+        )
+        for index in range(count)
+    ]
+    return NodeTopology(gpus=tuple(gpus), problems=_unknown(labels))
+
+
+def _number(labels: Mapping[str, str], *sources: keys.Key) -> int | None:
+    """The first of these labels that is a plain number."""
+    for source in sources:
+        value = labels.get(source.key, "")
+        if value.isascii() and value.isdecimal() and len(value) < 10:
+            return int(value)
+    return None
+
+
+def _unknown(labels: Mapping[str, str]) -> tuple[Problem, ...]:
+    said = [f"{key.key}={labels[key.key]}" for key in _SHAPE if key.key in labels]
+    hint = f"; the labels say {', '.join(said)}, but not which GPUs" if said else ""
+    return (Problem("nvlink", ProblemKind.UNKNOWN, f"the node has no annotation {keys.TOPOLOGY.key}{hint}"),)
+
+
+_SHAPE = (keys.INTERCONNECT, keys.ISLANDS, keys.NVIDIA_TOPOLOGY)

@@ -1,0 +1,138 @@
+"""NodeTopology -> what a Node carries. Pure; the inverse of the annotation is in ``annotation``.
+
+Only slow facts go in (design: a changed label makes kube-scheduler retry every pod that an extender rejected), and only
+known ones: an unknown fact has no label, rather than a wrong or empty one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+from gputopo.labels import annotation, keys
+from gputopo.labels.values import gfd_value, label_value
+from gputopo.model import Gpu, Interconnect, Island, NodeTopology
+
+T = TypeVar("T")
+
+
+class NodeFacts(NamedTuple):
+    """What is published about a node. All values are valid for Kubernetes by construction."""
+
+    labels: dict[str, str]  # our own keys
+    annotations: dict[str, str]
+    mirrors: dict[str, str]  # labels under nvidia.com/, applied apart because others may own them
+
+
+def encode(topology: NodeTopology) -> NodeFacts:
+    """Everything that a Node should carry for this topology. Raises ``annotation.EncodeError`` (see there)."""
+    return NodeFacts(
+        labels=_labels(topology),
+        annotations={keys.TOPOLOGY.key: annotation.dumps(topology)},
+        mirrors=_mirrors(topology),
+    )
+
+
+def _labels(topology: NodeTopology) -> dict[str, str]:
+    usable = topology.usable
+    labels = {
+        keys.SCHEMA.key: str(keys.SCHEMA_VERSION),
+        keys.GPUS.key: str(len(usable)),
+        keys.DEGRADED.key: "true" if topology.degraded else "false",
+    }
+    for product, count in Counter(gpu.product for gpu in usable if gpu.product and gpu.product.strip()).items():
+        key = keys.PRODUCT_PREFIX + label_value(product)
+        labels[key] = str(int(labels.get(key, "0")) + count)
+    labels |= _island_labels(topology)
+    if numa := _all_known(gpu.numa_node for gpu in usable):
+        labels[keys.NUMA_LAYOUT.key] = label_value("-".join(str(n) for _, n in sorted(Counter(numa).items())))
+    if memory := _all_known(gpu.memory_mib for gpu in usable):
+        labels[keys.VRAM_MIB.key] = str(min(memory))
+    if fabric := fabric_value(topology):
+        labels[keys.FABRIC.key] = fabric
+    return labels
+
+
+def _island_labels(topology: NodeTopology) -> dict[str, str]:
+    islands = topology.islands
+    if islands is None:
+        return {}
+    labels = {keys.INTERCONNECT.key: interconnect(islands).value}
+    if not islands:
+        return labels
+    sizes = sorted((island.size for island in islands), reverse=True)
+    labels[keys.ISLANDS.key] = label_value("-".join(map(str, sizes)))
+    labels[keys.LARGEST_ISLAND.key] = str(sizes[0])
+    largest = largest_island(islands)
+    if largest.gbps is not None:
+        labels[keys.ISLAND_BANDWIDTH.key] = str(round(largest.gbps))
+    return labels
+
+
+def largest_island(islands: tuple[Island, ...]) -> Island:
+    """The island that the node's labels speak of: most GPUs, then most GB/s, then the lowest index."""
+    return max(islands, key=lambda island: (island.size, island.gbps or 0, -island.gpus[0]))
+
+
+def interconnect(islands: tuple[Island, ...]) -> Interconnect:
+    """What joins the largest island; PCIe where several GPUs have no NVLink between them."""
+    if sum(island.size for island in islands) < 2:
+        return Interconnect.NONE
+    largest = largest_island(islands)
+    return largest.interconnect if largest.size > 1 else Interconnect.PCIE
+
+
+def fabric_value(topology: NodeTopology) -> str | None:
+    """``<cluster uuid>.<clique>`` where every usable GPU is registered in that domain; else None."""
+    fabric = topology.fabric
+    return None if fabric is None else label_value(f"{fabric.cluster_uuid}.{fabric.clique}")
+
+
+def _all_known(values: Iterable[T | None]) -> list[T] | None:
+    """The values where none of them is unknown, else None: half an answer is a wrong one."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return known if len(known) == len(listed) else None
+
+
+def _mirrors(topology: NodeTopology) -> dict[str, str]:
+    usable = topology.usable
+    mirrors: dict[str, str | None] = {keys.NVIDIA_CLIQUE.key: fabric_value(topology)}
+    if topology.islands is not None:
+        mirrors[keys.NVIDIA_TOPOLOGY.key] = interconnect(topology.islands).value
+    if not any(gpu.mig_enabled for gpu in usable):
+        mirrors[keys.NVIDIA_COUNT.key] = str(len(usable))
+    mirrors |= _numa_mirror(usable)
+    group = _main_product(usable)
+    if group:
+        mirrors |= _product_mirrors(group)
+    return {key: value for key, value in mirrors.items() if value is not None}
+
+
+def _numa_mirror(usable: tuple[Gpu, ...]) -> dict[str, str | None]:
+    nodes = _all_known(gpu.numa_node for gpu in usable)
+    return {keys.NVIDIA_NUMA.key: label_value("_".join(map(str, sorted(set(nodes)))))} if nodes else {}
+
+
+def _main_product(usable: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The GPUs of the most frequent product; on a tie the first by name, so that the answer never flips."""
+    counts = Counter(gpu.product for gpu in usable if gpu.product and gpu.product.strip())
+    if not counts:
+        return ()
+    product = min(counts, key=lambda name: (-counts[name], name))
+    return tuple(gpu for gpu in usable if gpu.product == product)
+
+
+def _product_mirrors(group: tuple[Gpu, ...]) -> dict[str, str | None]:
+    first = group[0]
+    memory = None if any(gpu.mig_enabled for gpu in group) else _all_known(gpu.memory_mib for gpu in group)
+    mirrors: dict[str, str | None] = {
+        keys.NVIDIA_PRODUCT.key: gfd_value(first.product or ""),
+        keys.NVIDIA_MEMORY.key: str(min(memory)) if memory else None,
+        keys.NVIDIA_FAMILY.key: gfd_value(first.architecture or ""),
+    }
+    if first.compute_capability is not None:
+        major, minor = first.compute_capability
+        mirrors |= {keys.NVIDIA_COMPUTE_MAJOR.key: str(major), keys.NVIDIA_COMPUTE_MINOR.key: str(minor)}
+    return mirrors
