@@ -12,12 +12,24 @@ is in ``errors`` under the name of the call.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 FORMAT = "gputopo.io/snapshot/v1"
 
 
 class SnapshotError(ValueError):
     """The document is not a snapshot."""
+
+
+class _Lines:
+    """How pydantic describes a ``Text`` in the JSON Schema; ``agent.snapshot_io`` joins and splits the lines."""
+
+    @staticmethod
+    def __get_pydantic_json_schema__(_core: Any, _handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+
+Text = Annotated[str, _Lines()]  # the JSON form may be a list of its lines, so that a diff shows the line that changed
 
 
 @dataclass(frozen=True)
@@ -113,16 +125,16 @@ class Nvml:
 class Output:
     """What a command printed."""
 
-    stdout: str
+    stdout: Text
     exit_code: int = 0
-    stderr: str = ""
+    stderr: Text = ""
 
 
 @dataclass(frozen=True)
 class Sysfs:
     """Parts of /sys as text: keys are paths below /sys."""
 
-    files: dict[str, str] = field(default_factory=dict)  # "bus/pci/devices/0000:07:00.0/numa_node" -> "0\n"
+    files: dict[str, Text] = field(default_factory=dict)  # "bus/pci/devices/0000:07:00.0/numa_node" -> "0\n"
     links: dict[str, str] = field(default_factory=dict)  # symlink -> its target, resolved, below /sys
 
 
@@ -150,4 +162,4 @@ class Snapshot:
     nvml: Nvml | None = None
     smi: dict[str, Output] | None = None  # arguments of nvidia-smi -> output: "topo -m"
     sysfs: Sysfs | None = None
-    nccl: str | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)
+    nccl: Text | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)
