@@ -58,7 +58,7 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     gpus: _Table | None = None
     links: _Table | None = None  # None: NVLink unknown
     uplinks: _Table | None = None
-    pcie: str = ""  # upper triangle, row by row
+    pcie: str | None = None  # upper triangle, row by row; None: no distance is known
     nics: _Table | None = None
     numa_nodes: _Table | None = None
     degraded: _Table | None = None
@@ -136,11 +136,11 @@ def _to_wire(topology: NodeTopology) -> _Wire:
         row["distances"] = _letters(nic.distances)
     return _Wire(
         v=VERSION,
-        node={name: value for name, value in body.items() if not isinstance(value, list | dict)},
+        node={name: value for name, value in body.items() if not isinstance(value, tuple | list | dict)},
         gpus=_table(body.get("gpus", [])),
         links=None if nvlink is None else _Table(0) if not nvlink.links else _table(body["nvlink"]["links"]),
         uplinks=None if nvlink is None else _table(body["nvlink"].get("uplinks", [])),
-        pcie=_letters([topology.pcie[i][j] for i, j in combinations(range(len(topology.pcie)), 2)]),
+        pcie=_triangle(topology.pcie) if topology.pcie else None,
         nics=_table(nics),
         numa_nodes=_table(body.get("numa_nodes", [])),
         degraded=_table(body.get("degraded", [])),
@@ -219,9 +219,13 @@ def _distance(letter: str) -> str | None:
     return None if distance is None else distance.value
 
 
-def _matrix(letters: str, size: int) -> list[list[str | None]]:
+def _triangle(matrix: Sequence[Sequence[PcieDistance | None]]) -> str:
+    return _letters([matrix[i][j] for i, j in combinations(range(len(matrix)), 2)])
+
+
+def _matrix(letters: str | None, size: int) -> list[list[str | None]]:
     """The symmetric matrix of an upper triangle given row by row."""
-    if not letters:
+    if letters is None:
         return []
     pairs = list(combinations(range(size), 2))
     if len(pairs) != len(letters):

@@ -1,0 +1,169 @@
+"""The annotation carries the whole graph, within its budget, and refuses what it cannot read."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.labels import AnnotationError, EncodeError, annotation, decode, encode
+from gputopo.model import (
+    Degradation,
+    Gpu,
+    MigDevice,
+    Nic,
+    NodeTopology,
+    NumaNode,
+    Nvlink,
+    PcieDistance,
+    Problem,
+    ProblemKind,
+    Uplink,
+)
+from tests.property.strategies import topologies
+
+
+@given(topologies())
+def test_decoding_what_was_encoded_gives_the_slow_facts_back(topology: NodeTopology) -> None:
+    facts = encode(topology)
+    back = decode(facts.labels, facts.annotations)
+
+    if '"left_out"' not in facts.annotations["gputopo.io/topology"]:
+        assert back == topology.slow()
+    assert back.islands == topology.islands
+    assert encode(topology).annotations == facts.annotations
+
+
+@given(topologies())
+def test_the_annotation_stays_within_its_budget(topology: NodeTopology) -> None:
+    assert len(annotation.dumps(topology).encode()) <= annotation.budget(len(topology.gpus))
+
+
+def crowded(text: str = "", devices: int = 0) -> NodeTopology:
+    """16 GPUs with 10 NICs, everything known; ``text`` pads what may be left out."""
+    gpus = tuple(
+        Gpu(
+            index=index,
+            uuid=f"GPU-00000000-0000-0000-0000-{index:012d}",
+            bus_id=f"0000:{index:02x}:00.0",
+            product="NVIDIA H100 80GB HBM3",
+            cpu_affinity=f"{index}{text}",
+            mig_enabled=bool(devices),
+            mig_devices=tuple(MigDevice("1g.10gb", f"MIG-{index}-{slot}{text}") for slot in range(devices)),
+        )
+        for index in range(16)
+    )
+    row = tuple(PcieDistance.SYS for _ in range(16))
+    return NodeTopology(
+        gpus=gpus,
+        nvlink=Nvlink(uplinks=tuple(Uplink(gpu=index, fabric=0, lanes=18, gbps=900.0) for index in range(16))),
+        pcie=tuple((*row[:index], None, *row[index + 1 :]) for index in range(16)),
+        nics=tuple(Nic(name=f"mlx5_{index}", bus_id=f"0000:{index:02x}:00.1", distances=row) for index in range(10)),
+        numa_nodes=(NumaNode(0, f"0-63{text}"), NumaNode(1, "64-127")),
+        degraded=(Degradation("gpu3", f"why{text}"),),
+        problems=(Problem("gpus.3", ProblemKind.CONFLICT, f"why{text}"),),
+    )
+
+
+def test_sixteen_gpus_on_nvswitch_with_ten_nics_take_less_than_8_kib() -> None:
+    text = annotation.dumps(crowded())
+
+    assert len(text) < 4096
+    assert annotation.loads(text) == crowded()
+
+
+SHED = {
+    "the problems go first": (
+        crowded().__class__(problems=(Problem("x", ProblemKind.UNKNOWN, "y" * 9000),)),
+        ["problems"],
+    ),
+    "then MIG devices and CPUs": (crowded("z" * 600, 7), ["problems", "gpus.mig_devices", "gpus.cpu_affinity"]),
+    "then what is of the node, and at last why": (
+        crowded("z" * 9000, 1),
+        ["problems", "gpus.mig_devices", "gpus.cpu_affinity", "numa_nodes", "nics", "degraded.why"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("topology", "left_out"), SHED.values(), ids=SHED)
+def test_what_does_not_fit_is_left_out_in_order_and_said(topology: NodeTopology, left_out: list[str]) -> None:
+    text = annotation.dumps(topology)
+    back = annotation.loads(text)
+
+    assert len(text) <= annotation.BYTES_FOR_16
+    assert [problem.what for problem in back.problems] == left_out
+    assert back.islands == topology.islands
+    assert [each.what for each in back.degraded] == [each.what for each in topology.degraded]
+
+
+def test_more_gpus_may_take_more() -> None:
+    assert [annotation.budget(gpus) for gpus in (0, 8, 16, 64)] == [8192, 8192, 8192, 32768]
+
+
+def test_what_cannot_be_made_to_fit_is_refused() -> None:
+    with pytest.raises(EncodeError, match=r"the topology of 1 GPUs takes \d+ bytes; at most 8192 fit"):
+        annotation.dumps(NodeTopology(gpus=(Gpu(index=0, product="x" * 9000),)))
+
+
+def test_few_values_that_repeat_are_stored_once() -> None:
+    gpus = tuple(Gpu(index=index, cpu_affinity="0-63" if index < 2 else "64-127") for index in range(4))
+
+    stored = json.loads(annotation.dumps(NodeTopology(gpus=gpus)))
+
+    assert stored["gpus"]["columns"]["cpu_affinity"] == {"of": ["0-63", "64-127"], "at": [0, 0, 1, 1]}
+
+
+GOOD = json.loads(annotation.dumps(crowded()))
+DAMAGED = {
+    "no JSON": ("GPU0", "damaged"),
+    "not an object": ("[]", "damaged"),
+    "cut": (json.dumps(GOOD)[:-30], "damaged"),
+    "a later version": (json.dumps(GOOD | {"v": 2}), "has version 2; this gputopo reads 1: upgrade the older side"),
+    "too many rows": (json.dumps(GOOD | {"gpus": {"n": 10**9}}), "a table of 1000000000 rows"),
+    "a short column": (json.dumps(GOOD | {"gpus": {"n": 3, "columns": {"index": [0, 1]}}}), "2 values for 3 rows"),
+    "a wild reference": (
+        json.dumps(GOOD | {"gpus": {"n": 1, "columns": {"index": {"of": [0], "at": [7]}}}}),
+        "column 'index' points outside of its values",
+    ),
+    "an unknown distance": (json.dumps(GOOD | {"pcie": "q" * 120}), "'q' is not a PCIe distance"),
+    "distances of another machine": (json.dumps(GOOD | {"pcie": "s"}), "1 PCIe distances for 120 pairs of GPUs"),
+    "an impossible machine": (json.dumps({"v": 1, "gpus": {"n": 2, "columns": {"index": [0]}}}), "not ascending"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_annotation_is_refused_and_quoted(text: str, message: str) -> None:
+    with pytest.raises(AnnotationError) as caught:
+        annotation.loads(text)
+
+    assert message in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda each: st.lists(each) | st.dictionaries(st.sampled_from(["n", "columns", "of", "at", "index"]), each),
+    ),
+    st.sampled_from(sorted(GOOD)),
+)
+def test_any_json_in_any_place_gives_a_topology_or_an_annotation_error(value: object, place: str) -> None:
+    try:
+        back = annotation.loads(json.dumps(GOOD | {place: value}))
+    except AnnotationError:
+        return
+    assert isinstance(back, NodeTopology)
+
+
+@given(st.text())
+def test_any_text_gives_a_topology_or_an_annotation_error(text: str) -> None:
+    with pytest.raises(AnnotationError):
+        annotation.loads(text)
+
+
+def test_the_wire_keeps_every_field_of_the_model() -> None:
+    """A field that the model gains must not be lost silently: the annotation's node part names no fields itself."""
+    tables = {"gpus", "nvlink", "pcie", "nics", "numa_nodes", "degraded", "problems"}
+    scalars = {field.name for field in msgspec.structs.fields(NodeTopology)} - tables
+
+    assert scalars == {"machine", "driver_version", "cuda_version", "boot_id", "partial"}

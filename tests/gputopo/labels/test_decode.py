@@ -1,0 +1,65 @@
+"""Labels alone give less knowledge, never wrong knowledge."""
+
+import pytest
+
+from gputopo.labels import NoTopologyError, decode
+from gputopo.model import Gpu, NodeTopology, Problem, ProblemKind
+
+NO_ANNOTATION = "the node has no annotation gputopo.io/topology"
+
+
+def test_labels_of_gpu_feature_discovery_give_the_gpus_but_no_links() -> None:
+    labels = {
+        "nvidia.com/gpu.count": "2",
+        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
+        "nvidia.com/gpu.family": "ampere",
+        "nvidia.com/gpu.memory": "81920",
+        "nvidia.com/gpu.numa": "0",
+    }
+
+    each = {"product": "NVIDIA-A100-SXM4-80GB", "architecture": "ampere", "memory_mib": 81920}
+    assert decode(labels, {}) == NodeTopology(
+        gpus=tuple(Gpu(index=i, numa_node=0, numa_affinity="0", **each) for i in range(2)),  # type: ignore[arg-type]
+        problems=(Problem("nvlink", ProblemKind.UNKNOWN, NO_ANNOTATION),),
+    )
+
+
+def test_a_hand_made_interconnect_is_quoted_and_not_turned_into_links() -> None:
+    labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu-topology": "nvswitch", "nvidia.com/gpu.numa": "0_1"}
+
+    topology = decode(labels, {})
+
+    assert topology.islands is None
+    assert topology.gpus[7] == Gpu(index=7, numa_affinity="0,1")
+    assert topology.problems[0].why == (
+        f"{NO_ANNOTATION}; the labels say nvidia.com/gpu-topology=nvswitch, but not which GPUs"
+    )
+
+
+def test_products_of_a_mixed_node_are_not_guessed() -> None:
+    labels = {
+        "gputopo.io/gpus": "2",
+        "product.gputopo.io/A": "1",
+        "product.gputopo.io/B": "1",
+        "nvidia.com/gpu.product": "A",
+        "nvidia.com/gpu.memory": "100",
+    }
+
+    assert decode(labels, {}).gpus == (Gpu(index=0), Gpu(index=1))
+
+
+UNUSABLE = {
+    "no labels": ({}, "its labels: none that speaks of GPUs"),
+    "a count that is no number": ({"nvidia.com/gpu.count": "many"}, "nvidia.com/gpu.count=many"),
+    "an absurd count": ({"nvidia.com/gpu.count": "100000"}, "nvidia.com/gpu.count=100000"),
+    "digits of another script": ({"nvidia.com/gpu.count": "٣"}, "nvidia.com/gpu.count=٣"),
+}
+
+
+@pytest.mark.parametrize(("labels", "message"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_node_that_says_nothing_usable_is_refused_with_what_it_says(labels: dict[str, str], message: str) -> None:
+    with pytest.raises(NoTopologyError) as caught:
+        decode(labels, {})
+
+    assert message in str(caught.value)
+    assert "run the agent on it, or label it by hand" in str(caught.value)
