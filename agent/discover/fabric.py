@@ -1,0 +1,58 @@
+"""Multi-node NVLink membership and its health, out of ``nvmlDeviceGetGpuFabricInfoV``. Pure."""
+
+from __future__ import annotations
+
+from agent.snapshot import NvmlFabric
+from gputopo.model import FabricState, GpuFabric
+
+_STATES = (
+    FabricState.NOT_SUPPORTED,
+    FabricState.NOT_STARTED,
+    FabricState.IN_PROGRESS,
+    FabricState.COMPLETED,
+)
+_ZERO_UUID = "00000000-0000-0000-0000-000000000000"
+_FAULT = 1  # NVML_GPU_FABRIC_HEALTH_MASK_*_TRUE; 0 is not supported, 2 is false
+# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_* of the two-bit fields where "true" is a fault
+_FAULTS = (
+    (0, "degraded-bandwidth"),
+    (2, "route-recovery"),
+    (4, "route-unhealthy"),
+    (6, "access-timeout-recovery"),
+)
+_CONFIGURATION_SHIFT, _CONFIGURATION_MASK = 8, 0xF
+# NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_*: 0 not supported, 1 none
+_CONFIGURATIONS = {
+    2: "incorrect-system-guid",
+    3: "incorrect-chassis-serial",
+    4: "no-partition",
+    5: "insufficient-nvlinks",
+    6: "incompatible-gpu-firmware",
+    7: "invalid-location",
+    8: "gpu-state-invalid",
+}
+
+
+def gpu_fabric(info: NvmlFabric | None) -> GpuFabric | None:
+    """A GPU's membership; None where the GPU knows no fabric (older than Hopper).
+
+    An all-zero cluster UUID is normal on a machine whose NVSwitches end in the chassis: no multi-node fabric.
+    """
+    if info is None or not 0 < info.state < len(_STATES):
+        return None
+    multi_node = info.cluster_uuid not in (None, _ZERO_UUID)
+    return GpuFabric(
+        state=_STATES[info.state],
+        cluster_uuid=info.cluster_uuid if multi_node else None,
+        clique=info.clique if multi_node else None,
+        status=None if info.status == 0 else f"NVML error {info.status}",
+        unhealthy=_unhealthy(info.health_mask or 0),
+    )
+
+
+def _unhealthy(mask: int) -> tuple[str, ...]:
+    found = [name for shift, name in _FAULTS if mask >> shift & 0b11 == _FAULT]
+    configuration = mask >> _CONFIGURATION_SHIFT & _CONFIGURATION_MASK
+    if configuration > 1:
+        found.append(_CONFIGURATIONS.get(configuration, f"incorrect-configuration-{configuration}"))
+    return tuple(found)

@@ -1,0 +1,86 @@
+"""What each GPU says of its own NVLink ports, in one shape whichever source said it. Pure.
+
+A port leads to a GPU that is visible here, to an NVSwitch, or elsewhere (a CPU on POWER, a GPU of the same machine that
+is hidden from us). What is at the other end decides; bandwidth per lane comes from the live speed field.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.snapshot import NvmlGpu, NvmlLink
+from agent.sources.bus_id import sysfs_bus_id
+
+# What NVML answers where there is no NVLink to ask about, rather than where it could not be asked.
+_NO_NVLINK = frozenset({"NOT_SUPPORTED", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND"})
+
+# Signalling rates that NVML gives (MB/s, one direction) and the payload rate after line coding, which is what NVIDIA
+# quotes and what people ask for: 25.78 GB/s of a V100 carry 25. A rate that is not here is taken as it is.
+_PAYLOAD_MBPS = {25781: 25000, 26562: 25000, 53125: 50000}
+
+
+class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU's active NVLinks by what is at their other end. Lanes are NVLinks."""
+
+    gpus: Mapping[int, int] = {}  # index of a visible GPU -> lanes
+    switch: int = 0  # lanes into an NVSwitch
+    assumed: bool = False  # those lanes did not say what they lead to
+    hidden: int = 0  # lanes to GPUs that are not visible here
+    elsewhere: int = 0  # lanes to a CPU
+    ports: int | None = None  # what the product has, up or down
+    gbps: float | None = None  # GB/s per lane, both ways; None: unknown or not all alike
+
+    @property
+    def active(self) -> int:
+        """All lanes that are up."""
+        return sum(self.gpus.values()) + self.switch + self.hidden + self.elsewhere
+
+
+def nvml_ports(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> GpuPorts | None:
+    """The ports of a GPU as NVML tells them; None where it could not be asked.
+
+    ``by_bus_id`` gives the index of each visible GPU, ``switches`` the bus ids of the NVSwitches that sysfs shows.
+    """
+    error = gpu.errors.get("nvmlDeviceGetNvLinkState") or gpu.errors.get("nvmlDeviceGetHandleByIndex_v2")
+    if error is not None and error not in _NO_NVLINK:
+        return None
+    active = [link for link in gpu.nvlinks if link.active]
+    ends = [_far_end(link, by_bus_id, switches) for link in active]
+    speeds = {link.speed_mbps for link in active}
+    speed = speeds.pop() if len(speeds) == 1 else None
+    return GpuPorts(
+        gpus=dict(sorted(Counter(end for end in ends if isinstance(end, int)).items())),
+        switch=sum(end in ("switch", "assumed") for end in ends),
+        assumed="assumed" in ends,
+        hidden=ends.count("hidden"),
+        elsewhere=ends.count("cpu"),
+        ports=gpu.nvlink_count or len(gpu.nvlinks) or None,
+        gbps=None if speed is None else lane_gbps(speed),
+    )
+
+
+def lane_gbps(mbps: int) -> float:
+    """GB/s of one NVLink, both ways together, from NVML's MB/s one way."""
+    return 2 * _PAYLOAD_MBPS.get(mbps, mbps) / 1000
+
+
+def _far_end(link: NvmlLink, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> int | str:
+    """Index of a GPU, "switch", "assumed" (taken for a switch), "hidden" or "cpu".
+
+    The remote type is believed before the PCI address: behind a switch the address is the switch's, and in virtual
+    machines and on NVLink 5 it is all F, empty or unprintable, which NCCL too takes for an NVSwitch.
+    """
+    bus_id = sysfs_bus_id(link.remote_bus_id or "")
+    peer = None if bus_id is None else by_bus_id.get(bus_id)
+    if link.remote_type == "ibmnpu":
+        return "cpu"
+    if link.remote_type == "switch" or bus_id in switches:
+        return "switch"
+    if peer is not None:
+        return peer
+    if link.remote_type == "gpu" and bus_id is not None:
+        return "hidden"
+    return "assumed"

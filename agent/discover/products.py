@@ -1,0 +1,49 @@
+"""What a product's name or architecture says that no source says directly. Data, with its sources. Pure."""
+
+from __future__ import annotations
+
+import re
+
+# NVML_DEVICE_ARCH_* (nvml.h) -> GPU Feature Discovery's family names, which come from the compute capability.
+ARCHITECTURES = {
+    2: "kepler",
+    3: "maxwell",
+    4: "pascal",
+    5: "volta",
+    6: "turing",
+    7: "ampere",
+    8: "ada-lovelace",
+    9: "hopper",
+    10: "blackwell",
+}
+# Compute capability -> family (k8s-device-plugin, ``getArchFamily``); needed where NVML is newer or older than its enum.
+_FAMILY_OF_MAJOR = {1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 11: "blackwell", 12: "blackwell", 13: "rubin"}
+
+# GB/s per NVLink, both ways, by product. Used only where no speed was read: a pasted matrix beside a product name.
+# NVLink 1: 40, 2 and 3 and 4: 50, 5: 100; consumer and workstation Ampere has its own slower links (112.5 over four).
+_LANE_GBPS = (
+    (re.compile(r"\bP100\b"), 40.0),
+    (re.compile(r"\b(V100|A100|A800|A30|H100|H800|H200|H20|GH200)\b|Quadro RTX [568]000|RTX 2080"), 50.0),
+    (re.compile(r"\b(A40|RTX A[456]\d00|3090)\b"), 28.125),
+    (re.compile(r"\bG?B[23]00\b"), 100.0),
+)
+
+
+def family(compute_capability: tuple[int, int] | None, architecture: int | None) -> str | None:
+    """The architecture's name as GPU Feature Discovery writes it; None where neither source knows it."""
+    if compute_capability is not None:
+        major, minor = compute_capability
+        if major == 7:
+            return "volta" if minor < 5 else "turing"
+        if major == 8:
+            return "ampere" if minor < 9 else "ada-lovelace"
+        if major in _FAMILY_OF_MAJOR:
+            return _FAMILY_OF_MAJOR[major]
+    return None if architecture is None else ARCHITECTURES.get(architecture)
+
+
+def lane_gbps(product: str | None) -> float | None:
+    """GB/s of one NVLink of this product, both ways; None where the product is not in the table."""
+    if product is None:
+        return None
+    return next((gbps for pattern, gbps in _LANE_GBPS if pattern.search(product)), None)
