@@ -102,19 +102,18 @@ def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
 def _fewer_than_siblings(
     gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]
 ) -> Iterator[Degradation]:
-    """Direct meshes: NVML does not say where a link that is down would lead, so it is told of the GPU."""
+    """Direct links, told of the GPU because NVML does not say where a port that is down would lead.
+
+    Boards may leave ports unwired, and then differently from GPU to GPU (a ring of V100s has 3, 4, 3 and 4 links). So
+    a port that is down counts only beside a sibling of the same product that has all of its ports up.
+    """
     on_switch = {up.gpu for up in nvlink.uplinks}
-    counted = {
-        gpu.index: ports[gpu.index].active
-        for gpu in gpus
-        if gpu.index in ports and gpu.index not in on_switch and gpu.product and ports[gpu.index].active
-    }
-    for gpu in gpus:
-        if gpu.index in counted:
-            most = max(count for index, count in counted.items() if _product(gpus, index) == gpu.product)
-            if counted[gpu.index] < most:
-                why = f"{counted[gpu.index]} NVLinks active; a sibling of the same product has {most}"
-                yield Degradation(f"gpu{gpu.index}.nvlink", why)
+    wired = {index: each for index, each in ports.items() if index not in on_switch and each.active and each.ports}
+    complete = {_product(gpus, index) for index, each in wired.items() if each.active == each.ports}
+    for index, each in wired.items():
+        if each.active < (each.ports or 0) and _product(gpus, index) in complete - {None}:
+            why = f"{each.active} of {each.ports} NVLinks active; a sibling of the same product has all"
+            yield Degradation(f"gpu{index}.nvlink", why)
 
 
 def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:

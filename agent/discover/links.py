@@ -1,0 +1,100 @@
+"""What every source says of NVLinks, put into one shape and believed in order: NVML, ``nvidia-smi``, NCCL. Pure.
+
+A GPU whose NVLinks NVML could not read is taken from ``topo -m``, and its siblings stay with NVML.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import msgspec
+
+from agent.discover.heard import Heard
+from agent.discover.matrix import matrix_ports
+from agent.discover.nvlink import PeerAccess
+from agent.discover.ports import GpuPorts, lane_gbps, nvml_ports
+from agent.discover.products import lane_gbps as product_gbps
+from agent.discover.sightings import Sighting
+from agent.discover.testimony import Testimony
+from agent.sources import pci
+from agent.sources.nccl import NcclGpu, NvlinkEnd
+from agent.sources.smi.p2p import P2pStatus
+from gputopo.model import Gpu, ProblemKind
+
+_P2P_OK, _P2P_UNKNOWN = 0, 6  # NVML_P2P_STATUS_*
+
+
+def ports_and_peers(
+    heard: Heard, seen: tuple[Sighting, ...], gpus: tuple[Gpu, ...], testimony: Testimony
+) -> tuple[dict[int, GpuPorts], PeerAccess]:
+    """The ports of each GPU that any source could tell, and between which GPUs NVLink peer access works."""
+    by_bus_id = {each.bus_id: each.index for each in seen if each.bus_id is not None}
+    nvml = _nvml(heard, by_bus_id)
+    smi, smi_peers = _smi(heard, tuple(each.index for each in seen))
+    nccl = {each.index: _nccl(each.nccl, by_bus_id) for each in seen if each.nccl and each.nccl.nvlinks is not None}
+    ports = {**nccl, **smi, **nvml}
+    ports = {gpu.index: _with_rate(ports[gpu.index], gpu, heard) for gpu in gpus if gpu.index in ports}
+    for gpu in gpus:
+        if gpu.index not in ports and gpu.usable:
+            testimony.note(f"gpus.{gpu.index}.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
+    return ports, {**_cliques(gpus), **smi_peers, **_p2p(heard)}
+
+
+def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
+    switches = frozenset(s.bus_id for s in pci.switches_of(heard.snapshot.sysfs)) if heard.snapshot.sysfs else frozenset()
+    gpus = heard.nvml.gpus if heard.nvml else ()
+    told = {gpu.index: nvml_ports(gpu, by_bus_id, switches) for gpu in gpus}
+    return {index: ports for index, ports in told.items() if ports is not None}
+
+
+def _smi(heard: Heard, indices: tuple[int, ...]) -> tuple[dict[int, GpuPorts], PeerAccess]:
+    if heard.topo is None or not heard.topo.nvlink_shown:
+        return {}, {}
+    place = {gpu.index: number for number, gpu in enumerate(heard.topo.gpus) if gpu.index in indices}
+    lanes = {}
+    for a, b in combinations(sorted(place), 2):
+        cell = heard.topo.cells[place[a]][place[b]]
+        lanes[a, b] = cell if isinstance(cell, int) else None if cell is None else 0
+    return matrix_ports(tuple(sorted(place)), lanes)
+
+
+def _nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:
+    """NCCL takes a far end that it cannot see for an NVSwitch, as we do."""
+    direct: dict[int, int] = {}
+    switch = hidden = elsewhere = 0
+    for link in gpu.nvlinks or ():
+        if link.end is NvlinkEnd.GPU and link.bus_id in by_bus_id:
+            direct[by_bus_id[link.bus_id]] = link.lanes
+        elif link.end is NvlinkEnd.GPU:
+            hidden += link.lanes
+        elif link.end is NvlinkEnd.CPU:
+            elsewhere += link.lanes
+        else:
+            switch += link.lanes
+    return GpuPorts(gpus=direct, switch=switch, hidden=hidden, elsewhere=elsewhere)
+
+
+def _with_rate(ports: GpuPorts, gpu: Gpu, heard: Heard) -> GpuPorts:
+    """The bandwidth of a lane where the source of the ports did not tell it: ``nvlink -s``, else the product's."""
+    if ports.gbps is not None or not ports.active:
+        return ports
+    printed = {link.mbps for each in heard.link_status if each.gpu.index == gpu.index for link in each.links if link.mbps}
+    rate = lane_gbps(printed.pop()) if len(printed) == 1 else product_gbps(gpu.product)
+    return msgspec.structs.replace(ports, gbps=rate)
+
+
+def _p2p(heard: Heard) -> PeerAccess:
+    pairs = heard.nvml.pairs if heard.nvml else ()
+    told = {(p.a, p.b): p.p2p_nvlink == _P2P_OK for p in pairs if p.p2p_nvlink not in (None, _P2P_UNKNOWN)}
+    if told or heard.p2p is None:
+        return told
+    cells = {
+        (a, b): heard.p2p.status[i][j] for (i, a), (j, b) in combinations(enumerate(heard.p2p.gpus), 2) if a < b
+    }
+    return {pair: cell is P2pStatus.OK for pair, cell in cells.items() if cell not in (None, P2pStatus.UNKNOWN)}
+
+
+def _cliques(gpus: tuple[Gpu, ...]) -> PeerAccess:
+    """GPUs in different cliques of a multi-node fabric do not reach each other over it."""
+    known = {gpu.index: (gpu.fabric.cluster_uuid, gpu.fabric.clique) for gpu in gpus if gpu.fabric}
+    return {(a, b): False for a, b in combinations(sorted(known), 2) if known[a] != known[b]}

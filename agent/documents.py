@@ -1,0 +1,156 @@
+"""What people hand to `--from`: told apart by what it looks like, turned into a topology. Pure.
+
+A snapshot, a pasted ``topo -m``, ``nvidia-smi -q`` and an NCCL topology go through the same ``discover`` as the live
+machine; a Node of the cluster carries a topology already and is decoded.
+
+    DocumentError(ValueError)   none of these, or one of them and damaged; the message says which and what to do
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from agent.discover import discover
+from agent.snapshot import Output, Snapshot, SnapshotError
+from agent.snapshot_io import load_snapshot
+from agent.sources.nccl import parse_nccl
+from agent.sources.smi.errors import ParseError
+from agent.sources.smi.listing import parse_listing
+from agent.sources.smi.query import parse_query
+from agent.sources.smi.topo import parse_topo
+from gputopo.labels import AnnotationError, NoTopologyError, decode
+from gputopo.model import NodeTopology
+
+ACCEPTED = (
+    "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
+    "`kubectl get node NAME -o json` (or yaml), an NCCL topology XML file, or the name of a recorded machine "
+    "(`gputopo machines` lists them)"
+)
+_MAX_BYTES = 64 * 1024 * 1024  # far above any real document; a device file or a disk image is refused before it is read
+
+
+class DocumentError(ValueError):
+    """The document is not one that gputopo reads."""
+
+
+def text_of(data: bytes) -> str:
+    """The text of a file, whatever a terminal or PowerShell made of it. Raises ``DocumentError``."""
+    if len(data) > _MAX_BYTES:
+        raise DocumentError(f"{len(data)} bytes are no topology; at most {_MAX_BYTES} are read")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace")
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def topology_of(text: str) -> NodeTopology:
+    """The topology in a document of any accepted kind. Raises ``DocumentError``."""
+    try:
+        return _reader(text)(text)
+    except (ParseError, SnapshotError, AnnotationError, NoTopologyError) as error:
+        raise DocumentError(str(error)) from error
+
+
+def _reader(text: str) -> Callable[[str], NodeTopology]:
+    start = text.lstrip()[:4096]
+    if not start:
+        raise DocumentError(f"there is nothing in it; give one of: {ACCEPTED}")
+    if start.startswith("{"):
+        return _from_json
+    if start.startswith("<") and "<system" in start:
+        return _from_nccl
+    if "<nvidia_smi_log" in start or _QUERY.search(start):
+        return _from_query
+    if _YAML.match(start):
+        return _from_yaml
+    if _LISTING.search(text) and not _MATRIX.search(text):
+        return _from_listing
+    return _from_topo
+
+
+_QUERY = re.compile(r"^=+NVSMI LOG=+\s*$", re.MULTILINE)
+_YAML = re.compile(r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):")
+_LISTING = re.compile(r"^\s*GPU \d+: .*\(UUID: ", re.MULTILINE)
+_MATRIX = re.compile(r"GPU\d+.*\bX\b")
+
+
+def _from_topo(text: str) -> NodeTopology:
+    try:
+        parse_topo(text)
+    except ParseError as error:
+        raise DocumentError(f"{error}\nWhat is read here: {ACCEPTED}") from error
+    smi = {"topo -m": Output(text)}
+    listing = "\n".join(line for line in text.splitlines() if _LISTING.match(line))
+    return discover(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
+
+
+def _from_listing(text: str) -> NodeTopology:
+    parse_listing(text)
+    return discover(Snapshot(smi={"-L": Output(text)}))
+
+
+def _from_query(text: str) -> NodeTopology:
+    parse_query(text)
+    return discover(Snapshot(smi={"-q -x": Output(text)}))
+
+
+def _from_nccl(text: str) -> NodeTopology:
+    parse_nccl(text)
+    return discover(Snapshot(nccl=text))
+
+
+def _from_json(text: str) -> NodeTopology:
+    try:
+        document = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise DocumentError(f"this begins like JSON and is not: {error}") from error
+    if document.get("kind") in ("Node", "List", "NodeList"):
+        return _from_node(document)
+    if document.get("kind") == "NodeTopology":
+        raise DocumentError("this is what `gputopo show -o json` prints; give the input that it was made from instead")
+    if "format" in document:
+        return discover(load_snapshot(text))
+    raise DocumentError(f"a JSON object with the keys {sorted(document)[:8]} is none of: {ACCEPTED}")
+
+
+def _from_yaml(text: str) -> NodeTopology:
+    import yaml  # noqa: PLC0415  30 ms that only a YAML document needs
+
+    try:
+        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  safe either way
+    except (yaml.YAMLError, RecursionError) as error:
+        raise DocumentError(f"this begins like YAML and is not: {error}") from error
+    if not isinstance(document, dict):
+        raise DocumentError(f"a YAML {type(document).__name__} is none of: {ACCEPTED}")
+    return _from_node(document)
+
+
+class _Metadata(msgspec.Struct):
+    name: str = "?"
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class _Node(msgspec.Struct):
+    kind: str
+    metadata: _Metadata
+
+
+class _NodeList(msgspec.Struct):
+    items: list[_Node]
+
+
+def _from_node(document: dict[str, Any]) -> NodeTopology:
+    """A Node, or a list that holds one."""
+    try:
+        nodes = msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
+    except msgspec.ValidationError as error:
+        raise DocumentError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
+    if len(nodes) != 1 or nodes[0].kind != "Node":
+        names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
+        raise DocumentError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
+    return decode(nodes[0].metadata.labels, nodes[0].metadata.annotations)
