@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "agent" / "sources"))
 
 from fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug
 
 from agent.sources.nvml import read_nvml
+
+if TYPE_CHECKING:
+    from collections import Counter
 
 H100 = FakeGpu(fabric=FakeFabric(), links=(FakeLink(),) * 18)
 
