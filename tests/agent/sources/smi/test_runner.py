@@ -1,0 +1,59 @@
+"""Running nvidia-smi: real processes, short scripts in its place."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.snapshot import Output
+from agent.sources.smi.runner import COMMANDS, read_smi, run_smi
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "nvidia-smi"
+    path.touch(mode=0o755)
+    return path
+
+
+def test_every_command_is_run_with_its_arguments_in_the_c_locale(script: Path) -> None:
+    script.write_text('#!/bin/sh\necho "$* $LC_ALL $HOME"\n')
+
+    assert read_smi(str(script), {**PATH, "HOME": "/h", "LC_ALL": "de_DE"}) == {
+        command: Output(f"{command} C /h\n") for command in ("-L", "topo -m", "topo -p2p n", "nvlink -s", "-q -x")
+    }
+
+
+def test_a_command_that_fails_is_kept_and_the_next_is_asked(script: Path) -> None:
+    script.write_text("#!/bin/sh\necho out\necho bad >&2\nexit 18\n")
+
+    assert read_smi(str(script), PATH) == dict.fromkeys(COMMANDS, Output("out\n", 18, "bad\n"))
+
+
+def test_a_program_that_is_not_there_is_not_looked_for_again(tmp_path: Path) -> None:
+    absent = str(tmp_path / "nvidia-smi")
+
+    assert read_smi(absent, PATH) == {"-L": Output("", 127, f"{absent}: No such file or directory\n")}
+
+
+def test_a_driver_that_hangs_is_left_alone(script: Path) -> None:
+    script.write_text("#!/bin/sh\necho first\necho second >&2\nexec sleep 60\n")
+    start = time.monotonic()
+
+    assert read_smi(str(script), PATH, timeout_s=0.5) == {
+        "-L": Output("first\n", 124, "second\nno answer within 0.5 s\n")
+    }
+    assert time.monotonic() - start < 10
+
+
+def test_bytes_that_are_not_utf8_stay_readable(script: Path) -> None:
+    script.write_text("#!/bin/sh\nprintf 'a\\377b'\n")
+
+    assert run_smi(str(script), "-L", PATH, 10) == Output("a\ufffdb")
