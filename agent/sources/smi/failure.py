@@ -1,0 +1,105 @@
+"""What ``nvidia-smi`` prints when it cannot do its work: on standard output, mostly, and not always with an exit code.
+
+The words are no API; these are those of drivers 340 to 610. The exit codes are: ``man nvidia-smi``, "RETURN VALUE"
+(they are NVML's ``nvmlReturn_t`` numbers).
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from agent.failures import Failure
+from agent.sources.bus_id import sysfs_bus_id
+from agent.sources.smi.lines import Line, lines
+
+
+class Unreachable(msgspec.Struct, frozen=True):
+    """A GPU that nvidia-smi names and cannot talk to; newer drivers then go on with the others."""
+
+    index: int | None  # NVML index, where it was printed
+    bus_id: str | None  # sysfs spelling
+    why: str  # "Unknown Error", "GPU is lost"
+
+
+def classify(text: str, exit_code: int = 0) -> Failure | None:
+    """Why nvidia-smi failed, from what it (or the shell that did not find it) printed; None: nothing says it did.
+
+    Text that goes on to describe GPUs after an unreachable one is no failure: ``unreachable`` finds those.
+    """
+    named = [failure for line in lines(text) if (failure := _failure(line)) is not None]
+    if named:
+        return named[0]
+    if any(unreachable(line) for line in lines(text)) and all(_says_nothing_else(line) for line in lines(text)):
+        return Failure.GPU_LOST
+    return _EXIT_CODES.get(exit_code)
+
+
+def unreachable(line: Line) -> Unreachable | None:
+    """The GPU of a line like "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error"."""
+    match = _UNREACHABLE.match(line.text)
+    if match is None:
+        return None
+    index, bus_id, why = match.groups()
+    return Unreachable(int(index) if index else None, sysfs_bus_id(bus_id or ""), why.strip())
+
+
+def _failure(line: Line) -> Failure | None:
+    for pattern, failure in _SENTENCES:
+        if pattern.match(line.text):
+            return failure
+    if init := _INIT.match(line.text):
+        return _NVML_STRINGS.get(init[1].strip(" .").lower(), Failure.UNKNOWN)
+    return None
+
+
+def _says_nothing_else(line: Line) -> bool:
+    return unreachable(line) is not None or line.text.startswith(_REBOOT)
+
+
+# "GPU0000:CB:00.0: ..." (until 5xx), "GPU 0000:66:00.0: ...", "GPU1: 0000:34:00.0: ...", "GPU1: ..."
+_UNREACHABLE = re.compile(
+    r"Unable to determine the device handle for gpu\s{0,8}(?:(\d{1,3}):\s)?\s{0,8}"
+    r"(?:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]):\s)?(.*)",
+    re.IGNORECASE,
+)
+_REBOOT = "Reboot the system"  # the second half of "GPU is lost.", where a terminal wrapped it
+
+_INIT = re.compile(r"Failed to initialize NVML:(.*)", re.IGNORECASE)
+_NVML_STRINGS = {  # nvmlErrorString of the return code, in small letters
+    "driver not loaded": Failure.NO_DRIVER,
+    "driver/library version mismatch": Failure.VERSION_MISMATCH,
+    "gpu access blocked by the operating system": Failure.BLOCKED,
+    "gpu is lost": Failure.GPU_LOST,
+    "insufficient permissions": Failure.NO_PERMISSION,
+    "nvml shared library not found": Failure.NO_LIBRARY,
+    "rm has detected an nvml/rm version mismatch": Failure.VERSION_MISMATCH,
+    "the operating system has blocked the request": Failure.BLOCKED,
+}
+
+_SENTENCES = tuple(
+    (re.compile(pattern, re.IGNORECASE), failure)
+    for pattern, failure in (
+        (r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", Failure.NO_DRIVER),
+        (r"NVIDIA-SMI has failed because you .{0,40}permission", Failure.NO_PERMISSION),
+        (r"NVIDIA-SMI couldn't find libnvidia-ml", Failure.NO_LIBRARY),
+        (r"No devices (?:were )?found", Failure.NO_DEVICE),
+        (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox, zsh's reverse
+        (r".{0,200}command not found: nvidia-smi", Failure.NO_COMMAND),
+        (r".{0,200}executable file not found in \$PATH", Failure.NO_COMMAND),  # runc, containerd, kubectl exec
+        (r".{0,200}nvidia-smi['\"]?: No such file or directory", Failure.NO_COMMAND),
+    )
+)
+
+_EXIT_CODES = {
+    4: Failure.NO_PERMISSION,
+    6: Failure.NO_DEVICE,
+    9: Failure.NO_DRIVER,
+    12: Failure.NO_LIBRARY,
+    15: Failure.GPU_LOST,
+    16: Failure.RESET_REQUIRED,
+    17: Failure.BLOCKED,
+    18: Failure.VERSION_MISMATCH,
+    127: Failure.NO_COMMAND,  # the shell's
+}

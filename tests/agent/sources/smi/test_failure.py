@@ -1,0 +1,129 @@
+"""What nvidia-smi prints when it cannot do its work."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.failures import Failure
+from agent.sources.smi.failure import Unreachable, classify, unreachable
+from agent.sources.smi.lines import Line, lines
+
+NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+    "Make sure that the latest NVIDIA driver is installed and running.\n"
+)
+LOST = (
+    "Unable to determine the device handle for GPU 0000:66:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
+)
+LISTED = "GPU 0: NVIDIA L4 (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(NO_DRIVER, Failure.NO_DRIVER, id="no driver"),
+        pytest.param("$ nvidia-smi\n" + NO_DRIVER, Failure.NO_DRIVER, id="after the prompt"),
+        pytest.param(
+            "Failed to initialize NVML: Driver Not Loaded", Failure.NO_DRIVER, id="no driver, in NVML's words"
+        ),
+        pytest.param(
+            "Failed to initialize NVML: Driver/library version mismatch", Failure.VERSION_MISMATCH, id="mismatch"
+        ),
+        pytest.param(
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.126\n",
+            Failure.VERSION_MISMATCH,
+            id="mismatch, 535 and newer",
+        ),
+        pytest.param("Failed to initialize NVML: Insufficient Permissions", Failure.NO_PERMISSION, id="permissions"),
+        pytest.param(
+            "NVIDIA-SMI has failed because you do not have permission to talk to the driver",
+            Failure.NO_PERMISSION,
+            id="old",
+        ),
+        pytest.param("Failed to initialize NVML: Unknown Error", Failure.UNKNOWN, id="unknown"),
+        pytest.param("Failed to initialize NVML: Something new", Failure.UNKNOWN, id="words that nobody knows yet"),
+        pytest.param(
+            "Failed to initialize NVML: GPU access blocked by the operating system", Failure.BLOCKED, id="WSL"
+        ),
+        pytest.param("No devices were found\n", Failure.NO_DEVICE, id="no device"),
+        pytest.param("No devices found.", Failure.NO_DEVICE, id="no device, -L"),
+        pytest.param(
+            "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure ...",
+            Failure.NO_LIBRARY,
+            id="no library",
+        ),
+        pytest.param("bash: nvidia-smi: command not found", Failure.NO_COMMAND, id="bash"),
+        pytest.param("sh: 1: nvidia-smi: not found", Failure.NO_COMMAND, id="dash"),
+        pytest.param("zsh: command not found: nvidia-smi", Failure.NO_COMMAND, id="zsh"),
+        pytest.param(
+            'exec: "nvidia-smi": executable file not found in $PATH: unknown',
+            Failure.NO_COMMAND,
+            id="container runtime",
+        ),
+        pytest.param("env: 'nvidia-smi': No such file or directory", Failure.NO_COMMAND, id="env"),
+        pytest.param(LOST, Failure.GPU_LOST, id="the one GPU is lost"),
+        pytest.param(LOST.replace("  Reboot", "\nReboot"), Failure.GPU_LOST, id="wrapped by a terminal"),
+        pytest.param(LOST + "No devices were found\n", Failure.NO_DEVICE, id="the only GPU of a machine"),
+        pytest.param(LOST + LISTED, None, id="one lost, the others listed"),
+        pytest.param(LISTED, None, id="a good answer"),
+        pytest.param("<power_smoothing>Insufficient Permissions</power_smoothing>", None, id="a value, not a failure"),
+        pytest.param("", None, id="nothing"),
+    ],
+)
+def test_failures_are_told_by_their_words(text: str, expected: Failure | None) -> None:
+    assert classify(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "expected"),
+    [
+        (0, None),
+        (2, None),
+        (4, Failure.NO_PERMISSION),
+        (6, Failure.NO_DEVICE),
+        (9, Failure.NO_DRIVER),
+        (12, Failure.NO_LIBRARY),
+        (15, Failure.GPU_LOST),
+        (16, Failure.RESET_REQUIRED),
+        (17, Failure.BLOCKED),
+        (18, Failure.VERSION_MISMATCH),
+        (127, Failure.NO_COMMAND),
+        (255, None),
+    ],
+)
+def test_without_words_the_exit_code_tells(exit_code: int, expected: Failure | None) -> None:
+    assert classify("in words that nobody knows yet", exit_code) is expected
+
+
+def test_words_count_more_than_the_exit_code() -> None:
+    assert classify(NO_DRIVER, 255) is Failure.NO_DRIVER
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        pytest.param("GPU0000:CB:00.0: Unknown Error", Unreachable(None, "0000:cb:00.0", "Unknown Error"), id="glued"),
+        pytest.param(
+            "GPU 00000000:CB:00.0: GPU is lost.", Unreachable(None, "0000:cb:00.0", "GPU is lost."), id="long"
+        ),
+        pytest.param("GPU1: 0000:34:00.0: Unknown Error", Unreachable(1, "0000:34:00.0", "Unknown Error"), id="both"),
+        pytest.param("GPU1: Unknown Error", Unreachable(1, None, "Unknown Error"), id="index only"),
+        pytest.param("gpu 0: Unknown Error", Unreachable(0, None, "Unknown Error"), id="small letters"),
+        pytest.param("GPU", Unreachable(None, None, ""), id="cut"),
+    ],
+)
+def test_an_unreachable_gpu_is_named_as_well_as_it_was_printed(rest: str, expected: Unreachable) -> None:
+    assert unreachable(Line(1, f"Unable to determine the device handle for {rest}", 0)) == expected
+
+
+def test_other_lines_name_no_unreachable_gpu() -> None:
+    assert unreachable(Line(1, "GPU 0: NVIDIA L4", 0)) is None
+
+
+@given(st.text(), st.integers())
+def test_any_text_is_classified(text: str, exit_code: int) -> None:
+    assert classify(text, exit_code) in {None, *Failure}
+
+
+def test_lines_that_are_blank_are_left_out_and_the_others_keep_their_number() -> None:
+    assert list(lines("\n a\t\n\n\tb")) == [Line(2, "a", 1), Line(4, "b", 1)]

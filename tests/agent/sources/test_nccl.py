@@ -1,0 +1,225 @@
+"""NCCL's topology XML."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.sources.nccl import (
+    NcclCpu,
+    NcclGpu,
+    NcclNic,
+    NcclNvlink,
+    NcclTopology,
+    NvlinkEnd,
+    Place,
+    distance,
+    parse_nccl,
+)
+from agent.sources.smi.errors import ParseError
+from gputopo.model import PcieDistance
+
+DUMP = """\
+<system version="1">
+  <cpu host_hash="0x1" numaid="0" affinity="00000000,000000ff,00000000,000000ff" arch="x86_64" vendor="AuthenticAMD">
+    <pci busid="0000:16:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:18:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="90" rank="0" gdr="1">
+          <nvlink target="00000000:07:00.0" count="5" tclass="0x068000"/>
+          <nvlink target="fffffff:ffff:ff" count="4" tclass="0x068000"/>
+        </gpu>
+        <gpu dev="0" sm="90" rank="1" gdr="1"/>
+      </pci>
+      <pci busid="0000:19:00.0" class="0x020000">
+        <nic>
+          <net name="mlx5_0" dev="0" speed="400000" port="1" guid="0x1" maxconn="1" gdr="1"/>
+          <net name="mlx5_0" dev="0" speed="400000" net="0" gin="1"/>
+        </nic>
+      </pci>
+    </pci>
+    <nic>
+      <net name="eth0" dev="1" speed="-1"/>
+    </nic>
+  </cpu>
+  <cpu host_hash="0x1" numaid="1" affinity="80000000,00000001">
+    <pci busid="0000:9a:00.0" class="0x030200">
+      <gpu dev="1" sm="103" rank="2">
+        <nvlink target="0000:18:00.0" count="2" tclass="0x030200"/>
+        <nvlink target="0000:00:01.0" count="3" tclass="0x068001"/>
+        <nvlink target="0000:00:02.0" count="1"/>
+        <c2c bw="44712" count="5"/>
+      </gpu>
+    </pci>
+  </cpu>
+</system>
+"""
+NODE0 = Place(0)
+SWITCH = Place(0, ("0000:16:00.0",))
+
+
+def test_a_dump_tells_gpus_nics_and_numa_nodes() -> None:
+    assert parse_nccl(DUMP) == NcclTopology(
+        cpus=(NcclCpu(0, "0-7,64-71"), NcclCpu(1, "0,63")),
+        gpus=(
+            NcclGpu(
+                dev=0,
+                bus_id="0000:18:00.0",
+                place=SWITCH,
+                compute_capability=(9, 0),
+                nvlinks=(
+                    NcclNvlink(NvlinkEnd.NVSWITCH, 5, "0000:07:00.0"),
+                    NcclNvlink(NvlinkEnd.NVSWITCH, 4, None),
+                ),
+            ),
+            NcclGpu(
+                dev=1,
+                bus_id="0000:9a:00.0",
+                place=Place(1),
+                compute_capability=(10, 3),
+                nvlinks=(
+                    NcclNvlink(NvlinkEnd.GPU, 2, "0000:18:00.0"),
+                    NcclNvlink(NvlinkEnd.CPU, 3, "0000:00:01.0"),
+                    NcclNvlink(NvlinkEnd.UNKNOWN, 1, "0000:00:02.0"),
+                ),
+                c2c_lanes=5,
+            ),
+        ),
+        nics=(
+            NcclNic(name="mlx5_0", bus_id="0000:19:00.0", place=SWITCH, speed_mbps=400_000),
+            NcclNic(name="eth0", bus_id=None, place=NODE0),
+        ),
+    )
+
+
+def test_a_hand_written_file_may_stop_at_the_pci_devices() -> None:
+    text = """\
+<system version="1">
+  <cpu numaid="0x0" affinity="0">
+    <pci busid="ffff:ff:01.0" class="0x060400">
+      <pci busid="0002:00:00.0" class="0x030200"/>
+      <pci busid="0001:00:00.0" class="0x030200"/>
+      <pci busid="0101:00:00.0" class="0x020700"/>
+    </pci>
+  </cpu>
+</system>"""
+    place = Place(0, ("ffff:ff:01.0",))
+
+    assert parse_nccl(text) == NcclTopology(
+        cpus=(NcclCpu(0),),
+        gpus=(
+            NcclGpu(dev=None, bus_id="0001:00:00.0", place=place),
+            NcclGpu(dev=None, bus_id="0002:00:00.0", place=place),
+        ),
+        nics=(NcclNic(name=None, bus_id="0101:00:00.0", place=place),),
+    )
+
+
+def test_a_virtual_machine_knows_no_numa_node_and_no_affinity() -> None:
+    text = """\
+<system version="1"><cpu numaid="-1"><pci busid="0000:05:00.0" class="0x030200"><gpu/></pci></cpu></system>"""
+
+    assert parse_nccl(text) == NcclTopology(
+        (NcclCpu(None),), (NcclGpu(dev=None, bus_id="0000:05:00.0", place=Place(None), nvlinks=()),), ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        pytest.param(Place(0, ("s",)), Place(0, ("s",)), PcieDistance.PIX, id="one switch"),
+        pytest.param(Place(None, ("s",)), Place(None, ("s",)), PcieDistance.PIX, id="one switch, NUMA unknown"),
+        pytest.param(Place(0, ("s", "t")), Place(0, ("s", "u")), PcieDistance.PXB, id="below one upper switch"),
+        pytest.param(Place(0, ("s",)), Place(0, ("s", "u")), PcieDistance.PXB, id="a switch above the other's"),
+        pytest.param(Place(0, ("s",)), Place(0, ("t",)), PcieDistance.PHB, id="two switches of a NUMA node"),
+        pytest.param(Place(0), Place(0, ("t",)), PcieDistance.PHB, id="no switch above one of them"),
+        pytest.param(Place(0), Place(1), PcieDistance.SYS, id="two NUMA nodes"),
+        pytest.param(Place(None), Place(None), None, id="NUMA unknown"),
+        pytest.param(Place(0), Place(None), None, id="NUMA of one unknown"),
+    ],
+)
+def test_the_distance_is_what_the_tree_tells(a: Place, b: Place, expected: PcieDistance | None) -> None:
+    assert distance(a, b) is expected
+    assert distance(b, a) is expected
+
+
+def machine(inside: str = "", cpu: str = 'numaid="0"', gpu: str = "") -> str:
+    return (
+        f'<system version="1"><cpu {cpu}>{inside}'
+        f'<pci busid="0000:01:00.0" class="0x03"><gpu {gpu}/></pci></cpu></system>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param("hello", "line 1: this is no whole XML document", id="no XML"),
+        pytest.param("<system/>", 'line 1: not the <system version="1">', id="no version"),
+        pytest.param("<graphs version='1'/>", 'not the <system version="1">', id="an NCCL graph"),
+        pytest.param("<system version='1'><gpu dev='0'/></system>", "no GPU in this NCCL topology", id="no cpu"),
+        pytest.param(
+            "<system version='1'><cpu host_hash='0x2' numaid='0'/><cpu host_hash='0x1' numaid='0'/></system>",
+            "joins 2 machines of a multi-node NVLink domain; keep the <cpu> elements of one host_hash (0x1, 0x2)",
+            id="several machines",
+        ),
+        pytest.param(machine("<pci busid='01:00.0'/>"), "busid='01:00.0' of <pci> is no PCI bus id", id="bus id"),
+        pytest.param(machine("<pci/>"), "busid=None of <pci> is no PCI bus id", id="no bus id"),
+        pytest.param(machine(cpu="numaid='x'"), "numaid='x' of <cpu> is no number from -1", id="NUMA node"),
+        pytest.param(machine(cpu="numaid='-2'"), "numaid='-2' of <cpu> is no number from -1", id="negative NUMA node"),
+        pytest.param(
+            machine(cpu="numaid='0' affinity='0-7'"), "affinity='0-7' of <cpu> is no CPU mask", id="a list of CPUs"
+        ),
+        pytest.param(
+            machine(cpu=f"numaid='0' affinity='{'0,' * 512}0'"), "of <cpu> is no CPU mask", id="a mask without end"
+        ),
+        pytest.param(machine(gpu="sm='9'"), "sm='9' of <gpu> is no number from 10", id="compute capability"),
+        pytest.param(machine(gpu="dev='-1'"), "dev='-1' of <gpu> is no number from 0", id="device"),
+        pytest.param(
+            machine("<pci busid='0000:02:00.0'><gpu><nvlink count='0'/></gpu></pci>"),
+            "count='0' of <nvlink> is no number from 1",
+            id="no lanes",
+        ),
+        pytest.param(
+            machine("<pci busid='0000:01:00.0'><gpu/></pci>"),
+            "two GPUs of this NCCL topology have the same busid",
+            id="a bus id twice",
+        ),
+        pytest.param(
+            machine("<pci busid='0000:02:00.0'><gpu dev='3'/></pci>", gpu="dev='3'"),
+            "two GPUs of this NCCL topology have the same dev: [3, 3]",
+            id="a device twice",
+        ),
+    ],
+)
+def test_what_nccl_does_not_write_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ParseError) as refusal:
+        parse_nccl(text)
+
+    assert why in str(refusal.value)
+
+
+TAGS = st.sampled_from(["cpu", "pci", "gpu", "nvlink", "nic", "net", "c2c"])
+ATTRIBUTES = st.dictionaries(
+    st.sampled_from(["numaid", "affinity", "busid", "class", "dev", "sm", "target", "count", "tclass", "speed"]),
+    st.sampled_from(["0", "1", "-1", "90", "0000:01:00.0", "0x03", "0x02", "0x068000", "ff,ff", "x"]),
+)
+
+
+def element(tag: str, attributes: dict[str, str], children: list[str]) -> str:
+    written = "".join(f' {name}="{value}"' for name, value in attributes.items())
+    return f"<{tag}{written}>{''.join(children)}</{tag}>"
+
+
+TREES = st.recursive(
+    st.builds(element, TAGS, ATTRIBUTES, st.just([])),
+    lambda inner: st.builds(element, TAGS, ATTRIBUTES, st.lists(inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(st.text() | TREES.map(lambda tree: f'<system version="1">{tree}</system>') | TREES.map(machine))
+def test_any_text_is_a_topology_or_a_parse_error(text: str) -> None:
+    try:
+        topology = parse_nccl(text)
+    except ParseError:
+        return
+
+    assert len({gpu.bus_id for gpu in topology.gpus}) == len(topology.gpus) > 0
