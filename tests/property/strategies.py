@@ -3,8 +3,6 @@
 ``topologies()`` is the one to use; ``texts`` is what a product name or a NIC name can be at worst.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

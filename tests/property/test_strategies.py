@@ -1,7 +1,5 @@
 """The strategies reach what they promise: a property test is worth what its inputs are."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 
 from gputopo.model import Health, Interconnect, NodeTopology

@@ -1,0 +1,127 @@
+"""A topology as the public JSON document, and that document as JSON text.
+
+``gputopo.render.schema`` says what every key means.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from gputopo.render import schema
+
+if TYPE_CHECKING:
+    from gputopo.model import Gpu, Link, Nic, NodeTopology, Nvlink, Uplink
+
+Made = TypeVar("Made", bound=schema.Entry)
+Number = TypeVar("Number", int, float)
+
+
+def document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
+    """The document of kind ``NodeTopology``: dicts, lists and plain values in the order in which they are printed."""
+    nvlink, islands, fabric = topology.nvlink, topology.islands, topology.fabric
+    filled = schema.Document(
+        api_version="gputopo.io/v1",
+        kind="NodeTopology",
+        name=name,
+        machine=topology.machine,
+        driver_version=topology.driver_version,
+        cuda_version=topology.cuda_version,
+        boot_id=topology.boot_id,
+        partial=topology.partial,
+        gpus=tuple(_gpu(gpu) for gpu in topology.gpus),
+        islands=None if islands is None else tuple(island.gpus for island in islands),
+        island_details=None if islands is None else tuple(_same(schema.IslandEntry, each) for each in islands),
+        links=None if nvlink is None else tuple(_links(topology, nvlink)),
+        uplinks=None if nvlink is None else tuple(_same(schema.UplinkEntry, each) for each in nvlink.uplinks),
+        pcie=tuple(_distance(topology, a, b) for a, b in combinations([gpu.index for gpu in topology.gpus], 2)),
+        nics=tuple(_nic(topology, nic) for nic in topology.nics),
+        numa_nodes=tuple(_same(schema.NumaNodeEntry, each) for each in topology.numa_nodes),
+        fabric=None if fabric is None else _same(schema.FabricEntry, fabric),
+        degraded=tuple(_same(schema.DegradedEntry, each) for each in topology.degraded),
+        problems=tuple(_same(schema.ProblemEntry, each) for each in topology.problems),
+    )
+    # Through JSON's own types, so that a reader of the dict and a reader of the text see the same (lists, not tuples).
+    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(filled))
+    return built
+
+
+def render_json(topology: NodeTopology, name: str | None = None) -> str:
+    """The document as indented JSON, in ASCII: names from the hardware reach a terminal as escapes, never as codes."""
+    text = msgspec.json.format(msgspec.json.encode(document(topology, name)), indent=2).decode()
+    return re.sub(r"[^\n -~]", _escape, text) + "\n"
+
+
+def _escape(match: re.Match[str]) -> str:
+    utf16 = match[0].encode("utf-16-be")
+    return "".join(f"\\u{utf16[i]:02x}{utf16[i + 1]:02x}" for i in range(0, len(utf16), 2))
+
+
+def _same(entry: type[Made], value: msgspec.Struct) -> Made:
+    """The entry of a value whose fields have the names of the entry's."""
+    return entry(**{field: getattr(value, field) for field in entry.__struct_fields__})
+
+
+def _gpu(gpu: Gpu) -> schema.GpuEntry:
+    derived: dict[str, Any] = {
+        "compute_capability": None if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability),
+        "pcie": _same(schema.PcieEntry, gpu.pcie),
+        "mig": schema.MigEntry(
+            enabled=gpu.mig_enabled, devices=tuple(_same(schema.MigDeviceEntry, each) for each in gpu.mig_devices)
+        ),
+        "fabric": None if gpu.fabric is None else _same(schema.GpuFabricEntry, gpu.fabric),
+    }
+    plain = {field: getattr(gpu, field) for field in schema.GpuEntry.__struct_fields__ if field not in derived}
+    return schema.GpuEntry(**plain, **derived)
+
+
+def _links(topology: NodeTopology, nvlink: Nvlink) -> list[schema.LinkEntry]:
+    """Every pair that NVLink joins, so that the islands are the connected components of what is listed here.
+
+    Both must be able to use it: a lost GPU answers nobody, and MIG forbids NVLink between GPUs.
+    """
+    joinable = {gpu.index for gpu in topology.usable if gpu.mig_enabled is not True}
+    direct = [_link("nvlink", link.a, link.b, (link,)) for link in nvlink.links if link.lanes]
+    uplinks = [up for up in nvlink.uplinks if up.lanes]
+    switched = [
+        _link("nvswitch", one.gpu, other.gpu, (one, other))
+        for one, other in combinations(uplinks, 2)
+        if one.fabric == other.fabric
+    ]
+    pairs = [link for link in (*direct, *switched) if {link.a, link.b} <= joinable]
+    return sorted(pairs, key=lambda link: (link.a, link.b, link.kind))
+
+
+def _link(kind: Literal["nvlink", "nvswitch"], a: int, b: int, edges: tuple[Link | Uplink, ...]) -> schema.LinkEntry:
+    """A pair is as good as the weakest edge between the two."""
+    return schema.LinkEntry(
+        a=a,
+        b=b,
+        kind=kind,
+        lanes=min(edge.lanes for edge in edges),
+        expected_lanes=_least([edge.expected_lanes for edge in edges]),
+        gbps=_least([edge.gbps for edge in edges]),
+    )
+
+
+def _least(values: list[Number | None]) -> Number | None:
+    """The smallest; unknown as soon as one is unknown."""
+    known = [value for value in values if value is not None]
+    return min(known) if len(known) == len(values) else None
+
+
+def _distance(topology: NodeTopology, a: int, b: int) -> schema.DistanceEntry:
+    return schema.DistanceEntry(a=a, b=b, distance=topology.distance(a, b))
+
+
+def _nic(topology: NodeTopology, nic: Nic) -> schema.NicEntry:
+    return schema.NicEntry(
+        name=nic.name,
+        bus_id=nic.bus_id,
+        numa_node=nic.numa_node,
+        rate_gbps=nic.rate_gbps,
+        distances={str(gpu.index): distance for gpu, distance in zip(topology.gpus, nic.distances, strict=True)},
+    )

@@ -1,0 +1,35 @@
+"""A path between two GPUs in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gputopo.paths import PathKind
+
+if TYPE_CHECKING:
+    from gputopo.paths import Path
+
+_CARRIERS = {
+    PathKind.NVLINK: "NVLink",
+    PathKind.NVSWITCH: "NVLink through NVSwitch",
+    PathKind.NVLINK_HOPS: "PCIe (NVLink only by way of other GPUs)",
+    PathKind.PCIE: "PCIe",
+    PathKind.NONE: "not at all",
+    PathKind.UNKNOWN: "unknown",
+}
+
+
+def render_path(path: Path, *, ascii_only: bool = False) -> str:
+    """How two GPUs talk: a line that answers, and below it the reasons."""
+    arrow, bullet = ("<->", "-") if ascii_only else ("↔", "•")
+    reasons = [f"  {bullet} {reason}" for reason in path.why]
+    return "\n".join([f"GPU{path.a} {arrow} GPU{path.b}: {_answer(path)}", *reasons]) + "\n"
+
+
+def _answer(path: Path) -> str:
+    if path.kind in (PathKind.NONE, PathKind.UNKNOWN):
+        return _CARRIERS[path.kind]
+    rate = "bandwidth unknown" if path.gbps is None else f"at most {path.gbps:g} GB/s both ways"
+    over_nvlink = path.kind in (PathKind.NVLINK, PathKind.NVSWITCH)
+    detail = f" ({path.lanes} lane{'s' if path.lanes != 1 else ''})" if over_nvlink else ""
+    return f"{_CARRIERS[path.kind]}{detail}, {rate}"
