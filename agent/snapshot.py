@@ -41,7 +41,7 @@ class NvmlLink:
     version: int | None = None  # nvmlDeviceGetNvLinkVersion: an enum, not a generation
     remote_type: str | None = None  # nvmlDeviceGetNvLinkRemoteDeviceType: "gpu" "ibmnpu" "switch" "unknown"
     remote_bus_id: str | None = None  # nvmlDeviceGetNvLinkRemotePciInfo_v2, as given (may be all F, empty, or odd)
-    speed_mbps: int | None = None  # field NVML_FI_DEV_NVLINK_GET_SPEED (164): MB/s, one direction
+    speed_mbps: int | None = None  # field NVLINK_GET_SPEED (164), else NVLINK_SPEED_MBPS_COMMON (90): MB/s, one way
     errors: dict[str, str] = field(default_factory=dict)  # NVML call -> error name
 
 
@@ -92,6 +92,7 @@ class NvmlGpu:
     mig_mode: int | None = None  # current mode; 1 is enabled
     mig_devices: tuple[NvmlMigDevice, ...] = ()
     fabric: NvmlFabric | None = None
+    nvlink_count: int | None = None  # field NVML_FI_DEV_NVLINK_LINK_COUNT (91): ports of the product, up or down
     nvlinks: tuple[NvmlLink, ...] = ()  # every port that answered
     errors: dict[str, str] = field(default_factory=dict)  # NVML call -> error name
 
@@ -162,4 +163,5 @@ class Snapshot:
     nvml: Nvml | None = None
     smi: dict[str, Output] | None = None  # arguments of nvidia-smi -> output: "topo -m"
     sysfs: Sysfs | None = None
+    errors: dict[str, str] = field(default_factory=dict)  # source that ended in a surprise -> what happened
     nccl: Text | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)
