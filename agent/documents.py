@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agent.discover import discover
+from agent.observe import Observation, observe
 from agent.snapshot import Output, Snapshot, SnapshotError
 from agent.snapshot_io import load_snapshot
 from agent.sources.nccl import parse_nccl
@@ -24,7 +24,6 @@ from agent.sources.smi.listing import parse_listing
 from agent.sources.smi.query import parse_query
 from agent.sources.smi.topo import parse_topo
 from gputopo.labels import AnnotationError, NoTopologyError, decode
-from gputopo.model import NodeTopology
 
 ACCEPTED = (
     "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
@@ -47,15 +46,15 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8-sig", errors="replace")
 
 
-def topology_of(text: str) -> NodeTopology:
-    """The topology in a document of any accepted kind. Raises ``DocumentError``."""
+def read(text: str) -> Observation:
+    """The observation in a document of any accepted kind. Raises ``DocumentError``."""
     try:
         return _reader(text)(text)
     except (ParseError, SnapshotError, AnnotationError, NoTopologyError) as error:
         raise DocumentError(str(error)) from error
 
 
-def _reader(text: str) -> Callable[[str], NodeTopology]:
+def _reader(text: str) -> Callable[[str], Observation]:
     start = text.lstrip()[:4096]
     if not start:
         raise DocumentError(f"there is nothing in it; give one of: {ACCEPTED}")
@@ -78,32 +77,32 @@ _LISTING = re.compile(r"^\s*GPU \d+: .*\(UUID: ", re.MULTILINE)
 _MATRIX = re.compile(r"GPU\d+.*\bX\b")
 
 
-def _from_topo(text: str) -> NodeTopology:
+def _from_topo(text: str) -> Observation:
     try:
         parse_topo(text)
     except ParseError as error:
         raise DocumentError(f"{error}\nWhat is read here: {ACCEPTED}") from error
     smi = {"topo -m": Output(text)}
     listing = "\n".join(line for line in text.splitlines() if _LISTING.match(line))
-    return discover(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
+    return observe(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
 
 
-def _from_listing(text: str) -> NodeTopology:
+def _from_listing(text: str) -> Observation:
     parse_listing(text)
-    return discover(Snapshot(smi={"-L": Output(text)}))
+    return observe(Snapshot(smi={"-L": Output(text)}))
 
 
-def _from_query(text: str) -> NodeTopology:
+def _from_query(text: str) -> Observation:
     parse_query(text)
-    return discover(Snapshot(smi={"-q -x": Output(text)}))
+    return observe(Snapshot(smi={"-q -x": Output(text)}))
 
 
-def _from_nccl(text: str) -> NodeTopology:
+def _from_nccl(text: str) -> Observation:
     parse_nccl(text)
-    return discover(Snapshot(nccl=text))
+    return observe(Snapshot(nccl=text))
 
 
-def _from_json(text: str) -> NodeTopology:
+def _from_json(text: str) -> Observation:
     try:
         document = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -113,11 +112,11 @@ def _from_json(text: str) -> NodeTopology:
     if document.get("kind") == "NodeTopology":
         raise DocumentError("this is what `gputopo show -o json` prints; give the input that it was made from instead")
     if "format" in document:
-        return discover(load_snapshot(text))
+        return observe(load_snapshot(text))
     raise DocumentError(f"a JSON object with the keys {sorted(document)[:8]} is none of: {ACCEPTED}")
 
 
-def _from_yaml(text: str) -> NodeTopology:
+def _from_yaml(text: str) -> Observation:
     import yaml  # noqa: PLC0415  30 ms that only a YAML document needs
 
     try:
@@ -144,13 +143,15 @@ class _NodeList(msgspec.Struct):
     items: list[_Node]
 
 
-def _from_node(document: dict[str, Any]) -> NodeTopology:
+def _from_node(document: dict[str, Any]) -> Observation:
     """A Node, or a list that holds one."""
     try:
-        nodes = msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
+        nodes = (
+            msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
+        )
     except msgspec.ValidationError as error:
         raise DocumentError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
     if len(nodes) != 1 or nodes[0].kind != "Node":
         names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
         raise DocumentError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
-    return decode(nodes[0].metadata.labels, nodes[0].metadata.annotations)
+    return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gputopo.model import NodeTopology
 
 DEGRADED, BAD_INPUT, NO_GPU = 1, 2, 3
-FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")
+FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
 
 _FROM = click.option(
     "--from",
@@ -65,7 +65,9 @@ def show(source: str | None, output: str, ascii_only: bool, check: bool) -> None
       gputopo show --from dgx-1 -o matrix --ascii
     """
     topology = _topology(source)
-    _print(_renderer(output, ascii_only)(topology))
+    from gputopo.render import renderer  # noqa: PLC0415  start-up of --help and --version
+
+    _print(renderer(output, ascii_only=ascii_only, paint=_paint())(topology))
     if check and topology.degraded:
         sys.exit(DEGRADED)
 
@@ -89,15 +91,15 @@ def labels(source: str | None, mirror: str, annotations: bool) -> None:
       gputopo labels --from dgx-a100 --mirror off
       kubectl label node N $(gputopo labels --from topo.txt)      no agent needed
     """
-    from gputopo.labels import encode  # noqa: PLC0415  other commands do without
+    from gputopo.render.label_lines import render_labels  # noqa: PLC0415  other commands do without
 
-    facts = encode(_topology(source))
-    published = facts.labels | (facts.mirrors if mirror == "auto" else {}) | (facts.annotations if annotations else {})
-    _print("".join(f"{key}={value}\n" for key, value in published.items()))
+    _print(render_labels(_topology(source), mirrors=mirror == "auto", annotations=annotations))
 
 
 @main.command()
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here instead of standard output.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here instead of standard output."
+)
 @click.option("--scrub-uuids", is_flag=True, help="Replace GPU UUIDs by made-up ones that keep their relations.")
 def record(output: Path | None, scrub_uuids: bool) -> None:
     """Record what the driver, nvidia-smi and sysfs say here, as one JSON document: the attachment of a bug report.
@@ -109,9 +111,11 @@ def record(output: Path | None, scrub_uuids: bool) -> None:
       gputopo record -o node.json && gputopo show --from node.json
       gputopo record --scrub-uuids | gzip > for-the-vendor.json.gz
     """
-    from agent.probe import record_this_machine  # noqa: PLC0415  imports what talks to the driver
+    from agent.probe import probe  # noqa: PLC0415  imports what talks to the driver
+    from agent.scrub import scrub  # noqa: PLC0415
+    from agent.snapshot_io import dump_snapshot  # noqa: PLC0415
 
-    text = record_this_machine(scrub_uuids=scrub_uuids)
+    text = dump_snapshot(scrub(probe(), uuids=scrub_uuids))
     if output is None:
         _print(text)
         return
@@ -199,22 +203,21 @@ def completion(shell: str) -> None:
 
 def _topology(source: str | None) -> NodeTopology:
     """The topology asked for, or the end of the program with advice."""
-    from agent.discover import failure_of  # noqa: PLC0415  start-up of --help and --version
-    from agent.documents import DocumentError, topology_of  # noqa: PLC0415
+    from agent.documents import DocumentError, read  # noqa: PLC0415  start-up of --help and --version
 
     if source is None:
-        from agent.probe import topology_of_this_machine  # noqa: PLC0415  imports what talks to the driver
+        from agent.observe import observe  # noqa: PLC0415
+        from agent.probe import probe  # noqa: PLC0415  imports what talks to the driver
 
-        topology = topology_of_this_machine()
+        seen = observe(probe())
     else:
         try:
-            topology = topology_of(_read(source))
+            seen = read(_read(source))
         except DocumentError as error:
             _fail(BAD_INPUT, f"{source}: {error}")
-    if not topology.gpus:
-        failure = failure_of(topology)
-        _fail(NO_GPU, f"{failure}\nTo look at a recorded machine: gputopo show --from NAME ({_names()})")
-    return topology
+    if not seen.topology.gpus:
+        _fail(NO_GPU, f"{seen.advice}\nTo look at a recorded machine: gputopo show --from NAME ({_names()})")
+    return seen.topology
 
 
 def _read(source: str) -> str:
@@ -243,21 +246,27 @@ def _names() -> str:
     return ", ".join(sorted(alias for each in recorded.machines(recorded.folder()) for alias in each.aliases))
 
 
-def _renderer(output: str, ascii_only: bool) -> Callable[[NodeTopology], str]:
-    """The function behind a format; only its own module is imported."""
-    from gputopo import render  # noqa: PLC0415
-
-    return render.renderer(output, ascii_only=ascii_only, paint=_paint())
-
-
 def _paint() -> Callable[[str, str], str]:
     """How roles of text are coloured: not at all where nobody looks or NO_COLOR is set (no-color.org)."""
     if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return lambda _, text: text
-    return lambda role, text: click.style(text, **_STYLES.get(role, {}))
+    return _style
 
 
-_STYLES: dict[str, dict[str, object]] = {}
+# Colours that people with colour-blindness tell apart, and that show on light and dark terminals alike.
+_ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
+
+
+def _style(role: str, text: str) -> str:
+    """The text in the colours of its role (the roles are listed at ``gputopo.render.wording.plain``)."""
+    kind, _, number = role.partition("-")
+    if kind == "island":
+        return click.style(text, fg=_ISLANDS[int(number) % len(_ISLANDS)], bold=True)
+    if kind in ("bad", "good"):
+        return click.style(text, fg="red" if kind == "bad" else "green", bold=kind == "bad")
+    return (
+        click.style(text, bold=True) if kind == "title" else click.style(text, dim=kind in ("dim", "frame", "unknown"))
+    )
 
 
 def _print(text: str) -> None:

@@ -1,7 +1,7 @@
 """Snapshot -> NodeTopology: pure, deterministic, and the same for a live machine, a recording and a paste.
 
 ``heard`` parses each source, ``sightings`` says which GPUs there are, ``gpus``, ``links`` and ``locality`` believe the
-sources in a stated order (``testimony`` records what they disagree about), ``nvlink`` joins the ports of both ends and
+sources in a stated order (``witnesses`` records what they disagree about), ``nvlink`` joins the ports of both ends and
 ``health`` judges.
 """
 
@@ -14,7 +14,7 @@ from agent.discover.links import ports_and_peers
 from agent.discover.locality import nics, numa_nodes, pcie_matrix
 from agent.discover.nvlink import graph
 from agent.discover.sightings import Sighting, hidden, sightings
-from agent.discover.testimony import Testimony
+from agent.discover.witnesses import Witnesses
 from agent.snapshot import Snapshot
 from agent.sources import pci
 from gputopo.model import NodeTopology, ProblemKind
@@ -28,27 +28,27 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     ``before`` is the last topology of the same machine, where there is one: a link that it had and that is gone now is
     degraded rather than never there.
     """
-    testimony = Testimony()
-    heard = hear(snapshot, testimony)
+    witnesses = Witnesses()
+    heard = hear(snapshot, witnesses)
     seen = sightings(heard)
     nodes = numa_nodes(heard)
-    gpus = tuple(gpu(each, cpu_nodes(nodes), testimony) for each in seen)
-    ports, peers = ports_and_peers(heard, seen, gpus, testimony)
+    gpus = tuple(gpu(each, cpu_nodes(nodes), witnesses) for each in seen)
+    ports, peers = ports_and_peers(heard, seen, gpus, witnesses)
     nvlink = with_expectations(graph(ports, peers), gpus, before) if ports or not gpus else None
     host = snapshot.host
     return NodeTopology(
         gpus=gpus,
         nvlink=nvlink,
-        pcie=pcie_matrix(heard, seen, testimony),
+        pcie=pcie_matrix(heard, seen, witnesses),
         nics=nics(heard, seen),
         numa_nodes=nodes,
         machine=None if snapshot.sysfs is None else pci.machine_of(snapshot.sysfs),
         driver_version=_driver(heard),
         cuda_version=_cuda(heard),
         boot_id=None if host is None else host.boot_id,
-        partial=_partial(heard, seen, ports_hidden=any(each.hidden for each in ports.values()), testimony=testimony),
+        partial=_partial(heard, seen, ports_hidden=any(each.hidden for each in ports.values()), witnesses=witnesses),
         degraded=tuple(degradations(gpus, nvlink, ports)),
-        problems=(*testimony.problems, *(heard.topo.problems if heard.topo else ())),
+        problems=(*witnesses.problems, *(heard.topo.problems if heard.topo else ())),
     )
 
 
@@ -58,20 +58,20 @@ def _driver(heard: Heard) -> str | None:
 
 
 def _cuda(heard: Heard) -> str | None:
-    """"13.0": NVML writes it as 13000."""
+    """NVML writes 13.0 as 13000."""
     if heard.nvml is not None and heard.nvml.cuda_version is not None:
         major, rest = divmod(heard.nvml.cuda_version, 1000)
         return f"{major}.{rest // 10}"
     return heard.query.cuda_version if heard.query else None
 
 
-def _partial(heard: Heard, seen: tuple[Sighting, ...], ports_hidden: bool, testimony: Testimony) -> bool:
+def _partial(heard: Heard, seen: tuple[Sighting, ...], ports_hidden: bool, witnesses: Witnesses) -> bool:
     """Whether some GPUs of the machine are not visible here."""
     cards = hidden(heard, seen) if seen else ()
     gaps = [each.index for each in seen] != list(range(len(seen)))
     if cards:
         why = f"{len(cards)} cards on the bus are not visible to the driver here ({', '.join(cards)})"
-        testimony.note("gpus", ProblemKind.INCOMPLETE, why)
+        witnesses.note("gpus", ProblemKind.INCOMPLETE, why)
     if ports_hidden:
-        testimony.note("gpus", ProblemKind.INCOMPLETE, "NVLinks lead to GPUs that are not visible here")
+        witnesses.note("gpus", ProblemKind.INCOMPLETE, "NVLinks lead to GPUs that are not visible here")
     return bool(cards or gaps or ports_hidden)

@@ -11,6 +11,15 @@ _STATES = (
     FabricState.IN_PROGRESS,
     FabricState.COMPLETED,
 )
+# nvmlReturn_t, those seen as the end of a registration
+_STATUSES = {
+    3: "NOT_SUPPORTED",
+    10: "TIMEOUT",
+    23: "INSUFFICIENT_RESOURCES",
+    27: "NOT_READY",
+    29: "INVALID_STATE",
+    999: "UNKNOWN",
+}
 _ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 _FAULT = 1  # NVML_GPU_FABRIC_HEALTH_MASK_*_TRUE; 0 is not supported, 2 is false
 # NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_* of the two-bit fields where "true" is a fault
@@ -45,7 +54,7 @@ def gpu_fabric(info: NvmlFabric | None) -> GpuFabric | None:
         state=_STATES[info.state],
         cluster_uuid=info.cluster_uuid if multi_node else None,
         clique=info.clique if multi_node else None,
-        status=None if info.status == 0 else f"NVML error {info.status}",
+        status=None if info.status == 0 else _STATUSES.get(info.status, f"NVML error {info.status}"),
         unhealthy=_unhealthy(info.health_mask or 0),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from agent.discover.fabric import gpu_fabric
 from agent.discover.products import family
 from agent.discover.sightings import Sighting
-from agent.discover.testimony import Testimony
+from agent.discover.witnesses import Witnesses
 from agent.snapshot import NvmlGpu, NvmlMigDevice
 from agent.sources.smi.topo import single_numa_node
 from gputopo.model import Gpu, Health, MigDevice, NumaNode, Pcie, ProblemKind
@@ -17,32 +17,32 @@ from gputopo.model import Gpu, Health, MigDevice, NumaNode, Pcie, ProblemKind
 _MIG_ENABLED = 1
 
 
-def gpu(seen: Sighting, cpu_nodes: frozenset[int] | None, testimony: Testimony) -> Gpu:
+def gpu(seen: Sighting, cpu_nodes: frozenset[int] | None, witnesses: Witnesses) -> Gpu:
     """One GPU. ``cpu_nodes`` are the NUMA nodes that have CPUs, where known."""
     nvml = seen.nvml or NvmlGpu(index=seen.index)
     capability = nvml.compute_capability or (seen.nccl.compute_capability if seen.nccl else None)
-    mig_enabled = testimony.believe(
+    mig_enabled = witnesses.believe(
         f"gpus.{seen.index}.mig",
         nvml=None if nvml.mig_mode is None else nvml.mig_mode == _MIG_ENABLED,
         smi=seen.query.mig_enabled if seen.query else None,
     )
     return Gpu(
         index=seen.index,
-        uuid=testimony.believe(
+        uuid=witnesses.believe(
             f"gpus.{seen.index}.uuid",
             nvml=nvml.uuid,
             smi=(seen.query.uuid if seen.query else None) or (seen.listed.uuid if seen.listed else None),
         ),
         bus_id=seen.bus_id,
         minor=nvml.minor if nvml.minor is not None else seen.query.minor if seen.query else None,
-        product=_product(seen, nvml, testimony),
+        product=_product(seen, nvml, witnesses),
         architecture=family(capability, nvml.architecture) or (seen.query.architecture if seen.query else None),
         compute_capability=capability,
         memory_mib=_memory(seen, nvml),
-        numa_node=_numa_node(seen, cpu_nodes, testimony),
+        numa_node=_numa_node(seen, cpu_nodes, witnesses),
         numa_affinity=_numa_affinity(seen),
         memory_numa_node=_memory_numa_node(seen, nvml),
-        cpu_affinity=_cpu_affinity(seen, testimony),
+        cpu_affinity=_cpu_affinity(seen, witnesses),
         pcie=_pcie(seen, nvml),
         mig_enabled=mig_enabled,
         mig_devices=_mig_devices(seen, nvml) if mig_enabled else (),
@@ -51,10 +51,10 @@ def gpu(seen: Sighting, cpu_nodes: frozenset[int] | None, testimony: Testimony) 
     )
 
 
-def _product(seen: Sighting, nvml: NvmlGpu, testimony: Testimony) -> str | None:
+def _product(seen: Sighting, nvml: NvmlGpu, witnesses: Witnesses) -> str | None:
     queried = seen.query.product if seen.query else None
     listed = seen.listed.product if seen.listed else None
-    return testimony.believe(f"gpus.{seen.index}.product", nvml=nvml.name, smi=queried or listed)
+    return witnesses.believe(f"gpus.{seen.index}.product", nvml=nvml.name, smi=queried or listed)
 
 
 def _memory(seen: Sighting, nvml: NvmlGpu) -> int | None:
@@ -62,10 +62,10 @@ def _memory(seen: Sighting, nvml: NvmlGpu) -> int | None:
     return (nvml.memory_bytes or 0) >> 20 or (seen.query.memory_mib if seen.query else None) or None
 
 
-def _numa_node(seen: Sighting, cpu_nodes: frozenset[int] | None, testimony: Testimony) -> int | None:
+def _numa_node(seen: Sighting, cpu_nodes: frozenset[int] | None, witnesses: Witnesses) -> int | None:
     topo = seen.topo.numa_affinity if seen.topo else None
     nvml = seen.nvml.memory_affinity if seen.nvml else None
-    return testimony.believe(
+    return witnesses.believe(
         f"gpus.{seen.index}.numaNode",
         sysfs=_with_cpus(None if seen.pci is None else seen.pci.numa_node, cpu_nodes),
         smi=_only_cpu_node(topo, cpu_nodes),
@@ -102,13 +102,13 @@ def _memory_numa_node(seen: Sighting, nvml: NvmlGpu) -> int | None:
     return single_numa_node(seen.topo.gpu_numa_id) if seen.topo else None
 
 
-def _cpu_affinity(seen: Sighting, testimony: Testimony) -> str | None:
+def _cpu_affinity(seen: Sighting, witnesses: Witnesses) -> str | None:
     """The kernel's list. A shorter one of the driver is a cpuset's doing; one that is not part of it is a conflict."""
     sysfs = seen.pci.cpu_affinity if seen.pci else None
     driver = (seen.topo.cpu_affinity if seen.topo else None) or (seen.nvml.cpu_affinity if seen.nvml else None)
     if sysfs and driver and not numbers(driver) <= numbers(sysfs):
         why = f"sysfs says {sysfs} and is believed; the driver says {driver}"
-        testimony.note(f"gpus.{seen.index}.cpuAffinity", ProblemKind.CONFLICT, why)
+        witnesses.note(f"gpus.{seen.index}.cpuAffinity", ProblemKind.CONFLICT, why)
     return sysfs or driver
 
 

@@ -99,9 +99,7 @@ def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
             yield Degradation(f"gpu{link.a}-gpu{link.b}", text)
 
 
-def _fewer_than_siblings(
-    gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]
-) -> Iterator[Degradation]:
+def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:
     """Direct links, told of the GPU because NVML does not say where a port that is down would lead.
 
     Boards may leave ports unwired, and then differently from GPU to GPU (a ring of V100s has 3, 4, 3 and 4 links). So
@@ -125,6 +123,8 @@ def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
         if gpu.fabric.state is FabricState.COMPLETED and gpu.fabric.status is not None:
             yield Degradation(f"gpu{gpu.index}.fabric", f"fabric registration failed: {gpu.fabric.status}")
         elif gpu.fabric.state is not FabricState.COMPLETED and completed:
-            yield Degradation(f"gpu{gpu.index}.fabric", f"fabric registration {gpu.fabric.state.value}; siblings completed")
+            yield Degradation(
+                f"gpu{gpu.index}.fabric", f"fabric registration {gpu.fabric.state.value}; siblings completed"
+            )
         for fault in gpu.fabric.unhealthy:
             yield Degradation(f"gpu{gpu.index}.fabric", fault)

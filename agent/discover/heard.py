@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from agent.discover.testimony import Testimony
+from agent.discover.witnesses import Witnesses
 from agent.failures import from_nvml
 from agent.snapshot import Nvml, Output, Snapshot
 from agent.sources import pci
@@ -36,47 +36,47 @@ class Heard(NamedTuple):
     nccl: NcclTopology | None = None
 
 
-def hear(snapshot: Snapshot, testimony: Testimony) -> Heard:
+def hear(snapshot: Snapshot, witnesses: Witnesses) -> Heard:
     """Every source of the snapshot, parsed; what could not be is noted as a problem."""
     nvml = snapshot.nvml
     if nvml is not None and nvml.error is not None:
-        testimony.note("nvml", ProblemKind.UNKNOWN, f"{nvml.error}: {from_nvml(nvml.error).headline}")
+        witnesses.note("nvml", ProblemKind.UNKNOWN, f"{nvml.error}: {from_nvml(nvml.error).headline}")
         nvml = None
     for source, error in snapshot.errors.items():
-        testimony.note(source, ProblemKind.UNKNOWN, error)
+        witnesses.note(source, ProblemKind.UNKNOWN, error)
     smi = snapshot.smi or {}
     return Heard(
         snapshot=snapshot,
         nvml=nvml,
-        topo=_parsed("topo -m", smi, parse_topo, testimony),
-        listing=_parsed("-L", smi, parse_listing, testimony),
-        query=_parsed("-q -x", smi, parse_query, testimony),
-        link_status=_parsed("nvlink -s", smi, parse_nvlink_status, testimony) or (),
-        p2p=_parsed("topo -p2p n", smi, parse_p2p, testimony),
+        topo=_parsed("topo -m", smi, parse_topo, witnesses),
+        listing=_parsed("-L", smi, parse_listing, witnesses),
+        query=_parsed("-q -x", smi, parse_query, witnesses),
+        link_status=_parsed("nvlink -s", smi, parse_nvlink_status, witnesses) or (),
+        p2p=_parsed("topo -p2p n", smi, parse_p2p, witnesses),
         pci_gpus=() if snapshot.sysfs is None else pci.gpus_of(snapshot.sysfs),
-        nccl=_nccl(snapshot.nccl, testimony),
+        nccl=_nccl(snapshot.nccl, witnesses),
     )
 
 
-def _parsed(command: str, smi: dict[str, Output], parse: Callable[[str], T], testimony: Testimony) -> T | None:
+def _parsed(command: str, smi: dict[str, Output], parse: Callable[[str], T], witnesses: Witnesses) -> T | None:
     output = smi.get(command)
     if output is None:
         return None
     what = f"nvidia-smi {command}"
     failure = classify(f"{output.stdout}\n{output.stderr}", output.exit_code)
     if failure is not None:
-        testimony.note(what, ProblemKind.UNKNOWN, failure.headline)
+        witnesses.note(what, ProblemKind.UNKNOWN, failure.headline)
         return None
     try:
         return parse(output.stdout)
     except ParseError as error:
-        testimony.note(what, ProblemKind.UNKNOWN, str(error))
+        witnesses.note(what, ProblemKind.UNKNOWN, str(error))
         return None
 
 
-def _nccl(text: str | None, testimony: Testimony) -> NcclTopology | None:
+def _nccl(text: str | None, witnesses: Witnesses) -> NcclTopology | None:
     try:
         return None if text is None else parse_nccl(text)
     except ParseError as error:
-        testimony.note("nccl", ProblemKind.UNKNOWN, str(error))
+        witnesses.note("nccl", ProblemKind.UNKNOWN, str(error))
         return None

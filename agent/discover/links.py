@@ -15,7 +15,7 @@ from agent.discover.nvlink import PeerAccess
 from agent.discover.ports import GpuPorts, lane_gbps, nvml_ports
 from agent.discover.products import lane_gbps as product_gbps
 from agent.discover.sightings import Sighting
-from agent.discover.testimony import Testimony
+from agent.discover.witnesses import Witnesses
 from agent.sources import pci
 from agent.sources.nccl import NcclGpu, NvlinkEnd
 from agent.sources.smi.p2p import P2pStatus
@@ -25,7 +25,7 @@ _P2P_OK, _P2P_UNKNOWN = 0, 6  # NVML_P2P_STATUS_*
 
 
 def ports_and_peers(
-    heard: Heard, seen: tuple[Sighting, ...], gpus: tuple[Gpu, ...], testimony: Testimony
+    heard: Heard, seen: tuple[Sighting, ...], gpus: tuple[Gpu, ...], witnesses: Witnesses
 ) -> tuple[dict[int, GpuPorts], PeerAccess]:
     """The ports of each GPU that any source could tell, and between which GPUs NVLink peer access works."""
     by_bus_id = {each.bus_id: each.index for each in seen if each.bus_id is not None}
@@ -36,12 +36,14 @@ def ports_and_peers(
     ports = {gpu.index: _with_rate(ports[gpu.index], gpu, heard) for gpu in gpus if gpu.index in ports}
     for gpu in gpus:
         if gpu.index not in ports and gpu.usable:
-            testimony.note(f"gpus.{gpu.index}.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
+            witnesses.note(f"gpus.{gpu.index}.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
     return ports, {**_cliques(gpus), **smi_peers, **_p2p(heard)}
 
 
 def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
-    switches = frozenset(s.bus_id for s in pci.switches_of(heard.snapshot.sysfs)) if heard.snapshot.sysfs else frozenset()
+    switches = (
+        frozenset(s.bus_id for s in pci.switches_of(heard.snapshot.sysfs)) if heard.snapshot.sysfs else frozenset()
+    )
     gpus = heard.nvml.gpus if heard.nvml else ()
     told = {gpu.index: nvml_ports(gpu, by_bus_id, switches) for gpu in gpus}
     return {index: ports for index, ports in told.items() if ports is not None}
@@ -78,7 +80,9 @@ def _with_rate(ports: GpuPorts, gpu: Gpu, heard: Heard) -> GpuPorts:
     """The bandwidth of a lane where the source of the ports did not tell it: ``nvlink -s``, else the product's."""
     if ports.gbps is not None or not ports.active:
         return ports
-    printed = {link.mbps for each in heard.link_status if each.gpu.index == gpu.index for link in each.links if link.mbps}
+    printed = {
+        link.mbps for each in heard.link_status if each.gpu.index == gpu.index for link in each.links if link.mbps
+    }
     rate = lane_gbps(printed.pop()) if len(printed) == 1 else product_gbps(gpu.product)
     return msgspec.structs.replace(ports, gbps=rate)
 
@@ -88,9 +92,7 @@ def _p2p(heard: Heard) -> PeerAccess:
     told = {(p.a, p.b): p.p2p_nvlink == _P2P_OK for p in pairs if p.p2p_nvlink not in (None, _P2P_UNKNOWN)}
     if told or heard.p2p is None:
         return told
-    cells = {
-        (a, b): heard.p2p.status[i][j] for (i, a), (j, b) in combinations(enumerate(heard.p2p.gpus), 2) if a < b
-    }
+    cells = {(a, b): heard.p2p.status[i][j] for (i, a), (j, b) in combinations(enumerate(heard.p2p.gpus), 2) if a < b}
     return {pair: cell is P2pStatus.OK for pair, cell in cells.items() if cell not in (None, P2pStatus.UNKNOWN)}
 
 

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from agent.discover.heard import Heard
 from agent.discover.sightings import Sighting
-from agent.discover.testimony import Testimony
+from agent.discover.witnesses import Witnesses
 from agent.sources import nccl, pci
 from agent.sources.nccl import NcclTopology
 from agent.sources.smi.topo import TopoMatrix
@@ -24,7 +24,7 @@ _ANCESTORS = {
 Matrix = tuple[tuple[PcieDistance | None, ...], ...]
 
 
-def pcie_matrix(heard: Heard, seen: tuple[Sighting, ...], testimony: Testimony) -> Matrix:
+def pcie_matrix(heard: Heard, seen: tuple[Sighting, ...], witnesses: Witnesses) -> Matrix:
     """The distance of every pair, in the order of ``seen``; () where none is known.
 
     NVML and ``topo -m`` are the same measurement, so a difference between them is noted; the kernel's tree is the
@@ -35,7 +35,7 @@ def pcie_matrix(heard: Heard, seen: tuple[Sighting, ...], testimony: Testimony) 
     matrix: list[list[PcieDistance | None]] = [[None] * len(seen) for _ in seen]
     for i, j in combinations(range(len(seen)), 2):
         a, b = seen[i], seen[j]
-        found = testimony.believe(
+        found = witnesses.believe(
             f"pcie.{a.index}-{b.index}",
             nvml=nvml.get((a.index, b.index)),
             smi=_cell(heard.topo, a.index, b.index),

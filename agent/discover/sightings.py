@@ -1,13 +1,15 @@
 """Which GPUs there are, and what each source says of each of them, side by side. Pure.
 
-The first source that lists GPUs at all decides which there are: NVML, then ``topo -m``, ``-q -x``, ``-L``, NCCL, and
-last the PCI bus. The others are matched to that list by UUID, bus id or index.
+The first source that lists GPUs at all decides which there are: NVML, then ``topo -m``, ``-q -x``, ``-L``, NCCL. The
+others are matched to that list by UUID, bus id or index. A card that is on the PCI bus only is no GPU that a pod could
+be given, so the bus adds facts and never GPUs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from agent.discover.heard import Heard
 from agent.snapshot import NvmlGpu
@@ -19,7 +21,7 @@ from agent.sources.smi.query import QueriedGpu
 from agent.sources.smi.topo import TopoGpu
 
 
-class Sighting(NamedTuple):
+class Sighting(msgspec.Struct, frozen=True):
     """One GPU, as each source saw it."""
 
     index: int
@@ -57,38 +59,37 @@ def sightings(heard: Heard) -> tuple[Sighting, ...]:
     query = _queried(heard, nvml)
     listed = {gpu.index: gpu for gpu in heard.listing.gpus} if heard.listing else {}
     nccl = _told_nccl(heard, nvml)
-    on_bus = {place: gpu.bus_id for place, gpu in enumerate(heard.pci_gpus)}
-    indices: Iterable[int] = nvml or topo or query or listed or nccl or on_bus
+    indices: Iterable[int] = nvml or topo or query or listed or nccl
     seen = [Sighting(i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i)) for i in sorted(indices)]
-    if indices is on_bus:
-        return tuple(each._replace(pci=gpu) for each, gpu in zip(seen, heard.pci_gpus, strict=True))
     return _on_the_bus(seen, heard.pci_gpus)
 
 
 def _queried(heard: Heard, nvml: Mapping[int, NvmlGpu]) -> dict[int, QueriedGpu]:
     """The GPUs of ``-q -x`` by the index of the GPU of the same UUID, else by their own."""
     by_uuid = {gpu.uuid: index for index, gpu in nvml.items() if gpu.uuid is not None}
-    found = {by_uuid.get(gpu.uuid, gpu.index): gpu for gpu in (heard.query.gpus if heard.query else ())}
-    return {index: gpu for index, gpu in found.items() if index is not None}
+    found = {}
+    for gpu in heard.query.gpus if heard.query else ():
+        index = by_uuid.get(gpu.uuid, gpu.index)
+        if index is not None:
+            found[index] = gpu
+    return found
 
 
 def _told_nccl(heard: Heard, nvml: Mapping[int, NvmlGpu]) -> dict[int, NcclGpu]:
     """NCCL's GPUs by the index of the GPU at the same place on the bus, else by ``dev``, else in their order."""
-    by_bus_id = {sysfs_bus_id(gpu.bus_id or ""): index for index, gpu in nvml.items()}
+    by_bus_id = {sysfs_bus_id(gpu.bus_id or "") or "": index for index, gpu in nvml.items()}
     gpus = heard.nccl.gpus if heard.nccl else ()
-    return {
-        by_bus_id.get(gpu.bus_id, place if gpu.dev is None else gpu.dev): gpu for place, gpu in enumerate(gpus)
-    }
+    return {by_bus_id.get(gpu.bus_id, place if gpu.dev is None else gpu.dev): gpu for place, gpu in enumerate(gpus)}
 
 
 def _on_the_bus(seen: list[Sighting], gpus: tuple[PciDevice, ...]) -> tuple[Sighting, ...]:
     """Match the PCI devices by bus id. A lost GPU tells no bus id: where one card is left over for one, it is that."""
     by_bus_id = {gpu.bus_id: gpu for gpu in gpus}
-    placed = [each._replace(pci=by_bus_id.get(each.bus_id or "")) for each in seen]
+    placed = [msgspec.structs.replace(each, pci=by_bus_id.get(each.bus_id or "")) for each in seen]
     left = [gpu for gpu in gpus if gpu.bus_id not in {each.bus_id for each in placed}]
     homeless = [each for each in placed if each.bus_id is None]
     if len(left) == len(homeless) == 1:
-        return tuple(each._replace(pci=left[0]) if each.bus_id is None else each for each in placed)
+        return tuple(msgspec.structs.replace(each, pci=left[0]) if each.bus_id is None else each for each in placed)
     return tuple(placed)
 
 

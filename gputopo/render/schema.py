@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 # At run time too: the schema is made from the annotations below.
-from gputopo.model import FabricState, Health, Interconnect, PcieDistance, ProblemKind  # noqa: TC001
+from gputopo.model import FabricState, Health, Interconnect, PcieDistance, ProblemKind
 
 API_VERSION = "gputopo.io/v1"
 KIND = "NodeTopology"

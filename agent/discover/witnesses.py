@@ -13,7 +13,7 @@ from gputopo.model import Problem, ProblemKind
 T = TypeVar("T")
 
 
-class Testimony:
+class Witnesses:
     """Collects what the sources disagree about while facts are taken from them."""
 
     def __init__(self) -> None:

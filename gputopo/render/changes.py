@@ -1,0 +1,21 @@
+"""What differs between two topologies, as a person reads a diff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gputopo.changes import Change
+from gputopo.render import Paint, plain
+from gputopo.render.wording import visible
+
+
+def render_changes(found: Iterable[Change], *, paint: Paint = plain) -> str:
+    """One line for what is only on one side, two for what differs; a sentence where nothing does."""
+    lines = []
+    for change in found:
+        what = visible(change.what)
+        if change.before is not None:
+            lines.append(paint("bad", f"- {what}: {visible(change.before)}"))
+        if change.after is not None:
+            lines.append(paint("good", f"+ {what}: {visible(change.after)}"))
+    return "\n".join(lines or ["no difference"]) + "\n"

@@ -1,0 +1,163 @@
+"""What is worse than it should be, and what only looks so."""
+
+import pytest
+
+from agent.discover.health import degradations, with_expectations
+from agent.discover.ports import GpuPorts
+from gputopo.model import (
+    Degradation,
+    FabricState,
+    Gpu,
+    GpuFabric,
+    Health,
+    Link,
+    NodeTopology,
+    Nvlink,
+    Uplink,
+)
+
+
+def h100s(count: int, **facts: object) -> tuple[Gpu, ...]:
+    return tuple(Gpu(index=i, uuid=f"GPU-{i}", product="H100", **facts) for i in range(count))  # type: ignore[arg-type]
+
+
+def uplinks(*lanes: int) -> Nvlink:
+    return Nvlink(uplinks=tuple(Uplink(gpu=i, fabric=0, lanes=n, gbps=50.0 * n) for i, n in enumerate(lanes)))
+
+
+def test_an_uplink_with_fewer_lanes_than_its_siblings_is_degraded() -> None:
+    nvlink = with_expectations(uplinks(18, 17, 18), h100s(3), None)
+
+    assert [up.expected_lanes for up in nvlink.uplinks] == [None, 18, None]
+    assert degradations(h100s(3), nvlink, {}) == [Degradation("gpu1.nvlink", "17 of 18 NVLinks active")]
+
+
+def test_siblings_are_of_the_same_product() -> None:
+    gpus = (Gpu(index=0, product="H100"), Gpu(index=1, product="H800"))
+
+    assert with_expectations(uplinks(18, 8), gpus, None) == uplinks(18, 8)
+
+
+def test_a_gpu_that_left_the_switch_of_its_siblings_is_degraded() -> None:
+    nvlink = with_expectations(uplinks(18, 18), h100s(3), None)
+
+    assert nvlink.uplinks[2] == Uplink(gpu=2, fabric=0, lanes=0, expected_lanes=18, gbps=0.0)
+    assert degradations(h100s(3), nvlink, {}) == [
+        Degradation("gpu2.nvlink", "fallen out of the NVSwitch fabric: no NVLink is active")
+    ]
+
+
+NOT_FALLEN = {
+    "in MIG mode, which hides NVLinks": Gpu(index=2, product="H100", mig_enabled=True),
+    "lost, and said so": Gpu(index=2, product="H100", health=Health.LOST),
+    "of unknown product": Gpu(index=2),
+    "of another product": Gpu(index=2, product="L4"),
+}
+
+
+@pytest.mark.parametrize("other", NOT_FALLEN.values(), ids=NOT_FALLEN)
+def test_a_gpu_beside_a_switch_has_not_always_fallen_out_of_it(other: Gpu) -> None:
+    assert with_expectations(uplinks(18, 18), (*h100s(2), other), None) == uplinks(18, 18)
+
+
+def test_one_sibling_on_a_switch_proves_nothing() -> None:
+    assert with_expectations(uplinks(18), h100s(2), None) == uplinks(18)
+
+
+def test_a_link_that_was_there_before_is_missed_also_after_indices_moved() -> None:
+    before = NodeTopology(gpus=h100s(4), nvlink=Nvlink(links=(Link(a=1, b=2, lanes=4), Link(a=1, b=3, lanes=4))))
+    now = (Gpu(index=0, uuid="GPU-2", product="H100"), Gpu(index=1, uuid="GPU-1", product="H100"))
+
+    nvlink = with_expectations(Nvlink(links=(Link(a=0, b=1, lanes=3),)), now, before)
+
+    assert nvlink == Nvlink(links=(Link(a=0, b=1, lanes=3, expected_lanes=4),))
+    assert degradations(now, nvlink, {}) == [Degradation("gpu0-gpu1", "3 of 4 NVLinks active")]
+
+
+def test_links_and_uplinks_that_are_gone_altogether_are_missed() -> None:
+    before = NodeTopology(
+        gpus=h100s(3),
+        nvlink=Nvlink(links=(Link(a=0, b=1, lanes=4),), uplinks=(Uplink(gpu=2, fabric=0, lanes=18),)),
+    )
+
+    nvlink = with_expectations(Nvlink(), h100s(3), before)
+
+    assert nvlink == Nvlink(
+        links=(Link(a=0, b=1, lanes=0, expected_lanes=4, gbps=0.0),),
+        uplinks=(Uplink(gpu=2, fabric=0, lanes=0, expected_lanes=18, gbps=0.0),),
+    )
+
+
+def test_what_is_still_there_is_not_missed_and_a_card_that_was_taken_out_neither() -> None:
+    nvlink = Nvlink(links=(Link(a=0, b=1, lanes=4),), uplinks=(Uplink(gpu=2, fabric=0, lanes=18),))
+    before = NodeTopology(
+        gpus=h100s(5),
+        nvlink=Nvlink(
+            links=(Link(a=0, b=1, lanes=4), Link(a=0, b=4, lanes=4)),
+            uplinks=(Uplink(gpu=2, fabric=0, lanes=18), Uplink(gpu=3, fabric=0, lanes=18)),
+        ),
+    )
+
+    assert with_expectations(nvlink, h100s(3), before) == nvlink
+
+
+def test_nothing_is_remembered_of_a_machine_whose_links_were_unknown() -> None:
+    assert with_expectations(Nvlink(), h100s(2), NodeTopology(gpus=h100s(2))) == Nvlink()
+
+
+DIRECT = {
+    "a port down beside a sibling with all": (
+        {0: GpuPorts(gpus={1: 4}, ports=4), 1: GpuPorts(gpus={0: 3}, ports=4)},
+        [Degradation("gpu1.nvlink", "3 of 4 NVLinks active; a sibling of the same product has all")],
+    ),
+    "a board that wires GPUs differently": (
+        {0: GpuPorts(gpus={1: 3}, ports=6), 1: GpuPorts(gpus={0: 4}, ports=6)},
+        [],
+    ),
+    "a card without a bridge": ({0: GpuPorts(gpus={1: 4}, ports=4), 1: GpuPorts(ports=4)}, []),
+    "ports that nobody counted": ({0: GpuPorts(gpus={1: 4}), 1: GpuPorts(gpus={0: 3})}, []),
+}
+
+
+@pytest.mark.parametrize(("ports", "expected"), DIRECT.values(), ids=DIRECT)
+def test_ports_of_direct_links(ports: dict[int, GpuPorts], expected: list[Degradation]) -> None:
+    assert degradations(h100s(2), Nvlink(), ports) == expected
+
+
+def test_unknown_products_have_no_siblings() -> None:
+    ports = {0: GpuPorts(gpus={1: 4}, ports=4), 1: GpuPorts(gpus={0: 3}, ports=4)}
+
+    assert degradations((Gpu(index=0), Gpu(index=1)), Nvlink(), ports) == []
+
+
+def test_a_lost_gpu_is_degraded_also_where_links_are_unknown() -> None:
+    assert degradations((Gpu(index=4, health=Health.LOST),), None, {}) == [
+        Degradation("gpu4", "lost: the driver lists it and cannot talk to it")
+    ]
+
+
+DONE = GpuFabric(FabricState.COMPLETED)
+FABRICS = {
+    "all well": ((DONE, DONE), []),
+    "one failed": (
+        (DONE, GpuFabric(FabricState.COMPLETED, status="UNKNOWN")),
+        [Degradation("gpu1.fabric", "fabric registration failed: UNKNOWN")],
+    ),
+    "one left behind": (
+        (DONE, GpuFabric(FabricState.NOT_STARTED)),
+        [Degradation("gpu1.fabric", "fabric registration not-started; siblings completed")],
+    ),
+    "all still joining, as at boot": ((GpuFabric(FabricState.IN_PROGRESS),) * 2, []),
+    "health bits": (
+        (GpuFabric(FabricState.COMPLETED, unhealthy=("route-unhealthy",)), DONE),
+        [Degradation("gpu0.fabric", "route-unhealthy")],
+    ),
+    "no fabric": ((None, None), []),
+}
+
+
+@pytest.mark.parametrize(("fabrics", "expected"), FABRICS.values(), ids=FABRICS)
+def test_fabric_faults(fabrics: tuple[GpuFabric | None, ...], expected: list[Degradation]) -> None:
+    gpus = tuple(Gpu(index=index, fabric=fabric) for index, fabric in enumerate(fabrics))
+
+    assert degradations(gpus, None, {}) == expected

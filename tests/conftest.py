@@ -1,0 +1,26 @@
+"""What every test can ask for."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Golden = Callable[[Path, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files; then read the difference")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare a text with a file, exactly; with --update-golden write the file instead."""
+
+    def compare(path: Path, text: str) -> None:
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.exists(), f"{path.name} is missing: run pytest --update-golden, then read what it wrote"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare

@@ -1,0 +1,80 @@
+"""Every recorded machine, through the same code as a live one, against what a person wrote and what was looked at.
+
+``expect`` in case.toml is written by hand from the machine's facts. The golden files are exact; `pytest
+--update-golden` rewrites them, and a person reads the difference.
+"""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from agent.machines import folder
+from agent.observe import Observation, observe
+from agent.snapshot_io import load_snapshot
+from gputopo.labels import decode, encode
+from gputopo.render import renderer
+from tests.conftest import Golden
+
+CASES = sorted(folder().glob("*/case.toml"))
+GOLDEN = {
+    "show.golden.txt": "tree",
+    "matrix.golden.txt": "matrix",
+    "topology.golden.json": "json",
+    "picture.golden.svg": "svg",
+}
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.parent.name)
+def case(request: pytest.FixtureRequest) -> Path:
+    return request.param  # type: ignore[no-any-return]
+
+
+def seen(case: Path) -> Observation:
+    return observe(load_snapshot((case.parent / "snapshot.json").read_text(encoding="utf-8")))
+
+
+def test_there_are_machines() -> None:
+    assert len(CASES) >= 30
+
+
+def test_the_machine_is_what_a_person_says_it_is(case: Path) -> None:
+    expected = tomllib.loads(case.read_text(encoding="utf-8"))["expect"]
+    observation = seen(case)
+    topology = observation.topology
+
+    assert topology.islands is not None
+    assert {
+        "islands": [list(island.gpus) for island in topology.islands],
+        "numa": ["?" if gpu.numa_node is None else gpu.numa_node for gpu in topology.gpus],
+        "interconnect": encode(topology).labels["gputopo.io/interconnect"],
+        "degraded": bool(topology.degraded),
+        "partial": topology.partial,
+    } == {"partial": False} | {name: value for name, value in expected.items() if name != "error"}
+    if "error" in expected:
+        assert observation.failure is not None
+
+
+def test_discovery_is_deterministic(case: Path) -> None:
+    assert seen(case) == seen(case)
+
+
+def test_what_is_published_can_be_read_back(case: Path) -> None:
+    topology = seen(case).topology
+    facts = encode(topology)
+
+    assert decode(facts.labels, facts.annotations) == topology.slow()
+    assert len(facts.annotations["gputopo.io/topology"]) < 8192
+
+
+@pytest.mark.parametrize(("name", "output"), GOLDEN.items())
+def test_what_is_shown(case: Path, name: str, output: str, golden: Golden) -> None:
+    text = renderer(output)(seen(case).topology)
+
+    golden(case.parent / name, text if text.endswith("\n") else text + "\n")
+
+
+def test_what_is_labelled(case: Path, golden: Golden) -> None:
+    facts = encode(seen(case).topology)
+
+    golden(case.parent / "labels.golden.txt", "".join(f"{k}={v}\n" for k, v in (facts.labels | facts.mirrors).items()))
