@@ -6,7 +6,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fake_nvml import (
+
+from agent.snapshot import Nvml, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair
+from agent.sources.nvml import read_nvml
+from tests.agent.sources.fake_nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     INVALID_ARGUMENT,
@@ -18,9 +21,6 @@ from fake_nvml import (
     FakeMig,
     plug,
 )
-
-from agent.snapshot import Nvml, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair
-from agent.sources.nvml import read_nvml
 
 NO_FABRIC = {"nvmlDeviceGetNumaNodeId": "NOT_SUPPORTED", "nvmlDeviceGetGpuFabricInfoV": "NOT_SUPPORTED"}
 BARE = {**NO_FABRIC, "nvmlDeviceGetNvLinkState": "NOT_SUPPORTED"}
