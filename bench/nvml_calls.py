@@ -1,4 +1,4 @@
-"""How many NVML calls one pass makes, by call: ``python bench/nvml_calls.py``.
+"""How many NVML calls one pass makes, by call: ``python -m bench.nvml_calls``.
 
 The driver is the tests' fake one, so the numbers are exact, and the time is that of our side alone: a real call takes
 microseconds to milliseconds (nvmlInit and the first call to a sleeping GPU take longest).
@@ -6,16 +6,11 @@ microseconds to milliseconds (nvmlInit and the first call to a sleeping GPU take
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "agent" / "sources"))
-
-from fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug
-
 from agent.sources.nvml import read_nvml
+from tests.agent.sources.fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -10,6 +10,7 @@ from agent.sources.nvml.calls import Calls
 _LINK_COUNT = (91, 0)  # NVML_FI_DEV_NVLINK_LINK_COUNT
 _COMMON_SPEED = (90, 0)  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: the only speed before driver 525
 _SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, scope: the link
+_MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS of nvml.h 13; bindings before it say 18 and pass on any number
 _REMOTE_TYPES = {0: "gpu", 1: "ibmnpu", 2: "switch", 255: "unknown"}  # nvmlIntNvLinkDeviceType_t
 
 
@@ -41,7 +42,7 @@ def _walk(calls: Calls, handle: Any) -> dict[int, bool | str]:
     Only the first port tells that there is no NVLink: some products have holes among their ports.
     """
     states: dict[int, bool | str] = {}
-    for link in range(calls.library.lib.NVML_NVLINK_MAX_LINKS):
+    for link in range(max(_MAX_LINKS, calls.library.lib.NVML_NVLINK_MAX_LINKS)):
         state, error = calls.attempt("nvmlDeviceGetNvLinkState", handle, link)
         if error == "INVALID_ARGUMENT":
             break

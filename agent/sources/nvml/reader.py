@@ -141,10 +141,12 @@ def _fabric(calls: Calls, handle: Any) -> NvmlFabric | None:
 
 
 def _fabric_of(info: Any) -> NvmlFabric:
+    # Bindings before 12.575 declare the UUID's bytes as text: touched as a field, they end at the first zero byte.
+    uuid = ctypes.string_at(ctypes.addressof(info) + type(info).clusterUuid.offset, 16)
     return NvmlFabric(
         state=info.state,
         status=info.status,
-        cluster_uuid=str(UUID(bytes=bytes(info.clusterUuid))),
+        cluster_uuid=str(UUID(bytes=uuid)),
         clique=info.cliqueId,
         health_mask=getattr(info, "healthMask", None),  # absent in v1
         health_summary=getattr(info, "healthSummary", None),  # absent in v1 and v2

@@ -283,7 +283,7 @@ class FakeDriver:
         if fabric is None:
             return NOT_SUPPORTED
         info.state, info.status, info.cliqueId = fabric.state, fabric.status, fabric.clique
-        info.clusterUuid[:] = fabric.cluster.bytes
+        ctypes.memmove(ctypes.addressof(info) + type(info).clusterUuid.offset, fabric.cluster.bytes, 16)
         return SUCCESS
 
     def _nvmlDeviceGetNvLinkState(self, handle: Any, link: int, out: Any) -> int:  # noqa: N802

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
-from fake_nvml import (
+
+from agent.snapshot import Nvml, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair
+from agent.sources.nvml import read_nvml
+from tests.agent.sources.fake_nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     INVALID_ARGUMENT,
@@ -18,9 +23,6 @@ from fake_nvml import (
     FakeMig,
     plug,
 )
-
-from agent.snapshot import Nvml, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair
-from agent.sources.nvml import read_nvml
 
 NO_FABRIC = {"nvmlDeviceGetNumaNodeId": "NOT_SUPPORTED", "nvmlDeviceGetGpuFabricInfoV": "NOT_SUPPORTED"}
 BARE = {**NO_FABRIC, "nvmlDeviceGetNvLinkState": "NOT_SUPPORTED"}
@@ -113,11 +115,9 @@ def test_functions_that_an_old_driver_lacks_are_named() -> None:
 
 def test_functions_that_old_bindings_lack_are_named() -> None:
     lib = plug(FakeDriver(FakeGpu()))
-    old = {name: getattr(lib, name) for name in dir(lib) if name != "nvmlDeviceGetNumaNodeId"}
+    old = SimpleNamespace(**{name: each for name, each in vars(lib).items() if name != "nvmlDeviceGetNumaNodeId"})
 
-    nvml = read_nvml(type("OldBindings", (), {name: staticmethod(old[name]) for name in old if name[0] != "_"}), 4)
-
-    assert nvml.gpus[0].errors == {**BARE, "nvmlDeviceGetNumaNodeId": "FUNCTION_NOT_FOUND"}
+    assert read_nvml(old, 4).gpus[0].errors == {**BARE, "nvmlDeviceGetNumaNodeId": "FUNCTION_NOT_FOUND"}
 
 
 def test_a_lost_gpu_keeps_its_index_and_the_others_are_read() -> None:
@@ -180,8 +180,19 @@ def test_ports_are_counted_by_their_state() -> None:
     assert gpu.errors == NO_FABRIC
 
 
-def test_ports_are_asked_up_to_the_libraries_limit() -> None:
-    assert len(gpu_of(FakeGpu(links=(FakeLink(),) * 40)).nvlinks) == 36
+@pytest.mark.parametrize(
+    ("limit", "asked"),
+    [
+        pytest.param(18, 36, id="bindings older than the GPU"),
+        pytest.param(36, 36, id="bindings 13"),
+        pytest.param(72, 40, id="bindings younger than this table"),
+    ],
+)
+def test_ports_are_asked_up_to_the_newest_known_limit(limit: int, asked: int) -> None:
+    lib = plug(FakeDriver(FakeGpu(links=(FakeLink(),) * 40)))
+    bindings = SimpleNamespace(**{**vars(lib), "NVML_NVLINK_MAX_LINKS": limit})
+
+    assert len(read_nvml(bindings, 4).gpus[0].nvlinks) == asked
 
 
 @pytest.mark.parametrize(
@@ -298,13 +309,27 @@ def test_fabric_membership_is_read_in_the_newest_way_the_driver_knows(
     assert "nvmlDeviceGetGpuFabricInfoV" not in gpu.errors
 
 
-def test_bindings_without_the_newest_structure_use_the_next() -> None:
+def test_bindings_of_2024_know_one_structure_and_take_the_uuid_for_text() -> None:
+    """nvidia-ml-py 12.560."""
     lib = plug(FakeDriver(FakeGpu(fabric=FABRIC)))
-    old = {name: getattr(lib, name) for name in dir(lib) if name != "c_nvmlGpuFabricInfo_v3_t" and name[0] != "_"}
 
-    nvml = read_nvml(type("OldBindings", (), {name: staticmethod(each) for name, each in old.items()}), 4)
+    class Structure(lib._PrintableStructure):  # type: ignore[misc, name-defined]
+        _fields_ = (
+            ("version", ctypes.c_uint),
+            ("clusterUuid", ctypes.c_char * 16),
+            ("status", ctypes.c_uint),
+            ("cliqueId", ctypes.c_uint32),
+            ("state", ctypes.c_uint),
+            ("healthMask", ctypes.c_uint32),
+        )
 
-    assert nvml.gpus[0].fabric == NvmlFabric(3, 0, str(CLUSTER), 2, 0x1234)
+        def __init__(self) -> None:
+            super().__init__(version=0x02000024)
+
+    old = SimpleNamespace(**{name: each for name, each in vars(lib).items() if name != "c_nvmlGpuFabricInfo_v3_t"})
+    old.c_nvmlGpuFabricInfoV_t = Structure
+
+    assert read_nvml(old, 4).gpus[0].fabric == NvmlFabric(3, 0, str(CLUSTER), 2, 0x1234)
 
 
 def test_a_cluster_of_zeroes_is_recorded_as_it_is() -> None:
