@@ -1,0 +1,100 @@
+"""What a line about one GPU says: product, memory, NVLinks, bandwidth, peculiarities."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gputopo.render.wording import gib, gpu_names, number, subject
+
+if TYPE_CHECKING:
+    from gputopo.model import Gpu, Link, NodeTopology, Uplink
+    from gputopo.render.glyphs import Glyphs
+    from gputopo.render.wording import Cell
+
+
+_NOTHING = ("text", "")
+
+
+def gpu_cells(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> tuple[Cell, ...]:
+    """Six cells: product, memory, NVLinks, their GB/s both ways, a mark if it is degraded, what else is special."""
+    name = glyphs.shown(gpu.product or "").removeprefix("NVIDIA ")
+    if not gpu.usable:
+        return ("dim", name), _NOTHING, ("bad", "LOST"), _NOTHING, _NOTHING, _NOTHING
+    memory = ("unknown", "? GiB") if gpu.memory_mib is None else ("text", gib(gpu.memory_mib))
+    degraded = any(gpu.index in subject(each.what)[1] for each in topology.degraded)
+    return (
+        ("text", name) if name else ("unknown", "?"),
+        memory,
+        _nvlinks(topology, gpu, glyphs),
+        _rate(topology, gpu),
+        ("bad", "! degraded" if degraded else ""),
+        ("dim", _special(gpu, glyphs)),
+    )
+
+
+def _edges(topology: NodeTopology, gpu: Gpu) -> tuple[list[Link], list[Uplink]]:
+    """Its NVLinks, those that are down included."""
+    if topology.nvlink is None:
+        return [], []
+    links = [link for link in topology.nvlink.links if gpu.index in (link.a, link.b)]
+    return links, [up for up in topology.nvlink.uplinks if up.gpu == gpu.index]
+
+
+def _nvlinks(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> Cell:
+    """``NV12 → NVSwitch``; in a mesh the peers by lanes: ``NV2 → GPU3,4  NV1 → GPU1,2``."""
+    if gpu.mig_enabled is True:
+        return "text", _mig(gpu, glyphs)
+    if topology.nvlink is None:
+        return "unknown", "NVLink ?"
+    links, uplinks = _edges(topology, gpu)
+    fabrics = {up.fabric for up in topology.nvlink.uplinks}
+    parts = [f"{_lanes(up)} {glyphs.arrow} {_fabric(up, numbered=len(fabrics) > 1)}" for up in uplinks]
+    peers: dict[str, list[int]] = {}
+    for link in sorted(links, key=lambda link: -link.lanes):
+        peers.setdefault(_lanes(link), []).append(link.a + link.b - gpu.index)
+    parts += [f"{lanes} {glyphs.arrow} {gpu_names(ends)}" for lanes, ends in peers.items()]
+    if not parts:
+        return "dim", "no NVLink"
+    edges: list[Link | Uplink] = [*links, *uplinks]
+    return "bad" if any(_short(edge) for edge in edges) else "text", "  ".join(parts)
+
+
+def _short(edge: Link | Uplink) -> bool:
+    return edge.expected_lanes is not None and edge.lanes < edge.expected_lanes
+
+
+def _lanes(edge: Link | Uplink) -> str:
+    """``NV12``, or ``NV11/12`` where one is down."""
+    return f"NV{edge.lanes}/{edge.expected_lanes}" if _short(edge) else f"NV{edge.lanes}"
+
+
+def _fabric(uplink: Uplink, *, numbered: bool) -> str:
+    name = f"NVSwitch {uplink.fabric}" if numbered else "NVSwitch"
+    return f"{name} (assumed)" if uplink.assumed else name
+
+
+def _mig(gpu: Gpu, glyphs: Glyphs) -> str:
+    """``MIG 7 x 1g.5gb``."""
+    counts = Counter(glyphs.shown(device.profile) for device in gpu.mig_devices)
+    parts = [profile if count == 1 else f"{count} {glyphs.times} {profile}" for profile, count in counts.items()]
+    return "MIG " + ", ".join(parts) if parts else "MIG without instances"
+
+
+def _rate(topology: NodeTopology, gpu: Gpu) -> Cell:
+    links, uplinks = _edges(topology, gpu)
+    edges: list[Link | Uplink] = [*links, *uplinks]
+    active = [edge.gbps for edge in edges if edge.lanes]
+    if gpu.mig_enabled is True or not active:
+        return "text", ""
+    known = [rate for rate in active if rate is not None]
+    return ("text", f"{number(sum(known))} GB/s") if len(known) == len(active) else ("unknown", "? GB/s")
+
+
+def _special(gpu: Gpu, glyphs: Glyphs) -> str:
+    facts = []
+    if gpu.memory_numa_node is not None:
+        facts.append(f"its memory is NUMA {gpu.memory_numa_node}")
+    if gpu.fabric is not None and gpu.fabric.unhealthy:
+        facts.append("fabric: " + ", ".join(glyphs.shown(name) for name in gpu.fabric.unhealthy))
+    return glyphs.joined(facts)

@@ -1,0 +1,125 @@
+"""A topology as the matrix that ``nvidia-smi topo -m`` prints, plus the islands and a legend of what occurs.
+
+The shape is nvidia-smi's (header, GPU rows, NIC rows, ``NIC Legend:``), so that what reads that reads this. Unlike
+nvidia-smi it says ``?`` where something is not known. Distances among NICs are not in the model: ``?`` too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gputopo.model import PcieDistance
+from gputopo.render.glyphs import ASCII, UNICODE
+from gputopo.render.notes import island_notes
+from gputopo.render.wording import UNKNOWN, marks, plain, role_of
+
+if TYPE_CHECKING:
+    from gputopo.model import Gpu, NodeTopology, Nvlink
+    from gputopo.render.glyphs import Glyphs
+    from gputopo.render.wording import Cell, Paint
+
+SELF = "X"
+_LEGEND = {
+    SELF: "Self",
+    PcieDistance.SYS.value: "Connection traversing PCIe as well as the link between NUMA nodes",
+    PcieDistance.NODE.value: "Connection traversing PCIe as well as the link between PCIe host bridges of a NUMA node",
+    PcieDistance.PHB.value: "Connection traversing PCIe as well as a PCIe host bridge (typically the CPU)",
+    PcieDistance.PXB.value: "Connection traversing several PCIe bridges (without a PCIe host bridge)",
+    PcieDistance.PIX.value: "Connection traversing at most one PCIe bridge",
+    "NV#": "Connection traversing a bonded set of # NVLinks",
+    UNKNOWN: "Not known",
+}
+
+
+def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Paint = plain) -> str:
+    """The matrix, its legends, and the islands. Column widths fit the cells; ``paint`` adds colour."""
+    if not topology.gpus:
+        return "no GPU\n"
+    glyphs = ASCII if ascii_only else UNICODE
+    table = _table(topology, glyphs)
+    widths = [max(len(text) for _, text in column) for column in zip(*table, strict=True)]
+    lines = [_line(row, widths, paint) for row in table]
+    if topology.nics:
+        lines += ["", "NIC Legend:", ""]
+        lines += [f"  NIC{place}: {glyphs.shown(nic.name)}".rstrip() for place, nic in enumerate(topology.nics)]
+    lines += ["", "Legend:", ""]
+    lines += [f"  {word:4} = {meaning}" for word, meaning in _legend(table)]
+    if islands := island_notes(topology, glyphs):
+        lines += ["", "NVLink islands:", ""]
+        lines += ["".join(paint(role, text) for role, text in note) for note in islands]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: list[Cell], widths: list[int], paint: Paint) -> str:
+    """Cells padded to their columns; what is blank at the end of a line is left out."""
+    while row and not row[-1][1]:
+        row = row[:-1]
+    cells = [paint(role, text) + " " * (width - len(text)) for (role, text), width in zip(row, widths, strict=False)]
+    return "  ".join(cells).rstrip()
+
+
+def _legend(table: list[list[Cell]]) -> list[tuple[str, str]]:
+    """The words that occur, in the order of nvidia-smi's legend."""
+    seen = {re.sub(r"^NV[0-9]+$", "NV#", text) for row in table[1:] for _, text in row[1:]}
+    return [(word, meaning) for word, meaning in _LEGEND.items() if word in seen]
+
+
+def _table(topology: NodeTopology, glyphs: Glyphs) -> list[list[Cell]]:
+    """Header, GPU rows, NIC rows. Rows are of one length; NICs have no affinities, so theirs end in blanks."""
+    marked = marks(topology)
+    names = {gpu.index: (_role(marked.get(gpu.index)), f"GPU{gpu.index}") for gpu in topology.gpus}
+    nics = [("nic", f"NIC{place}") for place in range(len(topology.nics))]
+    grace = any(gpu.memory_numa_node is not None for gpu in topology.gpus)
+    titles = ["CPU Affinity", "NUMA Affinity", *(["GPU NUMA ID"] if grace else [])]
+    header = [("text", ""), *names.values(), *nics, *(("text", title) for title in titles)]
+    rows = [header]
+    for place, gpu in enumerate(topology.gpus):
+        pairs = [_pair(topology, gpu, far) for far in topology.gpus]
+        beside = [_distance(nic.distances[place]) for nic in topology.nics]
+        rows.append([names[gpu.index], *pairs, *beside, *_affinities(topology, gpu, glyphs)[: len(titles)]])
+    for place, nic in enumerate(topology.nics):
+        others = [("dim", SELF if other == place else UNKNOWN) for other in range(len(nics))]
+        blank = [("text", "")] * len(titles)
+        rows.append([nics[place], *(_distance(distance) for distance in nic.distances), *others, *blank])
+    return rows
+
+
+def _role(mark: str | None) -> str:
+    """A lost GPU has no mark."""
+    return "bad" if mark is None else role_of(mark)
+
+
+def _pair(topology: NodeTopology, gpu: Gpu, far: Gpu) -> Cell:
+    """NVLink hides the distance, as in nvidia-smi: ``NV12``, and ``NV17`` where one of 18 is down."""
+    if gpu.index == far.index:
+        return "dim", SELF
+    if topology.nvlink is None:
+        return "unknown", UNKNOWN  # a distance here would claim that there is no NVLink
+    lanes = _lanes(topology.nvlink, gpu, far)
+    return ("text", f"NV{lanes}") if lanes else _distance(topology.distance(gpu.index, far.index))
+
+
+def _lanes(nvlink: Nvlink, gpu: Gpu, far: Gpu) -> int:
+    """Active NVLinks between two GPUs; through a fabric as many as the weaker of the two has."""
+    if not (gpu.usable and far.usable) or True in (gpu.mig_enabled, far.mig_enabled):
+        return 0
+    ends = (min(gpu.index, far.index), max(gpu.index, far.index))
+    direct = [link.lanes for link in nvlink.links if (link.a, link.b) == ends]
+    ups = [up for up in nvlink.uplinks if up.gpu in ends]
+    through = [min(up.lanes for up in ups)] if len({up.fabric for up in ups}) < len(ups) else []
+    return max([*direct, *through], default=0)
+
+
+def _distance(distance: PcieDistance | None) -> Cell:
+    return ("unknown", UNKNOWN) if distance is None else ("dim", distance.value)
+
+
+def _affinities(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> list[Cell]:
+    """CPU affinity, NUMA affinity, the NUMA node that is the GPU's memory. Blanks inside would shift the columns."""
+    node = None if gpu.numa_node is None else str(gpu.numa_node)
+    cpus = next((each.cpus for each in topology.numa_nodes if str(each.id) == node), None)
+    memory = "N/A" if gpu.memory_numa_node is None else str(gpu.memory_numa_node)
+    texts = (gpu.cpu_affinity or cpus, gpu.numa_affinity or node, memory)
+    shown = ["".join(glyphs.shown(text or "").split()) for text in texts]
+    return [("text", text) if text else ("unknown", UNKNOWN) for text in shown]

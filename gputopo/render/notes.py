@@ -1,0 +1,109 @@
+"""What a reader should know besides the tree: islands, degraded hardware, what was not learned. Each in a line."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from gputopo.model import Interconnect, ProblemKind
+from gputopo.render.wording import ALONE, gpu_names, marks, number, role_of, subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gputopo.model import Island, NodeTopology, Nvlink
+    from gputopo.render.glyphs import Glyphs
+    from gputopo.render.wording import Cell
+
+Note = tuple["Cell", ...]  # the cells of one line, to be joined without spaces
+
+_KINDS = {
+    ProblemKind.UNKNOWN: "not known",
+    ProblemKind.CONFLICT: "sources disagree",
+    ProblemKind.INCOMPLETE: "incomplete",
+}
+
+
+def sections(topology: NodeTopology, glyphs: Glyphs) -> Iterator[tuple[str, list[Note]]]:
+    """Headings with their notes; a section without notes is left out."""
+    found = (
+        ("NVLink islands", island_notes(topology, glyphs)),
+        ("Multi-node NVLink", _fabric(topology, glyphs)),
+        ("Degraded", _degraded(topology, glyphs)),
+        ("Caveats", _problems(topology, glyphs)),
+    )
+    return ((heading, notes) for heading, notes in found if notes)
+
+
+def island_facts(nvlink: Nvlink, island: Island) -> list[str]:
+    """``["NVSwitch", "600 GB/s per GPU"]``: what joins an island of several, how fast, and whether pair by pair."""
+    name = "NVSwitch" if island.interconnect is Interconnect.NVSWITCH else "NVLink"
+    rate = "bandwidth not known" if island.gbps is None else f"{number(island.gbps)} GB/s per GPU"
+    facts = [name, rate]
+    missing = _unlinked(nvlink, island)
+    if missing:
+        facts.append(f"{missing} of {island.size * (island.size - 1) // 2} pairs have no NVLink of their own")
+    return facts
+
+
+def _unlinked(nvlink: Nvlink, island: Island) -> int:
+    """Pairs that neither a link nor a common fabric joins."""
+    fabric = {up.gpu: up.fabric for up in nvlink.uplinks if up.lanes}
+    linked = {(link.a, link.b) for link in nvlink.links if link.lanes}
+    return sum(
+        (a, b) not in linked and (a not in fabric or fabric[a] != fabric.get(b))
+        for a, b in combinations(island.gpus, 2)
+    )
+
+
+def island_notes(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
+    """One line per island of several GPUs, and one for all that are on their own."""
+    if topology.nvlink is None or topology.islands is None:
+        return [(("unknown", "  ?  "), ("text", "nobody could tell which NVLinks there are"))] if topology.gpus else []
+    marked = marks(topology)
+    together = [island for island in topology.islands if island.size > 1]
+    alone = [island.gpus[0] for island in topology.islands if island.size == 1]
+    names = [gpu_names(island.gpus) for island in together] + ([gpu_names(alone)] if alone else [])
+    width = max(map(len, names), default=0)
+    notes: list[Note] = []
+    for island, name in zip(together, names, strict=False):
+        mark = marked[island.gpus[0]]
+        facts = glyphs.joined(island_facts(topology.nvlink, island))
+        notes.append(((role_of(mark), f"  {mark}  {name:{width}}"), ("text", f"  {facts}")))
+    if alone:
+        facts = "each on its own" if len(alone) > 1 else "on its own"
+        notes.append(((role_of(ALONE), f"  {glyphs.alone}  {names[-1]:{width}}"), ("text", f"  {facts}")))
+    return notes
+
+
+def _fabric(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
+    fabric = topology.fabric
+    if fabric is None:
+        return []
+    return [(("text", f"  cluster {glyphs.shown(fabric.cluster_uuid or '')}, clique {fabric.clique}"),)]
+
+
+def _degraded(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
+    return [
+        (("bad", f"  ! {_named(*subject(each.what), glyphs)}"), ("text", f": {glyphs.shown(each.why)}"))
+        for each in topology.degraded
+    ]
+
+
+def _named(part: str, gpus: Sequence[int], glyphs: Glyphs) -> str:
+    return f"{gpu_names(gpus)} {glyphs.shown(part)}".rstrip() if gpus else glyphs.shown(part)
+
+
+def _problems(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
+    """Problems in their order; the same one of several GPUs is said once."""
+    merged: dict[tuple[str, ProblemKind, str], list[int]] = {}
+    for each in topology.problems:
+        part, gpus = subject(each.what)
+        merged.setdefault((part, each.kind, each.why), []).extend(gpus)
+    return [
+        (
+            ("unknown", f"  ? {_named(part, indices, glyphs)}"),
+            ("text", f": {_KINDS[kind]}: {glyphs.shown(why)}"),
+        )
+        for (part, kind, why), indices in merged.items()
+    ]

@@ -1,0 +1,167 @@
+"""A topology as a tree for people: the machine, its NUMA nodes and PCIe switches, GPUs and NICs, then what is notable.
+
+The default view of ``gputopo show``. One line per GPU, its cells aligned over the whole tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gputopo.render.glyphs import ASCII, UNICODE
+from gputopo.render.gpu_cells import gpu_cells
+from gputopo.render.notes import sections
+from gputopo.render.places import deviceless, places
+from gputopo.render.wording import ALONE, gib, marks, plain, role_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gputopo.model import Gpu, Nic, NodeTopology
+    from gputopo.render.glyphs import Glyphs
+    from gputopo.render.places import Place
+    from gputopo.render.wording import Cell, Paint
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A line of the tree: a label, and for a GPU cells that are aligned with those of other GPUs."""
+
+    label: tuple[Cell, ...]
+    columns: tuple[Cell, ...] = ()
+    below: tuple[Row, ...] = ()
+
+
+def render_tree(
+    topology: NodeTopology, name: str | None = None, *, ascii_only: bool = False, paint: Paint = plain
+) -> str:
+    """The tree and the notes below it. ``paint(role, text)`` adds colour; ``wording.plain`` lists the roles."""
+    glyphs = ASCII if ascii_only else UNICODE
+    lines = list(_title(topology, name, glyphs))
+    lines += _drawn(_rows(topology, glyphs), glyphs)
+    for heading, notes in sections(topology, glyphs):
+        lines += [(), (("title", heading),), *notes]
+    return "".join("".join(paint(role, text) for role, text in _trimmed(line)) + "\n" for line in lines)
+
+
+def _trimmed(line: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """Without trailing blanks, also where the last cells of a row are empty."""
+    while line and not line[-1][1].rstrip():
+        line = line[:-1]
+    return (*line[:-1], (line[-1][0], line[-1][1].rstrip())) if line else ()
+
+
+def _title(topology: NodeTopology, name: str | None, glyphs: Glyphs) -> Iterator[tuple[Cell, ...]]:
+    names = [glyphs.shown(text) for text in (name, topology.machine) if text]
+    versions = (("driver", topology.driver_version), ("CUDA", topology.cuda_version))
+    software = [f"{what} {glyphs.shown(version)}" for what, version in versions if version]
+    separator = f" {glyphs.dot} " if software else ""
+    yield ("title", glyphs.joined(names or ["this machine"])), ("dim", separator + glyphs.joined(software))
+    yield (("text", glyphs.joined(_inventory(topology, glyphs))),)
+
+
+def _inventory(topology: NodeTopology, glyphs: Glyphs) -> list[str]:
+    """``8 x NVIDIA H100 80GB HBM3, 79.6 GiB``; several products in order of their first GPU."""
+    counts: dict[str, int] = {}
+    for gpu in topology.usable:
+        product = glyphs.shown(gpu.product) if gpu.product else "GPU of unknown product"
+        text = product if gpu.memory_mib is None else f"{product}, {gib(gpu.memory_mib)}"
+        counts[text] = counts.get(text, 0) + 1
+    facts = [f"{count} {glyphs.times} {text}" for text, count in counts.items()]
+    if lost := len(topology.gpus) - len(topology.usable):
+        facts.append(f"{lost} lost")
+    if topology.partial:
+        facts.append("only a part of the machine is visible here")
+    return facts or ["no GPU"]
+
+
+def _rows(topology: NodeTopology, glyphs: Glyphs) -> list[Row]:
+    marked = marks(topology)
+    rows = [_place(topology, place, marked, glyphs) for place in places(topology)]
+    if bare := deviceless(topology):
+        ids = ", ".join(str(node.id) for node in bare)
+        rows.append(Row((("dim", f"NUMA {ids}  no GPU, no NIC"),)))
+    return rows
+
+
+def _place(topology: NodeTopology, place: Place, marked: dict[int, str], glyphs: Glyphs) -> Row:
+    title = ("unknown", "NUMA ?") if place.numa is None else ("title", f"NUMA {glyphs.shown(place.numa)}")
+    facts = [f"CPUs {glyphs.shown(cpus)}"] if (cpus := _cpus(place)) else []
+    if place.node is not None and place.node.memory_mib is not None:
+        facts.append(gib(place.node.memory_mib))
+    below = tuple(_devices(topology, place, marked, glyphs))
+    return Row((title, ("dim", "  " + glyphs.joined(facts))), (), below)
+
+
+def _cpus(place: Place) -> str | None:
+    """The CPUs of the NUMA node, or else those that all its GPUs are near."""
+    if place.node is not None and place.node.cpus:
+        return place.node.cpus
+    near = {gpu.cpu_affinity for gpu in place.gpus}
+    return near.pop() if len(near) == 1 else None
+
+
+def _devices(topology: NodeTopology, place: Place, marked: dict[int, str], glyphs: Glyphs) -> Iterator[Row]:
+    """A GPU with NICs of its own takes one line; NICs near no GPU in particular come last, together."""
+    for group in place.groups:
+        if len(group.gpus) == 1:
+            yield _gpu(topology, group.gpus[0], marked, glyphs, group.nics)
+        elif group.gpus:
+            gpus = [_gpu(topology, gpu, marked, glyphs) for gpu in group.gpus]
+            yield Row((("dim", "PCIe switch"),), (), (*gpus, *_nics(group.nics, glyphs)))
+    yield from _nics(tuple(nic for group in place.groups if not group.gpus for nic in group.nics), glyphs)
+
+
+def _gpu(topology: NodeTopology, gpu: Gpu, marked: dict[int, str], glyphs: Glyphs, nics: tuple[Nic, ...] = ()) -> Row:
+    mark = marked.get(gpu.index, "")
+    role = role_of(mark) if mark else "bad"
+    # A letter would promise company: an island of one gets a dot.
+    shown = glyphs.alone if mark == ALONE else mark
+    beside = glyphs.joined(f"{names} {speed}".rstrip() for names, speed in _by_rate(nics, glyphs))
+    columns = ((role, shown), *gpu_cells(topology, gpu, glyphs), ("nic", f"+ {beside}" if beside else ""))
+    return Row(((role, f"GPU{gpu.index}"),), columns)
+
+
+def _nics(nics: tuple[Nic, ...], glyphs: Glyphs) -> Iterator[Row]:
+    for names, speed in _by_rate(nics, glyphs):
+        yield Row((("nic", names), ("dim", f"  {speed}")))
+
+
+def _by_rate(nics: tuple[Nic, ...], glyphs: Glyphs) -> list[tuple[str, str]]:
+    """Names and speed of all NICs of one speed: there can be more of them than GPUs, and they are not the subject."""
+    names: dict[int | None, list[str]] = {}
+    for nic in nics:
+        names.setdefault(nic.rate_gbps, []).append(glyphs.shown(nic.name))
+    return [
+        (" ".join(some), "" if rate is None else f"{rate} Gb/s{' each' if len(some) > 1 else ''}")
+        for rate, some in names.items()
+    ]
+
+
+def _drawn(rows: list[Row], glyphs: Glyphs) -> list[tuple[Cell, ...]]:
+    """Lines with branches before the labels and the columns of all GPUs aligned."""
+    walked = list(_walked(rows, "", glyphs))
+    gpus = [(prefix, row) for prefix, row in walked if row.columns]
+    indent = max((len(prefix) + _width(row.label) for prefix, row in gpus), default=0)
+    widths = [max(len(cell[1]) for cell in column) for column in zip(*(row.columns for _, row in gpus), strict=True)]
+    lines: list[tuple[Cell, ...]] = []
+    for prefix, row in walked:
+        pad = " " * (indent - len(prefix) - _width(row.label)) if row.columns else ""
+        cells = [
+            (role, f"  {text:{width}}") if width else (role, "")
+            for (role, text), width in zip(row.columns, widths, strict=False)
+        ]
+        lines.append((("frame", prefix), *row.label, ("text", pad), *cells))
+    return lines
+
+
+def _width(label: tuple[Cell, ...]) -> int:
+    return sum(len(text) for _, text in label)
+
+
+def _walked(rows: list[Row] | tuple[Row, ...], prefix: str, glyphs: Glyphs) -> Iterator[tuple[str, Row]]:
+    """Every row with the branches before it, top to bottom."""
+    for place, row in enumerate(rows, start=1):
+        is_last = place == len(rows)
+        yield prefix + (glyphs.last if is_last else glyphs.branch), row
+        yield from _walked(row.below, prefix + (" " * len(glyphs.pipe) if is_last else glyphs.pipe), glyphs)

@@ -1,0 +1,120 @@
+"""How values of the model are worded in text that people read: names, sizes, rates, island letters.
+
+Every text that comes from hardware or from a file passes ``visible`` before it reaches a terminal or a drawing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gputopo.model import NodeTopology
+
+    Cell = tuple[str, str]  # role, text
+    Paint = Callable[[str, str], str]  # (role, text) -> text with colour or markup
+
+ALONE = "alone"  # the mark of a GPU that no NVLink joins to another
+UNKNOWN = "?"
+
+
+def plain(role: str, text: str) -> str:  # noqa: ARG001  the shape of a Paint
+    """No colour: the text as it is.
+
+    Roles: ``text`` ``title`` ``frame`` ``dim`` ``nic`` ``bad`` ``unknown``; by letter ``island-0``, ``island-1`` ...
+    """
+    return text
+
+
+def visible(text: str, *, ascii_only: bool = False) -> str:
+    """The text with an escape for every character that would not show or would act on a terminal."""
+    if text.isprintable() and (text.isascii() or not ascii_only):
+        return text
+    return "".join(_shown(char, ascii_only=ascii_only) for char in text)
+
+
+def _shown(char: str, *, ascii_only: bool) -> str:
+    if char.isprintable() and (char.isascii() or not ascii_only):
+        return char
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def gpu_names(indices: Iterable[int]) -> str:
+    """``(0, 1, 2, 5, 6)`` is ``GPU0-2,5,6``."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return "GPU" + ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
+
+
+def number(value: float) -> str:
+    """At most one decimal: ``600``, ``112.5``."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def gib(mib: int) -> str:
+    """Memory as people read it: ``79.6 GiB``, ``1007 GiB``."""
+    size = mib / 1024
+    return f"{size:.0f} GiB" if size >= 100 else f"{number(size)} GiB"
+
+
+def marks(topology: NodeTopology) -> dict[int, str]:
+    """What marks each GPU's island: a letter for an island of several, ``ALONE`` for one, ``?`` where not known.
+
+    A lost GPU is in no island and has no mark.
+    """
+    if topology.islands is None:
+        return {gpu.index: UNKNOWN for gpu in topology.usable}
+    letters = (letter(place) for place in range(len(topology.islands)))
+    found: dict[int, str] = {}
+    for island in topology.islands:
+        mark = next(letters) if island.size > 1 else ALONE
+        found.update(dict.fromkeys(island.gpus, mark))
+    return found
+
+
+def letter(place: int) -> str:
+    """A, B, ... Z, AA, AB, ..."""
+    first, last = divmod(place, 26)
+    return (letter(first - 1) if first else "") + chr(ord("A") + last)
+
+
+def role_of(mark: str) -> str:
+    """The paint role of an island's mark."""
+    if mark in (ALONE, UNKNOWN):
+        return "dim" if mark == ALONE else "unknown"
+    place = 0
+    for char in mark:
+        place = 26 * place + ord(char) - ord("A") + 1
+    return f"island-{place - 1}"
+
+
+_PAIR = re.compile(r"gpu([0-9]{1,3})-gpu([0-9]{1,3})")
+_GPU = re.compile(r"gpus?\.?([0-9]{1,3})(?:\.([A-Za-z]+))?")
+_PARTS = {
+    "cpuAffinity": "CPU affinity",
+    "gpus": "GPUs",
+    "memoryMiB": "memory",
+    "numaNode": "NUMA node",
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+}
+
+
+def subject(what: str) -> tuple[str, tuple[int, ...]]:
+    """What a ``Degradation`` or a ``Problem`` is about: a part, and the GPUs it is a part of.
+
+    ``gpus.3.numaNode`` is ``("NUMA node", (3,))``, ``gpu2-gpu3`` is ``("NVLink", (2, 3))``; what is not like that comes
+    back as it is, with no GPU.
+    """
+    if pair := _PAIR.fullmatch(what):
+        return "NVLink", (int(pair[1]), int(pair[2]))
+    if part := _GPU.fullmatch(what):
+        name = part[2] or ""
+        return _PARTS.get(name, name), (int(part[1]),)
+    return _PARTS.get(what, what), ()
