@@ -28,12 +28,10 @@ def classify(text: str, exit_code: int = 0) -> Failure | None:
 
     Text that goes on to describe GPUs after an unreachable one is no failure: ``unreachable`` finds those.
     """
-    named = [failure for line in lines(text) if (failure := _failure(line)) is not None]
-    if named:
-        return named[0]
-    if any(unreachable(line) for line in lines(text)) and all(_says_nothing_else(line) for line in lines(text)):
-        return Failure.GPU_LOST
-    return _EXIT_CODES.get(exit_code)
+    said = [_said(line) for line in lines(text)]
+    if Failure.GPU_LOST in said:
+        return Failure.GPU_LOST if set(said) <= {Failure.GPU_LOST, Failure.NO_DEVICE} else None
+    return next((failure for failure in said if failure is not None), _EXIT_CODES.get(exit_code))
 
 
 def unreachable(line: Line) -> Unreachable | None:
@@ -45,7 +43,7 @@ def unreachable(line: Line) -> Unreachable | None:
     return Unreachable(int(index) if index else None, sysfs_bus_id(bus_id or ""), why.strip())
 
 
-def _failure(line: Line) -> Failure | None:
+def _said(line: Line) -> Failure | None:
     for pattern, failure in _SENTENCES:
         if pattern.match(line.text):
             return failure
@@ -54,17 +52,12 @@ def _failure(line: Line) -> Failure | None:
     return None
 
 
-def _says_nothing_else(line: Line) -> bool:
-    return unreachable(line) is not None or line.text.startswith(_REBOOT)
-
-
 # "GPU0000:CB:00.0: ..." (until 5xx), "GPU 0000:66:00.0: ...", "GPU1: 0000:34:00.0: ...", "GPU1: ..."
 _UNREACHABLE = re.compile(
     r"Unable to determine the device handle for gpu\s{0,8}(?:(\d{1,3}):\s)?\s{0,8}"
     r"(?:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]):\s)?(.*)",
     re.IGNORECASE,
 )
-_REBOOT = "Reboot the system"  # the second half of "GPU is lost.", where a terminal wrapped it
 
 _INIT = re.compile(r"Failed to initialize NVML:(.*)", re.IGNORECASE)
 _NVML_STRINGS = {  # nvmlErrorString of the return code, in small letters
@@ -85,6 +78,8 @@ _SENTENCES = tuple(
         (r"NVIDIA-SMI has failed because you .{0,40}permission", Failure.NO_PERMISSION),
         (r"NVIDIA-SMI couldn't find libnvidia-ml", Failure.NO_LIBRARY),
         (r"No devices (?:were )?found", Failure.NO_DEVICE),
+        (r"Unable to determine the device handle for gpu", Failure.GPU_LOST),
+        (r"Reboot the system to recover this GPU", Failure.GPU_LOST),  # its second half, where a terminal wrapped it
         (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox, zsh's reverse
         (r".{0,200}command not found: nvidia-smi", Failure.NO_COMMAND),
         (r".{0,200}executable file not found in \$PATH", Failure.NO_COMMAND),  # runc, containerd, kubectl exec

@@ -18,7 +18,7 @@ from agent.sources.smi.failure import Unreachable, unreachable
 from agent.sources.smi.lines import lines
 from agent.sources.smi.query_words import TEXT, XML, Words, text_tree
 from agent.sources.xml_tree import Element, parse_xml
-from gputopo.model import FabricState, GpuFabric, Pcie
+from gputopo.model import MAX_GPUS, FabricState, GpuFabric, Pcie
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,8 @@ class Query(msgspec.Struct, frozen=True):
 def parse_query(text: str) -> Query:
     """The output of ``nvidia-smi -q -x`` or ``nvidia-smi -q``.
 
-    Raises ``ParseError`` for a document that is neither, an XML document that was cut, and text that describes no GPU.
+    Raises ``ParseError`` for a document that is neither, an XML document that was cut, text that describes no GPU, and
+    more GPUs than a machine has.
     """
     # Newer drivers put a line about a GPU they cannot reach before the document.
     start = min((at for mark in ("<?xml", "<!DOCTYPE", "<nvidia_smi_log") if (at := text.find(mark)) >= 0), default=-1)
@@ -96,6 +97,8 @@ def _query(root: Element, words: Words, lost: tuple[Unreachable, ...]) -> Query:
     read = _Reader(root)
     attached = read.fact("attached", words.attached, _number)
     described = list(root.all("gpu"))
+    if len(described) > MAX_GPUS:
+        raise ParseError(f"{len(described)} GPUs are described here, and no machine has more than {MAX_GPUS}")
     whole = attached is None or attached == len(described)
     gpus = tuple(_gpu(gpu, words, place if whole else None) for place, gpu in enumerate(described))
     driver = read.fact("driver", words.driver, _version)

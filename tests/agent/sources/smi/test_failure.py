@@ -63,7 +63,7 @@ LISTED = "GPU 0: NVIDIA L4 (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
         pytest.param("env: 'nvidia-smi': No such file or directory", Failure.NO_COMMAND, id="env"),
         pytest.param(LOST, Failure.GPU_LOST, id="the one GPU is lost"),
         pytest.param(LOST.replace("  Reboot", "\nReboot"), Failure.GPU_LOST, id="wrapped by a terminal"),
-        pytest.param(LOST + "No devices were found\n", Failure.NO_DEVICE, id="the only GPU of a machine"),
+        pytest.param(LOST + "No devices were found\n", Failure.GPU_LOST, id="the only GPU of a machine"),
         pytest.param(LOST + LISTED, None, id="one lost, the others listed"),
         pytest.param(LISTED, None, id="a good answer"),
         pytest.param("<power_smoothing>Insufficient Permissions</power_smoothing>", None, id="a value, not a failure"),
@@ -93,6 +93,10 @@ def test_failures_are_told_by_their_words(text: str, expected: Failure | None) -
 )
 def test_without_words_the_exit_code_tells(exit_code: int, expected: Failure | None) -> None:
     assert classify("in words that nobody knows yet", exit_code) is expected
+
+
+def test_a_listing_with_one_gpu_lost_is_no_failure_whatever_the_exit_code() -> None:
+    assert classify(LOST + LISTED, 15) is None
 
 
 def test_words_count_more_than_the_exit_code() -> None:

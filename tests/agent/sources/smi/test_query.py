@@ -292,6 +292,7 @@ def test_a_gpu_that_cannot_be_reached_does_not_hide_the_others(text: str) -> Non
         pytest.param("", "no GPU is described here, it is empty", id="empty"),
         pytest.param("\nhello : you\n", "no GPU is described here, it begins with 'hello : you'", id="other text"),
         pytest.param(AS_XML[:900], "this is no whole XML document", id="cut XML"),
+        pytest.param("GPU 0000:01:00.0\n" * 65, "65 GPUs are described here", id="more GPUs than a machine has"),
         pytest.param('<?xml version="1.0"?><system/>', "line 1: <system> is not the <nvidia_smi_log>", id="other XML"),
     ],
 )

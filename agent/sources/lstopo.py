@@ -1,0 +1,190 @@
+"""hwloc's XML (``lstopo machine.xml``): GPUs, their NUMA node, and NVLink bandwidths, of a machine with hwloc.
+
+    <topology version="3.0">
+      <object type="Machine" ...>
+        <object type="Package" cpuset="0x00ffffff" nodeset="0x00000001" ...>
+          <object type="NUMANode" os_index="0" nodeset="0x00000001" .../>
+          <object type="Bridge" bridge_type="0-1" ...>                                  a PCIe host bridge
+            <object type="PCIDev" pci_busid="0000:34:00.0" pci_type="0302 [10de:1db8] ...">
+              <object type="OSDev" gp_index="802" name="nvml0"> <info name="GPUModel" value="..."/>
+      <distances2hetero nbobjs="28" name="NVLinkBandwidth">                             from row to column
+        <indexes>OSDev:802 ... PCIDev:449 ... Package:3</indexes> <u64values>...</u64values>
+
+Bandwidths are MB/s, one direction. Formats: hwloc 2 and 3. Serial numbers and host names are in there and are never
+read. PCIe distances are left out: which bridges the file keeps depends on lstopo's filters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.sources.bus_id import sysfs_bus_id
+from agent.sources.nccl import NvlinkEnd
+from agent.sources.smi.errors import ParseError
+from agent.sources.xml_tree import Element, parse_xml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class LstopoGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """An NVIDIA GPU."""
+
+    index: int | None  # N of hwloc's "nvmlN"; None where hwloc was built without NVML
+    bus_id: str
+    product: str | None = None  # GPUModel
+    uuid: str | None = None  # NVIDIAUUID
+    numa_node: int | None = None  # None: hwloc knew none, or several
+
+
+class LstopoNic(msgspec.Struct, frozen=True, kw_only=True):
+    """An RDMA device."""
+
+    name: str  # "mlx5_0"
+    bus_id: str
+    numa_node: int | None = None
+
+
+class LstopoNvlink(msgspec.Struct, frozen=True):
+    """What a GPU reaches over NVLink."""
+
+    gpu: str  # bus id
+    end: NvlinkEnd
+    to: str | None  # bus id of the other GPU or of the NVSwitch; None: a CPU package
+    mbps: int  # MB/s, one direction, of all links between the two
+
+
+class LstopoTopology(msgspec.Struct, frozen=True):
+    """One machine, as hwloc sees it."""
+
+    machine: str | None  # DMIProductName, PlatformModel
+    gpus: tuple[LstopoGpu, ...]  # by index, then by bus id
+    nics: tuple[LstopoNic, ...]
+    nvlinks: tuple[LstopoNvlink, ...] | None  # None: not recorded, which hwloc before 2.5 never does
+
+
+def parse_lstopo(text: str) -> LstopoTopology:
+    """An hwloc topology document.
+
+    Raises ``ParseError`` for anything else, and for an NVLink matrix that is not square or names objects not there.
+    """
+    topology = parse_xml(text)
+    machine = topology.find("object")
+    if topology.tag != "topology" or machine is None:
+        raise ParseError(f"line {topology.line}: not the <topology> of `lstopo --of xml`, with a machine in it")
+    found = _Found(_OPENFABRICS_2 if topology.attributes.get("version", "").startswith("2") else _OPENFABRICS_3)
+    found.walk(machine, numa=None)
+    gpus = tuple(sorted(found.gpus, key=lambda gpu: (gpu.index is None, gpu.index, gpu.bus_id)))
+    names = _infos(machine)
+    product = names.get("DMIProductName") or names.get("PlatformModel")
+    return LstopoTopology(product, gpus, tuple(found.nics), _nvlinks(topology, found.ends))
+
+
+class _Found:
+    """Collects the devices on a walk through the object tree."""
+
+    def __init__(self, openfabrics: frozenset[str]) -> None:
+        self._openfabrics = openfabrics  # the values of osdev_type that mean an RDMA device
+        self.gpus: list[LstopoGpu] = []
+        self.nics: list[LstopoNic] = []
+        self.ends: dict[str, tuple[NvlinkEnd, str | None]] = {}  # "OSDev:802", "PCIDev:449" -> what it is, bus id
+
+    def walk(self, above: Element, numa: int | None) -> None:
+        """Visit what lies below; devices are of the NUMA node of the closest object that has one."""
+        numa = _single(above.attributes["nodeset"]) if "nodeset" in above.attributes else numa
+        for child in above.all("object"):
+            kind = child.attributes.get("type", "")
+            if kind == "Package":
+                self._end(child, NvlinkEnd.CPU, None)
+            elif kind == "PCIDev" and (bus_id := sysfs_bus_id(child.attributes.get("pci_busid", ""))) is not None:
+                self._add_pci(child, bus_id, numa)
+            self.walk(child, numa)
+
+    def _add_pci(self, device: Element, bus_id: str, numa: int | None) -> None:
+        os_devices = [child for child in device.all("object") if child.attributes.get("type") == "OSDev"]
+        if device.attributes.get("subtype") == "NVSwitch":
+            self._end(device, NvlinkEnd.NVSWITCH, bus_id)
+        if _NVIDIA_GPU.match(device.attributes.get("pci_type", "")):
+            self.gpus.append(_gpu(os_devices, bus_id, numa))
+            for each in (device, *os_devices):
+                self._end(each, NvlinkEnd.GPU, bus_id)
+        for each in os_devices:
+            name = each.attributes.get("name", "")
+            if each.attributes.get("osdev_type") in self._openfabrics:
+                self.nics.append(LstopoNic(name=name, bus_id=bus_id, numa_node=numa))
+
+    def _end(self, element: Element, end: NvlinkEnd, bus_id: str | None) -> None:
+        name = f"{element.attributes.get('type')}:{element.attributes.get('gp_index')}"
+        self.ends[name] = (end, bus_id)
+
+
+def _gpu(os_devices: list[Element], bus_id: str, numa: int | None) -> LstopoGpu:
+    infos: dict[str, str] = {}
+    index = None
+    for device in os_devices:
+        infos |= _infos(device)
+        if match := _NVML.fullmatch(device.attributes.get("name", "")):
+            index = int(match[1])
+    return LstopoGpu(
+        index=index, bus_id=bus_id, product=infos.get("GPUModel"), uuid=infos.get("NVIDIAUUID"), numa_node=numa
+    )
+
+
+def _infos(element: Element) -> dict[str, str]:
+    return {info.attributes.get("name", ""): info.attributes.get("value", "") for info in element.all("info")}
+
+
+def _single(nodeset: str) -> int | None:
+    """The one NUMA node of a set of them, which is a mask in words of 32 bits: "0x00000001", "0x1,,0x0"."""
+    words = [word or "0" for word in nodeset.split(",")]
+    if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
+        return None
+    mask = int("".join(f"{int(word, 16):08x}" for word in words), 16)
+    return mask.bit_length() - 1 if mask.bit_count() == 1 else None
+
+
+def _nvlinks(topology: Element, ends: dict[str, tuple[NvlinkEnd, str | None]]) -> tuple[LstopoNvlink, ...] | None:
+    matrix = next((found for found in _distances(topology) if found.attributes.get("name") == "NVLinkBandwidth"), None)
+    if matrix is None:
+        return None
+    kind = f"{matrix.attributes['type']}:" if "type" in matrix.attributes else ""  # one for all where all are alike
+    objects = [kind + word for word in _words(matrix, "indexes")]
+    values = _words(matrix, "u64values")
+    strangers = [name for name in objects if name not in ends]
+    if strangers or len(values) != len(objects) ** 2 or not all(_VALUE.fullmatch(value) for value in values):
+        why = f"names {strangers[0][:40]!r}, which is no GPU, NVSwitch or CPU" if strangers else "is not square"
+        raise ParseError(f"line {matrix.line}: the NVLinkBandwidth matrix {why}")
+    return tuple(_reached(objects, [int(value) for value in values], ends))
+
+
+def _reached(
+    objects: list[str], values: list[int], ends: dict[str, tuple[NvlinkEnd, str | None]]
+) -> Iterator[LstopoNvlink]:
+    """The entries of the rows of GPUs; the diagonal holds an "infinite" bandwidth to itself."""
+    for i, row in enumerate(objects):
+        from_end, gpu = ends[row]
+        if from_end is NvlinkEnd.GPU and gpu is not None:
+            for j, column in enumerate(objects):
+                if i != j and (mbps := values[i * len(objects) + j]):
+                    yield LstopoNvlink(gpu, *ends[column], mbps)
+
+
+def _distances(topology: Element) -> Iterator[Element]:
+    yield from topology.all("distances2hetero")
+    yield from topology.all("distances2")
+
+
+def _words(matrix: Element, tag: str) -> list[str]:
+    return [word for part in matrix.all(tag) for word in part.text.split()]
+
+
+_NVIDIA_GPU = re.compile(r"03[0-9a-f]{2} \[10de:")  # PCI class "display", vendor NVIDIA
+_NVML = re.compile(r"nvml([0-9]{1,3})")
+_OPENFABRICS_2 = frozenset({"3"})  # HWLOC_OBJ_OSDEV_OPENFABRICS, the fourth type
+_OPENFABRICS_3 = frozenset({"32", "48"})  # bit 5, with or without HWLOC_OBJ_OSDEV_NETWORK
+_WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}")
+_MAX_WORDS = 64  # 2048 NUMA nodes
+_VALUE = re.compile(r"[0-9]{1,12}")
