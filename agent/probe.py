@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from agent.snapshot import Host, Nvml, Output, Snapshot, Sysfs
 from gputopo import __version__
-from gputopo.model import NodeTopology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,21 +38,6 @@ def probe(machine: Machine | None = None) -> Snapshot:
         sysfs=sysfs,
         errors=errors,
     )
-
-
-def record_this_machine(machine: Machine | None = None, *, scrub_uuids: bool = False) -> str:
-    """The snapshot document of a machine, scrubbed: what ``gputopo record`` writes."""
-    from agent.scrub import scrub  # noqa: PLC0415  only recording needs it
-    from agent.snapshot_io import dump_snapshot  # noqa: PLC0415
-
-    return dump_snapshot(scrub(probe(machine), uuids=scrub_uuids))
-
-
-def topology_of_this_machine(machine: Machine | None = None) -> NodeTopology:
-    """The topology of a machine, through the very code that replays a recorded one."""
-    from agent.discover import discover  # noqa: PLC0415  recording does without
-
-    return discover(probe(machine))
 
 
 def _ask(name: str, errors: dict[str, str], read: Callable[[], Facts]) -> Facts | None:

@@ -89,6 +89,7 @@ class NvmlGpu:
     pcie_width: int | None = None
     pcie_max_generation: int | None = None
     pcie_max_width: int | None = None
+    performance_state: int | None = None  # nvmlDeviceGetPerformanceState: 0 is the highest, 15 the lowest
     mig_mode: int | None = None  # current mode; 1 is enabled
     mig_devices: tuple[NvmlMigDevice, ...] = ()
     fabric: NvmlFabric | None = None

@@ -47,9 +47,14 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
         cuda_version=_cuda(heard),
         boot_id=None if host is None else host.boot_id,
         partial=_partial(heard, seen, ports_hidden=any(each.hidden for each in ports.values()), witnesses=witnesses),
-        degraded=tuple(degradations(gpus, nvlink, ports)),
+        degraded=tuple(degradations(gpus, nvlink, ports, awake=_awake(heard))),
         problems=(*witnesses.problems, *(heard.topo.problems if heard.topo else ())),
     )
+
+
+def _awake(heard: Heard) -> frozenset[int]:
+    """GPUs at P0, the highest performance state."""
+    return frozenset(gpu.index for gpu in (heard.nvml.gpus if heard.nvml else ()) if gpu.performance_state == 0)
 
 
 def _driver(heard: Heard) -> str | None:

@@ -6,7 +6,7 @@ down while the same product beside it has it up is one, and so is a GPU that lef
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -72,9 +72,15 @@ def _at_least(edge: EdgeT, before: Link | Uplink) -> EdgeT:
     return msgspec.structs.replace(edge, expected_lanes=lanes) if lanes > edge.lanes else edge
 
 
-def degradations(gpus: tuple[Gpu, ...], nvlink: Nvlink | None, ports: Mapping[int, GpuPorts]) -> list[Degradation]:
-    """Everything that is worse than it should be, in the order of GPUs."""
-    found = [*_lost(gpus), *_fabric_faults(gpus)]
+def degradations(
+    gpus: tuple[Gpu, ...], nvlink: Nvlink | None, ports: Mapping[int, GpuPorts], *, awake: frozenset[int] = frozenset()
+) -> list[Degradation]:
+    """Everything that is worse than it should be, in the order of GPUs.
+
+    ``awake`` are the GPUs at their highest performance state: an idle GPU lowers its PCIe link by itself, so only of
+    these is it known that the link ought to be as fast and as wide as it can.
+    """
+    found = [*_lost(gpus), *_fabric_faults(gpus), *_slow_pcie(gpu for gpu in gpus if gpu.index in awake)]
     if nvlink is not None:
         found += _weak_edges(nvlink)
         found += _fewer_than_siblings(gpus, nvlink, ports)
@@ -85,6 +91,16 @@ def _lost(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
     for gpu in gpus:
         if gpu.health is Health.LOST:
             yield Degradation(f"gpu{gpu.index}", "lost: the driver lists it and cannot talk to it")
+
+
+def _slow_pcie(gpus: Iterable[Gpu]) -> Iterator[Degradation]:
+    for gpu in gpus:
+        link = gpu.pcie
+        if link.generation and link.max_generation and link.generation < link.max_generation:
+            why = f"PCIe generation {link.generation} of {link.max_generation} under load"
+            yield Degradation(f"gpu{gpu.index}.pcie", why)
+        if link.width and link.max_width and link.width < link.max_width:
+            yield Degradation(f"gpu{gpu.index}.pcie", f"PCIe x{link.width} of x{link.max_width} under load")
 
 
 def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:

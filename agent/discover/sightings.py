@@ -67,9 +67,9 @@ def sightings(heard: Heard) -> tuple[Sighting, ...]:
 def _queried(heard: Heard, nvml: Mapping[int, NvmlGpu]) -> dict[int, QueriedGpu]:
     """The GPUs of ``-q -x`` by the index of the GPU of the same UUID, else by their own."""
     by_uuid = {gpu.uuid: index for index, gpu in nvml.items() if gpu.uuid is not None}
-    found = {}
+    found: dict[int, QueriedGpu] = {}
     for gpu in heard.query.gpus if heard.query else ():
-        index = by_uuid.get(gpu.uuid, gpu.index)
+        index = gpu.index if gpu.uuid is None else by_uuid.get(gpu.uuid, gpu.index)
         if index is not None:
             found[index] = gpu
     return found

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent.probe import Machine, probe, record_this_machine, topology_of_this_machine
+from agent.observe import observe
+from agent.probe import Machine, probe
+from agent.scrub import scrub
 from agent.snapshot import Host, Nvml, Output, Snapshot, Sysfs
 from agent.snapshot_io import dump_snapshot, load_snapshot
 from tests.agent.sources.fake_nvml import DRIVER_NOT_LOADED, FakeDriver, FakeGpu, plug
@@ -90,9 +92,8 @@ def test_a_recording_is_a_scrubbed_snapshot(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel/hostname").write_text("node1\n")
     gpu = FakeGpu(uuid=b"GPU-31515c3d-1414-7c2c-004a-f86a898946ac")
 
-    snapshot = load_snapshot(
-        record_this_machine(machine(tmp_path, nvml=plug(FakeDriver(gpu))), scrub_uuids=True),
-    )
+    probed = probe(machine(tmp_path, nvml=plug(FakeDriver(gpu))))
+    snapshot = load_snapshot(dump_snapshot(scrub(probed, uuids=True)))
 
     assert snapshot.scrubbed == ("hostname", "processes", "serial", "uuid")
     assert snapshot.host is not None
@@ -102,6 +103,7 @@ def test_a_recording_is_a_scrubbed_snapshot(tmp_path: Path) -> None:
 
 
 def test_the_live_machine_goes_through_the_same_discovery(tmp_path: Path) -> None:
-    topology = topology_of_this_machine(machine(tmp_path, nvml=plug(FakeDriver(FakeGpu(name=b"NVIDIA L4")))))
+    seen = observe(probe(machine(tmp_path, nvml=plug(FakeDriver(FakeGpu(name=b"NVIDIA L4"))))))
 
-    assert [gpu.product for gpu in topology.gpus] == ["NVIDIA L4"]
+    assert [gpu.product for gpu in seen.topology.gpus] == ["NVIDIA L4"]
+    assert seen.failure is None

@@ -90,6 +90,7 @@ def _gpu(calls: Calls, index: int, handle: Any, cpus: int) -> NvmlGpu:
         pcie_width=calls.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_max_generation=calls.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
         pcie_max_width=calls.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        performance_state=calls.ask("nvmlDeviceGetPerformanceState", handle),
         mig_mode=mig_mode,
         mig_devices=tuple(_mig_devices(calls, handle)) if mig_mode == _MIG_ENABLED else (),
         fabric=_fabric(calls, handle),

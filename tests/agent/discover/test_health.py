@@ -13,6 +13,7 @@ from gputopo.model import (
     Link,
     NodeTopology,
     Nvlink,
+    Pcie,
     Uplink,
 )
 
@@ -161,3 +162,21 @@ def test_fabric_faults(fabrics: tuple[GpuFabric | None, ...], expected: list[Deg
     gpus = tuple(Gpu(index=index, fabric=fabric) for index, fabric in enumerate(fabrics))
 
     assert degradations(gpus, None, {}) == expected
+
+
+PCIE = {
+    "slow under load": (Pcie(1, 16, 4, 16), {0}, [Degradation("gpu0.pcie", "PCIe generation 1 of 4 under load")]),
+    "narrow under load": (Pcie(4, 8, 4, 16), {0}, [Degradation("gpu0.pcie", "PCIe x8 of x16 under load")]),
+    "as it should be": (Pcie(4, 16, 4, 16), {0}, []),
+    "not known": (Pcie(None, None, 4, 16), {0}, []),
+    "idle": (Pcie(1, 8, 4, 16), set(), []),
+}
+
+
+@pytest.mark.parametrize(("pcie", "awake", "expected"), PCIE.values(), ids=PCIE)
+def test_a_pcie_link_is_judged_only_where_the_gpu_is_awake(
+    pcie: Pcie, awake: set[int], expected: list[Degradation]
+) -> None:
+    gpus = (Gpu(index=0, pcie=pcie),)
+
+    assert degradations(gpus, None, {}, awake=frozenset(awake)) == expected

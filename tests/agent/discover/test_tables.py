@@ -67,7 +67,7 @@ FABRICS = {
     "failed oddly": (NvmlFabric(3, 777, ZERO, 0), GpuFabric(FabricState.COMPLETED, status="NVML error 777")),
     # every field "false" (2), configuration "none" (1)
     "healthy": (
-        NvmlFabric(3, 0, UUID, 1, health_mask=0b01_01_10_10_10_10 | 1 << 8),
+        NvmlFabric(3, 0, UUID, 1, health_mask=0b10_10_10_10 | 1 << 8),
         GpuFabric(FabricState.COMPLETED, UUID, 1),
     ),
     # degraded bandwidth (1 << 0), route unhealthy (1 << 4), configuration 5 << 8

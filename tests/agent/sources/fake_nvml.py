@@ -86,6 +86,7 @@ class FakeGpu:
     cpus: frozenset[int] = frozenset(range(4))
     nodes: frozenset[int] = frozenset({0})
     pcie: tuple[int, int, int, int] = (1, 8, 5, 16)  # generation and width now, and at most
+    performance_state: int = 8  # idle
     mig_mode: int | None = 0
     mig_slots: tuple[FakeMig | None, ...] = ()
     fabric: FakeFabric | None = None
@@ -245,6 +246,9 @@ class FakeDriver:
 
     def _nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any, out: Any) -> int:  # noqa: N802
         return write(out, self._gpu(handle).pcie[3])
+
+    def _nvmlDeviceGetPerformanceState(self, handle: Any, out: Any) -> int:  # noqa: N802
+        return write(out, self._gpu(handle).performance_state)
 
     def _nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:  # noqa: N802
         or_not_supported(pending, self._gpu(handle).mig_mode)

@@ -75,6 +75,7 @@ def test_a_gpu_without_nvlink_is_read_whole() -> None:
                 pcie_width=8,
                 pcie_max_generation=5,
                 pcie_max_width=16,
+                performance_state=8,
                 errors={**BARE, "nvmlDeviceGetMigMode": "NOT_SUPPORTED"},
             ),
         ),
