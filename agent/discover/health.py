@@ -99,9 +99,7 @@ def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
             yield Degradation(f"gpu{link.a}-gpu{link.b}", text)
 
 
-def _fewer_than_siblings(
-    gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]
-) -> Iterator[Degradation]:
+def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:
     """Direct meshes: NVML does not say where a link that is down would lead, so it is told of the GPU."""
     on_switch = {up.gpu for up in nvlink.uplinks}
     counted = {
@@ -126,6 +124,8 @@ def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
         if gpu.fabric.state is FabricState.COMPLETED and gpu.fabric.status is not None:
             yield Degradation(f"gpu{gpu.index}.fabric", f"fabric registration failed: {gpu.fabric.status}")
         elif gpu.fabric.state is not FabricState.COMPLETED and completed:
-            yield Degradation(f"gpu{gpu.index}.fabric", f"fabric registration {gpu.fabric.state.value}; siblings completed")
+            yield Degradation(
+                f"gpu{gpu.index}.fabric", f"fabric registration {gpu.fabric.state.value}; siblings completed"
+            )
         for fault in gpu.fabric.unhealthy:
             yield Degradation(f"gpu{gpu.index}.fabric", fault)

@@ -17,7 +17,18 @@ ARCHITECTURES = {
     10: "blackwell",
 }
 # Compute capability -> family (k8s-device-plugin, ``getArchFamily``); needed where NVML is newer or older than its enum.
-_FAMILY_OF_MAJOR = {1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 11: "blackwell", 12: "blackwell", 13: "rubin"}
+_FAMILY_OF_MAJOR = {
+    1: "tesla",
+    2: "fermi",
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    9: "hopper",
+    10: "blackwell",
+    11: "blackwell",
+    12: "blackwell",
+    13: "rubin",
+}
 
 # GB/s per NVLink, both ways, by product. Used only where no speed was read: a pasted matrix beside a product name.
 # NVLink 1: 40, 2 and 3 and 4: 50, 5: 100; consumer and workstation Ampere has its own slower links (112.5 over four).
