@@ -1,0 +1,101 @@
+"""The words behind a row's cells: CPU affinity, NUMA affinity and the GPU's own memory node."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from agent.sources.smi.topo.words import FOLD, Scan
+
+_ITEM = r"\d{1,6}(?:-\d{1,6})?"
+_WORD = re.compile(rf"[\s;]*(?:,\s)?(N/A|{_ITEM}(?:,\s?{_ITEM})*)(?=N/A|[\s;,<#(]|$)", re.IGNORECASE)
+_SINGLE_NODE = re.compile(r"\d{1,6}")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_BLANK_GAP = 1.5  # cells are one column apart; a wider gap before the first word is an affinity left blank
+
+
+class Affinity(NamedTuple):
+    """The affinity columns of one row as printed; None for blank, "N/A" and not shown."""
+
+    cpu: str | None = None
+    numa: str | None = None
+    gpu_numa_id: str | None = None
+
+
+def single_numa_node(affinity: str | None) -> int | None:
+    """The one NUMA node that an affinity names: "0" is 0; "0-1", "0,5-11" and None are None: several, or unknown."""
+    return int(affinity) if affinity is not None and _SINGLE_NODE.fullmatch(affinity) else None
+
+
+def affinity_words(tail: str, wanted: int) -> tuple[list[str], str]:
+    """The affinity words at the front of a tail, and what is left.
+
+    Where a line was broken between two digits, either both belong to one word or not: the reading that gives the
+    ``wanted`` number of words is taken.
+    """
+    whole = _words(tail.replace(FOLD, ""))
+    if FOLD in tail and len(whole[0]) != wanted:
+        apart = _words(tail.replace(FOLD, " "))
+        if len(apart[0]) == wanted or len(apart[1]) < len(whole[1]):
+            return apart
+    return whole
+
+
+def _words(tail: str) -> tuple[list[str], str]:
+    words = []
+    at = 0
+    while found := _WORD.match(tail, at):
+        words.append(re.sub(r"\s", "", found[1]).upper())
+        at = found.end()
+    return words, tail[at:].strip(" \t,;")
+
+
+def read_affinity(body: str, seen: Scan, columns: int) -> Affinity:
+    """The affinities of a row that has ``columns`` affinity columns according to its header (0: not known)."""
+    tail = body[seen.end :]
+    words: list[str | None] = list(affinity_words(tail, columns)[0])
+    if columns and len(words) < columns:
+        words = _by_tabs(tail, columns) or _by_gap(body, seen, words)
+    if columns > 1 and len(words) == columns - 1 and words[0] is not None:
+        words = [*(unglue(words[0]) or (words[0], None)), *words[1:]]
+    if columns > 1 and len(words) > columns:
+        words = words[:1]  # a word too many: which of them is the NUMA node cannot be told
+    shown = [None if word in (None, "N/A", "") else word for word in words[: columns or 3]]
+    return Affinity(*shown)
+
+
+def _by_tabs(tail: str, columns: int) -> list[str | None]:
+    """The printf format is "cell TAB cpu TAB numa TAB TAB gpu": with tabs intact, blanks have their place."""
+    before, *fields = [field.strip() for field in tail.split("\t")]
+    if before or len(fields) < columns:
+        return []
+    places = [0, 1, 3][:columns]
+    if any(field and (place not in places or _words(field)[1]) for place, field in enumerate(fields)):
+        return []
+    return [fields[place] if place < len(fields) else None for place in places]
+
+
+def _by_gap(body: str, seen: Scan, words: list[str | None]) -> list[str | None]:
+    """Where blanks stand for tabs, a blank CPU affinity shows as a gap wider than a column."""
+    tail = body[seen.end :]
+    if FOLD in body or not words or "\t" in body:
+        return words
+    pitch = (len("GPU0") + seen.last_start) / max(1, len(seen.cells))
+    gap = seen.end + len(tail) - len(tail.lstrip()) - seen.last_start
+    return [None, *words] if gap > _BLANK_GAP * pitch else words
+
+
+def unglue(word: str) -> tuple[str, str] | None:
+    """Part a CPU list from the NUMA node that a terminal glued to it: "0-45,92-1370" is "0-45,92-137" and "0".
+
+    The CPUs of a node come in runs of one length (a run per hyper-thread), so only one cut makes sense.
+    """
+    runs = [(int(low), int(high or low)) for low, high in _RANGE.findall(word)]
+    if len(runs) < 2:
+        return None
+    length = runs[0][1] - runs[0][0]
+    for digits in (1, 2, 3):
+        last = _RANGE.fullmatch(word[:-digits].rsplit(",", 1)[-1])
+        if word[-digits:].isdigit() and last and last[2] and int(last[2]) - int(last[1]) == length:
+            return word[:-digits], word[-digits:]
+    return None

@@ -1,0 +1,170 @@
+"""Stage 3: lines to blocks: a header, the rows under it and the legend behind them, with broken lines joined."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from agent.sources.smi.topo.affinity import affinity_words
+from agent.sources.smi.topo.header import AFFINITY_COLUMNS, DEVICE, NAME, Header, parse_header, spell
+from agent.sources.smi.topo.lines import Line
+from agent.sources.smi.topo.words import FIRST_CELL, FOLD, P2P, Scan, scan
+
+MAX_FOLDS = 40  # a row of 64 GPUs and as many NICs on a terminal of 40 columns
+_ROW = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*(?={FIRST_CELL})", re.IGNORECASE)
+_NAMED_ROW = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+(?={FIRST_CELL})", re.IGNORECASE)
+_LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
+_NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
+_DECORATION = " \t>#/+-"  # of quotations, comments and patches, before a line
+_FRAGMENT = re.compile(r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}|N/A?|\.{0,2})", re.IGNORECASE)  # of a word broken again
+_COMMAND = re.compile(r"topo\s{1,8}(?:-(?P<short>mp?)\b|--matrix(?P<long>_pci)?\b)")
+
+
+class Row(NamedTuple):
+    """A row of the matrix."""
+
+    number: int  # of its first line
+    text: str  # as pasted, for messages
+    label: str
+    body: str  # all behind the label, FOLD where a line was broken
+    seen: Scan
+
+    @property
+    def tail(self) -> str:
+        """The text behind the last cell."""
+        return self.body[self.seen.end :]
+
+
+class Block:
+    """One matrix as it was found. It grows line by line."""
+
+    def __init__(self, header: Header | None, pci_only: bool) -> None:
+        self.header = header
+        self.pci_only = pci_only  # the command before it was `topo -mp`
+        self.rows: list[Row] = []
+        self.legend: list[str] = []
+
+    @property
+    def is_p2p(self) -> bool:
+        """Whether it is the matrix of `topo -p2p`, which has the same shape and says nothing about links."""
+        cells = {cell for row in self.rows for cell in row.seen.cells}
+        return bool(cells & P2P) or any(re.search(r"\bOK\s+=", line) for line in self.legend)
+
+    @property
+    def nic_names(self) -> dict[str, str]:
+        """The NIC legend: "NIC0" to "mlx5_0"."""
+        return {spell(found[1]): found[2] for line in self.legend for found in _NIC_NAME.finditer(line)}
+
+
+def find_blocks(lines: list[Line]) -> list[Block]:
+    """Every matrix in the text, in order; those without any row are left out."""
+    finder = _Finder()
+    for line in lines:
+        finder.read(line)
+    return [block for block in finder.blocks if block.rows]
+
+
+def _rows_in(text: str, header: Header | None) -> list[re.Match[str]]:
+    """Where rows start in a line: one as a rule, several in a paste that lost its line ends."""
+    starts = list(_ROW.finditer(text))
+    if not starts and header and (named := _NAMED_ROW.match(text)) and named[1] in header.labels:
+        starts = [named]
+    return starts
+
+
+class _Finder:
+    """The state while lines go by."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.pci_only = False
+        self.prefix = ""  # what stood before the last row's label: quotation, comment signs, indentation
+        self.folds = 0  # lines joined to the open header or row
+        self.header_open = False  # the last line was of a header
+        self.row_open = False  # the last line was of a row
+        self.in_legend = False
+
+    def read(self, line: Line) -> None:
+        starts = _rows_in(line.text, self.blocks[-1].header if self.blocks else None)
+        if not starts:
+            self._text(line, line.text)
+            return
+        before = line.text[: starts[0].start(1)]
+        if parse_header(before, line.number) or scan(before).cells:
+            self._text(line, before)
+        self.prefix = before
+        for start, following in zip(starts, [*starts[1:], None], strict=True):
+            text = line.text[start.start(1) : following.start(1) if following else None]
+            body = text[len(start[1]) :]
+            self._row(Row(line.number, text.strip(), spell(start[1]), body, scan(body)))
+
+    def _row(self, row: Row) -> None:
+        if not self.blocks or self.in_legend:
+            if not row.label.startswith("GPU"):
+                return  # a NIC's row without a matrix
+            self._start(None)
+        self.blocks[-1].rows.append(row)
+        self.row_open, self.header_open, self.folds = True, False, 0
+
+    def _text(self, line: Line, text: str) -> None:
+        if command := _COMMAND.search(text):
+            self.pci_only = command["short"] == "mp" or command["long"] is not None
+        if self.header_open and self._continue_header(text):
+            return
+        if header := parse_header(text, line.number):
+            self._start(header)
+            self.header_open = True
+        elif not (self.row_open and self._continue_row(text)):
+            self.header_open = self.row_open = False
+            self._legend(text)
+
+    def _start(self, header: Header | None) -> None:
+        self.blocks.append(Block(header, self.pci_only))
+        self.row_open = self.in_legend = False
+        self.folds = 0
+
+    def _continue_header(self, text: str) -> bool:
+        """Whether this line is more of the header above: joined, they name more columns, and none of them twice."""
+        header = self.blocks[-1].header
+        words = text.lstrip(_DECORATION)
+        if header is None or not words or self.folds >= MAX_FOLDS:
+            return False
+        joined = parse_header(header.text + FOLD + words, header.number)
+        if joined is None or len(set(joined.labels)) < len(joined.labels) or joined[2:4] == header[2:4]:
+            return False
+        self.blocks[-1].header = joined
+        self.folds += 1
+        return True
+
+    def _continue_row(self, text: str) -> bool:
+        """Whether this line is more of the row above: that row wants something, and joined, nothing is left over."""
+        block, row = self.blocks[-1], self.blocks[-1].rows[-1]
+        columns, wanted = _size(block.header)
+        complete = len(row.seen.cells) >= columns and len(affinity_words(row.tail, wanted)[0]) >= wanted
+        if (block.header and complete) or self.folds >= MAX_FOLDS or not text.strip():
+            return False
+        body = row.body + FOLD + text[_shared(self.prefix, text) :]
+        longer = row._replace(body=body, text=row.text + " " + text.strip(), seen=scan(body))
+        words, rest = affinity_words(longer.tail, wanted)
+        if not _FRAGMENT.fullmatch(rest) or len(words) > len(AFFINITY_COLUMNS):
+            return False
+        block.rows[-1] = longer
+        self.folds += 1
+        return True
+
+    def _legend(self, text: str) -> None:
+        if self.blocks and self.blocks[-1].rows and (_LEGEND.search(text) or _NIC_NAME.search(text)):
+            self.blocks[-1].legend.append(text)
+            self.in_legend = True
+
+
+def _shared(prefix: str, text: str) -> int:
+    """How many characters two lines begin with alike."""
+    return next(
+        (at for at, pair in enumerate(zip(prefix, text, strict=False)) if pair[0] != pair[1]),
+        min(len(prefix), len(text)),
+    )
+
+
+def _size(header: Header | None) -> tuple[int, int]:
+    return (len(header.labels), len(header.affinity)) if header else (0, 0)

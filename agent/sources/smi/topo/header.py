@@ -1,0 +1,75 @@
+"""The header of the matrix: which device each column is, and which affinity columns follow."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from agent.sources.smi.topo.words import ELLIPSIS, FOLD
+
+GPU = r"GPU\d{1,3}(?!\d)"
+DEVICE = rf"(?:{GPU}|NIC\d{{1,3}}(?!\d)|mlx\d_(?:[a-z]{{1,10}}_)?\d{{1,3}}(?!\d))"
+# Names of RDMA devices that follow no pattern but "a word with a digit": bnxt_re0, rocep195s0f1, hfi1_0, ib0, ...
+NAME = r"(?!GPU|NIC)[A-Za-z](?=[\w.-]{0,40}\d)[\w.-]{0,60}"
+# In the order that nvidia-smi prints them.
+AFFINITY_COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+_AFFINITY = r"(?P<affinity>CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID)"
+_CUT_AFFINITY = re.compile(r"(?:CPU\s*A?[fint]*|NUMA\s*A?[fint]*|GPU\s*N?U?M?A?\s*I?)", re.IGNORECASE)
+_TOKEN = re.compile(
+    rf"[\s,;]*(?:{_AFFINITY}|(?P<known>{DEVICE})|(?P<ellipsis>\.\.\.+)|(?P<name>{NAME})(?![\w.-]))", re.IGNORECASE
+)
+_FIRST_GPU = re.compile(rf"(?<![\w/.-]){GPU}", re.IGNORECASE)
+
+
+class Header(NamedTuple):
+    """One header line, read."""
+
+    number: int  # of its first line
+    text: str  # as pasted, for messages
+    labels: tuple[str, ...]  # "GPU0", "NIC3", "mlx5_2", ELLIPSIS: one per column of cells
+    affinity: tuple[str, ...]  # the first of AFFINITY_COLUMNS, as far as they are there in full and in place
+    cut: bool  # it ends within the name of an affinity column
+
+
+def spell(label: str) -> str:
+    """A device's label as nvidia-smi spells it: upper case, but for the lower-case names of RDMA devices."""
+    return label.upper() if label[:3].upper() in ("GPU", "NIC") and label[3:].isdigit() else label
+
+
+def parse_header(text: str, number: int) -> Header | None:
+    """Read a header, or None if the line is none: it names two devices or more, or one and an affinity column."""
+    text = text.replace(FOLD, "")
+    first = _FIRST_GPU.search(text)
+    if first is None:
+        return None
+    labels: list[str] = []
+    affinity: list[str] = []
+    at = first.start()
+    while found := _TOKEN.match(text, at):
+        at = found.end()
+        if found["affinity"]:
+            affinity.append(_column(found["affinity"]))
+        elif not affinity:
+            labels.append(ELLIPSIS if found["ellipsis"] else spell(found["known"] or found["name"]))
+    rest = text[at:].strip(" \t,;:#-=>)")
+    if not _is_header(labels, affinity, rest, before=text[: first.start()]):
+        return None
+    in_place = AFFINITY_COLUMNS[: len(affinity)] == tuple(affinity)
+    return Header(number, text.strip(), tuple(labels), tuple(affinity) if in_place else (), cut=_cut(rest))
+
+
+def _column(words: str) -> str:
+    letters = re.sub(r"\s", "", words).upper()
+    return next(column for column in AFFINITY_COLUMNS if column.replace(" ", "").upper() == letters)
+
+
+def _cut(rest: str) -> bool:
+    return bool(rest) and _CUT_AFFINITY.fullmatch(rest) is not None
+
+
+def _is_header(labels: list[str], affinity: list[str], rest: str, before: str) -> bool:
+    if affinity:
+        return True  # whatever follows the affinity columns is a remark
+    if len(rest) > 4 and not _cut(rest):
+        return False
+    return len(labels) > 1 or (not rest and not before.strip())

@@ -1,0 +1,83 @@
+"""Stage 1: pasted text to plain lines: no escape codes, no markup, no Unicode lookalikes, one writer at a time.
+
+Everything is linear in the length of the text: tables for characters, and patterns that cannot backtrack far.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# Terminal colours as ESC, CSI, caret notation, JSON or shell spelling; and SGR codes whose ESC was lost in a paste.
+_ESCAPE_CODES = re.compile(
+    r"(?:\x1b|␛|\^\[|\\u001[bB]|\\x1[bB]|\\033|\\e)\[[0-9;?]{0,20}[A-Za-z]"
+    r"|\x9b[0-9;?]{0,20}[A-Za-z]"
+    r"|\[\d{1,3}(?:;\d{1,3}){0,4}m"
+    r"|\x1b[()][0-9A-B]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)"
+)
+_ENTITY = re.compile(r"&(nbsp|ensp|emsp|thinsp|Tab|NewLine|lt|gt|amp|quot|hellip|#0*9|#x0*9|#0*32|#x0*20|#0*160|#xa0);")
+_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "hellip": "...", "NewLine": "\n", "Tab": "\t"}
+_BREAK_TAG = re.compile(r"<br\b[^<>\n]{0,40}>\n?|</?(?:p|div|pre|tr|li)\b[^<>\n]{0,200}>")
+_CELL_TAG = re.compile(r"</?(?:td|th)\b[^<>\n]{0,200}>")
+_INLINE_TAG = re.compile(r"</?(?:code|span|b|i|u|em|strong|font|samp|tt|kbd|table|tbody|thead)\b[^<>\n]{0,200}>")
+
+
+def _characters() -> dict[int, str]:
+    table = dict.fromkeys([*range(32), *range(0x7F, 0xA0)], " ") | {9: "\t", 10: "\n", 0x85: "\n"}
+    table |= {0xFF01 + i: chr(0x21 + i) for i in range(94)}  # full-width forms
+    table |= dict.fromkeys([0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " ")
+    table |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF], "")  # zero width: soft hyphen, BOM, ...
+    table |= dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-")
+    table |= dict.fromkeys([0x2028, 0x2029], "\n") | {0x2026: "..."}
+    # Frames and quotation of tables, Markdown and shells stand between words: they are blanks.
+    table |= {ord(mark): " " for mark in "|│┃║┆┊`*\"'“”\u2018\u2019«»"}
+    return table
+
+
+_CHARACTERS = _characters()
+
+
+class Line(NamedTuple):
+    """A line of the text as a person counts them (from 1), cleaned."""
+
+    number: int
+    text: str
+
+
+def clean(text: str) -> list[Line]:
+    """The lines of a paste with all decoration taken off; lines that several writers interleaved are sorted apart."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _ESCAPE_CODES.sub("", text)
+    if "&" in text:
+        text = _ENTITY.sub(lambda found: _ENTITIES.get(found[1], "\t" if found[1].endswith("9") else " "), text)
+    lines = []
+    for number, line in enumerate(text.split("\n"), 1):
+        lines += [Line(number, part) for part in _undecorate(line)]
+    return _separate_writers(lines)
+
+
+def _undecorate(line: str) -> list[str]:
+    if "<" in line:
+        line = _INLINE_TAG.sub("", _CELL_TAG.sub(" ", _BREAK_TAG.sub("\n", line)))
+    if "\\" in line:  # JSON or a programming language's string; Markdown's escaped underscore
+        line = line.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "").replace("\\_", "_").replace("\\#", "#")
+    return line.translate(_CHARACTERS).split("\n")
+
+
+# `srun -l`, `pdsh` and `kubectl logs --prefix` put the writer's name before each line and mix the lines of many.
+_WRITER = re.compile(r"\s{0,8}(?!(?:GPU|NIC|mlx)\d)(\[?[A-Za-z0-9][\w./@-]{0,80}\]?):?(?<=[:\]])(?:[ \t]|$)")
+
+
+def _separate_writers(lines: list[Line]) -> list[Line]:
+    """Group lines by the writer named before them, where at least two writers wrote a header each."""
+    by_writer: dict[str, list[Line]] = {}
+    headers = set()
+    for line in lines:
+        named = _WRITER.match(line.text)
+        writer = named[1] if named else ""
+        by_writer.setdefault(writer, []).append(line)
+        if writer and re.search(r"GPU\d.*(?:GPU\d|Affinity)", line.text) and "=" not in line.text:
+            headers.add(writer)
+    if len(headers) < 2:
+        return lines
+    return [line for writer in by_writer for line in by_writer[writer]]

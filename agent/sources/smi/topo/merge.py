@@ -1,0 +1,218 @@
+"""Stage 5: a table to a symmetric matrix. Each pair is said twice; what one row lacks, the other may tell."""
+
+from __future__ import annotations
+
+import re
+
+from agent.sources.smi.errors import ParseError
+from agent.sources.smi.topo.affinity import Affinity, affinity_words, read_affinity
+from agent.sources.smi.topo.blocks import Block
+from agent.sources.smi.topo.columns import Table, incomplete, place, quote
+from agent.sources.smi.topo.header import DEVICE
+from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic
+from agent.sources.smi.topo.words import ELLIPSIS
+from gputopo.model import MAX_GPUS, PcieDistance, Problem, ProblemKind
+
+_NAMED_PAIRS = 12  # in one message; a half-lost matrix of 64 GPUs has hundreds of unknown pairs
+_ORDER = list(PcieDistance)
+
+
+def to_matrix(block: Block, cut_at: int | None) -> TopoMatrix:
+    """The matrix of a block. ``cut_at``: the number of the text's last line if no line end follows it."""
+    table = place(block)
+    problems = list(table.problems)
+    gpus = _gpu_indices(table)
+    cells = _symmetric(table, gpus, problems)
+    problems += _missing(table, block, gpus)
+    problems += _unknown_pairs(gpus, cells)
+    affinities = _affinities(table, block, cut_at, problems)
+    problems += _odd_affinities(table, affinities, len(block.header.affinity) if block.header else 0)
+    return TopoMatrix(
+        gpus=tuple(_gpu(index, affinities.get(f"GPU{index}", Affinity())) for index in gpus),
+        cells=cells,
+        nics=_nics(table, block, gpus, problems),
+        nvlink_shown=_nvlink_shown(block, cells, problems),
+        problems=tuple(problems),
+    )
+
+
+def _gpu(index: int, affinity: Affinity) -> TopoGpu:
+    return TopoGpu(
+        index=index, cpu_affinity=affinity.cpu, numa_affinity=affinity.numa, gpu_numa_id=affinity.gpu_numa_id
+    )
+
+
+def _gpu_indices(table: Table) -> list[int]:
+    labels = {*table.rows, *(column for column in table.columns if column)}
+    indices = sorted(int(label[3:]) for label in labels if label.startswith("GPU"))
+    if len(indices) > MAX_GPUS:
+        raise ParseError(f"topo -m: {len(indices)} GPUs; at most {MAX_GPUS} are supported. Paste one machine's matrix")
+    return indices
+
+
+def _typed(word: str | None) -> Cell:
+    if word is None:
+        return None
+    if word.startswith("NV"):
+        return int(word[2:])
+    return PcieDistance[word] if word in PcieDistance.__members__ else None
+
+
+def _symmetric(table: Table, gpus: list[int], problems: list[Problem]) -> tuple[tuple[Cell, ...], ...]:
+    size = len(gpus)
+    matrix: list[list[Cell]] = [[None] * size for _ in gpus]
+    for i in range(size):
+        for j in range(i + 1, size):
+            a, b = f"GPU{gpus[i]}", f"GPU{gpus[j]}"
+            there, back = _typed(table.cells.get((a, b))), _typed(table.cells.get((b, a)))
+            matrix[i][j] = matrix[j][i] = agreed = _agree(there, back)
+            if there is not None and back is not None and there != back:
+                problems.append(_conflict(a, b, (there, back), agreed))
+    return tuple(tuple(row) for row in matrix)
+
+
+def _agree(there: Cell, back: Cell) -> Cell:
+    """What both rows vouch for: a link needs both its ends, and then has the lanes of the weaker."""
+    if there is None or back is None:
+        return back if there is None else there
+    if isinstance(there, int) and isinstance(back, int):
+        return min(there, back)
+    distances = [each for each in (there, back) if isinstance(each, PcieDistance)]
+    return max(distances, key=_ORDER.index)
+
+
+def _words(cell: Cell) -> str:
+    return cell.value if isinstance(cell, PcieDistance) else f"NV{cell}"
+
+
+def _conflict(a: str, b: str, said: tuple[Cell, Cell], agreed: Cell) -> Problem:
+    why = f"the row of {a} says {_words(said[0])}, that of {b} says {_words(said[1])}: taken as {_words(agreed)}"
+    return Problem(f"topo -m {a}-{b}", ProblemKind.CONFLICT, why)
+
+
+def _missing(table: Table, block: Block, gpus: list[int]) -> list[Problem]:
+    """What a whole matrix would have: a row and a column for each GPU, every index, and the affinity columns."""
+    problems = []
+    rows = [index for index in gpus if f"GPU{index}" not in table.rows]
+    if rows:
+        problems.append(incomplete("topo -m rows", f"no usable row for {_list(rows)}: other rows tell of its links"))
+    columns = [index for index in gpus if f"GPU{index}" not in table.columns]
+    if columns:
+        problems.append(incomplete("topo -m columns", f"no column for {_list(columns)}: lines are cut on the right"))
+    nameless = [f"column {at + 1}" for at, column in enumerate(table.columns) if column is None]
+    if nameless:
+        problems.append(
+            incomplete("topo -m columns", f"nothing names columns {', '.join(nameless)}: they are left out")
+        )
+    skipped = sorted(set(range(gpus[0], gpus[-1])) - set(gpus))
+    if skipped:
+        problems.append(incomplete("topo -m", f"{_list(skipped[:_NAMED_PAIRS])} not shown, though higher indices are"))
+    if block.header and (block.header.cut or not block.header.affinity):
+        last = block.header.affinity[-1] if block.header.affinity else block.header.labels[-1]
+        why = f"{quote(block.header.number, block.header.text)} ends after {last}: columns may be missing on the right"
+        problems.append(incomplete("topo -m columns", why))
+    short = [row for row in table.rows.values() if len(row.seen.cells) < len(table.columns)]
+    if short:
+        first = f"{quote(short[0].number, short[0].text)} has {len(short[0].seen.cells)} cells"
+        why = f"{len(short)} rows are shorter than the header's {len(table.columns)} columns, beginning with {first}"
+        problems.append(incomplete("topo -m rows", why))
+    return problems
+
+
+def _list(indices: list[int]) -> str:
+    return ", ".join(f"GPU{index}" for index in indices)
+
+
+def _unknown_pairs(gpus: list[int], cells: tuple[tuple[Cell, ...], ...]) -> list[Problem]:
+    size = len(gpus)
+    pairs = [(gpus[i], gpus[j]) for i in range(size) for j in range(i + 1, size) if cells[i][j] is None]
+    if not pairs:
+        return []
+    named = ", ".join(f"GPU{a}-GPU{b}" for a, b in pairs[:_NAMED_PAIRS])
+    more = f" and {len(pairs) - _NAMED_PAIRS} more" if len(pairs) > _NAMED_PAIRS else ""
+    return [incomplete("nvlink", f"nothing in the text says how these are connected: {named}{more}")]
+
+
+def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[Problem]) -> dict[str, Affinity]:
+    """The affinities by label. A word at the very end of a text without line end may have been cut: "0" of "0-1"."""
+    columns = len(block.header.affinity) if block.header else 0
+    found = {row.label: read_affinity(row.body, row.seen, columns) for row in table.rows.values()}
+    last = block.rows[-1]
+    if last.number != cut_at or last.label not in found:
+        return found
+    words = affinity_words(last.tail, columns)[0]
+    others = [each for label, each in found.items() if label != last.label]
+    kept = [
+        None
+        if place >= len(words) - 1 and _may_be_cut(value, len(words) < columns, [each[place] for each in others])
+        else value
+        for place, value in enumerate(found[last.label])
+    ]
+    if kept != list(found[last.label]) or len(words) < columns:
+        why = f"the text ends in {quote(last.number, last.tail)}: its last word may be cut, and is not used"
+        problems.append(incomplete(f"topo -m row {last.label}", why))
+    return found | {last.label: Affinity(*kept)}
+
+
+def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int) -> list[Problem]:
+    """Rows whose affinities are fewer or more than they should be, or contradict those of another row."""
+    problems = []
+    shows_numa = any(affinity.numa for affinity in affinities.values())
+    numa_of: dict[str, tuple[str, str | None]] = {}  # by CPU affinity: the first row that has it, and its NUMA affinity
+    for label, affinity in affinities.items():
+        if not label.startswith("GPU"):
+            continue
+        what = f"gpus.{label[3:]}.numaNode"
+        row = table.rows[label]
+        if len(affinity_words(row.tail, columns)[0]) > columns > 0:
+            why = f"{quote(row.number, row.text)} has more words behind its cells than the header has columns"
+            problems.append(incomplete(what, why))
+        elif shows_numa and affinity.numa is None:
+            problems.append(incomplete(what, "its row shows no NUMA affinity, though others do"))
+        first, node = numa_of.setdefault(affinity.cpu or label, (label, affinity.numa))
+        if node != affinity.numa:
+            why = f"{first} and {label} share CPUs {affinity.cpu}, but show NUMA affinity {node} and {affinity.numa}"
+            problems.append(Problem(what, ProblemKind.CONFLICT, why))
+    return problems
+
+
+def _may_be_cut(value: str | None, ends_early: bool, others: list[str | None]) -> bool:
+    if value is None or (value in others and not ends_early):
+        return False
+    return ends_early or any(other is not None and other.startswith(value) for other in others)
+
+
+def _nics(table: Table, block: Block, gpus: list[int], problems: list[Problem]) -> tuple[TopoNic, ...]:
+    names = block.nic_names
+    labels = [column for column in table.columns if column and column != ELLIPSIS and not column.startswith("GPU")]
+    nics = []
+    for label in dict.fromkeys(labels):
+        distances = []
+        for gpu in gpus:
+            there = _typed(table.cells.get((f"GPU{gpu}", label)))
+            back = _typed(table.cells.get((label, f"GPU{gpu}")))
+            agreed = _agree(there, back)
+            if there is not None and back is not None and there != back:
+                problems.append(_conflict(f"GPU{gpu}", label, (there, back), agreed))
+            distances.append(agreed if isinstance(agreed, PcieDistance) else None)
+        if label not in table.rows and not re.fullmatch(DEVICE, label):
+            why = f"the header's word {label} is taken for a network device, but it has no row"
+            problems.append(incomplete(f"topo -m column {label}", why))
+        name = names.get(label) if label.startswith("NIC") else label
+        nics.append(TopoNic(label=label, name=name, distances=tuple(distances)))
+    return tuple(nics)
+
+
+def _nvlink_shown(block: Block, cells: tuple[tuple[Cell, ...], ...], problems: list[Problem]) -> bool:
+    """Whether NVLinks would show if there were any: `topo -mp` leaves them out, and NV# out of its legend."""
+    if any(isinstance(cell, int) for row in cells for cell in row):
+        return True
+    legend = "\n".join(block.legend)
+    silent = "PIX" in legend and "NV#" not in legend
+    if not (silent or block.pci_only):
+        return True
+    why = "the legend does not explain NV#: NVLinks are not shown by `topo -mp`; use `nvidia-smi topo -m`"
+    if "SOC" in legend and not block.pci_only:
+        why = "the legend does not explain NV#: a driver older than NVLink, or `topo -mp`, which does not show NVLinks"
+    problems.append(Problem("nvlink", ProblemKind.UNKNOWN, why))
+    return "SOC" in legend and not block.pci_only
