@@ -1,0 +1,64 @@
+"""The picture of a machine: NUMA nodes, PCIe switches, GPUs by island, NVLinks, NVSwitch fabrics, NICs.
+
+Pure and deterministic, standard library only. In the order things happen:
+
+    marks, grouping     what to point at; who stands beside whom (no numbers yet)
+    faces, rows         a row of NUMA boxes in its own coordinates
+    ports, channel      the paths of the NVLinks between two rows
+    pills, stage        the signs on them; all rows and channels together
+    captions, layout    the words around; everything at its place
+    palette, markup     colours and style sheet; SVG elements
+    draw, surround      the page as markup
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gputopo.render.svg import captions
+from gputopo.render.svg.draw import drawing
+from gputopo.render.svg.geometry import MAX_WIDTH
+from gputopo.render.svg.layout import lay_out
+from gputopo.render.svg.markup import said, tag
+from gputopo.render.svg.palette import style_sheet
+from gputopo.render.svg.surround import backdrop, description, surroundings
+from gputopo.render.svg.words import number
+
+if TYPE_CHECKING:
+    from gputopo.model import NodeTopology
+
+_HATCH = (
+    '<defs><pattern id="gputopo-hatch" width="8" height="8" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><path class="hatch" d="M0 0V8" stroke-width="2" stroke-opacity=".35"/>'
+    "</pattern></defs>\n"
+)
+
+
+def render_svg(topology: NodeTopology) -> str:
+    """Draw a machine as one SVG document, readable on light and on dark pages, at most 1200 pixels wide."""
+    page = lay_out(topology)
+    scale = min(1.0, MAX_WIDTH / page.width)
+    inside = (
+        "\n",
+        said("title", f"{captions.title(topology)}: {captions.hardware(topology)}", id="gputopo-title"),
+        said("desc", description(topology, page.marks), id="gputopo-desc"),
+        tag("style", style_sheet()),
+        _HATCH,
+        backdrop(topology, page),
+        drawing(topology, page),
+        surroundings(topology, page),
+    )
+    return (
+        tag(
+            "svg",
+            inside,
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=f"0 0 {number(page.width)} {number(page.height)}",
+            width=page.width * scale,
+            height=page.height * scale,
+            role="img",
+            aria_labelledby="gputopo-title gputopo-desc",
+            class_="gputopo",
+        )
+        + "\n"
+    )

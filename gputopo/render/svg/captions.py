@@ -1,0 +1,165 @@
+"""The words around the picture: title, badges, what is wrong or unknown, and the legend. Contents only, no places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gputopo.model import Health, Interconnect
+from gputopo.render.svg.marks import Marks, degraded_name
+from gputopo.render.svg.words import TIMES, counted_products, fit, number, printable, text_width
+
+if TYPE_CHECKING:
+    from gputopo.model import Island, Link, NodeTopology, Uplink
+
+SUBTITLE_TEXT = 13.0
+_MOST_NOTES = 4
+_MOST_LINES = 6  # NVLink widths that the legend spells out
+_MOST_ISLANDS = 8
+
+
+class Badge(NamedTuple):
+    """A word at the top right of the card."""
+
+    text: str
+    bad: bool
+
+
+class Note(NamedTuple):
+    """A line under the drawing."""
+
+    what: str
+    why: str
+    bad: bool
+
+
+class Entry(NamedTuple):
+    """A line of the legend. ``sample`` names what is drawn before the text, ``value`` its island number or lanes."""
+
+    sample: str  # island | alone | unknown | line | down | lost | mig | nic | switch | fabric
+    text: str
+    value: int = 0
+
+
+def title(topology: NodeTopology) -> str:
+    """The machine's name, or what it is."""
+    return printable(topology.machine or "") or hardware(topology)
+
+
+def subtitle(topology: NodeTopology, room: float) -> tuple[str, ...]:
+    """Products (unless they are the title) and versions, as far as known: one line, or two where one is too short."""
+    products = "" if title(topology) == hardware(topology) else hardware(topology)
+    driver = f"driver {printable(topology.driver_version)}" if topology.driver_version else ""
+    cuda = f"CUDA {printable(topology.cuda_version)}" if topology.cuda_version else ""
+    versions = " · ".join(each for each in (driver, cuda) if each)
+    line = " · ".join(each for each in (products, versions) if each)
+    lines = (line,) if text_width(line, SUBTITLE_TEXT) <= room else (products, versions)
+    return tuple(fit(each, SUBTITLE_TEXT, room) for each in lines if each)
+
+
+def hardware(topology: NodeTopology) -> str:
+    """How many GPUs of which products."""
+    return counted_products(topology.gpus) if topology.gpus else "no GPU found"
+
+
+def badges(topology: NodeTopology) -> tuple[Badge, ...]:
+    """What a reader must not miss."""
+    degraded = (Badge(f"{len(topology.degraded)} DEGRADED", bad=True),) if topology.degraded else ()
+    return degraded + ((Badge("PARTIAL VIEW", bad=False),) if topology.partial else ())
+
+
+def notes(topology: NodeTopology) -> tuple[Note, ...]:
+    """What is degraded, then what is unknown, problems of one cause together; the last line counts what is left out."""
+    bad = [Note(degraded_name(each.what), printable(each.why), bad=True) for each in topology.degraded]
+    causes: dict[tuple[str, str], list[str]] = {}
+    for problem in topology.problems:
+        causes.setdefault((problem.kind.value, problem.why), []).append(problem.what)
+    unsure = [
+        Note(printable(whats[0]) + (f" and {len(whats) - 1} more" if len(whats) > 1 else ""), printable(why), bad=False)
+        for (_, why), whats in causes.items()
+    ]
+    return _at_most(bad) + _at_most(unsure)
+
+
+def legend(topology: NodeTopology, marks: Marks) -> tuple[Entry, ...]:
+    """Everything the picture uses, and nothing it does not."""
+    healthy = [gpu for gpu in topology.gpus if gpu.usable]
+    alone = [gpu for gpu in healthy if gpu.index not in marks.number and not gpu.mig_enabled]
+    entries = [
+        Entry("island", island_text(island), place) for place, island in enumerate(marks.islands[:_MOST_ISLANDS])
+    ]
+    if len(marks.islands) > _MOST_ISLANDS:
+        entries.append(Entry("none", f"and {len(marks.islands) - _MOST_ISLANDS} more islands"))
+    if alone:
+        entries.append(_alone(topology, marks))
+    entries += _lines(topology, marks)
+    entries += _faults(topology, marks)
+    if any(gpu.mig_enabled for gpu in topology.gpus):
+        entries.append(Entry("mig", "MIG: cut into slices, no NVLink"))
+    if topology.nics:
+        entries.append(Entry("nic", "network card"))
+    return tuple(entries)
+
+
+def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, str]:
+    """The two lines on a fabric's body."""
+    lanes = {up.lanes for up in uplinks if up.lanes}
+    rates = sorted({up.gbps or 0.0 for up in uplinks if up.lanes})
+    attached = sum(up.lanes > 0 for up in uplinks)
+    parts = [f"{attached} {TIMES} NV{lanes.pop()}" if len(lanes) == 1 else f"{attached} GPUs"]
+    if rates and rates[0]:  # known for every GPU
+        span = number(rates[0]) if len(rates) == 1 else f"{number(rates[0])} to {number(rates[-1])}"
+        parts.append(f"{span} GB/s per GPU")
+    if topology.fabric is not None:
+        parts.append(f"spans machines, clique {topology.fabric.clique}")
+    name = "NVSwitch fabric, assumed" if any(up.assumed for up in uplinks) else "NVSwitch fabric"
+    return name, " · ".join(parts)
+
+
+def _at_most(lines: list[Note]) -> tuple[Note, ...]:
+    if len(lines) <= _MOST_NOTES:
+        return tuple(lines)
+    rest = len(lines) - _MOST_NOTES + 1
+    return (*lines[: _MOST_NOTES - 1], Note(f"{rest} more", "", bad=lines[0].bad))
+
+
+def island_text(island: Island) -> str:
+    """What an island is, in a line."""
+    means = {Interconnect.NVSWITCH: "NVSwitch", Interconnect.NVLINK: "NVLink"}[island.interconnect]
+    rate = "" if island.gbps is None else f" · {number(island.gbps)} GB/s each"
+    return f"{island.size} GPUs · {means}{rate}"
+
+
+def _alone(topology: NodeTopology, marks: Marks) -> Entry:
+    if not marks.known:
+        return Entry("unknown", "NVLinks unknown")
+    only = not marks.islands
+    if only and len(topology.gpus) > 1:
+        return Entry("alone", "no NVLink: these GPUs talk over PCIe")
+    return Entry("alone", "GPU without NVLink neighbour")
+
+
+def _lines(topology: NodeTopology, marks: Marks) -> list[Entry]:
+    """One entry per width of NVLink that is drawn, with what it carries where that is one known number."""
+    rates: dict[int, set[float | None]] = {}
+    for edge in _edges(topology):
+        if edge.lanes and not marks.hurts(edge):
+            rates.setdefault(edge.lanes, set()).add(edge.gbps)
+    entries = []
+    for lanes, seen in sorted(rates.items())[:_MOST_LINES]:
+        rate = next(iter(seen)) if len(seen) == 1 else None
+        unit = f"{number(rate)} GB/s" if rate else f"{lanes} NVLink" + ("s" if lanes > 1 else "")
+        entries.append(Entry("line", f"NV{lanes} · {unit}", lanes))
+    return entries
+
+
+def _edges(topology: NodeTopology) -> tuple[Link | Uplink, ...]:
+    return () if topology.nvlink is None else (*topology.nvlink.links, *topology.nvlink.uplinks)
+
+
+def _faults(topology: NodeTopology, marks: Marks) -> list[Entry]:
+    entries = []
+    if any(marks.hurts(edge) for edge in _edges(topology)):
+        entries.append(Entry("down", "NVLinks missing"))
+    if any(gpu.health is Health.LOST for gpu in topology.gpus):
+        entries.append(Entry("lost", "lost GPU"))
+    return entries

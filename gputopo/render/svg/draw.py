@@ -1,0 +1,214 @@
+"""The drawing itself: boxes, NICs, GPUs, NVLinks and fabrics of a page, as markup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gputopo.model import Health, Link
+from gputopo.render.svg import captions, faces
+from gputopo.render.svg.geometry import Rect
+from gputopo.render.svg.marks import letter
+from gputopo.render.svg.markup import group, rect, rounded, tag, text
+from gputopo.render.svg.palette import island_class
+from gputopo.render.svg.pills import PILL_TEXT
+from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
+from gputopo.render.svg.words import fit, gibibytes, number, printable, text_width
+
+if TYPE_CHECKING:
+    from gputopo.model import Gpu, Nic, NodeTopology, Uplink
+    from gputopo.render.svg.channel import Wire
+    from gputopo.render.svg.grouping import Switch
+    from gputopo.render.svg.layout import Page
+    from gputopo.render.svg.marks import Marks
+    from gputopo.render.svg.pills import Pill
+    from gputopo.render.svg.rows import Framed, Row
+    from gputopo.render.svg.stage import Fabric
+
+_CORNER = 10.0
+_CHIP = 10.0  # radius of the disc with the island's letter
+
+
+def drawing(topology: NodeTopology, page: Page) -> str:
+    """All of the stage and the NUMA nodes without GPUs, back to front."""
+    stage, marks = page.stage, page.marks
+    parts = [_box(stage.frame)] if stage.frame else []
+    for row in (*stage.rows, page.spare):
+        parts += _furniture(row)
+    parts += [_wire(wire, marks) for wire, _ in stage.wires]
+    parts += [_fabric(topology, fabric, marks) for fabric in stage.fabrics]
+    parts += [_gpu(shape, gpu, marks) for row in stage.rows for shape, gpu in row.gpus]
+    parts += [_sign(wire, pill, marks) for wire, pill in stage.wires if pill]
+    return "".join(parts)
+
+
+def weight(lanes: int) -> float:
+    """The width of an NVLink's line: more lanes, more weight, but never a bar."""
+    return min(6.5, 1.5 + 0.6 * max(lanes, 1))
+
+
+def colour(gpu: int, marks: Marks) -> str:
+    """The class that colours what belongs to a GPU."""
+    return island_class(marks.number[gpu]) if gpu in marks.number else "alone"
+
+
+def _furniture(row: Row) -> list[str]:
+    return [
+        *(_box(framed) for framed in row.boxes),
+        *(_switch(shape, switch, below=row.heads_below) for shape, switch in row.switches),
+        *(_nic(shape, nic) for shape, nic in row.nics),
+    ]
+
+
+def _box(framed: Framed) -> str:
+    """A NUMA node: its name, then its CPUs and memory, or its CPUs only, as far as they fit."""
+    shape, head, box = framed
+    baseline = head.cy + 4.5
+    name = fit(box.label, HEAD_TEXT, head.w - 20, bold=True)
+    start = text_width(name, HEAD_TEXT, bold=True) + 18
+    room = head.w - start - 8
+    whole = text_width(box.detail, DETAIL_TEXT) <= room
+    detail = fit(box.detail if whole else box.detail.split(" · ")[0], DETAIL_TEXT, room)
+    return group(
+        "numa",
+        (
+            rect(shape, "box", _CORNER),
+            text((shape.x + 10, baseline), name, HEAD_TEXT, "b"),
+            text((shape.x + start, baseline), detail, DETAIL_TEXT, "s"),
+        ),
+        f"{box.label} · {box.detail}".rstrip(" ·"),
+        data_numa=box.label.removeprefix("NUMA "),
+    )
+
+
+def _switch(shape: Rect, switch: Switch, *, below: bool) -> str:
+    assert switch.distance is not None  # others are not drawn
+    baseline = shape.bottom - 6 if below else shape.y + 13
+    words = f"PCIe switch ({switch.distance.value})"
+    inside = (
+        rect(shape, "switch", 7),
+        text((shape.x + 8, baseline), fit(words, DETAIL_TEXT, shape.w - 12), DETAIL_TEXT, "s"),
+    )
+    return group("pcie-switch", inside)
+
+
+def _nic(shape: Rect, nic: Nic) -> str:
+    rate = f"{nic.rate_gbps} Gb/s" if nic.rate_gbps else ""
+    inside = (
+        rect(shape, "plate", 5),
+        text((shape.cx, shape.y + (13 if rate else 19)), fit(nic.name, 9.5, shape.w - 4, bold=True), 9.5, "m b"),
+        text((shape.cx, shape.y + 24), fit(rate, 8.5, shape.w - 4), 8.5, "m s"),
+    )
+    hover = " · ".join(each for each in (f"NIC {nic.name}", nic.bus_id, rate) if each)
+    return group("nic", inside, hover, data_nic=printable(nic.name))
+
+
+def _gpu(shape: Rect, gpu: Gpu, marks: Marks) -> str:
+    left, y = shape.x + faces.PAD, shape.y
+    lost = gpu.health is Health.LOST
+    state = "lost " if lost else "degraded " if gpu.index in marks.gpus else ""
+    inside = [rect(shape, "face", 8)]
+    if lost:
+        inside.append(tag("rect", x=shape.x, y=y, width=shape.w, height=shape.h, rx=8, fill="url(#gputopo-hatch)"))
+    inside.append(text((left, y + 21), f"GPU {gpu.index}", 14, "b"))
+    inside += _chip((shape.right - faces.PAD - _CHIP + 2, y + 16), gpu, marks)
+    y += faces.HEAD
+    for line in faces.face_lines(gpu):
+        y += faces.LINE
+        inside.append(text((left, y), fit(line, 11, shape.w - 2 * faces.PAD + 2), 11))
+    inside += _strip(gpu, left, y)
+    inside += _alarm(shape, gpu, marks)
+    unknown = "" if marks.known else "unknown "
+    return group(f"gpu {state}{unknown}{colour(gpu.index, marks)}", inside, _about(gpu, marks), data_gpu=str(gpu.index))
+
+
+def _chip(at: tuple[float, float], gpu: Gpu, marks: Marks) -> list[str]:
+    if gpu.index in marks.number:
+        sign = letter(marks.number[gpu.index])
+    elif gpu.usable and not marks.known:
+        sign = "?"
+    else:
+        return []
+    size = 12 if len(sign) == 1 else 9
+    return [
+        tag("circle", cx=at[0], cy=at[1], r=_CHIP, class_="chip"),
+        text((at[0], at[1] + size * 0.36), sign, size, "m b letter"),
+    ]
+
+
+def _strip(gpu: Gpu, left: float, y: float) -> list[str]:
+    parts = []
+    for each in faces.slices(gpu):
+        cell = Rect(left + each.x + 0.75, y + 7, each.w - 1.5, faces.STRIP - 7)
+        inside = (rect(cell, "slice", 2), text((cell.cx, cell.y + 11), each.label, 9, "m b"))
+        parts.append(group("mig", inside, f"MIG {each.profile}"))
+    return parts
+
+
+def _alarm(shape: Rect, gpu: Gpu, marks: Marks) -> list[str]:
+    """What catches the eye at the right of the third line: the word LOST, or an exclamation mark."""
+    middle = shape.y + faces.HEAD + 2 * faces.LINE - 4
+    if gpu.health is Health.LOST:
+        plate = Rect(shape.right - faces.PAD - 40, middle - 9, 42, 18)
+        return [tag("g", (rect(plate, "", 4), text((plate.cx, plate.y + 13), "LOST", 10.5, "m b")), class_="bad")]
+    if gpu.index not in marks.gpus:
+        return []
+    plate = Rect(shape.right - faces.PAD - 2 * _CHIP + 2, middle - _CHIP, 2 * _CHIP, 2 * _CHIP)
+    return [tag("g", (rect(plate, "", _CHIP), text((plate.cx, plate.cy + 5), "!", 14, "m b")), class_="bad")]
+
+
+def _about(gpu: Gpu, marks: Marks) -> str:
+    """What a pointer over the GPU shows: the facts the box has no room for."""
+    pcie = gpu.pcie
+    facts = [
+        f"GPU {gpu.index}",
+        gpu.product,
+        None if gpu.memory_mib is None else gibibytes(gpu.memory_mib),
+        gpu.bus_id,
+        gpu.uuid,
+        f"PCIe {pcie.max_generation}.0 x{pcie.max_width}" if pcie.max_generation and pcie.max_width else None,
+        f"island {letter(marks.number[gpu.index])}" if gpu.index in marks.number else None,
+        "lost" if gpu.health is Health.LOST else "degraded" if gpu.index in marks.gpus else None,
+    ]
+    return " · ".join(fact for fact in facts if fact)
+
+
+def _edge_class(edge: Link | Uplink, marks: Marks) -> str:
+    hurt = (" degraded" if marks.hurts(edge) else "") + ("" if edge.lanes else " down")
+    return f"{colour(edge.a if isinstance(edge, Link) else edge.gpu, marks)}{hurt}"
+
+
+def _wire(wire: Wire, marks: Marks) -> str:
+    edge = wire.edge
+    path = tag("path", d=rounded(wire.points, 10, wire.bend), class_="wire", stroke_width=weight(edge.lanes))
+    lanes = (
+        f"{edge.lanes} NVLinks"
+        if edge.expected_lanes in (None, edge.lanes)
+        else f"{edge.lanes} of {edge.expected_lanes} NVLinks"
+    )
+    rate = f" · {number(edge.gbps)} GB/s" if edge.gbps else ""
+    kind = _edge_class(edge, marks)
+    if isinstance(edge, Link):
+        hover = f"GPU {edge.a} to GPU {edge.b} · {lanes}{rate}"
+        return group(f"link {kind}", (path,), hover, data_a=str(edge.a), data_b=str(edge.b))
+    hover = f"GPU {edge.gpu} to NVSwitch fabric · {lanes}{rate}"
+    return group(f"uplink {kind}", (path,), hover, data_gpu=str(edge.gpu), data_fabric=str(edge.fabric))
+
+
+def _sign(wire: Wire, pill: Pill, marks: Marks) -> str:
+    words = text((pill.rect.cx, pill.rect.cy + 4), pill.text, PILL_TEXT, "m b sign")
+    return group(f"lanes {_edge_class(wire.edge, marks)}", (rect(pill.rect, "pill", pill.rect.h / 2), words))
+
+
+def _fabric(topology: NodeTopology, fabric: Fabric, marks: Marks) -> str:
+    uplinks = [up for up in topology.nvlink.uplinks if up.fabric == fabric.number] if topology.nvlink else []
+    members = [up.gpu for up in uplinks if up.lanes and up.gpu in marks.number]
+    name, detail = captions.fabric_name(topology, uplinks)
+    bar = fabric.bars[0]
+    inside = (
+        tag("path", d=rounded(fabric.outline, _CORNER, closed=True), class_="body"),
+        text((bar.cx, bar.y + 21), fit(name, 14, bar.w - 16, bold=True), 14, "m b"),
+        text((bar.cx, bar.y + 38), fit(detail, 11.5, bar.w - 16), 11.5, "m"),
+    )
+    assumed = " assumed" if any(up.assumed for up in uplinks) else ""
+    kind = colour(members[0], marks) if members else "alone"
+    return group(f"fabric{assumed} {kind}", inside, f"{name} · {detail}", data_fabric=str(fabric.number))

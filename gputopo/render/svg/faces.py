@@ -1,0 +1,64 @@
+"""What stands in a GPU's box, line by line, and how high the boxes of one picture are (all the same)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from gputopo.render.svg.geometry import GPU_W
+from gputopo.render.svg.words import TIMES, gibibytes, printable, short_product
+
+if TYPE_CHECKING:
+    from gputopo.model import Gpu, NodeTopology
+
+PAD = 9.0
+HEAD = 24.0  # baseline of the first line below the head is a LINE further
+LINE = 15.0
+STRIP = 22.0  # MIG slices, with the air above them
+FOOT = 9.0
+_SLICES = 7  # compute slices of a whole GPU
+
+
+class Slice(NamedTuple):
+    """One MIG device, as a stretch of the strip."""
+
+    x: float  # from the strip's left end
+    w: float
+    label: str  # "3g"; "" where it would not fit
+    profile: str
+
+
+def face_lines(gpu: Gpu) -> tuple[str, ...]:
+    """The lines under "GPU 0": product, memory, and what is special about it."""
+    lines = [short_product(gpu.product)] if gpu.product or gpu.usable else []
+    if gpu.memory_mib is not None:
+        lines.append(gibibytes(gpu.memory_mib))
+    if gpu.memory_numa_node is not None:
+        lines.append(f"mem NUMA {gpu.memory_numa_node}")
+    return tuple(lines) + _mig_lines(gpu)
+
+
+def slices(gpu: Gpu) -> tuple[Slice, ...]:
+    """The strip of MIG devices; as wide as the box where all seven compute slices are given out."""
+    parts = [int(found[1]) if (found := re.search(r"(\d+)g\.", each.profile)) else 1 for each in gpu.mig_devices]
+    unit = (GPU_W - 2 * PAD) / max(_SLICES, sum(parts))
+    return tuple(
+        Slice(sum(parts[:place]) * unit, part * unit, f"{part}g" if part > 1 else "", each.profile)
+        for place, (part, each) in enumerate(zip(parts, gpu.mig_devices, strict=True))
+    )
+
+
+def face_height(topology: NodeTopology) -> float:
+    """Room for the GPU that has most to say."""
+    lines = max((len(face_lines(gpu)) for gpu in topology.gpus), default=0)
+    strip = STRIP if any(gpu.mig_devices for gpu in topology.gpus) else 0.0
+    return HEAD + LINE * max(2, lines) + strip + FOOT
+
+
+def _mig_lines(gpu: Gpu) -> tuple[str, ...]:
+    if not gpu.mig_enabled:
+        return ()
+    profiles = {each.profile for each in gpu.mig_devices}
+    if len(profiles) == 1:
+        return (f"{len(gpu.mig_devices)} {TIMES} {printable(profiles.pop())}",)
+    return (f"{len(gpu.mig_devices)} MIG devices" if profiles else "MIG, no devices",)

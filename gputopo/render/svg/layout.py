@@ -1,0 +1,117 @@
+"""Everything at its place on the page: numbers and words only, no drawing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gputopo.model import Nvlink
+from gputopo.render.svg import captions
+from gputopo.render.svg.faces import face_height
+from gputopo.render.svg.geometry import BOX_GAP, MARGIN, MIN_CONTENT, Rect
+from gputopo.render.svg.grouping import arrange
+from gputopo.render.svg.marks import Marks, mark
+from gputopo.render.svg.rows import lay_row, lay_spare
+from gputopo.render.svg.stage import Stage, set_stage
+from gputopo.render.svg.words import text_width
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputopo.model import NodeTopology
+    from gputopo.render.svg.captions import Badge, Entry, Note
+    from gputopo.render.svg.rows import Row
+
+TITLE_H = 32.0
+SUBTITLE_H = 20.0  # per line
+HEADER_AIR = 12.0
+NOTE_H = 24.0
+NOTE_TEXT = 12.0
+LEGEND_H = 24.0
+LEGEND_TEXT = 12.0
+SAMPLE_W = 34.0  # the legend's samples, with the gap to the text
+NO_GPU_H = 96.0
+_COLUMN_GAP = 26.0  # between the legend's columns
+_SECTION = 18.0  # between drawing, notes and legend
+
+
+class Page(NamedTuple):
+    """The finished layout. All coordinates are those of the picture."""
+
+    width: float
+    height: float
+    marks: Marks
+    subtitle: tuple[str, ...]
+    badges: tuple[tuple[Rect, Badge], ...]
+    stage: Stage
+    message: Rect | None  # where "no GPU" is said
+    spare: Row
+    notes: tuple[tuple[Rect, Note], ...]
+    legend: tuple[tuple[Rect, Entry], ...]
+
+
+def lay_out(topology: NodeTopology) -> Page:
+    """Place everything."""
+    marks = mark(topology)
+    plan = arrange(topology)
+    framed = len(plan.rows) == 1 or not plan.single
+    rows = [lay_row(boxes, face_height(topology), framed=framed) for boxes in plan.rows]
+    widest = max((row.width for row in rows), default=0.0)
+    subtitle = captions.subtitle(topology, max(MIN_CONTENT, widest))
+    header = TITLE_H + SUBTITLE_H * len(subtitle) + HEADER_AIR
+    frame = None if framed else plan.rows[0][0]
+    stage = set_stage(rows, topology.nvlink or Nvlink(), MARGIN + header, frame)
+    content, y = stage.content, stage.bottom
+    message = Rect(MARGIN, y, content, NO_GPU_H) if not topology.gpus else None
+    y = y + NO_GPU_H if message else y
+    spare = lay_spare(plan.spare, Rect(MARGIN, y + (BOX_GAP if plan.spare else 0.0), content, 0.0))
+    y += spare.depth + (BOX_GAP if plan.spare else 0.0)
+    notes = _lines(captions.notes(topology), y + _SECTION, content)
+    y = notes[-1][0].bottom if notes else y
+    legend = _grid(captions.legend(topology, marks), y + _SECTION * 1.4, content)
+    y = legend[-1][0].bottom if legend else y
+    return Page(
+        content + 2 * MARGIN,
+        y + MARGIN,
+        marks,
+        subtitle,
+        _badges(captions.badges(topology), MARGIN + content),
+        stage,
+        message,
+        spare,
+        notes,
+        legend,
+    )
+
+
+def _badges(badges: Sequence[Badge], right: float) -> tuple[tuple[Rect, Badge], ...]:
+    placed = []
+    for badge in reversed(badges):
+        width = text_width(badge.text, 11, bold=True) + 18
+        placed.append((Rect(right - width, MARGIN, width, 22), badge))
+        right -= width + 8
+    return tuple(reversed(placed))
+
+
+def _lines(notes: Sequence[Note], y: float, content: float) -> tuple[tuple[Rect, Note], ...]:
+    return tuple((Rect(MARGIN, y + place * NOTE_H, content, NOTE_H), note) for place, note in enumerate(notes))
+
+
+def _grid(entries: Sequence[Entry], y: float, content: float) -> tuple[tuple[Rect, Entry], ...]:
+    """As many columns as there is room for, each as wide as its longest text."""
+    widths = [text_width(entry.text, LEGEND_TEXT) + SAMPLE_W + _COLUMN_GAP for entry in entries]
+    for columns in range(min(4, len(entries)), 0, -1):
+        wide = [max(widths[place::columns]) for place in range(columns)]
+        if sum(wide) - _COLUMN_GAP <= content or columns == 1:
+            break
+    return tuple(
+        (
+            Rect(
+                MARGIN + sum(wide[: place % columns]),
+                y + place // columns * LEGEND_H,
+                min(wide[place % columns], content),
+                LEGEND_H,
+            ),
+            entry,
+        )
+        for place, entry in enumerate(entries)
+    )

@@ -1,0 +1,87 @@
+"""The few SVG elements that the picture is made of. Every text and attribute is escaped here and nowhere else."""
+
+from __future__ import annotations
+
+from math import hypot
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
+
+from gputopo.render.svg.words import number, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gputopo.render.svg.channel import Point
+    from gputopo.render.svg.geometry import Rect
+
+
+def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float | None) -> str:
+    """An element with markup inside. Attributes that are None are left out; ``class_`` is class, ``data_x`` data-x."""
+    pairs = (
+        f" {key.rstrip('_').replace('_', '-')}={quoteattr(value if isinstance(value, str) else number(value))}"
+        for key, value in attributes.items()
+        if value is not None
+    )
+    content = inside if isinstance(inside, str) else "".join(inside)
+    start = f"<{name}{''.join(pairs)}"
+    return f"{start}>{content}</{name}>" if content else f"{start}/>"
+
+
+def said(name: str, text: str, **attributes: str | float | None) -> str:
+    """An element with text inside: ``title``, ``desc``."""
+    return tag(name, escape(printable(text)), **attributes)
+
+
+def text(at: Point, words: str, size: float, class_: str = "") -> str:
+    """A line of text at its baseline's start (or middle, with class "m")."""
+    return said("text", words, x=at[0], y=at[1], font_size=size, class_=class_ or None) if words else ""
+
+
+def rect(shape: Rect, class_: str, radius: float) -> str:
+    """A rectangle with round corners."""
+    return tag("rect", x=shape.x, y=shape.y, width=shape.w, height=shape.h, rx=radius, class_=class_)
+
+
+def group(class_: str, inside: Iterable[str], hover: str = "", **attributes: str | float | None) -> str:
+    """A group, with what it says when pointed at."""
+    return tag("g", [said("title", hover) if hover else "", *inside], class_=class_, **attributes) + "\n"
+
+
+def rounded(points: Sequence[Point], radius: float, bend: int | None = None, *, closed: bool = False) -> str:
+    """The path data of a polyline with its corners rounded; the leg after corner ``bend`` is an S instead."""
+    if closed:
+        ring = [*points, *points[:2]]
+        start = _towards(points[0], points[1], _cut(points[0], points[1], radius))
+        return f"M{_at(start)}" + "".join(_corner(ring[i : i + 3], radius) for i in range(len(points))) + "Z"
+    path = f"M{_at(points[0])}"
+    for place in range(1, len(points) - 1):
+        if bend is None:
+            path += _corner(points[place - 1 : place + 2], radius)
+        else:
+            path += f"L{_at(points[place])}" if place != bend + 1 else _s(points[bend], points[place])
+    return f"{path}L{_at(points[-1])}"
+
+
+def _s(a: Point, b: Point) -> str:
+    middle = (a[1] + b[1]) / 2
+    return f"C{_at((a[0], middle))} {_at((b[0], middle))} {_at(b)}"
+
+
+def _corner(three: Sequence[Point], radius: float) -> str:
+    before, corner, after = three
+    cut = min(_cut(before, corner, radius), _cut(corner, after, radius))
+    return f"L{_at(_towards(corner, before, cut))}Q{_at(corner)} {_at(_towards(corner, after, cut))}"
+
+
+def _cut(a: Point, b: Point, radius: float) -> float:
+    return min(radius, hypot(b[0] - a[0], b[1] - a[1]) / 2)
+
+
+def _towards(a: Point, b: Point, by: float) -> Point:
+    length = hypot(b[0] - a[0], b[1] - a[1])
+    share = by / length if length else 0.0
+    return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
+
+
+def _at(point: Point) -> str:
+    return f"{number(point[0])} {number(point[1])}"

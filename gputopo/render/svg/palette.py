@@ -1,0 +1,165 @@
+"""Colours for light and dark pages, and the style sheet made of them.
+
+Island colours are Okabe and Ito's, which people with colour-blindness tell apart, darkened or lightened until they
+stand 3:1 against the card; vermilion is kept for what is broken. Nothing is said by colour alone: islands have
+letters, faults have dashes and words. Text stands at least 4.5:1 against what it is drawn on (a test computes it).
+
+The sheet is written out rule by rule, light and dark, without CSS variables: image viewers know none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Island(NamedTuple):
+    """Colours of one island: its lines and borders, the body of its GPUs, and the letter on its badge."""
+
+    line: str
+    face: str
+    letter: str
+
+
+class Theme(NamedTuple):
+    """All colours of one mode."""
+
+    card: str
+    edge: str  # of the card, and hairlines
+    text: str
+    muted: str
+    box: str  # NUMA node
+    box_edge: str
+    switch: str
+    switch_edge: str
+    nic: str
+    nic_edge: str
+    alone: Island  # a GPU with no NVLink neighbour
+    islands: tuple[Island, ...]
+    bad: str
+    bad_face: str
+    bad_text: str  # on ``bad``
+
+
+LIGHT = Theme(
+    card="#ffffff",
+    edge="#d0d7de",
+    text="#1f2328",
+    muted="#57606a",
+    box="#f6f8fa",
+    box_edge="#afb8c1",
+    switch="#ebeef1",
+    switch_edge="#8c959f",
+    nic="#ffffff",
+    nic_edge="#6e7781",
+    alone=Island("#6e7781", "#ffffff", "#ffffff"),
+    islands=(
+        Island("#0072b2", "#dcedf9", "#ffffff"),
+        Island("#b26a00", "#fdeed3", "#ffffff"),
+        Island("#00805e", "#d6f2e8", "#ffffff"),
+        Island("#a8457f", "#f9e4f0", "#ffffff"),
+        Island("#2b7fa3", "#dff3fb", "#ffffff"),
+        Island("#857a00", "#f8f5c9", "#ffffff"),
+    ),
+    bad="#c23b00",
+    bad_face="#ffe9df",
+    bad_text="#ffffff",
+)
+
+DARK = Theme(
+    card="#0d1117",
+    edge="#30363d",
+    text="#e6edf3",
+    muted="#9198a1",
+    box="#151b23",
+    box_edge="#4a525c",
+    switch="#1e252e",
+    switch_edge="#6b7580",
+    nic="#0d1117",
+    nic_edge="#8b949e",
+    alone=Island("#8b949e", "#0d1117", "#0d1117"),
+    islands=(
+        Island("#56b4e9", "#0f2f45", "#0d1117"),
+        Island("#e69f00", "#3d2b05", "#0d1117"),
+        Island("#2bc497", "#08352a", "#0d1117"),
+        Island("#e08fbd", "#40203a", "#0d1117"),
+        Island("#8fd3f5", "#1c3947", "#0d1117"),
+        Island("#e3d735", "#38340a", "#0d1117"),
+    ),
+    bad="#ff8a5c",
+    bad_face="#47200f",
+    bad_text="#0d1117",
+)
+
+FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif"
+
+_SHAPES = """
+.gputopo text{font-family:%s}
+.gputopo .b{font-weight:600}
+.gputopo .m{text-anchor:middle}
+.gputopo .card,.gputopo .box,.gputopo .switch,.gputopo .nic rect{stroke-width:1}
+.gputopo .card.partial{stroke-width:2;stroke-dasharray:9 6}
+.gputopo .face{stroke-width:1.5}
+.gputopo .wire{fill:none;stroke-linejoin:round}
+.gputopo .body{stroke-width:1.5}
+.gputopo .assumed .body,.gputopo .unknown .face{stroke-dasharray:5 4}
+.gputopo .degraded .face{stroke-width:2.5}
+.gputopo .degraded .wire{stroke-dasharray:7 4}
+.gputopo .down .wire{stroke-dasharray:2 5}
+.gputopo .lost .face{stroke-dasharray:6 4}
+""".strip()
+
+
+def style_sheet() -> str:
+    """The content of the picture's ``<style>``."""
+    return "\n".join((_SHAPES % FONT, *_rules(LIGHT), "@media (prefers-color-scheme:dark){", *_rules(DARK), "}"))
+
+
+def island_class(letter: int) -> str:
+    """The class of the island with that number; colours repeat after the last, letters do not."""
+    return f"i{letter % len(LIGHT.islands)}"
+
+
+def _rules(theme: Theme) -> list[str]:
+    return [
+        *_common(theme),
+        *(rule for place, island in enumerate(theme.islands) for rule in _island(f"i{place}", island, theme.card)),
+        *_island("alone", theme.alone, theme.card),
+        *_bad(theme),
+    ]
+
+
+def _common(theme: Theme) -> list[str]:
+    return [
+        f".gputopo text{{fill:{theme.text}}}",
+        f".gputopo text.s{{fill:{theme.muted}}}",
+        f".gputopo .card{{fill:{theme.card};stroke:{theme.edge}}}",
+        f".gputopo .card.partial{{stroke:{theme.muted}}}",
+        f".gputopo .hair{{stroke:{theme.edge}}}",
+        f".gputopo .box{{fill:{theme.box};stroke:{theme.box_edge}}}",
+        f".gputopo .switch{{fill:{theme.switch};stroke:{theme.switch_edge}}}",
+        f".gputopo .nic rect{{fill:{theme.nic};stroke:{theme.nic_edge}}}",
+        f".gputopo .badge rect{{fill:{theme.muted}}}",
+        f".gputopo .badge text{{fill:{theme.card}}}",
+        f".gputopo .hatch{{stroke:{theme.bad}}}",
+    ]
+
+
+def _island(name: str, island: Island, card: str) -> list[str]:
+    return [
+        f".gputopo .{name} .face,.gputopo .{name} .body{{fill:{island.face};stroke:{island.line}}}",
+        f".gputopo .{name} .chip{{fill:{island.line}}}",
+        f".gputopo .{name} .letter{{fill:{island.letter}}}",
+        f".gputopo .{name} .wire,.gputopo .{name} .slice{{stroke:{island.line}}}",
+        f".gputopo .{name} .pill{{fill:{card};stroke:{island.line}}}",
+        f".gputopo .{name} .slice{{fill:{card}}}",
+    ]
+
+
+def _bad(theme: Theme) -> list[str]:
+    return [
+        f".gputopo .degraded .face,.gputopo .degraded .wire,.gputopo .lost .face{{stroke:{theme.bad}}}",
+        f".gputopo .degraded .pill,.gputopo .bad rect{{fill:{theme.bad};stroke:{theme.bad}}}",
+        f".gputopo .degraded .sign,.gputopo .bad text{{fill:{theme.bad_text}}}",
+        f".gputopo .notice{{fill:{theme.bad_face};stroke:{theme.bad}}}",
+        f".gputopo .lost .face{{fill:{theme.bad_face}}}",
+    ]

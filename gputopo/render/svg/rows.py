@@ -1,0 +1,223 @@
+"""One row of NUMA boxes: where each box, switch, NIC and GPU stands in it.
+
+A row is laid out in depth, not height: depth 0 is its inner edge, where NVLinks leave it, and grows outwards. A row
+above its links has its inner edge below, a row under them has it above: the same plan serves both, mirrored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gputopo.render.svg.geometry import (
+    BOX_GAP,
+    BOX_HEAD,
+    BOX_PAD,
+    GPU_GAP,
+    GPU_W,
+    MIN_CONTENT,
+    NIC_GAP,
+    NIC_H,
+    NIC_W,
+    SWITCH_GAP,
+    SWITCH_HEAD,
+    SWITCH_PAD,
+    Rect,
+)
+from gputopo.render.svg.words import text_width
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputopo.model import Gpu, Nic
+    from gputopo.render.svg.grouping import NumaBox, Switch
+
+
+HEAD_TEXT = 12.0  # font sizes of a box's name and of its CPUs
+DETAIL_TEXT = 10.5
+_SPARE_W = 230.0  # least width of a NUMA box without GPUs
+
+
+class Framed(NamedTuple):
+    """A NUMA box: its frame, and the part of it that is for its name."""
+
+    frame: Rect
+    head: Rect
+    box: NumaBox
+
+
+class Row(NamedTuple):
+    """A row at its place: in depth (see above) as made, in the page after ``standing``."""
+
+    width: float
+    depth: float
+    gpus: tuple[tuple[Rect, Gpu], ...] = ()
+    nics: tuple[tuple[Rect, Nic], ...] = ()
+    switches: tuple[tuple[Rect, Switch], ...] = ()
+    boxes: tuple[Framed, ...] = ()
+    heads_below: bool = False  # captions are at the lower edge of switches
+
+    def standing(self, x: float, edge: float, *, upwards: bool) -> Row:
+        """The row in the page: its left edge at ``x``, its inner edge at y = ``edge``, growing up or down."""
+
+        def place(rect: Rect) -> Rect:
+            return Rect(rect.x + x, edge - rect.bottom if upwards else edge + rect.y, rect.w, rect.h)
+
+        return Row(
+            self.width,
+            self.depth,
+            tuple((place(rect), gpu) for rect, gpu in self.gpus),
+            tuple((place(rect), nic) for rect, nic in self.nics),
+            tuple((place(rect), switch) for rect, switch in self.switches),
+            tuple(Framed(place(frame), place(head), box) for frame, head, box in self.boxes),
+            heads_below=not upwards,
+        )
+
+
+def lay_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> Row:
+    """Plan a row. Without frames its boxes are not drawn (one frame around all rows is drawn instead)."""
+    pad = BOX_PAD if framed else 0.0
+    base = pad + (SWITCH_PAD if any(_boxed(switch) for box in boxes for switch in box.switches) else 0.0)
+    x = 0.0
+    parts: list[Row] = []
+    frames: list[Rect] = []
+    slack = _slack(boxes) if framed else [0.0] * len(boxes)
+    for box, more in zip(boxes, slack, strict=True):
+        parts.append(_lay_box(box, (x + pad + more / 2, base, gpu_height)))
+        frames.append(Rect(x, 0.0, parts[-1].width + 2 * pad + more, 0.0))
+        x = frames[-1].right + BOX_GAP
+    inner = max(part.depth for part in parts)
+    depth = inner + max(_head_height(box, rect.w, framed=framed) for box, rect in zip(boxes, frames, strict=True))
+    heads = [
+        _lay_head(box, Rect(rect.x, inner, rect.w, depth - inner), pad) for box, rect in zip(boxes, frames, strict=True)
+    ]
+    return Row(
+        x - BOX_GAP,
+        depth,
+        tuple(item for part in parts for item in part.gpus),
+        tuple(item for part in (*parts, *heads) for item in part.nics),
+        tuple(item for part in parts for item in part.switches),
+        tuple(
+            Framed(Rect(rect.x, 0.0, rect.w, depth), Rect(rect.x, depth - BOX_HEAD, head.width, BOX_HEAD), box)
+            for rect, head, box in zip(frames, heads, boxes, strict=True)
+            if framed
+        ),
+    )
+
+
+def lay_nics(nics: Sequence[Nic], at: tuple[float, float], width: float) -> tuple[tuple[Rect, Nic], ...]:
+    """NICs in lines that fill a width from a corner."""
+    per_line = _per_line(width)
+    step_x, step_y = NIC_W + NIC_GAP, NIC_H + NIC_GAP
+    return tuple(
+        (Rect(at[0] + i % per_line * step_x, at[1] + i // per_line * step_y, NIC_W, NIC_H), nic)
+        for i, nic in enumerate(nics)
+    )
+
+
+def _per_line(width: float) -> int:
+    return max(1, int((width + NIC_GAP + 0.01) // (NIC_W + NIC_GAP)))  # the hundredth forgives rounding
+
+
+def _nic_lines(count: int, width: float) -> int:
+    return -(-count // _per_line(width))
+
+
+def lay_spare(boxes: Sequence[NumaBox], within: Rect) -> Row:
+    """NUMA boxes without GPUs, in equal columns from the upper left corner of a place in the page.
+
+    Those with NICs come first, so that the others can be lines of their names only.
+    """
+    boxes = sorted(boxes, key=lambda box: not box.nics)
+    columns = min(max(1, len(boxes)), max(1, int((within.w + BOX_GAP) // (_SPARE_W + BOX_GAP))))
+    width = (within.w + BOX_GAP) / columns - BOX_GAP
+    y = within.y
+    framed: list[Framed] = []
+    nics: list[tuple[Rect, Nic]] = []
+    for start in range(0, len(boxes), columns):
+        line = boxes[start : start + columns]
+        height = max(_stacked(box, width) for box in line)
+        for place, box in enumerate(line):
+            frame = Rect(within.x + place * (width + BOX_GAP), y, width, height)
+            framed.append(Framed(frame, Rect(frame.x, y, width, BOX_HEAD), box))
+            nics += lay_nics(box.nics, (frame.x + BOX_PAD, y + BOX_HEAD), width - 2 * BOX_PAD)
+        y += height + SWITCH_GAP
+    return Row(within.w, max(0.0, y - SWITCH_GAP - within.y), nics=tuple(nics), boxes=tuple(framed))
+
+
+def _stacked(box: NumaBox, width: float) -> float:
+    """Height of a head with its NICs under it."""
+    return BOX_HEAD + (_nic_lines(len(box.nics), width - 2 * BOX_PAD) * (NIC_H + NIC_GAP) + NIC_GAP if box.nics else 0)
+
+
+def _beside(box: NumaBox, width: float) -> bool:
+    """Whether the NICs fit beside the box's name and CPUs."""
+    return bool(box.nics) and _words(box.label, box.detail.split(" · ")[0]) + len(box.nics) * (NIC_W + NIC_GAP) <= width
+
+
+def _words(label: str, detail: str) -> float:
+    return text_width(label, HEAD_TEXT, bold=True) + text_width(detail, DETAIL_TEXT) + 30
+
+
+def _head_height(box: NumaBox, width: float, *, framed: bool) -> float:
+    if not framed:
+        return _nic_lines(len(box.nics), width) * (NIC_H + NIC_GAP)
+    return NIC_H + 2 * NIC_GAP if _beside(box, width) else _stacked(box, width)
+
+
+def _lay_head(box: NumaBox, zone: Rect, pad: float) -> Row:
+    """The NICs behind no switch, in the outer part of a box; the width is what they leave for its name."""
+    if pad and _beside(box, zone.w):
+        taken = len(box.nics) * (NIC_W + NIC_GAP) - NIC_GAP
+        left = zone.right - pad - taken
+        return Row(left - zone.x, 0.0, nics=lay_nics(box.nics, (left, zone.bottom - NIC_H - NIC_GAP), taken))
+    return Row(zone.w, 0.0, nics=lay_nics(box.nics, (zone.x + pad, zone.y + NIC_GAP), zone.w - 2 * pad))
+
+
+def _slack(boxes: Sequence[NumaBox]) -> list[float]:
+    """How much wider than its GPUs each box is drawn for its name, as long as the row stays narrow."""
+    widths = [sum(_switch_width(each) + SWITCH_GAP for each in box.switches) + SWITCH_GAP for box in boxes]
+    words = [_words(box.label, box.detail) + len(box.nics) * (NIC_W + NIC_GAP) for box in boxes]
+    wanted = [max(0.0, need - width) for need, width in zip(words, widths, strict=True)]
+    room = max(0.0, MIN_CONTENT - sum(widths) - BOX_GAP * (len(boxes) - 1))
+    return [min(want, room / len(boxes)) for want in wanted]
+
+
+def _switch_width(switch: Switch) -> float:
+    return len(switch.gpus) * (GPU_W + GPU_GAP) - GPU_GAP + (2 * SWITCH_PAD if _boxed(switch) else 0.0)
+
+
+def _boxed(switch: Switch) -> bool:
+    return switch.distance is not None
+
+
+def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> Row:
+    """The switches of a NUMA box from (x, depth of the GPUs' inner edge, height of a GPU) on."""
+    left, base, gpu_height = at
+    x = left
+    parts = []
+    for switch in box.switches:
+        parts.append(_lay_switch(switch, (x, base, gpu_height)))
+        x += parts[-1].width + SWITCH_GAP
+    depth = max(part.depth for part in parts)
+    return Row(
+        x - SWITCH_GAP - left,
+        depth,
+        tuple(item for part in parts for item in part.gpus),
+        tuple(item for part in parts for item in part.nics),
+        tuple((frame._replace(h=depth - frame.y), switch) for part in parts for frame, switch in part.switches),
+    )
+
+
+def _lay_switch(switch: Switch, at: tuple[float, float, float]) -> Row:
+    """A switch with its NICs outside its GPUs; a GPU behind no switch gets no frame but stands in the same line."""
+    left, base, gpu_height = at
+    pad = SWITCH_PAD if _boxed(switch) else 0.0
+    gpus = tuple(
+        (Rect(left + pad + i * (GPU_W + GPU_GAP), base, GPU_W, gpu_height), gpu) for i, gpu in enumerate(switch.gpus)
+    )
+    inner = len(gpus) * (GPU_W + GPU_GAP) - GPU_GAP
+    nics = lay_nics(switch.nics, (left + pad, base + gpu_height + NIC_GAP), inner)
+    lines = _nic_lines(len(nics), inner) * (NIC_H + NIC_GAP)
+    depth = base + gpu_height + lines + (SWITCH_HEAD if _boxed(switch) else 0.0)
+    frame = Rect(left, base - SWITCH_PAD, inner + 2 * pad, depth - base + SWITCH_PAD)
+    return Row(_switch_width(switch), depth, gpus, nics, ((frame, switch),) if _boxed(switch) else ())

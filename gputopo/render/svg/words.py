@@ -1,0 +1,107 @@
+"""How long a text will be when it is drawn, and how to say a product or an amount in little room.
+
+Nobody knows the reader's font here, so widths are those of DejaVu Sans, the widest of the fonts that browsers fall
+back to: a text that fits by this estimate fits everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gputopo.model import Gpu
+
+ELLIPSIS = "…"
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+# Advance widths in DejaVu Sans in thousandths of the font size, rounded up to 40; what is not listed is _PLAIN.
+_ADVANCES = {
+    280: "'ijl",
+    320: " ,.IJ·",
+    360: "/:;\\f|",
+    400: "()-[]t",
+    440: "!r",
+    480: '"',
+    520: "*_`",
+    560: "?Lcsz",
+    600: "Fkvxy",
+    720: "ABCRVXZ",
+    760: "HNU",
+    800: "&DGOQ",
+    840: f"#+<=>^w~{TIMES}",
+    880: "M",
+    960: "%",
+    1000: "@Wm…",
+}
+_ADVANCE = {char: advance for advance, chars in _ADVANCES.items() for char in chars}
+_PLAIN = 680
+_BOLD = 1.16  # DejaVu Sans Bold is about this much wider
+_WIDE = 1000  # East Asian wide and emoji: a full em
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """An upper estimate of the drawn width, in the unit of ``size``."""
+    thousandths = sum(_ADVANCE.get(char, _PLAIN) if char.isascii() else _wide_advance(char) for char in text)
+    return thousandths * size / 1000 * (_BOLD if bold else 1)
+
+
+def fit(text: str, size: float, room: float, *, bold: bool = False) -> str:
+    """The text, or as much of it as fits into ``room`` with an ellipsis; "" where not even that fits."""
+    if text_width(text, size, bold=bold) <= room:
+        return text
+    words = text.split(" ")
+    cuts = [" ".join(words[:count]) for count in range(len(words) - 1, 0, -1)]
+    cuts += [words[0][:length] for length in range(len(words[0]) - 1, -1, -1)]
+    return next((cut + ELLIPSIS for cut in cuts if text_width(cut + ELLIPSIS, size, bold=bold) <= room), "")
+
+
+def printable(text: str) -> str:
+    """The text with what XML 1.0 cannot hold (most control characters, surrogates) shown as U+FFFD, spaces joined."""
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if _unprintable(char) else char for char in text)
+    return " ".join(shown.split())
+
+
+def short_product(product: str | None) -> str:
+    """What people call the card: no vendor, no memory size (the picture says it in its own place)."""
+    if product is None:
+        return "unknown GPU"
+    bare = _without_vendor(product)
+    return re.sub(r"[ -]?\d+ ?GB( HBM\w*)?", "", bare).strip(" -") or bare
+
+
+def counted_products(gpus: Iterable[Gpu]) -> str:
+    """``8 x H100 80GB HBM3``, one without a number; several products are joined by "+", in the order of the GPUs."""
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        name = _without_vendor(gpu.product) if gpu.product else "unknown GPU" if gpu.usable else "lost GPU"
+        counts[name] = counts.get(name, 0) + 1
+    return " + ".join(name if count == 1 else f"{count} {TIMES} {name}" for name, count in counts.items())
+
+
+def gibibytes(mib: int) -> str:
+    """A memory size in GiB, without decimals where it is large."""
+    return f"{mib / 1024:.0f} GiB" if mib >= 4096 else f"{mib / 1024:.1f} GiB"
+
+
+def number(value: float) -> str:
+    """A number as short as it is exact to a hundredth."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _without_vendor(product: str) -> str:
+    bare = printable(product)
+    for prefix in ("NVIDIA ", "Tesla ", "GeForce "):
+        bare = bare.removeprefix(prefix)
+    return bare or "unknown GPU"
+
+
+def _wide_advance(char: str) -> int:
+    return _ADVANCE.get(char) or (_WIDE if unicodedata.east_asian_width(char) in "WFA" else _PLAIN)
+
+
+def _unprintable(char: str) -> bool:
+    return (char < " " and char not in "\t\n\r") or "\ud800" <= char <= "\udfff" or char in "\ufffe\uffff"
