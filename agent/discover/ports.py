@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
-from agent.sources.bus_id import sysfs_bus_id
 
 from agent.snapshot import NvmlGpu, NvmlLink
+from agent.sources.bus_id import sysfs_bus_id
 
 # What NVML answers where there is no NVLink to ask about, rather than where it could not be asked.
 _NO_NVLINK = frozenset({"NOT_SUPPORTED", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND"})
