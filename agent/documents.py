@@ -17,13 +17,7 @@ import msgspec
 
 from agent.observe import Observation, observe
 from agent.snapshot import Output, Snapshot, SnapshotError
-from agent.snapshot_io import load_snapshot
-from agent.sources.nccl import parse_nccl
 from agent.sources.smi.errors import ParseError
-from agent.sources.smi.listing import parse_listing
-from agent.sources.smi.query import parse_query
-from agent.sources.smi.topo import parse_topo
-from gputopo.labels import AnnotationError, NoTopologyError, decode
 
 ACCEPTED = (
     "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
@@ -50,8 +44,11 @@ def read(text: str) -> Observation:
     """The observation in a document of any accepted kind. Raises ``DocumentError``."""
     try:
         return _reader(text)(text)
-    except (ParseError, SnapshotError, AnnotationError, NoTopologyError) as error:
+    except (ParseError, SnapshotError) as error:
         raise DocumentError(str(error)) from error
+
+
+# Each reader imports its own parser: a paste pays for the one that it needs.
 
 
 def _reader(text: str) -> Callable[[str], Observation]:
@@ -78,6 +75,8 @@ _MATRIX = re.compile(r"GPU\d+.*\bX\b")
 
 
 def _from_topo(text: str) -> Observation:
+    from agent.sources.smi.topo import parse_topo  # noqa: PLC0415
+
     try:
         parse_topo(text)
     except ParseError as error:
@@ -88,16 +87,22 @@ def _from_topo(text: str) -> Observation:
 
 
 def _from_listing(text: str) -> Observation:
+    from agent.sources.smi.listing import parse_listing  # noqa: PLC0415
+
     parse_listing(text)
     return observe(Snapshot(smi={"-L": Output(text)}))
 
 
 def _from_query(text: str) -> Observation:
+    from agent.sources.smi.query import parse_query  # noqa: PLC0415
+
     parse_query(text)
     return observe(Snapshot(smi={"-q -x": Output(text)}))
 
 
 def _from_nccl(text: str) -> Observation:
+    from agent.sources.nccl import parse_nccl  # noqa: PLC0415
+
     parse_nccl(text)
     return observe(Snapshot(nccl=text))
 
@@ -112,6 +117,8 @@ def _from_json(text: str) -> Observation:
     if document.get("kind") == "NodeTopology":
         raise DocumentError("this is what `gputopo show -o json` prints; give the input that it was made from instead")
     if "format" in document:
+        from agent.snapshot_io import load_snapshot  # noqa: PLC0415
+
         return observe(load_snapshot(text))
     raise DocumentError(f"a JSON object with the keys {sorted(document)[:8]} is none of: {ACCEPTED}")
 
@@ -154,4 +161,9 @@ def _from_node(document: dict[str, Any]) -> Observation:
     if len(nodes) != 1 or nodes[0].kind != "Node":
         names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
         raise DocumentError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
-    return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
+    from gputopo.labels import AnnotationError, NoTopologyError, decode  # noqa: PLC0415
+
+    try:
+        return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
+    except (AnnotationError, NoTopologyError) as error:
+        raise DocumentError(f"Node {nodes[0].metadata.name}: {error}") from error

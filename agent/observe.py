@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.discover import discover
-from agent.failures import Failure, from_nvml
 from agent.snapshot import Snapshot
-from agent.sources.pci import gpus_of
-from agent.sources.smi.failure import classify
 from gputopo.model import NodeTopology
+
+if TYPE_CHECKING:
+    from agent.failures import Failure
 
 
 class Observation(NamedTuple):
-    """A topology; ``failure`` says why it has no GPU, where a source told."""
+    """A topology and what it was made from; a Node of the cluster has its topology and no snapshot."""
 
     topology: NodeTopology
-    failure: Failure | None = None
-    cards: int | None = None  # NVIDIA GPUs on the PCI bus, whatever the driver says; None: the bus was not read
+    snapshot: Snapshot | None = None
 
     @property
     def advice(self) -> str:
-        """What is wrong and what to do about it, in a few sentences, where there is no GPU."""
-        failure = self.failure or Failure.NO_DEVICE
-        count = self.cards or "no"
-        bus = "" if self.cards is None else f"; NVIDIA GPUs on the PCI bus: {count}"
-        return f"no GPU can be read here: {failure.headline}{bus}.\n{failure.advice}"
+        """What is wrong and what to do about it, in a few sentences; for an observation without a GPU."""
+        from agent.failures import Failure  # noqa: PLC0415  only where there is no GPU
+
+        found = (None if self.snapshot is None else failure(self.snapshot)) or Failure.NO_DEVICE
+        cards = None if self.snapshot is None or self.snapshot.sysfs is None else _cards(self.snapshot)
+        bus = "" if cards is None else f"; NVIDIA GPUs on the PCI bus: {cards or 'none'}"
+        return f"no GPU can be read here: {found.headline}{bus}.\n{found.advice}"
 
 
 def observe(snapshot: Snapshot) -> Observation:
-    """The topology of a snapshot, live or recorded, and the failure in it."""
-    return Observation(
-        topology=discover(snapshot),
-        failure=_failure(snapshot),
-        cards=None if snapshot.sysfs is None else len(gpus_of(snapshot.sysfs)),
-    )
+    """The topology of a snapshot, live or recorded."""
+    return Observation(discover(snapshot), snapshot)
 
 
-def _failure(snapshot: Snapshot) -> Failure | None:
-    """What NVML says ended it, which is exact, before what nvidia-smi says in prose."""
+def failure(snapshot: Snapshot) -> Failure | None:
+    """Why no GPU could be read: what NVML says, which is exact, before what nvidia-smi says in prose."""
+    from agent.failures import from_nvml  # noqa: PLC0415  only where there is no GPU
+    from agent.sources.smi.failure import classify  # noqa: PLC0415
+
     if snapshot.nvml is not None and snapshot.nvml.error is not None:
         return from_nvml(snapshot.nvml.error)
     outputs = (snapshot.smi or {}).values()
     told = (classify(f"{output.stdout}\n{output.stderr}", output.exit_code) for output in outputs)
-    return next((failure for failure in told if failure is not None), None)
+    return next((each for each in told if each is not None), None)
+
+
+def _cards(snapshot: Snapshot) -> int:
+    """NVIDIA GPUs on the PCI bus, whatever the driver says."""
+    from agent.sources.pci import gpus_of  # noqa: PLC0415  only where there is no GPU
+
+    return 0 if snapshot.sysfs is None else len(gpus_of(snapshot.sysfs))

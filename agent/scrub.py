@@ -8,10 +8,10 @@ what relates by UUID still does.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.snapshot import Output, Snapshot
 
@@ -37,7 +37,7 @@ def scrub(snapshot: Snapshot, *, uuids: bool = False) -> Snapshot:
     done = {*snapshot.scrubbed, "hostname", "processes", "serial", *(["uuid"] if uuids else [])}
     cleaned = _map_texts(snapshot, _cleaner(snapshot))
     document = msgspec.to_builtins(cleaned)
-    document["host"] = document["host"] and {**document["host"], "name": None}
+    document.get("host", {}).pop("name", None)
     document["scrubbed"] = sorted(done)
     return msgspec.convert(_map_strings(document, _pseudonyms()) if uuids else document, Snapshot)
 

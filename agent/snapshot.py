@@ -1,18 +1,18 @@
 """What the sources said, verbatim: the recording format, the fixture format and the bug-report attachment.
 
 A snapshot holds no conclusions. ``gputopo record`` writes one, ``--from`` replays one, and both go through the same
-``discover``. The classes are plain dataclasses because three readers share them: msgspec decodes them in a
-microsecond's order (start-up of the command line), pydantic validates what others send us and names every fault at
-once, and mypy checks our own use. Absent means "this source was not asked or has no such thing"; a call that failed
-is in ``errors`` under the name of the call.
+``discover``. One definition has two readers: msgspec decodes in microseconds (start-up of the command line), pydantic
+validates what others send us and names every fault at once. Absent means "this source was not asked or has no such
+thing"; a call that failed is in ``errors`` under the name of the call.
 
     SnapshotError(ValueError)   the document is not a snapshot; the message says where and what was expected
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any
+
+import msgspec
 
 FORMAT = "gputopo.io/snapshot/v1"
 
@@ -32,8 +32,22 @@ class _Lines:
 Text = Annotated[str, _Lines()]  # the JSON form may be a list of its lines, so that a diff shows the line that changed
 
 
-@dataclass(frozen=True)
-class NvmlLink:
+class _Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a snapshot."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, handler: Any) -> Any:
+        """How pydantic validates a part: as an object with the fields of the Struct."""
+        from pydantic_core import core_schema  # noqa: PLC0415  only pydantic calls this
+
+        fields = {
+            field.name: core_schema.typed_dict_field(handler.generate_schema(field.type), required=field.required)
+            for field in msgspec.structs.fields(cls)
+        }
+        return core_schema.typed_dict_schema(fields)
+
+
+class NvmlLink(_Said, frozen=True):
     """One NVLink port of a GPU, as NVML tells it."""
 
     link: int  # 0 .. NVML_NVLINK_MAX_LINKS - 1
@@ -42,11 +56,10 @@ class NvmlLink:
     remote_type: str | None = None  # nvmlDeviceGetNvLinkRemoteDeviceType: "gpu" "ibmnpu" "switch" "unknown"
     remote_bus_id: str | None = None  # nvmlDeviceGetNvLinkRemotePciInfo_v2, as given (may be all F, empty, or odd)
     speed_mbps: int | None = None  # field NVLINK_GET_SPEED (164), else NVLINK_SPEED_MBPS_COMMON (90): MB/s, one way
-    errors: dict[str, str] = field(default_factory=dict)  # NVML call -> error name
+    errors: dict[str, str] = {}  # NVML call -> error name
 
 
-@dataclass(frozen=True)
-class NvmlMigDevice:
+class NvmlMigDevice(_Said, frozen=True):
     """A MIG device of a GPU."""
 
     slot: int
@@ -55,11 +68,10 @@ class NvmlMigDevice:
     memory_bytes: int | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = {}
 
 
-@dataclass(frozen=True)
-class NvmlFabric:
+class NvmlFabric(_Said, frozen=True):
     """``nvmlDeviceGetGpuFabricInfoV``."""
 
     state: int  # NVML_GPU_FABRIC_STATE_*
@@ -70,8 +82,7 @@ class NvmlFabric:
     health_summary: int | None = None
 
 
-@dataclass(frozen=True)
-class NvmlGpu:
+class NvmlGpu(_Said, frozen=True):
     """One GPU, as NVML tells it. ``errors`` of a lost GPU holds the failing ``nvmlDeviceGetHandleByIndex_v2``."""
 
     index: int
@@ -95,22 +106,20 @@ class NvmlGpu:
     fabric: NvmlFabric | None = None
     nvlink_count: int | None = None  # field NVML_FI_DEV_NVLINK_LINK_COUNT (91): ports of the product, up or down
     nvlinks: tuple[NvmlLink, ...] = ()  # every port that answered
-    errors: dict[str, str] = field(default_factory=dict)  # NVML call -> error name
+    errors: dict[str, str] = {}  # NVML call -> error name
 
 
-@dataclass(frozen=True)
-class NvmlPair:
+class NvmlPair(_Said, frozen=True):
     """What NVML says of two GPUs, by index, ``a < b``."""
 
     a: int
     b: int
     ancestor: int | None = None  # nvmlDeviceGetTopologyCommonAncestor: NVML_TOPOLOGY_*
     p2p_nvlink: int | None = None  # nvmlDeviceGetP2PStatus(.., NVLINK): NVML_P2P_STATUS_*
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = {}
 
 
-@dataclass(frozen=True)
-class Nvml:
+class Nvml(_Said, frozen=True):
     """The NVML source. ``error`` names the call that ended it, and then the rest is empty."""
 
     error: str | None = None  # "nvmlInit_v2: LIBRARY_NOT_FOUND"
@@ -120,11 +129,10 @@ class Nvml:
     device_count: int | None = None
     gpus: tuple[NvmlGpu, ...] = ()
     pairs: tuple[NvmlPair, ...] = ()
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = {}
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(_Said, frozen=True):
     """What a command printed."""
 
     stdout: Text
@@ -132,16 +140,14 @@ class Output:
     stderr: Text = ""
 
 
-@dataclass(frozen=True)
-class Sysfs:
+class Sysfs(_Said, frozen=True):
     """Parts of /sys as text: keys are paths below /sys."""
 
-    files: dict[str, Text] = field(default_factory=dict)  # "bus/pci/devices/0000:07:00.0/numa_node" -> "0\n"
-    links: dict[str, str] = field(default_factory=dict)  # symlink -> its target, resolved, below /sys
+    files: dict[str, Text] = {}  # "bus/pci/devices/0000:07:00.0/numa_node" -> "0\n"
+    links: dict[str, str] = {}  # symlink -> its target, resolved, below /sys
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(_Said, frozen=True):
     """The machine around the GPUs."""
 
     name: str | None = None  # host name; None once scrubbed
@@ -153,8 +159,7 @@ class Host:
     visible_devices: str | None = None  # NVIDIA_VISIBLE_DEVICES of the recording process
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(_Said, frozen=True):
     """One machine at one moment. A source that was not asked is None."""
 
     format: str = FORMAT
@@ -164,5 +169,5 @@ class Snapshot:
     nvml: Nvml | None = None
     smi: dict[str, Output] | None = None  # arguments of nvidia-smi -> output: "topo -m"
     sysfs: Sysfs | None = None
-    errors: dict[str, str] = field(default_factory=dict)  # source that ended in a surprise -> what happened
+    errors: dict[str, str] = {}  # source that ended in a surprise -> what happened
     nccl: Text | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)

@@ -51,8 +51,7 @@ def dump_snapshot(snapshot: Snapshot) -> str:
     faults = _explain(msgspec.to_builtins(snapshot))
     if faults:
         raise SnapshotError(faults)
-    document = _adapter().dump_python(snapshot, mode="json", exclude_defaults=True)
-    document["format"] = snapshot.format
+    document = msgspec.to_builtins(snapshot) | {"format": snapshot.format}
     for holder, key in _texts(document):
         holder[key] = _split(holder[key])
     packed = msgspec.json.encode(document, order="sorted")

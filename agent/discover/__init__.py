@@ -16,7 +16,6 @@ from agent.discover.nvlink import graph
 from agent.discover.sightings import Sighting, hidden, sightings
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import Snapshot
-from agent.sources import pci
 from gputopo.model import NodeTopology, ProblemKind
 
 __all__ = ["discover"]
@@ -42,7 +41,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
         pcie=pcie_matrix(heard, seen, witnesses),
         nics=nics(heard, seen),
         numa_nodes=nodes,
-        machine=None if snapshot.sysfs is None else pci.machine_of(snapshot.sysfs),
+        machine=heard.bus.machine,
         driver_version=_driver(heard),
         cuda_version=_cuda(heard),
         boot_id=None if host is None else host.boot_id,

@@ -11,7 +11,7 @@ from agent.discover.products import family
 from agent.discover.sightings import Sighting
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import NvmlGpu, NvmlMigDevice
-from agent.sources.smi.topo import single_numa_node
+from agent.sources.kernel_list import numbers, single_number
 from gputopo.model import Gpu, Health, MigDevice, NumaNode, Pcie, ProblemKind
 
 _MIG_ENABLED = 1
@@ -82,7 +82,7 @@ def _with_cpus(node: int | None, cpu_nodes: frozenset[int] | None) -> int | None
 def _only_cpu_node(affinity: str | None, cpu_nodes: frozenset[int] | None) -> int | None:
     """The one NUMA node with CPUs that an affinity text names ("0,5-11" where 5 to 11 are GPUs' memory); else None."""
     if cpu_nodes is None:
-        return single_numa_node(affinity)
+        return single_number(affinity)
     named = numbers(affinity) & cpu_nodes
     return next(iter(named)) if len(named) == 1 else None
 
@@ -99,7 +99,7 @@ def _numa_affinity(seen: Sighting) -> str | None:
 def _memory_numa_node(seen: Sighting, nvml: NvmlGpu) -> int | None:
     if nvml.numa_node_id is not None:
         return nvml.numa_node_id
-    return single_numa_node(seen.topo.gpu_numa_id) if seen.topo else None
+    return single_number(seen.topo.gpu_numa_id) if seen.topo else None
 
 
 def _cpu_affinity(seen: Sighting, witnesses: Witnesses) -> str | None:
@@ -138,17 +138,3 @@ def _mig_device(device: NvmlMigDevice) -> MigDevice:
 def cpu_nodes(nodes: tuple[NumaNode, ...]) -> frozenset[int] | None:
     """The NUMA nodes that have CPUs; None where no node is known."""
     return frozenset(node.id for node in nodes if node.cpus) if nodes else None
-
-
-def numbers(text: str | None) -> frozenset[int]:
-    """The numbers of a kernel list: "0-2,8" is {0, 1, 2, 8}. What is not such a list, or absurdly long, is empty."""
-    found: set[int] = set()
-    for part in (text or "").split(","):
-        low, _, high = part.partition("-")
-        if not low.isdecimal() or not (high or low).isdecimal() or len(high or low) > _MAX_DIGITS:
-            return frozenset()
-        found.update(range(int(low), int(high or low) + 1))
-    return frozenset(found)
-
-
-_MAX_DIGITS = 5  # CPU and node ids of Linux are below 8192 (CONFIG_NR_CPUS) and 1024

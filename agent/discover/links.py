@@ -6,6 +6,7 @@ A GPU whose NVLinks NVML could not read is taken from ``topo -m``, and its sibli
 from __future__ import annotations
 
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,10 +17,10 @@ from agent.discover.ports import GpuPorts, lane_gbps, nvml_ports
 from agent.discover.products import lane_gbps as product_gbps
 from agent.discover.sightings import Sighting
 from agent.discover.witnesses import Witnesses
-from agent.sources import pci
-from agent.sources.nccl import NcclGpu, NvlinkEnd
-from agent.sources.smi.p2p import P2pStatus
 from gputopo.model import Gpu, ProblemKind
+
+if TYPE_CHECKING:
+    from agent.sources.nccl import NcclGpu
 
 _P2P_OK, _P2P_UNKNOWN = 0, 6  # NVML_P2P_STATUS_*
 
@@ -41,11 +42,8 @@ def ports_and_peers(
 
 
 def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
-    switches = (
-        frozenset(s.bus_id for s in pci.switches_of(heard.snapshot.sysfs)) if heard.snapshot.sysfs else frozenset()
-    )
     gpus = heard.nvml.gpus if heard.nvml else ()
-    told = {gpu.index: nvml_ports(gpu, by_bus_id, switches) for gpu in gpus}
+    told = {gpu.index: nvml_ports(gpu, by_bus_id, heard.bus.switches) for gpu in gpus}
     return {index: ports for index, ports in told.items() if ports is not None}
 
 
@@ -62,6 +60,8 @@ def _smi(heard: Heard, indices: tuple[int, ...]) -> tuple[dict[int, GpuPorts], P
 
 def _nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:
     """NCCL takes a far end that it cannot see for an NVSwitch, as we do."""
+    from agent.sources.nccl import NvlinkEnd  # noqa: PLC0415  loaded already where there is such a file
+
     direct: dict[int, int] = {}
     switch = hidden = elsewhere = 0
     for link in gpu.nvlinks or ():
@@ -81,7 +81,7 @@ def _with_rate(ports: GpuPorts, gpu: Gpu, heard: Heard) -> GpuPorts:
     if ports.gbps is not None or not ports.active:
         return ports
     printed = {
-        link.mbps for each in heard.link_status if each.gpu.index == gpu.index for link in each.links if link.mbps
+        link.mbps for each in heard.link_status or () if each.gpu.index == gpu.index for link in each.links if link.mbps
     }
     rate = lane_gbps(printed.pop()) if len(printed) == 1 else product_gbps(gpu.product)
     return msgspec.structs.replace(ports, gbps=rate)
@@ -92,6 +92,8 @@ def _p2p(heard: Heard) -> PeerAccess:
     told = {(p.a, p.b): p.p2p_nvlink == _P2P_OK for p in pairs if p.p2p_nvlink not in (None, _P2P_UNKNOWN)}
     if told or heard.p2p is None:
         return told
+    from agent.sources.smi.p2p import P2pStatus  # noqa: PLC0415  loaded already where there is such a matrix
+
     cells = {(a, b): heard.p2p.status[i][j] for (i, a), (j, b) in combinations(enumerate(heard.p2p.gpus), 2) if a < b}
     return {pair: cell is P2pStatus.OK for pair, cell in cells.items() if cell not in (None, P2pStatus.UNKNOWN)}
 

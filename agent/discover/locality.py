@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from agent.discover.heard import Heard
 from agent.discover.sightings import Sighting
 from agent.discover.witnesses import Witnesses
-from agent.sources import nccl, pci
-from agent.sources.nccl import NcclTopology
-from agent.sources.smi.topo import TopoMatrix
 from gputopo.model import Nic, NumaNode, PcieDistance
+
+if TYPE_CHECKING:
+    from agent.sources.nccl import NcclTopology, Place
+    from agent.sources.pci import PciDevice
+    from agent.sources.smi.topo import TopoMatrix
 
 # nvmlGpuTopologyLevel_t (nvml.h). INTERNAL is two GPUs on one board.
 _ANCESTORS = {
@@ -56,14 +59,26 @@ def _cell(topo: TopoMatrix | None, a: int, b: int) -> PcieDistance | None:
 
 def _by_tree(a: Sighting, b: Sighting) -> PcieDistance | None:
     if a.pci is not None and b.pci is not None:
-        return pci.distance(a.pci, b.pci)
-    return nccl.distance(a.nccl.place, b.nccl.place) if a.nccl is not None and b.nccl is not None else None
+        return _kernel_distance(a.pci, b.pci)
+    return _nccl_distance(a.nccl.place, b.nccl.place) if a.nccl is not None and b.nccl is not None else None
+
+
+def _kernel_distance(a: PciDevice, b: PciDevice) -> PcieDistance | None:
+    from agent.sources.pci import distance  # noqa: PLC0415  loaded already where there is a /sys
+
+    return distance(a, b)
+
+
+def _nccl_distance(a: Place, b: Place) -> PcieDistance | None:
+    from agent.sources.nccl import distance  # noqa: PLC0415  loaded already where there is such a file
+
+    return distance(a, b)
 
 
 def numa_nodes(heard: Heard) -> tuple[NumaNode, ...]:
     """The machine's NUMA nodes, from the kernel or from NCCL's list of CPUs."""
-    if heard.snapshot.sysfs is not None:
-        return pci.numa_nodes_of(heard.snapshot.sysfs)
+    if heard.bus.numa_nodes:
+        return heard.bus.numa_nodes
     cpus = {cpu.numa_node: cpu.cpus for cpu in heard.nccl.cpus if cpu.numa_node is not None} if heard.nccl else {}
     return tuple(NumaNode(node, cpus[node]) for node in sorted(cpus))
 
@@ -72,8 +87,8 @@ def nics(heard: Heard, seen: tuple[Sighting, ...]) -> tuple[Nic, ...]:
     """RDMA devices with their distance to each GPU: the kernel's, then those that only another source shows."""
     topo = _topo_nics(heard.topo, seen)
     found = {}
-    for device in pci.rdma_devices_of(heard.snapshot.sysfs) if heard.snapshot.sysfs else ():
-        tree = tuple(None if device.pci is None or g.pci is None else pci.distance(device.pci, g.pci) for g in seen)
+    for device in heard.bus.rdma:
+        tree = tuple(None if device.pci is None or g.pci is None else _kernel_distance(device.pci, g.pci) for g in seen)
         printed = topo[device.name].distances if device.name in topo else tree
         found[device.name] = Nic(
             name=device.name,
@@ -107,7 +122,7 @@ def _nccl_nics(told: NcclTopology | None, seen: tuple[Sighting, ...]) -> dict[st
             bus_id=nic.bus_id,
             numa_node=nic.place.numa_node,
             rate_gbps=None if nic.speed_mbps is None else nic.speed_mbps // 1000,
-            distances=tuple(nccl.distance(nic.place, g.nccl.place) if g.nccl else None for g in seen),
+            distances=tuple(_nccl_distance(nic.place, g.nccl.place) if g.nccl else None for g in seen),
         )
         for name, nic in named
         if name is not None

@@ -8,17 +8,20 @@ be given, so the bus adds facts and never GPUs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from agent.discover.heard import Heard
 from agent.snapshot import NvmlGpu
 from agent.sources.bus_id import sysfs_bus_id
-from agent.sources.nccl import NcclGpu
-from agent.sources.pci import PciDevice
-from agent.sources.smi.listing import ListedGpu
-from agent.sources.smi.query import QueriedGpu
-from agent.sources.smi.topo import TopoGpu
+
+if TYPE_CHECKING:
+    from agent.sources.nccl import NcclGpu
+    from agent.sources.pci import PciDevice
+    from agent.sources.smi.listing import ListedGpu
+    from agent.sources.smi.query import QueriedGpu
+    from agent.sources.smi.topo import TopoGpu
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -61,7 +64,7 @@ def sightings(heard: Heard) -> tuple[Sighting, ...]:
     nccl = _told_nccl(heard, nvml)
     indices: Iterable[int] = nvml or topo or query or listed or nccl
     seen = [Sighting(i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i)) for i in sorted(indices)]
-    return _on_the_bus(seen, heard.pci_gpus)
+    return _on_the_bus(seen, heard.bus.gpus)
 
 
 def _queried(heard: Heard, nvml: Mapping[int, NvmlGpu]) -> dict[int, QueriedGpu]:
@@ -97,5 +100,5 @@ def hidden(heard: Heard, seen: tuple[Sighting, ...]) -> tuple[str, ...]:
     """Bus ids of cards that are on the bus but not among the GPUs here: the machine is seen in part."""
     known = {each.bus_id for each in seen}
     unplaced = sum(bus_id is None for bus_id in (each.bus_id for each in seen))
-    left = tuple(gpu.bus_id for gpu in heard.pci_gpus if gpu.bus_id not in known)
+    left = tuple(gpu.bus_id for gpu in heard.bus.gpus if gpu.bus_id not in known)
     return left if len(left) > unplaced else ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.observe import observe
+from agent.observe import failure, observe
 from agent.probe import Machine, probe
 from agent.scrub import scrub
 from agent.snapshot import Host, Nvml, Output, Snapshot, Sysfs
@@ -106,4 +106,5 @@ def test_the_live_machine_goes_through_the_same_discovery(tmp_path: Path) -> Non
     seen = observe(probe(machine(tmp_path, nvml=plug(FakeDriver(FakeGpu(name=b"NVIDIA L4"))))))
 
     assert [gpu.product for gpu in seen.topology.gpus] == ["NVIDIA L4"]
-    assert seen.failure is None
+    assert seen.snapshot is not None
+    assert failure(seen.snapshot) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.machines import folder
-from agent.observe import Observation, observe
+from agent.observe import Observation, failure, observe
 from agent.snapshot_io import load_snapshot
 from gputopo.labels import decode, encode
 from gputopo.render import renderer
@@ -52,7 +52,8 @@ def test_the_machine_is_what_a_person_says_it_is(case: Path) -> None:
         "partial": topology.partial,
     } == {"partial": False} | {name: value for name, value in expected.items() if name != "error"}
     if "error" in expected:
-        assert observation.failure is not None
+        assert observation.snapshot is not None
+        assert failure(observation.snapshot) is not None
 
 
 def test_discovery_is_deterministic(case: Path) -> None:
