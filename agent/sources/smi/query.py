@@ -230,7 +230,6 @@ _NO_VALUE = frozenset(
 )
 _ERRORS = frozenset(  # nvmlErrorString, where a value belongs
     {
-        "ERR!",
         "Function Not Found",
         "GPU is lost",
         "GPU requires reset",

@@ -67,8 +67,8 @@ XML = Words(
     mig_compute_instance=("compute_instance_id",),
     fabric_state=("fabric/state",),
     fabric_status=("fabric/status",),
-    fabric_cluster=("fabric/clusterUuid", "fabric/cluster_uuid"),
-    fabric_clique=("fabric/cliqueId", "fabric/clique_id"),
+    fabric_cluster=("fabric/clusterUuid",),
+    fabric_clique=("fabric/cliqueId",),
     fabric_health="fabric/health",
     virtualization=("gpu_virtualization_mode/virtualization_mode",),
 )
@@ -96,8 +96,8 @@ TEXT = Words(
     mig_compute_instance=("Compute Instance ID",),
     fabric_state=("Fabric/State",),
     fabric_status=("Fabric/Status",),
-    fabric_cluster=("Fabric/ClusterUUID", "Fabric/Cluster UUID"),
-    fabric_clique=("Fabric/CliqueId", "Fabric/Clique ID"),
+    fabric_cluster=("Fabric/ClusterUUID",),
+    fabric_clique=("Fabric/CliqueId",),
     fabric_health="Fabric/Health",
     virtualization=("GPU Virtualization Mode/Virtualization Mode",),
 )

@@ -77,6 +77,12 @@ def test_without_nvml_a_gpu_has_only_its_bus_id() -> None:
     assert parse_lstopo(text).gpus == (LstopoGpu(index=None, bus_id="0000:05:00.0"),)
 
 
+def test_gpus_without_an_index_come_last() -> None:
+    text = machine('<object type="PCIDev" pci_busid="0000:00:05.0" pci_type="0300 [10de:0000]"/>' + gpu(1))
+
+    assert [gpu.index for gpu in parse_lstopo(text).gpus] == [8, None]
+
+
 def test_the_machine_may_be_named_by_its_platform() -> None:
     text = machine().replace("DMIProductName", "PlatformModel")
 

@@ -113,6 +113,21 @@ def test_a_hand_written_file_may_stop_at_the_pci_devices() -> None:
     )
 
 
+def test_gpus_without_a_number_come_last_and_a_speed_of_zero_is_unknown() -> None:
+    text = """\
+<system version="1"><cpu numaid="0">
+  <pci busid="0000:01:00.0" class="0x030200"/>
+  <pci busid="0000:02:00.0"><gpu dev="7"/></pci>
+  <pci busid="0000:03:00.0"><gpu dev="0"/></pci>
+  <pci busid="0000:04:00.0"><nic><net name="a" speed="0"/><net name="b"/></nic></pci>
+</cpu></system>"""
+
+    topology = parse_nccl(text)
+
+    assert [(gpu.dev, gpu.bus_id[5:7]) for gpu in topology.gpus] == [(0, "03"), (7, "02"), (None, "01")]
+    assert [(nic.name, nic.speed_mbps) for nic in topology.nics] == [("a", None), ("b", None)]
+
+
 def test_a_virtual_machine_knows_no_numa_node_and_no_affinity() -> None:
     text = """\
 <system version="1"><cpu numaid="-1"><pci busid="0000:05:00.0" class="0x030200"><gpu/></pci></cpu></system>"""

@@ -41,6 +41,20 @@ LISTED = "GPU 0: NVIDIA L4 (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
             id="old",
         ),
         pytest.param("Failed to initialize NVML: Unknown Error", Failure.UNKNOWN, id="unknown"),
+        pytest.param("Failed to initialize NVML: GPU is lost.", Failure.GPU_LOST, id="lost, in NVML's words"),
+        pytest.param(
+            "Failed to initialize NVML: RM has detected an NVML/RM version mismatch.",
+            Failure.VERSION_MISMATCH,
+            id="mismatch, in NVML's words",
+        ),
+        pytest.param(
+            "Failed to initialize NVML: The operating system has blocked the request.", Failure.BLOCKED, id="blocked"
+        ),
+        pytest.param(
+            "Failed to initialize NVML: NVML Shared Library Not Found",
+            Failure.NO_LIBRARY,
+            id="no library, NVML's words",
+        ),
         pytest.param("Failed to initialize NVML: Something new", Failure.UNKNOWN, id="words that nobody knows yet"),
         pytest.param(
             "Failed to initialize NVML: GPU access blocked by the operating system", Failure.BLOCKED, id="WSL"

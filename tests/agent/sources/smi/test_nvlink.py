@@ -47,9 +47,9 @@ def test_a_link_is_up_at_a_rate_or_down_or_unknown(said: str, expected: LinkStat
 
 
 def test_active_counts_the_links_known_to_be_up() -> None:
-    (gpu,) = parse_nvlink_status(status("25 GB/s", "<inactive>", "25 GB/s", "Unknown Error"))
+    (gpu,) = parse_nvlink_status(status("25 GB/s", "<inactive>", "25 GB/s", "25 GB/s", "Unknown Error"))
 
-    assert gpu.active == 2
+    assert gpu.active == 3
 
 
 def test_a_gpu_whose_links_are_all_inactive_says_so_without_listing_them() -> None:

@@ -32,11 +32,22 @@ def test_a_matrix_is_found_in_every_dress(text: str) -> None:
     assert parse_p2p(text) == PAIR
 
 
-@pytest.mark.parametrize("status", list(P2pStatus), ids=lambda status: status.name)
-def test_every_word_of_the_legend_is_known(status: P2pStatus) -> None:
-    assert parse_p2p(f" GPU2 GPU5\n GPU2 X {status.value}\n GPU5 OK X") == P2pMatrix(
-        (2, 5), ((None, status), (P2pStatus.OK, None))
-    )
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("OK", P2pStatus.OK),
+        ("CNS", P2pStatus.CHIPSET_NOT_SUPPORTED),
+        ("GNS", P2pStatus.GPU_NOT_SUPPORTED),
+        ("TNS", P2pStatus.TOPOLOGY_NOT_SUPPORTED),
+        ("DR", P2pStatus.DISABLED_BY_REGKEY),
+        ("NS", P2pStatus.NOT_SUPPORTED),
+        ("U", P2pStatus.UNKNOWN),
+    ],
+)
+def test_every_word_of_the_legend_is_known(word: str, status: P2pStatus) -> None:
+    matrix = parse_p2p(f" GPU2 GPU5\n GPU2 X {word}\n GPU5 OK X")
+
+    assert matrix == P2pMatrix((2, 5), ((None, status), (P2pStatus.OK, None)))
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,94 @@ def test_a_value_is_a_fact_or_unknown_with_its_words(inside: str, expected: Quer
     assert gpu(inside) == expected
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Function Not Found",
+        "GPU is lost",
+        "GPU requires reset",
+        "GPU requires restart",
+        "Insufficient Permissions",
+        "Not Found",
+        "Timeout",
+        "Unknown Error",
+        "[Unknown Error]",
+    ],
+)
+def test_an_error_is_never_taken_for_a_name(said: str) -> None:
+    assert gpu(f"<product_name>{said}</product_name>") == bare(unreadable=(("product", said),))
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "N/A", "[N/A]", "Not Supported", "[Not Supported]", "Requested functionality has been deprecated"],
+)
+def test_no_value_is_unknown_without_a_word(said: str) -> None:
+    assert gpu(f"<product_name>{said}</product_name>") == bare()
+
+
+@pytest.mark.parametrize(
+    ("element", "said", "expected"),
+    [
+        ("bandwidth", "Degraded", ("bandwidth",)),
+        ("bandwidth", "Full", ()),
+        ("route_recovery_in_progress", "True", ("route recovery in progress",)),
+        ("route_unhealthy", "True", ("route unhealthy",)),
+        ("access_timeout_recovery", "True", ("access timeout recovery",)),
+        ("access_timeout_recovery", "False", ()),
+        ("incorrect_configuration", "Insufficient Nvlinks", ("incorrect configuration",)),
+        ("incorrect_configuration", "None", ()),
+        ("incorrect_configuration", "N/A", ()),
+        ("incorrect_configuration", "GPU is lost", ()),
+        ("summary", "Unhealthy", ()),
+        ("partition_assigned", "False", ()),
+    ],
+)
+def test_the_health_of_a_fabric_names_its_faults(element: str, said: str, expected: tuple[str, ...]) -> None:
+    found = gpu(fabric(state="Completed", status="Success", health=f"<{element}>{said}</{element}>")).fabric
+
+    assert found == GpuFabric(FabricState.COMPLETED, unhealthy=expected)
+
+
+def test_every_fact_has_a_name_when_it_cannot_be_read() -> None:
+    text = AS_XML
+    for value in (
+        "81559 MiB",
+        "5",
+        "1",
+        "6",
+        "16x",
+        "8x",
+        "Hopper",
+        H100.product,
+        UUID,
+        "0",
+        "Pass-Through",
+        "Completed",
+    ):
+        text = text.replace(f">{value}<", ">GPU is lost<")
+
+    query = parse_query(text)
+
+    assert dict(query.gpus[0].unreadable) == dict.fromkeys(
+        (
+            "uuid",
+            "minor",
+            "product",
+            "architecture",
+            "memory",
+            "PCIe generation",
+            "PCIe width",
+            "maximal PCIe generation",
+            "maximal PCIe width",
+            "the GPU's PCIe generation",
+            "fabric state",
+            "virtualization",
+        ),
+        "GPU is lost",
+    )
+
+
 def test_gpus_have_no_index_where_only_some_are_described() -> None:
     text = '<nvidia_smi_log><attached_gpus>8</attached_gpus><gpu id="00000000:01:00.0"/></nvidia_smi_log>'
 
