@@ -150,14 +150,23 @@ def _body_spans(
     ends: dict[int, End], uplinks: Iterable[Uplink], spines: Mapping[int, float]
 ) -> dict[int, tuple[float, float]]:
     """Left and right edge of each fabric: over all its GPUs, wide enough for its name, out to its spine if any."""
+    row = [end.x for end in ends.values()]
     places: dict[int, list[float]] = {}
     for up in uplinks:
         places.setdefault(up.fabric, []).append(ends[up.gpu].x)
     spans = {}
     for fabric, xs in sorted(places.items()):
-        middle, half = (min(xs) + max(xs)) / 2, max((max(xs) - min(xs) + GPU_W) / 2, MIN_BODY / 2)
-        spans[fabric] = (middle - half, spines.get(fabric, middle + half))
+        left, width = min(xs) - GPU_W / 2, max(xs) - min(xs) + GPU_W
+        if width < MIN_BODY:
+            left, width = _within(row, left + width / 2 - MIN_BODY / 2), MIN_BODY
+        spans[fabric] = (left, spines.get(fabric, left + width))
     return spans
+
+
+def _within(row: list[float], left: float) -> float:
+    """The left edge of a body of least width, moved so that it does not stick out of a row that is wider."""
+    first, last = min(row) - GPU_W / 2, max(row) + GPU_W / 2
+    return (first + last - MIN_BODY) / 2 if last - first < MIN_BODY else min(max(left, first), last - MIN_BODY)
 
 
 def _stack(

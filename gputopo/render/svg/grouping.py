@@ -136,7 +136,7 @@ def _switch(topology: NodeTopology, group: tuple[Gpu, ...], nics: tuple[Nic, ...
 
 def _rows(boxes: tuple[NumaBox, ...], count: int) -> tuple[tuple[NumaBox, ...], ...]:
     """Two rows for 5 to 16 GPUs, of whole boxes if that can be done without a very long row; else rows of eight."""
-    best = 4 if count <= 8 else min(8, -(-count // 2))
+    best = 4 if count <= 4 else min(8, -(-count // 2))
     if len(boxes) > 1 and count <= 16:
         for capacity in range(best, 9):
             rows = _fill(boxes, capacity)
