@@ -84,5 +84,8 @@ def _classes(topology: NodeTopology) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Letters and digits stay; every other character that could mean something becomes an entity (``#35;``)."""
-    return "".join(char if char.isalnum() or char in _HARMLESS else f"#{ord(char)};" for char in visible(text))
+    """Letters and digits stay; every other character that could mean something becomes an entity (``#35;``).
+
+    Mermaid knows no empty label: a blank stands for it.
+    """
+    return "".join(char if char.isalnum() or char in _HARMLESS else f"#{ord(char)};" for char in visible(text) or " ")
