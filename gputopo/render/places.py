@@ -89,29 +89,29 @@ def _nic_home(topology: NodeTopology, nic: Nic, homes: dict[int, str | None]) ->
     return next((home for home in (*behind, own, *beside) if home is not None), None)
 
 
-def _groups(topology: NodeTopology, gpus: list[Gpu], nics: list[Nic]) -> tuple[Group, ...]:
-    """Components of "no CPU in between", those with GPUs first by their first GPU."""
+def same_bridge(topology: NodeTopology, group: Group) -> tuple[Group, ...]:
+    """The parts of a group that share one PCIe bridge (PIX); between the parts there are several (PXB)."""
+    return _groups(topology, group.gpus, group.nics, (PcieDistance.PIX,))
+
+
+def _groups(
+    topology: NodeTopology, gpus: Iterable[Gpu], nics: Iterable[Nic], near: tuple[PcieDistance, ...] = _ONE_SWITCH
+) -> tuple[Group, ...]:
+    """Components of "near each other", those with GPUs first by their first GPU."""
     position = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
     members: list[tuple[list[Gpu], list[Nic]]] = []
     for gpu in gpus:
-        near = [
-            each for each in members if any(topology.distance(gpu.index, far.index) in _ONE_SWITCH for far in each[0])
-        ]
-        _join(members, near, ([gpu], []))
+        _join(members, [any(topology.distance(gpu.index, far.index) in near for far in each[0]) for each in members])
+        members[-1][0].append(gpu)
     for nic in nics:
-        near = [each for each in members if any(nic.distances[position[far.index]] in _ONE_SWITCH for far in each[0])]
-        _join(members, near, ([], [nic]))
+        _join(members, [any(nic.distances[position[far.index]] in near for far in each[0]) for each in members])
+        members[-1][1].append(nic)
     found = [Group(tuple(sorted(some, key=lambda gpu: gpu.index)), tuple(others)) for some, others in members]
     return tuple(sorted(found, key=lambda group: (0, group.gpus[0].index) if group.gpus else (1, 0)))
 
 
-def _join(
-    members: list[tuple[list[Gpu], list[Nic]]],
-    near: Iterable[tuple[list[Gpu], list[Nic]]],
-    new: tuple[list[Gpu], list[Nic]],
-) -> None:
-    """Merge a new device and every group that it belongs to into one group."""
-    for each in list(near):
-        members.remove(each)
-        new = ([*each[0], *new[0]], [*each[1], *new[1]])
-    members.append(new)
+def _join(members: list[tuple[list[Gpu], list[Nic]]], near: list[bool]) -> None:
+    """Merge those that are near into one, put last; an empty one where none is."""
+    merged = [each for each, is_near in zip(members, near, strict=True) if is_near]
+    members[:] = [each for each, is_near in zip(members, near, strict=True) if not is_near]
+    members.append(([gpu for each in merged for gpu in each[0]], [nic for each in merged for nic in each[1]]))

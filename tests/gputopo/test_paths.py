@@ -247,7 +247,7 @@ def test_a_path_is_the_same_in_both_directions(name: str) -> None:
         )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies(max_gpus=6))
 def test_nvlink_connects_exactly_the_gpus_of_an_island(topology: NodeTopology) -> None:
     over_nvlink = {PathKind.NVLINK, PathKind.NVSWITCH, PathKind.NVLINK_HOPS}

@@ -161,7 +161,7 @@ def nics(draw: st.DrawFn, size: int) -> Nic:
 
 
 @st.composite
-def topologies(draw: st.DrawFn, max_gpus: int = 8) -> NodeTopology:
+def topologies(draw: st.DrawFn, max_gpus: int = 6) -> NodeTopology:
     """A valid ``NodeTopology`` of up to ``max_gpus`` GPUs with any field known or unknown."""
     indices = sorted(draw(st.lists(st.integers(0, 20) | st.just(999), unique=True, max_size=max_gpus)))
     return NodeTopology(

@@ -19,7 +19,7 @@ def test_every_example_is_a_topology_whose_islands_cover_its_usable_gpus(topolog
 def test_the_examples_hold_every_interconnect_and_lost_gpus_and_mig() -> None:
     seen: set[object] = set()
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=300, deadline=None, derandomize=True, database=None)
     @given(topologies())
     def look(topology: NodeTopology) -> None:
         seen.update(island.interconnect for island in topology.islands or ())

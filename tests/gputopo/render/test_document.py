@@ -52,7 +52,7 @@ def test_the_document_of_every_machine_obeys_the_schema_to_the_letter(name: str)
     VALIDATOR.validate(document(MACHINES[name](), name=name))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_any_document_obeys_the_schema_and_survives_its_own_text(topology: NodeTopology) -> None:
     built = document(topology)
@@ -61,7 +61,7 @@ def test_any_document_obeys_the_schema_and_survives_its_own_text(topology: NodeT
     assert json.loads(render_json(topology)) == built
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_the_text_is_printable_ascii_whatever_the_hardware_is_called(topology: NodeTopology) -> None:
     text = render_json(topology)
@@ -70,7 +70,7 @@ def test_the_text_is_printable_ascii_whatever_the_hardware_is_called(topology: N
     assert text.replace("\n", "").isprintable()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_islands_are_the_connected_components_of_links(topology: NodeTopology) -> None:
     built = document(topology)

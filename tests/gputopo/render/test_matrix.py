@@ -175,7 +175,7 @@ def test_paint_is_told_the_role_of_every_cell_and_changes_no_width() -> None:
     assert {("bad", "GPU2"), ("island-0", "GPU3"), ("dim", "SYS"), ("text", "NV18"), ("nic", "NIC4")} <= set(told)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_every_line_is_printable_and_nvlink_cells_are_the_links_of_the_document(topology: NodeTopology) -> None:
     text = render_matrix(topology, ascii_only=True)

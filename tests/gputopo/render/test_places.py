@@ -93,7 +93,7 @@ def test_an_affinity_that_is_not_one_node_is_a_place_of_its_own() -> None:
     assert [place.node and place.node.cpus for place in places(machine)] == ["0-7", None, None, None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_every_device_is_in_exactly_one_place(topology: NodeTopology) -> None:
     found = places(topology)

@@ -274,7 +274,7 @@ def test_paint_is_told_the_role_of_every_text_and_changes_nothing_else() -> None
     assert {role for role, _ in told} == {"title", "dim", "text", "frame", "island-0", "bad", "nic"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_whatever_the_hardware_is_called_every_line_is_printable(topology: NodeTopology) -> None:
     for ascii_only in (False, True):
@@ -283,7 +283,7 @@ def test_whatever_the_hardware_is_called_every_line_is_printable(topology: NodeT
         assert not ascii_only or all(line.isascii() for line in lines)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_every_gpu_has_one_line(topology: NodeTopology) -> None:
     quiet = msgspec.structs.replace(topology, nics=(), numa_nodes=())

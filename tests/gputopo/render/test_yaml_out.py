@@ -10,7 +10,7 @@ from tests.machines import dgx_a100
 from tests.property.strategies import topologies
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(topologies(max_gpus=3))
 def test_yaml_reads_back_as_the_document_and_is_printable(topology: NodeTopology) -> None:
     text = render_yaml(topology)

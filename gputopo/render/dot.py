@@ -1,0 +1,93 @@
+"""A topology as a Graphviz graph: NUMA nodes and PCIe switches as clusters, NVSwitch fabrics as one body each.
+
+gputopo show -o dot | dot -Tsvg > topology.svg
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gputopo.render.edges import edges, fabrics
+from gputopo.render.palette import fill, outline
+from gputopo.render.places import places
+from gputopo.render.wording import gib, marks, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gputopo.model import Gpu, NodeTopology
+    from gputopo.render.edges import Edge
+    from gputopo.render.places import Group
+
+_HEAD = """\
+graph topology {
+  graph [fontname="Helvetica", fontsize=12, style="rounded", color="#8c959f", ranksep=0.7, nodesep=0.25];
+  node [fontname="Helvetica", fontsize=11, shape=box, style="rounded,filled", fillcolor="#ffffff"];
+  edge [fontname="Helvetica", fontsize=10, color="#57606a"];
+"""
+
+
+def render_dot(topology: NodeTopology, name: str | None = None) -> str:
+    """The graph in the DOT language; NICs of a switch share a body.
+
+    Every text is quoted, so that no product or NIC name can change the graph.
+    """
+    title = name or topology.machine
+    lines = [f"  label={_quoted(title)};", '  labelloc="t";'] if title else []
+    lines += list(_places(topology))
+    lines += [
+        f'  nvswitch{fabric} [label={_quoted(called)}, shape=box3d, fillcolor="#d0d7de", width=3];'
+        for fabric, called in fabrics(topology).items()
+    ]
+    lines += [_edge(edge) for edge in edges(topology)]
+    return _HEAD + "".join(f"{line}\n" for line in lines) + "}\n"
+
+
+def _places(topology: NodeTopology) -> Iterator[str]:
+    marked = marks(topology)
+    for count, place in enumerate(places(topology)):
+        yield f"  subgraph cluster_numa{count} {{"
+        yield f"    label={_quoted('NUMA ?' if place.numa is None else f'NUMA {place.numa}')};"
+        for number, group in enumerate(place.groups):
+            body = list(_group(group, marked, f"nics{count}x{number}"))
+            if group.switched:
+                yield f"    subgraph cluster_switch{count}x{number} {{"
+                yield '      label="PCIe switch"; style="rounded,dashed";'
+                yield from (f"  {line}" for line in body)
+                yield "    }"
+            else:
+                yield from body
+        yield "  }"
+
+
+def _group(group: Group, marked: dict[int, str], nics: str) -> Iterator[str]:
+    for gpu in group.gpus:
+        yield f"    gpu{gpu.index} [{_gpu(gpu, marked.get(gpu.index))}];"
+    if group.nics:
+        label = "\\n".join(_escaped(nic.name) for nic in group.nics)
+        yield f'    {nics} [label="{label}", shape=ellipse, fontsize=9];'
+
+
+def _gpu(gpu: Gpu, mark: str | None) -> str:
+    lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else gib(gpu.memory_mib)]
+    if mark is None:
+        lines.append("LOST")
+    label = "\\n".join(_escaped(line) for line in lines if line)
+    return f'label="{label}", fillcolor="{fill(mark)}", color="{outline(mark)}"'
+
+
+def _edge(edge: Edge) -> str:
+    far = f"nvswitch{edge.fabric}" if edge.peer is None else f"gpu{edge.peer}"
+    style = f", penwidth={min(1 + edge.lanes / 4, 4):g}"
+    if edge.degraded:
+        style = ', color="#cf222e", fontcolor="#cf222e", style=' + ("dashed" if edge.lanes else "dotted")
+    return f"  gpu{edge.gpu} -- {far} [label={_quoted(edge.caption)}{style}];"
+
+
+def _quoted(text: str) -> str:
+    return f'"{_escaped(text)}"'
+
+
+def _escaped(text: str) -> str:
+    """For the inside of a quoted label, where a backslash, a quote and an HTML entity mean something."""
+    return visible(text).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')

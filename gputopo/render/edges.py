@@ -1,0 +1,49 @@
+"""The NVLinks of a topology as drawings need them: bodies joined by edges with a caption and a condition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gputopo.render.wording import number
+
+if TYPE_CHECKING:
+    from gputopo.model import Link, NodeTopology, Uplink
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """An edge between a GPU and another GPU or an NVSwitch fabric."""
+
+    gpu: int  # index
+    peer: int | None  # index; None where it is a fabric
+    fabric: int | None  # None where it is a GPU
+    lanes: int
+    caption: str  # "NV12", "NV11/12 550 GB/s"
+    degraded: bool
+
+
+def edges(topology: NodeTopology) -> tuple[Edge, ...]:
+    """Uplinks by GPU, then links by pair; those that are down included, because they should not be."""
+    if topology.nvlink is None:
+        return ()
+    ups = [Edge(up.gpu, None, up.fabric, up.lanes, *_caption(up)) for up in topology.nvlink.uplinks]
+    links = [Edge(link.a, link.b, None, link.lanes, *_caption(link)) for link in topology.nvlink.links]
+    return (*ups, *links)
+
+
+def fabrics(topology: NodeTopology) -> dict[int, str]:
+    """The NVSwitch fabrics by number, with what to call them."""
+    found: dict[int, bool] = {}
+    for up in () if topology.nvlink is None else topology.nvlink.uplinks:
+        found[up.fabric] = found.get(up.fabric, True) and up.assumed
+    names = {fabric: "NVSwitch" if len(found) == 1 else f"NVSwitch {fabric}" for fabric in sorted(found)}
+    return {fabric: f"{name} (assumed)" if found[fabric] else name for fabric, name in names.items()}
+
+
+def _caption(edge: Link | Uplink) -> tuple[str, bool]:
+    degraded = edge.expected_lanes is not None and edge.lanes < edge.expected_lanes
+    lanes = f"NV{edge.lanes}/{edge.expected_lanes}" if degraded else f"NV{edge.lanes}"
+    if edge.gbps is None or not edge.lanes:
+        return lanes, degraded
+    return f"{lanes} {number(edge.gbps)} GB/s", degraded

@@ -1,0 +1,91 @@
+"""A topology as a Mermaid flowchart, as GitHub and many wikis draw it from Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gputopo.render.edges import edges, fabrics
+from gputopo.render.palette import fill, outline
+from gputopo.render.places import places
+from gputopo.render.wording import ALONE, UNKNOWN, gib, marks, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gputopo.model import Gpu, NodeTopology
+    from gputopo.render.edges import Edge
+    from gputopo.render.places import Group
+
+_HARMLESS = frozenset(" _-.,:/()+@")
+
+
+def render_mermaid(topology: NodeTopology, name: str | None = None) -> str:
+    """The flowchart. NVSwitch fabrics are one body each; NICs of a switch share a body, to keep it readable."""
+    lines = ["flowchart TB"]
+    if title := name or topology.machine:
+        lines.append(f'  machine["{_escaped(title)}"]:::title')
+    lines += _places(topology)
+    lines += [f'  nvswitch{fabric}{{{{"{_escaped(called)}"}}}}' for fabric, called in fabrics(topology).items()]
+    drawn = edges(topology)
+    lines += [_edge(edge) for edge in drawn]
+    hurt = [str(place) for place, edge in enumerate(drawn) if edge.degraded]
+    if hurt:
+        lines.append(f"  linkStyle {','.join(hurt)} stroke:#cf222e,color:#cf222e")
+    lines += _classes(topology)
+    return "\n".join(lines) + "\n"
+
+
+def _places(topology: NodeTopology) -> Iterator[str]:
+    for count, place in enumerate(places(topology)):
+        yield f'  subgraph numa{count}["{_escaped("NUMA ?" if place.numa is None else f"NUMA {place.numa}")}"]'
+        for number, group in enumerate(place.groups):
+            body = list(_group(group, f"nics{count}x{number}"))
+            if group.switched:
+                yield f'    subgraph switch{count}x{number}["PCIe switch"]'
+                yield from (f"  {line}" for line in body)
+                yield "    end"
+            else:
+                yield from body
+        yield "  end"
+
+
+def _group(group: Group, nics: str) -> Iterator[str]:
+    for gpu in group.gpus:
+        yield f'    gpu{gpu.index}["{_gpu(gpu)}"]'
+    if group.nics:
+        yield f'    {nics}(["{"<br/>".join(_escaped(nic.name) for nic in group.nics)}"])'
+
+
+def _gpu(gpu: Gpu) -> str:
+    lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else gib(gpu.memory_mib)]
+    if not gpu.usable:
+        lines.append("LOST")
+    return "<br/>".join(_escaped(line) for line in lines if line)
+
+
+def _edge(edge: Edge) -> str:
+    far = f"nvswitch{edge.fabric}" if edge.peer is None else f"gpu{edge.peer}"
+    wire = "-.-" if edge.degraded else "---"
+    return f'  gpu{edge.gpu} {wire}|"{_escaped(edge.caption)}"| {far}'
+
+
+def _classes(topology: NodeTopology) -> Iterator[str]:
+    """A class per island, for its colour."""
+    marked = marks(topology)
+    members: dict[str | None, list[str]] = {}
+    for gpu in topology.gpus:
+        members.setdefault(marked.get(gpu.index), []).append(f"gpu{gpu.index}")
+    names = {ALONE: "alone", UNKNOWN: "unknown", None: "lost"}
+    for mark, gpus in members.items():
+        called = names.get(mark, f"island{mark}")
+        yield f"  classDef {called} fill:{fill(mark)},stroke:{outline(mark)},color:#1f2328"
+        yield f"  class {','.join(gpus)} {called}"
+    yield "  classDef title fill:none,stroke:none"
+
+
+def _escaped(text: str) -> str:
+    """Letters and digits stay; every other character that could mean something becomes an entity (``#35;``).
+
+    Mermaid knows no empty label: a blank stands for it.
+    """
+    return "".join(char if char.isalnum() or char in _HARMLESS else f"#{ord(char)};" for char in visible(text) or " ")
