@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from agent.sources.smi.topo.words import ELLIPSIS, FOLD
 
-GPU = r"GPU\d{1,3}(?!\d)"
+GPU = r"GPU(?:0|[1-9]\d{0,2})(?!\d)"
 DEVICE = rf"(?:{GPU}|NIC\d{{1,3}}(?!\d)|mlx\d_(?:[a-z]{{1,10}}_)?\d{{1,3}}(?!\d))"
 # Names of RDMA devices that follow no pattern but "a word with a digit": bnxt_re0, rocep195s0f1, hfi1_0, ib0, ...
 NAME = r"(?!GPU|NIC)[A-Za-z](?=[\w.-]{0,40}\d)[\w.-]{0,60}"
