@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo.affinity import affinity_words
-from agent.sources.smi.topo.header import AFFINITY_COLUMNS, DEVICE, NAME, Header, parse_header, spell
+from agent.sources.smi.topo.header import AFFINITY_COLUMNS, DEVICE, FIRST_GPU, NAME, Header, parse_header, spell
 from agent.sources.smi.topo.lines import Line
 from agent.sources.smi.topo.words import FIRST_CELL, FOLD, P2P, Scan, scan
 
 MAX_FOLDS = 40  # a row of 64 GPUs and as many NICs on a terminal of 40 columns
+MAX_ROWS = 512
+MAX_BODY = 1 << 14  # characters of a row that are looked at: cells, and a list of single CPUs
+MAX_BLOCKS = 256  # hosts in one paste
+_INTERESTING = re.compile(r"GPU|NIC|mlx|topo|Legend|=|PIX|PXB|PHB|NODE|SYS|SOC|NV\d|\bX\b", re.IGNORECASE)
 _ROW = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*(?={FIRST_CELL})", re.IGNORECASE)
 _NAMED_ROW = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+(?={FIRST_CELL})", re.IGNORECASE)
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
@@ -85,6 +90,8 @@ class _Finder:
         self.in_legend = False
 
     def read(self, line: Line) -> None:
+        if not (self.row_open or self.header_open or _INTERESTING.search(line.text)):
+            return
         starts = _rows_in(line.text, self.blocks[-1].header if self.blocks else None)
         if not starts:
             self._text(line, line.text)
@@ -95,7 +102,7 @@ class _Finder:
         self.prefix = before
         for start, following in zip(starts, [*starts[1:], None], strict=True):
             text = line.text[start.start(1) : following.start(1) if following else None]
-            body = text[len(start[1]) :]
+            body = text[len(start[1]) :][:MAX_BODY]
             self._row(Row(line.number, text.strip(), spell(start[1]), body, scan(body)))
 
     def _row(self, row: Row) -> None:
@@ -104,6 +111,8 @@ class _Finder:
                 return  # a NIC's row without a matrix
             self._start(None)
         self.blocks[-1].rows.append(row)
+        if len(self.blocks[-1].rows) > MAX_ROWS:
+            raise ParseError(f"topo -m: more than {MAX_ROWS} rows before line {row.number}. Paste one machine's matrix")
         self.row_open, self.header_open, self.folds = True, False, 0
 
     def _text(self, line: Line, text: str) -> None:
@@ -119,7 +128,11 @@ class _Finder:
             self._legend(text)
 
     def _start(self, header: Header | None) -> None:
+        if self.blocks and not self.blocks[-1].rows:
+            self.blocks.pop()
         self.blocks.append(Block(header, self.pci_only))
+        if len(self.blocks) > MAX_BLOCKS:
+            raise ParseError(f"topo -m: more than {MAX_BLOCKS} matrices in the text. Paste one machine's matrix")
         self.row_open = self.in_legend = False
         self.folds = 0
 
@@ -127,7 +140,8 @@ class _Finder:
         """Whether this line is more of the header above: joined, they name more columns, and none of them twice."""
         header = self.blocks[-1].header
         words = text.lstrip(_DECORATION)
-        if header is None or not words or self.folds >= MAX_FOLDS:
+        again = FIRST_GPU.match(words)
+        if header is None or (again and spell(again[0]) in header.labels) or not words or self.folds >= MAX_FOLDS:
             return False
         joined = parse_header(header.text + FOLD + words, header.number)
         if joined is None or len(set(joined.labels)) < len(joined.labels) or joined[2:4] == header[2:4]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from agent.sources.smi.topo.words import ELLIPSIS, FOLD
 
-GPU = r"GPU\d{1,3}(?!\d)"
+GPU = r"GPU(?:0|[1-9]\d{0,2})(?!\d)"
 DEVICE = rf"(?:{GPU}|NIC\d{{1,3}}(?!\d)|mlx\d_(?:[a-z]{{1,10}}_)?\d{{1,3}}(?!\d))"
 # Names of RDMA devices that follow no pattern but "a word with a digit": bnxt_re0, rocep195s0f1, hfi1_0, ib0, ...
 NAME = r"(?!GPU|NIC)[A-Za-z](?=[\w.-]{0,40}\d)[\w.-]{0,60}"
@@ -18,7 +18,7 @@ _CUT_AFFINITY = re.compile(r"(?:CPU\s*A?[fint]*|NUMA\s*A?[fint]*|GPU\s*N?U?M?A?\
 _TOKEN = re.compile(
     rf"[\s,;]*(?:{_AFFINITY}|(?P<known>{DEVICE})|(?P<ellipsis>\.\.\.+)|(?P<name>{NAME})(?![\w.-]))", re.IGNORECASE
 )
-_FIRST_GPU = re.compile(rf"(?<![\w/.-]){GPU}", re.IGNORECASE)
+FIRST_GPU = re.compile(rf"(?<![\w/.-]){GPU}", re.IGNORECASE)
 
 
 class Header(NamedTuple):
@@ -39,7 +39,7 @@ def spell(label: str) -> str:
 def parse_header(text: str, number: int) -> Header | None:
     """Read a header, or None if the line is none: it names two devices or more, or one and an affinity column."""
     text = text.replace(FOLD, "")
-    first = _FIRST_GPU.search(text)
+    first = FIRST_GPU.search(text)
     if first is None:
         return None
     labels: list[str] = []

@@ -45,39 +45,45 @@ class Line(NamedTuple):
 
 
 def clean(text: str) -> list[Line]:
-    """The lines of a paste with all decoration taken off; lines that several writers interleaved are sorted apart."""
+    """The lines of a paste with all decoration taken off; lines that several writers interleaved are sorted apart.
+
+    Of several blank lines in a row one is left.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _ESCAPE_CODES.sub("", text)
     if "&" in text:
         text = _ENTITY.sub(lambda found: _ENTITIES.get(found[1], "\t" if found[1].endswith("9") else " "), text)
+    if "<" in text:
+        text = _INLINE_TAG.sub("", _CELL_TAG.sub(" ", _BREAK_TAG.sub("\n", text)))
+    if "\\" in text:  # JSON or a programming language's string; Markdown's escaped underscore
+        text = text.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "").replace("\\_", "_").replace("\\#", "#")
     lines = []
-    for number, line in enumerate(text.split("\n"), 1):
-        lines += [Line(number, part) for part in _undecorate(line)]
+    before = "the first line is kept even if blank: there is always a line"
+    for number, line in enumerate(text.translate(_CHARACTERS).split("\n"), 1):
+        if line or before:
+            lines.append(Line(number, line))
+        before = line
     return _separate_writers(lines)
-
-
-def _undecorate(line: str) -> list[str]:
-    if "<" in line:
-        line = _INLINE_TAG.sub("", _CELL_TAG.sub(" ", _BREAK_TAG.sub("\n", line)))
-    if "\\" in line:  # JSON or a programming language's string; Markdown's escaped underscore
-        line = line.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "").replace("\\_", "_").replace("\\#", "#")
-    return line.translate(_CHARACTERS).split("\n")
 
 
 # `srun -l`, `pdsh` and `kubectl logs --prefix` put the writer's name before each line and mix the lines of many.
 _WRITER = re.compile(r"\s{0,8}(?!(?:GPU|NIC|mlx)\d)(\[?[A-Za-z0-9][\w./@-]{0,80}\]?):?(?<=[:\]])(?:[ \t]|$)")
 
 
+_HEADER = re.compile(r"GPU\d.*(?:GPU\d|Affinity)", re.IGNORECASE)
+
+
+def _writer(line: Line) -> str:
+    named = _WRITER.match(line.text)
+    return named[1] if named else ""
+
+
 def _separate_writers(lines: list[Line]) -> list[Line]:
     """Group lines by the writer named before them, where at least two writers wrote a header each."""
-    by_writer: dict[str, list[Line]] = {}
-    headers = set()
-    for line in lines:
-        named = _WRITER.match(line.text)
-        writer = named[1] if named else ""
-        by_writer.setdefault(writer, []).append(line)
-        if writer and re.search(r"GPU\d.*(?:GPU\d|Affinity)", line.text) and "=" not in line.text:
-            headers.add(writer)
-    if len(headers) < 2:
+    headers = {_writer(line) for line in lines if _HEADER.search(line.text) and "=" not in line.text}
+    if len(headers - {""}) < 2:
         return lines
+    by_writer: dict[str, list[Line]] = {}
+    for line in lines:
+        by_writer.setdefault(_writer(line), []).append(line)
     return [line for writer in by_writer for line in by_writer[writer]]

@@ -104,7 +104,7 @@ def _missing(table: Table, block: Block, gpus: list[int]) -> list[Problem]:
         problems.append(
             incomplete("topo -m columns", f"nothing names columns {', '.join(nameless)}: they are left out")
         )
-    skipped = sorted(set(range(gpus[0], gpus[-1])) - set(gpus))
+    skipped = sorted(set(range(gpus[-1])) - set(gpus))
     if skipped:
         problems.append(incomplete("topo -m", f"{_list(skipped[:_NAMED_PAIRS])} not shown, though higher indices are"))
     if block.header and (block.header.cut or not block.header.affinity):
@@ -209,7 +209,7 @@ def _nvlink_shown(block: Block, cells: tuple[tuple[Cell, ...], ...], problems: l
         return True
     legend = "\n".join(block.legend)
     silent = "PIX" in legend and "NV#" not in legend
-    if not (silent or block.pci_only):
+    if not (silent or (block.pci_only and "NV#" not in legend)):
         return True
     why = "the legend does not explain NV#: NVLinks are not shown by `topo -mp`; use `nvidia-smi topo -m`"
     if "SOC" in legend and not block.pci_only:

@@ -13,6 +13,7 @@ FOLD = "\x1f"  # where a line was broken in the paste and joined again; cleaned 
 SELF = "X"
 UNKNOWN = "?"
 ELLIPSIS = "..."
+MAX_CELLS = 512  # a row of 64 GPUs and more NICs than any machine has; bounds the work on a line of garbage
 P2P = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 
 _PCIE = "|".join(f"{FOLD}?".join(word) for word in ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC"))
@@ -45,7 +46,7 @@ def scan(body: str) -> Scan:
     cells: list[str] = []
     doubtful = 0
     last_start = end = at = 0
-    while True:
+    while len(cells) + doubtful < MAX_CELLS:
         if found := _NEXT_CELL.match(body, at):
             cells += [UNKNOWN] * doubtful
             doubtful = 0
@@ -56,7 +57,8 @@ def scan(body: str) -> Scan:
             doubtful += 1
             at = placeholder.end()
         else:
-            return Scan(tuple(cells), last_start, end)
+            break
+    return Scan(tuple(cells), last_start, end)
 
 
 def _canonical(word: str) -> str:
