@@ -22,23 +22,23 @@ _STATUSES = {
 }
 _ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 _FAULT = 1  # NVML_GPU_FABRIC_HEALTH_MASK_*_TRUE; 0 is not supported, 2 is false
-# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_* of the two-bit fields where "true" is a fault
+# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_* of the two-bit fields where "true" is a fault, in the words of nvidia-smi -q
 _FAULTS = (
-    (0, "degraded-bandwidth"),
-    (2, "route-recovery"),
-    (4, "route-unhealthy"),
-    (6, "access-timeout-recovery"),
+    (0, "bandwidth"),
+    (2, "route recovery in progress"),
+    (4, "route unhealthy"),
+    (6, "access timeout recovery"),
 )
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK = 8, 0xF
 # NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_*: 0 not supported, 1 none
 _CONFIGURATIONS = {
-    2: "incorrect-system-guid",
-    3: "incorrect-chassis-serial",
-    4: "no-partition",
-    5: "insufficient-nvlinks",
-    6: "incompatible-gpu-firmware",
-    7: "invalid-location",
-    8: "gpu-state-invalid",
+    2: "incorrect system guid",
+    3: "incorrect chassis serial",
+    4: "no partition",
+    5: "insufficient nvlinks",
+    6: "incompatible gpu firmware",
+    7: "invalid location",
+    8: "gpu state invalid",
 }
 
 
@@ -63,5 +63,5 @@ def _unhealthy(mask: int) -> tuple[str, ...]:
     found = [name for shift, name in _FAULTS if mask >> shift & 0b11 == _FAULT]
     configuration = mask >> _CONFIGURATION_SHIFT & _CONFIGURATION_MASK
     if configuration > 1:
-        found.append(_CONFIGURATIONS.get(configuration, f"incorrect-configuration-{configuration}"))
+        found.append(f"incorrect configuration: {_CONFIGURATIONS.get(configuration, configuration)}")
     return tuple(found)

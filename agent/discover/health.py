@@ -143,4 +143,4 @@ def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
                 f"gpu{gpu.index}.fabric", f"fabric registration {gpu.fabric.state.value}; siblings completed"
             )
         for fault in gpu.fabric.unhealthy:
-            yield Degradation(f"gpu{gpu.index}.fabric", fault)
+            yield Degradation(f"gpu{gpu.index}.fabric", f"the fabric reports: {fault}")

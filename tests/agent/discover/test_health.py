@@ -150,8 +150,8 @@ FABRICS = {
     ),
     "all still joining, as at boot": ((GpuFabric(FabricState.IN_PROGRESS),) * 2, []),
     "health bits": (
-        (GpuFabric(FabricState.COMPLETED, unhealthy=("route-unhealthy",)), DONE),
-        [Degradation("gpu0.fabric", "route-unhealthy")],
+        (GpuFabric(FabricState.COMPLETED, unhealthy=("route unhealthy",)), DONE),
+        [Degradation("gpu0.fabric", "the fabric reports: route unhealthy")],
     ),
     "no fabric": ((None, None), []),
 }

@@ -77,12 +77,12 @@ FABRICS = {
             FabricState.COMPLETED,
             UUID,
             1,
-            unhealthy=("degraded-bandwidth", "route-unhealthy", "insufficient-nvlinks"),
+            unhealthy=("bandwidth", "route unhealthy", "incorrect configuration: insufficient nvlinks"),
         ),
     ),
     "sick in a new way": (
         NvmlFabric(3, 0, UUID, 1, health_mask=15 << 8),
-        GpuFabric(FabricState.COMPLETED, UUID, 1, unhealthy=("incorrect-configuration-15",)),
+        GpuFabric(FabricState.COMPLETED, UUID, 1, unhealthy=("incorrect configuration: 15",)),
     ),
 }
 
