@@ -12,13 +12,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from agent.allocation.wire import Held
+from gputopo.labels import resources
 from gputopo.labels.nodegpus import Allocation, PodRef
 from gputopo.model import Gpu
 
-_VENDOR = "nvidia.com/"
-# What a GPU or a part of one is called. Other resources of the vendor (network cards, passed-through GPUs) count only
-# where their ids name a GPU that is known here.
-_GPU_RESOURCE = re.compile(r"nvidia\.com/(?:gpu(?:\..+)?|mig-.+)")
 _REPLICA = re.compile(r"(?P<device>.+)::(?P<replica>\d+)")
 _INDEX = re.compile(r"(?P<gpu>\d+)(?::(?P<mig>\d+))?")  # "0", and "0:1" for the second MIG device of GPU 0
 _MINOR = re.compile(r"nvidia(?P<minor>\d+)(?:/gi\d+)?(?:/vgpu(?P<replica>\d+))?")
@@ -33,19 +30,20 @@ class _Device(NamedTuple):
 def allocations(held: Iterable[Held], gpus: tuple[Gpu, ...]) -> tuple[Allocation, ...]:
     """Who holds which of the GPUs, sorted, so that the same state gives the same value.
 
-    A GPU resource whose id names no GPU that is known here keeps that id in the place of the UUID: that somebody holds
-    something must not be forgotten.
+    Of the vendor's other resources (network cards, passed-through GPUs) those count whose id names a GPU that is known
+    here. A GPU resource whose id names none keeps that id in the place of the UUID: that somebody holds something must
+    not be forgotten.
     """
     found: set[Allocation] = set()
     for each in held:
-        if not each.resource.startswith(_VENDOR):
+        if not each.resource.startswith(resources.VENDOR):
             continue
         pod = PodRef(each.namespace, each.pod, each.container)
         for name in each.devices:
             device = _device(name, gpus)
             if device.gpu is not None:
                 found.add(Allocation(device.gpu, pod, device.replica, device.mig_device))
-            elif _GPU_RESOURCE.fullmatch(each.resource):
+            elif resources.is_gpu(each.resource):
                 found.add(Allocation(name, pod))
     return tuple(sorted(found, key=_order))
 
