@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from agent.sources.nccl import NvlinkEnd, parse_nccl
+from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo import parse_topo
 from gputopo.model import NodeTopology, PcieDistance
 from gputopo.render.document import document
@@ -49,7 +50,10 @@ def test_no_matrix_reads_back_with_nvlinks_or_distances_that_are_not_there(topol
     text = render_matrix(topology)
     printed = {word for word in re.split(r"\s+", text.split("\n\n")[0]) if word}
 
-    read = parse_topo(text)
+    try:
+        read = parse_topo(text)
+    except ParseError:  # too little in it to be sure of anything
+        return
 
     for cell in {cell for row in read.cells for cell in row} - {None}:
         assert (cell.value if isinstance(cell, PcieDistance) else f"NV{cell}") in printed
