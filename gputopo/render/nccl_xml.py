@@ -11,7 +11,7 @@ itself calls one that it cannot see, and it knows one per machine. A GPU without
 
 NCCL's own parser is not an XML parser: it knows no declaration, no entities, no tabs. What is written here needs none.
 
-    NcclXmlError(ValueError)    NCCL could not use such a file; the message says what is missing
+    NcclXmlError(RenderError)   NCCL could not use such a file; the message says what is missing
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gputopo.model import Pcie
+from gputopo.render import RenderError
 from gputopo.render.places import places, same_bridge
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _MAX_CPUS = 896  # 28 words of a mask fit into the 254 characters that NCCL keep
 Line = tuple[int, str]  # depth, text
 
 
-class NcclXmlError(ValueError):
+class NcclXmlError(RenderError):
     """NCCL could not use a file made from this topology."""
 
 
