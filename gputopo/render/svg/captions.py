@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SUBTITLE_TEXT = 13.0
 _MOST_NOTES = 4
 _MOST_LINES = 6  # NVLink widths that the legend spells out
-_MOST_ISLANDS = 8
+_MOST_ISLANDS = 8  # letters that one line of the legend shows
 
 
 class Badge(NamedTuple):
@@ -33,11 +33,12 @@ class Note(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A line of the legend. ``sample`` names what is drawn before the text, ``value`` its island number or lanes."""
+    """A line of the legend; ``sample`` names what is drawn before the text."""
 
-    sample: str  # island | alone | unknown | line | down | lost | mig | nic | switch | fabric
+    sample: str  # island | alone | unknown | line | down | lost | mig | nic
     text: str
-    value: int = 0
+    lanes: int = 0  # of a line
+    islands: tuple[int, ...] = ()  # all those that the text is true of
 
 
 def title(topology: NodeTopology) -> str:
@@ -84,11 +85,7 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[Entry, ...]:
     """Everything the picture uses, and nothing it does not."""
     healthy = [gpu for gpu in topology.gpus if gpu.usable]
     alone = [gpu for gpu in healthy if gpu.index not in marks.number and not gpu.mig_enabled]
-    entries = [
-        Entry("island", island_text(island), place) for place, island in enumerate(marks.islands[:_MOST_ISLANDS])
-    ]
-    if len(marks.islands) > _MOST_ISLANDS:
-        entries.append(Entry("none", f"and {len(marks.islands) - _MOST_ISLANDS} more islands"))
+    entries = _island_entries(marks)
     if alone:
         entries.append(_alone(topology, marks))
     entries += _lines(topology, marks)
@@ -100,8 +97,8 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, str]:
-    """The two lines on a fabric's body."""
+def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, list[str]]:
+    """What stands on a fabric's body: its name, and facts, the most important first."""
     lanes = {up.lanes for up in uplinks if up.lanes}
     rates = sorted({up.gbps or 0.0 for up in uplinks if up.lanes})
     attached = sum(up.lanes > 0 for up in uplinks)
@@ -112,7 +109,7 @@ def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, str
     if topology.fabric is not None:
         parts.append(f"spans machines, clique {topology.fabric.clique}")
     name = "NVSwitch fabric, assumed" if any(up.assumed for up in uplinks) else "NVSwitch fabric"
-    return name, " · ".join(parts)
+    return name, parts
 
 
 def _at_most(lines: list[Note]) -> tuple[Note, ...]:
@@ -125,8 +122,24 @@ def _at_most(lines: list[Note]) -> tuple[Note, ...]:
 def island_text(island: Island) -> str:
     """What an island is, in a line."""
     means = {Interconnect.NVSWITCH: "NVSwitch", Interconnect.NVLINK: "NVLink"}[island.interconnect]
-    rate = "" if island.gbps is None else f" · {number(island.gbps)} GB/s each"
+    rate = "" if island.gbps is None else f" · {number(island.gbps)} GB/s per GPU"
     return f"{island.size} GPUs · {means}{rate}"
+
+
+def _island_entries(marks: Marks) -> list[Entry]:
+    """One entry for all islands of a kind."""
+    kinds: dict[str, list[int]] = {}
+    for place, island in enumerate(marks.islands):
+        kinds.setdefault(island_text(island), []).append(place)
+    return [
+        Entry("island", _of_each(kind, len(places)), islands=tuple(places[:_MOST_ISLANDS]))
+        for kind, places in kinds.items()
+    ]
+
+
+def _of_each(kind: str, count: int) -> str:
+    more = f"and {count - _MOST_ISLANDS} more: " if count > _MOST_ISLANDS else ""
+    return f"{more}each {kind}" if count > 1 else kind
 
 
 def _alone(topology: NodeTopology, marks: Marks) -> Entry:

@@ -12,7 +12,7 @@ from gputopo.render.svg.markup import group, rect, rounded, tag, text
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.pills import PILL_TEXT
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
-from gputopo.render.svg.words import fit, gibibytes, number, printable, text_width
+from gputopo.render.svg.words import fit, gibibytes, longest, number, printable, text_width
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, Nic, NodeTopology, Uplink
@@ -65,9 +65,10 @@ def _box(framed: Framed) -> str:
     baseline = head.cy + 4.5
     name = fit(box.label, HEAD_TEXT, head.w - 20, bold=True)
     start = text_width(name, HEAD_TEXT, bold=True) + 18
-    room = head.w - start - 8
-    whole = text_width(box.detail, DETAIL_TEXT) <= room
-    detail = fit(box.detail if whole else box.detail.split(" · ")[0], DETAIL_TEXT, room)
+    cpus = box.detail.split(" · ")[0]
+    ranges = cpus.split(",")
+    cuts = (",".join(ranges[:count]) + ",…" for count in range(len(ranges) - 1, 0, -1))
+    detail = longest((box.detail, cpus, *cuts), DETAIL_TEXT, head.w - start - 8)
     return group(
         "numa",
         (
@@ -202,13 +203,14 @@ def _sign(wire: Wire, pill: Pill, marks: Marks) -> str:
 def _fabric(topology: NodeTopology, fabric: Fabric, marks: Marks) -> str:
     uplinks = [up for up in topology.nvlink.uplinks if up.fabric == fabric.number] if topology.nvlink else []
     members = [up.gpu for up in uplinks if up.lanes and up.gpu in marks.number]
-    name, detail = captions.fabric_name(topology, uplinks)
+    name, facts = captions.fabric_name(topology, uplinks)
     bar = fabric.bars[0]
+    detail = longest((" · ".join(facts[:count]) for count in range(len(facts), 0, -1)), 11.5, bar.w - 16)
     inside = (
         tag("path", d=rounded(fabric.outline, _CORNER, closed=True), class_="body"),
         text((bar.cx, bar.y + 21), fit(name, 14, bar.w - 16, bold=True), 14, "m b"),
-        text((bar.cx, bar.y + 38), fit(detail, 11.5, bar.w - 16), 11.5, "m"),
+        text((bar.cx, bar.y + 38), detail, 11.5, "m"),
     )
     assumed = " assumed" if any(up.assumed for up in uplinks) else ""
     kind = colour(members[0], marks) if members else "alone"
-    return group(f"fabric{assumed} {kind}", inside, f"{name} · {detail}", data_fabric=str(fabric.number))
+    return group(f"fabric{assumed} {kind}", inside, " · ".join((name, *facts)), data_fabric=str(fabric.number))

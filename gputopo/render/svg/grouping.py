@@ -108,14 +108,22 @@ def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
 
 
 def _switches(topology: NodeTopology, members: list[Gpu], nics: list[Nic]) -> tuple[Switch, ...]:
-    """Connected components of "no host bridge in between", by their first GPU."""
+    """Connected components of "no host bridge in between", by their first GPU.
+
+    A NIC that is near two GPUs joins them: `topo -m` hides the distance of GPUs that have an NVLink.
+    """
     place = {gpu.index: i for i, gpu in enumerate(topology.gpus)}
+
+    def near(a: Gpu, b: Gpu) -> bool:
+        shared = (each.distances[place[a.index]] in NEAR and each.distances[place[b.index]] in NEAR for each in nics)
+        return topology.distance(a.index, b.index) in NEAR or any(shared)
+
     left = list(members)
     switches = []
     while left:
         group = [left.pop(0)]
         for gpu in group:  # grows while it is walked
-            joined = [other for other in left if topology.distance(gpu.index, other.index) in NEAR]
+            joined = [other for other in left if near(gpu, other)]
             group += joined
             left = [other for other in left if other not in joined]
         here = tuple(nic for nic in nics if any(nic.distances[place[gpu.index]] in NEAR for gpu in group))

@@ -59,22 +59,39 @@ def fit(text: str, size: float, room: float, *, bold: bool = False) -> str:
     return next((cut + ELLIPSIS for cut in cuts if text_width(cut + ELLIPSIS, size, bold=bold) <= room), "")
 
 
+def longest(texts: Iterable[str], size: float, room: float) -> str:
+    """The first of some texts that fits; "" where none does."""
+    return next((text for text in texts if text_width(text, size) <= room), "")
+
+
+def wrap(text: str, size: float, room: float, most: int) -> tuple[str, ...]:
+    """The text in lines that fit into ``room``, at most so many of them; the last is cut if need be."""
+    lines: list[str] = []
+    words = text.split(" ")
+    while words and len(lines) < most - 1:
+        count = next((n for n in range(len(words), 1, -1) if text_width(" ".join(words[:n]), size) <= room), 1)
+        lines.append(fit(" ".join(words[:count]), size, room))
+        words = words[count:]
+    return (*lines, fit(" ".join(words), size, room)) if words else tuple(lines)
+
+
 def printable(text: str) -> str:
     """The text with what XML 1.0 cannot hold (most control characters, surrogates) shown as U+FFFD, spaces joined."""
     shown = "".join("\N{REPLACEMENT CHARACTER}" if _unprintable(char) else char for char in text)
     return " ".join(shown.split())
 
 
-def short_product(product: str | None) -> str:
+def short_product(product: str) -> str:
     """What people call the card: no vendor, no memory size (the picture says it in its own place)."""
-    if product is None:
-        return "unknown GPU"
     bare = _without_vendor(product)
     return re.sub(r"[ -]?\d+ ?GB( HBM\w*)?", "", bare).strip(" -") or bare
 
 
 def counted_products(gpus: Iterable[Gpu]) -> str:
     """``8 x H100 80GB HBM3``, one without a number; several products are joined by "+", in the order of the GPUs."""
+    gpus = tuple(gpus)
+    if not any(gpu.product for gpu in gpus):
+        return "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     counts: dict[str, int] = {}
     for gpu in gpus:
         name = _without_vendor(gpu.product) if gpu.product else "unknown GPU" if gpu.usable else "lost GPU"

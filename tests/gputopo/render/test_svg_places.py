@@ -96,10 +96,10 @@ def test_nics_stand_near_their_gpus(distances: list[str], node: int | None, home
     assert homes == [home]
 
 
-def test_a_nic_between_two_switches_of_a_node_is_drawn_at_one() -> None:
-    nic = Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.PXB))
-    plan = arrange(msgspec.structs.replace(cards(0, 0), nics=(nic,)))
-    assert [len(switch.nics) for switch in plan.rows[0][0].switches] == [1, 0]
+def test_a_nic_near_two_gpus_shows_that_they_share_a_switch() -> None:
+    nic = Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.PXB, PcieDistance.SYS))
+    plan = arrange(msgspec.structs.replace(cards(0, 0, 0), nics=(nic,)))
+    assert [[gpu.index for gpu in switch.gpus] for switch in plan.rows[0][0].switches] == [[0, 1], [2]]
 
 
 def test_numa_nodes_without_gpus_are_listed_by_number() -> None:
