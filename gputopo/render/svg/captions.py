@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Health, Interconnect
-from gputopo.render.svg.marks import Marks, degraded_name
-from gputopo.render.svg.words import TIMES, counted_products, fit, number, printable, text_width
+from gputopo.render.svg.marks import Marks, called
+from gputopo.render.svg.words import TIMES, counted_products, fit, text_width
+from gputopo.render.wording import number, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Island, Link, NodeTopology, Uplink
@@ -43,14 +44,14 @@ class Entry(NamedTuple):
 
 def title(topology: NodeTopology) -> str:
     """The machine's name, or what it is."""
-    return printable(topology.machine or "") or hardware(topology)
+    return visible(topology.machine or "") or hardware(topology)
 
 
 def subtitle(topology: NodeTopology, room: float) -> tuple[str, ...]:
     """Products (unless they are the title) and versions, as far as known: one line, or two where one is too short."""
     products = "" if title(topology) == hardware(topology) else hardware(topology)
-    driver = f"driver {printable(topology.driver_version)}" if topology.driver_version else ""
-    cuda = f"CUDA {printable(topology.cuda_version)}" if topology.cuda_version else ""
+    driver = f"driver {visible(topology.driver_version)}" if topology.driver_version else ""
+    cuda = f"CUDA {visible(topology.cuda_version)}" if topology.cuda_version else ""
     versions = " · ".join(each for each in (driver, cuda) if each)
     line = " · ".join(each for each in (products, versions) if each)
     lines = (line,) if text_width(line, SUBTITLE_TEXT) <= room else (products, versions)
@@ -70,12 +71,12 @@ def badges(topology: NodeTopology) -> tuple[Badge, ...]:
 
 def notes(topology: NodeTopology) -> tuple[Note, ...]:
     """What is degraded, then what is unknown, problems of one cause together; the last line counts what is left out."""
-    bad = [Note(degraded_name(each.what), printable(each.why), bad=True) for each in topology.degraded]
+    bad = [Note(called(each.what), visible(each.why), bad=True) for each in topology.degraded]
     causes: dict[tuple[str, str], list[str]] = {}
     for problem in topology.problems:
         causes.setdefault((problem.kind.value, problem.why), []).append(problem.what)
     unsure = [
-        Note(printable(whats[0]) + (f" and {len(whats) - 1} more" if len(whats) > 1 else ""), printable(why), bad=False)
+        Note(called(whats[0]) + (f" and {len(whats) - 1} more" if len(whats) > 1 else ""), visible(why), bad=False)
         for (_, why), whats in causes.items()
     ]
     return _at_most(bad) + _at_most(unsure)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from gputopo.model import Health, Link
 from gputopo.render.svg import captions, faces
 from gputopo.render.svg.geometry import Rect
-from gputopo.render.svg.marks import letter
 from gputopo.render.svg.markup import group, rect, rounded, tag, text
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.pills import PILL_TEXT
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
-from gputopo.render.svg.words import fit, gibibytes, longest, number, printable, text_width
+from gputopo.render.svg.words import fit, longest, text_width
+from gputopo.render.wording import gib, letter, number, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, Nic, NodeTopology, Uplink
@@ -96,11 +96,13 @@ def _nic(shape: Rect, nic: Nic) -> str:
     rate = f"{nic.rate_gbps} Gb/s" if nic.rate_gbps else ""
     inside = (
         rect(shape, "plate", 5),
-        text((shape.cx, shape.y + (13 if rate else 19)), fit(nic.name, 9.5, shape.w - 4, bold=True), 9.5, "m b"),
+        text(
+            (shape.cx, shape.y + (13 if rate else 19)), fit(visible(nic.name), 9.5, shape.w - 4, bold=True), 9.5, "m b"
+        ),
         text((shape.cx, shape.y + 24), fit(rate, 8.5, shape.w - 4), 8.5, "m s"),
     )
     hover = " · ".join(each for each in (f"NIC {nic.name}", nic.bus_id, rate) if each)
-    return group("nic", inside, hover, data_nic=printable(nic.name))
+    return group("nic", inside, hover, data_nic=visible(nic.name))
 
 
 def _gpu(shape: Rect, gpu: Gpu, marks: Marks) -> str:
@@ -163,7 +165,7 @@ def _about(gpu: Gpu, marks: Marks) -> str:
     facts = [
         f"GPU {gpu.index}",
         gpu.product,
-        None if gpu.memory_mib is None else gibibytes(gpu.memory_mib),
+        None if gpu.memory_mib is None else gib(gpu.memory_mib),
         gpu.bus_id,
         gpu.uuid,
         f"PCIe {pcie.max_generation}.0 x{pcie.max_width}" if pcie.max_generation and pcie.max_width else None,

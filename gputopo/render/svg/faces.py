@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.render.svg.geometry import GPU_W
-from gputopo.render.svg.words import TIMES, gibibytes, printable, short_product
+from gputopo.render.svg.words import TIMES, short_product
+from gputopo.render.wording import gib, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology
@@ -33,7 +34,7 @@ def face_lines(gpu: Gpu) -> tuple[str, ...]:
     """The lines under "GPU 0": product, memory, and what is special about it."""
     lines = [short_product(gpu.product)] if gpu.product else []
     if gpu.memory_mib is not None:
-        lines.append(gibibytes(gpu.memory_mib))
+        lines.append(gib(gpu.memory_mib))
     if gpu.memory_numa_node is not None:
         lines.append(f"mem NUMA {gpu.memory_numa_node}")
     return tuple(lines) + _mig_lines(gpu)
@@ -62,5 +63,5 @@ def _mig_lines(gpu: Gpu) -> tuple[str, ...]:
         return ()
     profiles = {each.profile for each in gpu.mig_devices}
     if len(profiles) == 1:
-        return (f"{len(gpu.mig_devices)} {TIMES} {printable(profiles.pop())}",)
+        return (f"{len(gpu.mig_devices)} {TIMES} {visible(profiles.pop())}",)
     return (f"{len(gpu.mig_devices)} MIG devices" if profiles else "MIG, no devices",)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import PcieDistance
-from gputopo.render.svg.words import gibibytes, printable
+from gputopo.render.wording import gib, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ def _box(key: str, members: list[Gpu], nics: list[Nic], context: tuple[NodeTopol
     switches = _switches(topology, members, nics)
     switched = {id(nic) for switch in switches for nic in switch.nics}
     loose = tuple(nic for nic in nics if id(nic) not in switched)
-    return NumaBox(f"NUMA {printable(key)}", _detail(nodes.get(key), members), switches, loose)
+    return NumaBox(f"NUMA {visible(key)}", _detail(nodes.get(key), members), switches, loose)
 
 
 def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
@@ -103,8 +103,8 @@ def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
     shared = affinities.pop() if len(affinities) == 1 else None
     cpus = node.cpus if node is not None and node.cpus else shared
     memory = None if node is None else node.memory_mib
-    parts = [f"CPUs {printable(cpus)}"] if cpus else []
-    return " · ".join(parts + ([gibibytes(memory)] if memory else []))
+    parts = [f"CPUs {visible(cpus)}"] if cpus else []
+    return " · ".join(parts + ([gib(memory)] if memory else []))
 
 
 def _switches(topology: NodeTopology, members: list[Gpu], nics: list[Nic]) -> tuple[Switch, ...]:

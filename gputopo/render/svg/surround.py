@@ -17,10 +17,10 @@ from gputopo.render.svg.layout import (
     TITLE_H,
     sample_width,
 )
-from gputopo.render.svg.marks import letter
 from gputopo.render.svg.markup import group, rect, tag, text
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.words import fit
+from gputopo.render.wording import letter
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology

@@ -1,4 +1,4 @@
-"""How long a text will be when it is drawn, and how to say a product or an amount in little room.
+"""How long a text will be when it is drawn, and how to say a product in little room.
 
 Nobody knows the reader's font here, so widths are those of DejaVu Sans, the widest of the fonts that browsers fall
 back to: a text that fits by this estimate fits everywhere.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from typing import TYPE_CHECKING
+
+from gputopo.render.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,12 +77,6 @@ def wrap(text: str, size: float, room: float, most: int) -> tuple[str, ...]:
     return (*lines, fit(" ".join(words), size, room)) if words else tuple(lines)
 
 
-def printable(text: str) -> str:
-    """The text with what XML 1.0 cannot hold (most control characters, surrogates) shown as U+FFFD, spaces joined."""
-    shown = "".join("\N{REPLACEMENT CHARACTER}" if _unprintable(char) else char for char in text)
-    return " ".join(shown.split())
-
-
 def short_product(product: str) -> str:
     """What people call the card: no vendor, no memory size (the picture says it in its own place)."""
     bare = _without_vendor(product)
@@ -99,18 +95,8 @@ def counted_products(gpus: Iterable[Gpu]) -> str:
     return " + ".join(name if count == 1 else f"{count} {TIMES} {name}" for name, count in counts.items())
 
 
-def gibibytes(mib: int) -> str:
-    """A memory size in GiB, without decimals where it is large."""
-    return f"{mib / 1024:.0f} GiB" if mib >= 4096 else f"{mib / 1024:.1f} GiB"
-
-
-def number(value: float) -> str:
-    """A number as short as it is exact to a hundredth."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
 def _without_vendor(product: str) -> str:
-    bare = printable(product)
+    bare = visible(product).strip()
     for prefix in ("NVIDIA ", "Tesla ", "GeForce "):
         bare = bare.removeprefix(prefix)
     return bare or "unknown GPU"
@@ -118,7 +104,3 @@ def _without_vendor(product: str) -> str:
 
 def _wide_advance(char: str) -> int:
     return _ADVANCE.get(char) or (_WIDE if unicodedata.east_asian_width(char) in "WFA" else _PLAIN)
-
-
-def _unprintable(char: str) -> bool:
-    return (char < " " and char not in "\t\n\r") or "\ud800" <= char <= "\udfff" or char in "\ufffe\uffff"

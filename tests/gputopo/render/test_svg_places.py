@@ -8,7 +8,7 @@ from gputopo.render.svg.channel import BODY_H, FIRST_TRACK, MIN_BODY, TRACK, UPL
 from gputopo.render.svg.geometry import GPU_W, Rect
 from gputopo.render.svg.grouping import Arrangement, arrange
 from gputopo.render.svg.layout import lay_out
-from gputopo.render.svg.marks import degraded_name, letter
+from gputopo.render.svg.marks import called
 from gputopo.render.svg.pills import MOST, place_pills
 from gputopo.render.svg.ports import End, place_ports
 from gputopo.render.svg.stage import SPINE, Fabric
@@ -211,19 +211,15 @@ def test_rows_face_each_other_across_their_links(made: type[NodeTopology]) -> No
     assert {rect.cx for rect, _ in upper.gpus} == {rect.cx for rect, _ in lower.gpus}
 
 
-def test_islands_are_lettered_on_beyond_z() -> None:
-    assert [letter(number) for number in (0, 25, 26, 31)] == ["A", "Z", "AA", "AF"]
-
-
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
         ("gpu3", "GPU 3"),
         ("gpu3.pcie", "GPU 3 PCIe"),
         ("gpu2-gpu11", "GPU 2 to GPU 11"),
-        ("gpu3.fan", "gpu3.fan"),
+        ("gpu3.fan", "GPU 3 fan"),
         ("fabric 0", "fabric 0"),
     ],
 )
 def test_faults_are_called_by_what_people_see(what: str, expected: str) -> None:
-    assert degraded_name(what) == expected
+    assert called(what) == expected

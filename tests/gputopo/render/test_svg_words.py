@@ -7,10 +7,7 @@ from gputopo.render.svg.words import (
     TIMES,
     counted_products,
     fit,
-    gibibytes,
     longest,
-    number,
-    printable,
     short_product,
     text_width,
     wrap,
@@ -96,17 +93,3 @@ def test_products_are_counted_in_the_order_of_the_gpus() -> None:
         Gpu(index=4, health=Health.LOST),
     ]
     assert counted_products(gpus) == f"2 {TIMES} A40 + L4 + unknown GPU + lost GPU"
-
-
-@pytest.mark.parametrize(("mib", "text"), [(81559, "80 GiB"), (183359, "179 GiB"), (2048, "2.0 GiB"), (4864, "5 GiB")])
-def test_memory_is_said_in_gib(mib: int, text: str) -> None:
-    assert gibibytes(mib) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(100.0, "100"), (112.5, "112.5"), (1 / 3, "0.33"), (0, "0")])
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert number(value) == text
-
-
-def test_what_xml_cannot_hold_is_replaced() -> None:
-    assert printable("a\x00b \t\n c\ud800\uffff") == "a\N{REPLACEMENT CHARACTER}b c" + 2 * "\N{REPLACEMENT CHARACTER}"
