@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from html import escape  # xml.sax.saxutils does the same and loads all of urllib for it
 from math import hypot
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape, quoteattr
 
 from gputopo.render.wording import visible
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float | None) -> str:
     """An element with markup inside. Attributes that are None are left out; ``class_`` is class, ``data_x`` data-x."""
     pairs = (
-        f" {key.rstrip('_').replace('_', '-')}={quoteattr(value if isinstance(value, str) else coordinate(value))}"
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value if isinstance(value, str) else coordinate(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -29,7 +29,7 @@ def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float |
 
 def said(name: str, text: str, **attributes: str | float | None) -> str:
     """An element with text inside: ``title``, ``desc``."""
-    return tag(name, escape(visible(text)), **attributes)
+    return tag(name, escape(visible(text), quote=False), **attributes)
 
 
 def text(at: Point, words: str, size: float, class_: str = "") -> str:
