@@ -101,9 +101,7 @@ def _missing(table: Table, block: Block, gpus: list[int]) -> list[Problem]:
         problems.append(incomplete("topo -m columns", f"no column for {_list(columns)}: lines are cut on the right"))
     nameless = [f"column {at + 1}" for at, column in enumerate(table.columns) if column is None]
     if nameless:
-        problems.append(
-            incomplete("topo -m columns", f"nothing names columns {', '.join(nameless)}: they are left out")
-        )
+        problems.append(incomplete("topo -m columns", f"nothing names {', '.join(nameless)}: left out"))
     skipped = sorted(set(range(gpus[-1])) - set(gpus))
     if skipped:
         problems.append(incomplete("topo -m", f"{_list(skipped[:_NAMED_PAIRS])} not shown, though higher indices are"))
