@@ -22,6 +22,9 @@ $(VENV)/.check: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,check]'
 	@touch $@ $(VENV)/.test $(VENV)/.run
 
+demo: $(VENV)/.run
+	GPUTOPO=$(BIN)/gputopo scripts/demo
+
 test: $(VENV)/.test
 	$(BIN)/python -m pytest
 
@@ -34,6 +37,12 @@ check: $(VENV)/.check
 
 docs: $(VENV)/.run
 	$(BIN)/python docs/generate.py
+
+# Ratios measured side by side in one run; see the head of each file.
+bench: $(VENV)/.test
+	$(BIN)/python bench/start_up.py
+	$(BIN)/python bench/discovery.py
+	$(BIN)/python bench/nvml_calls.py
 
 clean:
 	rm -rf $(VENV)

@@ -64,9 +64,12 @@ def show(source: str | None, output: str, ascii_only: bool, check: bool) -> None
       gputopo show --from dgx-1 -o matrix --ascii
     """
     topology = _topology(source)
-    from gputopo.render import renderer  # noqa: PLC0415  start-up of --help and --version
+    from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
 
-    _print(renderer(output, ascii_only=ascii_only, paint=_paint())(topology))
+    try:
+        _print(renderer(output, ascii_only=ascii_only, paint=_paint())(topology))
+    except RenderError as error:
+        _fail(BAD_INPUT, f"-o {output}: {error}")
     if check and topology.degraded:
         sys.exit(DEGRADED)
 
@@ -90,9 +93,13 @@ def labels(source: str | None, mirror: str, annotations: bool) -> None:
       gputopo labels --from dgx-a100 --mirror off
       kubectl label node N $(gputopo labels --from topo.txt)      no agent needed
     """
-    from gputopo.render.label_lines import render_labels  # noqa: PLC0415  other commands do without
+    from gputopo.render import RenderError  # noqa: PLC0415  other commands do without
+    from gputopo.render.label_lines import render_labels  # noqa: PLC0415
 
-    _print(render_labels(_topology(source), mirrors=mirror == "auto", annotations=annotations))
+    try:
+        _print(render_labels(_topology(source), mirrors=mirror == "auto", annotations=annotations))
+    except RenderError as error:
+        _fail(BAD_INPUT, str(error))
 
 
 @main.command()

@@ -133,12 +133,12 @@ CUBE_MESH = {
 
 def dgx1() -> NodeTopology:
     """DGX-1 with V100: hybrid cube mesh, two GPUs and one InfiniBand card per PCIe switch."""
-    places: list[Place] = [(i // 4, i // 2, i // 2, 0) for i in range(8)]
+    places: list[Place] = [(i // 4, 0, i // 2, 0) for i in range(8)]
     return NodeTopology(
         gpus=gpus("Tesla V100-SXM2-32GB", 32768, [0] * 4 + [1] * 4, architecture="volta", pcie=GEN3),
         nvlink=bonded(CUBE_MESH, 50.0),
         pcie=matrix(places),
-        nics=tuple(nic(f"mlx5_{i}", (i // 2, i, i, 0), places, rate=100) for i in range(4)),
+        nics=tuple(nic(f"mlx5_{i}", (i // 2, 0, i, 0), places, rate=100) for i in range(4)),
         numa_nodes=two_sockets(80, 257_000),
         machine="DGX-1 with V100-32",
         driver_version="535.161.08",

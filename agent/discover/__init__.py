@@ -14,6 +14,7 @@ from agent.discover.links import ports_and_peers
 from agent.discover.locality import nics, numa_nodes, pcie_matrix
 from agent.discover.nvlink import graph
 from agent.discover.sightings import Sighting, hidden, sightings
+from agent.discover.unknown import unknown
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import Snapshot
 from gputopo.model import NodeTopology, ProblemKind
@@ -47,7 +48,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
         boot_id=None if host is None else host.boot_id,
         partial=_partial(heard, seen, ports_hidden=any(each.hidden for each in ports.values()), witnesses=witnesses),
         degraded=tuple(degradations(gpus, nvlink, ports, awake=_awake(heard))),
-        problems=(*witnesses.problems, *(heard.topo.problems if heard.topo else ())),
+        problems=(*witnesses.problems, *(heard.topo.problems if heard.topo else ()), *unknown(heard, gpus)),
     )
 
 

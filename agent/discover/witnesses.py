@@ -6,6 +6,7 @@ otherwise is not hidden but becomes a problem of the topology, with both values 
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TypeVar
 
 from gputopo.model import Problem, ProblemKind
@@ -25,11 +26,15 @@ class Witnesses:
         if not known:
             return None
         source, value = next(iter(known.items()))
-        others = [f"{other} says {told}" for other, told in known.items() if told != value]
+        others = [f"{other} says {_word(told)}" for other, told in known.items() if told != value]
         if others:
-            self.note(what, ProblemKind.CONFLICT, f"{source} says {value} and is believed; {', '.join(others)}")
+            self.note(what, ProblemKind.CONFLICT, f"{source} says {_word(value)} and is believed; {', '.join(others)}")
         return value
 
     def note(self, what: str, kind: ProblemKind, why: str) -> None:
         """Add a problem."""
         self.problems.append(Problem(what, kind, why))
+
+
+def _word(value: object) -> str:
+    return str(value.value if isinstance(value, Enum) else value)

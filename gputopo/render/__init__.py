@@ -1,20 +1,25 @@
-"""Pure renderings of a NodeTopology: text, JSON, drawings. Each format is a module of its own."""
+"""Pure renderings of a NodeTopology: text, JSON, drawings. Each format is a module of its own.
+
+RenderError(ValueError)     the topology cannot be said in the format asked for
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from gputopo.model import NodeTopology
+from gputopo.render.wording import plain
 
-Paint = Callable[[str, str], str]  # (role, text) -> text with colour
+if TYPE_CHECKING:
+    from gputopo.render.wording import Paint
+
 Renderer = Callable[[NodeTopology], str]
 
 
-def plain(_role: str, text: str) -> str:
-    """No colour."""
-    return text
+class RenderError(ValueError):
+    """The topology cannot be said in this format; the message says why."""
 
 
 # Format -> module below this package, function, what it can be told. Imported by name so that a command pays for the

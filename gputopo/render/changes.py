@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gputopo.changes import Change
-from gputopo.render import Paint, plain
-from gputopo.render.wording import visible
+from gputopo.render.wording import plain, visible
+
+if TYPE_CHECKING:
+    from gputopo.render.wording import Paint
 
 
 def render_changes(found: Iterable[Change], *, paint: Paint = plain) -> str:

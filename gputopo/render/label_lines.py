@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from gputopo.labels import encode
+from gputopo.labels import EncodeError, encode
 from gputopo.model import NodeTopology
+from gputopo.render import RenderError
 
 
 def render_labels(topology: NodeTopology, *, mirrors: bool = True, annotations: bool = False) -> str:
-    """Our labels, then the mirrors, then the annotation."""
-    facts = encode(topology)
+    """Our labels, then the mirrors, then the annotation. Raises ``RenderError`` where they cannot be encoded."""
+    try:
+        facts = encode(topology)
+    except EncodeError as error:
+        raise RenderError(str(error)) from error
     published = facts.labels | (facts.mirrors if mirrors else {}) | (facts.annotations if annotations else {})
     return "".join(f"{key}={value}\n" for key, value in published.items())

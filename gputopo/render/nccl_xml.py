@@ -7,19 +7,21 @@ and GPUs are found by bus id: a NIC without one is left out, a GPU without one m
 
 Three things are conventions rather than facts. A PCIe switch gets a made-up bus id (``ffff:ff:01.0``, as in the files
 that cloud providers ship) and the widest link found below it. An NVSwitch is ``fffffff:ffff:ff``, which is what NCCL
-itself calls one that it cannot see. A GPU without ``<gpu>`` is one whose NVLinks are not known.
+itself calls one that it cannot see, and it knows one per machine. A GPU without ``<gpu>`` has NVLinks nobody knows.
 
 NCCL's own parser is not an XML parser: it knows no declaration, no entities, no tabs. What is written here needs none.
 
-    NcclXmlError(ValueError)    NCCL could not use such a file; the message says what is missing
+    NcclXmlError(RenderError)   NCCL could not use such a file; the message says what is missing
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gputopo.model import Pcie
+from gputopo.render import RenderError
 from gputopo.render.places import places, same_bridge
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ _MAX_CPUS = 896  # 28 words of a mask fit into the 254 characters that NCCL keep
 Line = tuple[int, str]  # depth, text
 
 
-class NcclXmlError(ValueError):
+class NcclXmlError(RenderError):
     """NCCL could not use a file made from this topology."""
 
 
@@ -68,9 +70,14 @@ def _check(topology: NodeTopology) -> None:
             f"NCCL finds GPUs by their PCI bus id, and that of GPU {', '.join(map(str, nameless))} is not known; "
             "record the machine itself (gputopo record), because nvidia-smi topo -m prints none"
         )
-    uplinks = () if topology.nvlink is None else topology.nvlink.uplinks
-    if len({up.fabric for up in uplinks if up.lanes}) > 1:
+    if topology.nvlink is not None and len(_shared_fabrics(topology.nvlink)) > 1:
         raise NcclXmlError("NCCL topology XML knows one NVSwitch fabric per machine, and this machine has several")
+
+
+def _shared_fabrics(nvlink: Nvlink) -> set[int]:
+    """Fabrics that join GPUs. One with a single GPU joins nothing: a GPU that fell out of the others' fabric."""
+    attached = Counter(up.fabric for up in nvlink.uplinks if up.lanes)
+    return {fabric for fabric, gpus in attached.items() if gpus > 1}
 
 
 class _Bridges:
@@ -151,6 +158,7 @@ def _gpu(topology: NodeTopology, gpu: Gpu) -> list[Line]:
 
 def _nvlinks(topology: NodeTopology, nvlink: Nvlink, gpu: Gpu) -> list[str]:
     """Its active NVLinks to GPUs that can use them, and into the fabric."""
+    shared = _shared_fabrics(nvlink)
     peers = {far.index: far.bus_id for far in topology.usable if far.mig_enabled is not True}
     links = [
         f'<nvlink target="{peers[link.a + link.b - gpu.index]}" count="{link.lanes}" tclass="{_GPU_CLASS}"/>'
@@ -160,5 +168,5 @@ def _nvlinks(topology: NodeTopology, nvlink: Nvlink, gpu: Gpu) -> list[str]:
     return links + [
         f'<nvlink target="{_HIDDEN_NVSWITCH}" count="{up.lanes}" tclass="{_NVSWITCH_CLASS}"/>'
         for up in nvlink.uplinks
-        if up.gpu == gpu.index and up.lanes
+        if up.gpu == gpu.index and up.lanes and up.fabric in shared
     ]

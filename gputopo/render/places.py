@@ -64,8 +64,11 @@ def places(topology: NodeTopology) -> tuple[Place, ...]:
 
 
 def deviceless(topology: NodeTopology) -> tuple[NumaNode, ...]:
-    """The NUMA nodes that have CPUs but no GPU and no NIC."""
-    taken = {place.numa for place in places(topology)}
+    """The NUMA nodes that have CPUs but no GPU and no NIC; none as long as a device may sit anywhere."""
+    found = places(topology)
+    if any(place.node is None for place in found):
+        return ()
+    taken = {place.numa for place in found}
     return tuple(node for node in topology.numa_nodes if node.cpus != "" and str(node.id) not in taken)
 
 

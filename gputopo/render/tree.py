@@ -56,7 +56,7 @@ def _title(topology: NodeTopology, name: str | None, glyphs: Glyphs) -> Iterator
     versions = (("driver", topology.driver_version), ("CUDA", topology.cuda_version))
     software = [f"{what} {glyphs.shown(version)}" for what, version in versions if version]
     separator = f" {glyphs.dot} " if software else ""
-    yield ("title", glyphs.joined(names or ["this machine"])), ("dim", separator + glyphs.joined(software))
+    yield ("title", glyphs.joined(names or ["machine"])), ("dim", separator + glyphs.joined(software))
     yield (("text", glyphs.joined(_inventory(topology, glyphs))),)
 
 

@@ -102,6 +102,7 @@ _PARTS = {
     "memoryMiB": "memory",
     "numaNode": "NUMA node",
     "nvlink": "NVLink",
+    "nvml": "NVML",
     "pcie": "PCIe",
 }
 

@@ -41,7 +41,7 @@ def test_a_pair_with_links_of_its_own_uses_them() -> None:
         b=0,
         kind=PathKind.NVLINK,
         lanes=2,
-        distance=PcieDistance.NODE,
+        distance=PcieDistance.PHB,
         gbps=100.0,
         why=("joined directly by 2 NVLinks",),
     )

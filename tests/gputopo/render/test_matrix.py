@@ -93,7 +93,7 @@ def test_without_a_usable_gpu_there_is_no_island() -> None:
 def test_lanes_are_those_that_are_active() -> None:
     hurt = cells(dgx1_link_down())
     assert [hurt["GPU0", f"GPU{far}"] for far in range(8)] == ["X", "NV1", "NV1", "NV1", "NV2", "SYS", "SYS", "SYS"]
-    assert hurt["GPU7", "GPU5"] == "NODE"  # its only link is down
+    assert hurt["GPU7", "GPU5"] == "PHB"  # its only link is down
 
     weak = cells(h100_weak_uplink())
     assert (weak["GPU3", "GPU0"], weak["GPU0", "GPU3"], weak["GPU0", "GPU1"]) == ("NV17", "NV17", "NV18")

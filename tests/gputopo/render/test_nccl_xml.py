@@ -27,7 +27,11 @@ MACHINE = NodeTopology(
     pcie=((None, PIX, PXB, SYS), (PIX, None, PXB, SYS), (PXB, PXB, None, SYS), (SYS, SYS, SYS, None)),
     nvlink=Nvlink(
         links=(Link(a=0, b=1, lanes=4), Link(a=0, b=2, lanes=0, expected_lanes=4)),
-        uplinks=(Uplink(gpu=2, fabric=0, lanes=18), Uplink(gpu=3, fabric=0, lanes=0, expected_lanes=18)),
+        uplinks=(
+            Uplink(gpu=1, fabric=0, lanes=17, expected_lanes=18),
+            Uplink(gpu=2, fabric=0, lanes=18),
+            Uplink(gpu=3, fabric=0, lanes=0, expected_lanes=18),
+        ),
     ),
     nics=(
         Nic(name="mlx5_0", bus_id="0000:0b:00.0", distances=(PIX, PIX, PXB, SYS)),
@@ -49,6 +53,7 @@ XML = """\
         <pci busid="0000:0a:00.0" class="0x03" link_speed="16.0 GT/s PCIe" link_width="8">
           <gpu dev="1" sm="90">
             <nvlink target="0000:07:00.0" count="4" tclass="0x03"/>
+            <nvlink target="fffffff:ffff:ff" count="17" tclass="0x068000"/>
           </gpu>
         </pci>
         <pci busid="0000:0b:00.0" class="0x02"/>
@@ -116,6 +121,14 @@ def test_a_link_to_a_gpu_that_cannot_use_it_is_left_out() -> None:
     assert targets(msgspec.structs.replace(MACHINE, gpus=(MACHINE.gpus[0], mig, *MACHINE.gpus[2:])))["0"] == []
 
 
+def test_a_gpu_alone_in_a_fabric_of_its_own_has_fallen_out_of_the_others() -> None:
+    uplinks = tuple(Uplink(gpu=i, fabric=int(i == 2), lanes=18) for i in range(4))
+
+    found = targets(msgspec.structs.replace(MACHINE, nvlink=Nvlink(uplinks=uplinks)))
+
+    assert found == {"0": ["fffffff:ffff:ff"], "1": ["fffffff:ffff:ff"], "2": [], "3": ["fffffff:ffff:ff"]}
+
+
 def test_where_nvlink_is_unknown_nccl_should_look_for_itself() -> None:
     assert targets(nvlink_unknown()) == {}
 
@@ -144,7 +157,8 @@ def test_a_switch_of_devices_that_nccl_cannot_find_is_left_out() -> None:
         ),
         pytest.param(
             msgspec.structs.replace(
-                MACHINE, nvlink=Nvlink(uplinks=(Uplink(gpu=0, fabric=0, lanes=1), Uplink(gpu=1, fabric=1, lanes=1)))
+                MACHINE,
+                nvlink=Nvlink(uplinks=tuple(Uplink(gpu=i, fabric=i // 2, lanes=1) for i in range(4))),
             ),
             "NCCL topology XML knows one NVSwitch fabric per machine, and this machine has several",
             id="two fabrics",

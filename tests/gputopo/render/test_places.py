@@ -48,6 +48,14 @@ def test_nodes_without_devices_are_those_with_cpus() -> None:
     assert deviceless(gb200_tray()) == ()  # what is left there is GPU memory
 
 
+def test_no_node_is_without_devices_while_a_device_may_sit_anywhere() -> None:
+    nodes = (NumaNode(id=0, cpus="0-7"), NumaNode(id=1, cpus="8-15"))
+
+    assert [node.id for node in deviceless(NodeTopology(gpus=(Gpu(index=0, numa_node=0),), numa_nodes=nodes))] == [1]
+    assert deviceless(NodeTopology(gpus=(Gpu(index=0),), numa_nodes=nodes)) == ()
+    assert deviceless(NodeTopology(gpus=(Gpu(index=0, numa_affinity="0-1"),), numa_nodes=nodes)) == ()
+
+
 @pytest.mark.parametrize(
     ("nic", "expected"),
     [

@@ -131,7 +131,7 @@ Multi-node NVLink
 """
 
 CLOUD_VM = """\
-this machine - driver 550.90.07 - CUDA 12.4
+machine - driver 550.90.07 - CUDA 12.4
 8 x NVIDIA H100 80GB HBM3, 79.6 GiB
 `- NUMA ?
    |- GPU0  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
@@ -171,7 +171,7 @@ Caveats
 """
 
 WSL = """\
-this machine · driver 566.36 · CUDA 12.7
+machine · driver 566.36 · CUDA 12.7
 1 × NVIDIA GeForce RTX 4070 Laptop GPU, 8 GiB
 └─ NUMA ?
    └─ GPU0  ?  GeForce RTX 4070 Laptop GPU  8 GiB  NVLink ?
@@ -207,7 +207,7 @@ def test_in_plain_ascii(machine: str, name: str | None, expected: str) -> None:
 
 def test_a_machine_without_gpus() -> None:
     assert render_tree(MACHINES["no_gpu"]()) == "PowerEdge R650\nno GPU\n└─ NUMA 0, 1  no GPU, no NIC\n"
-    assert render_tree(NodeTopology()) == "this machine\nno GPU\n"
+    assert render_tree(NodeTopology()) == "machine\nno GPU\n"
 
 
 def test_what_little_is_known_is_shown() -> None:
@@ -231,7 +231,7 @@ def test_what_little_is_known_is_shown() -> None:
     )
 
     assert render_tree(machine) == (
-        "this machine\n"
+        "machine\n"
         "2 × GPU of unknown product · 1 lost\n"
         "└─ NUMA ?\n"
         "   ├─ GPU0  A  ?     ? GiB  NV2 → NVSwitch 0  NV2 → GPU3  ? GB/s  fabric: route, bandwidth\n"

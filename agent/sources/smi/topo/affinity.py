@@ -10,7 +10,7 @@ from agent.sources.smi.topo.words import FOLD, Scan
 _ITEM = r"\d{1,6}(?:-\d{1,6})?"
 _WORD = re.compile(rf"[\s;]*(?:,\s)?(N/A|{_ITEM}(?:,\s?{_ITEM})*)(?=N/A|[\s;,<#(]|$)", re.IGNORECASE)
 _SINGLE_NODE = re.compile(r"\d{1,6}")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?(?=,|$)")
 _BLANK_GAP = 1.5  # cells are one column apart; a wider gap before the first word is an affinity left blank
 
 
@@ -50,18 +50,27 @@ def _words(tail: str) -> tuple[list[str], str]:
     return words, tail[at:].strip(" \t,;")
 
 
-def read_affinity(body: str, seen: Scan, columns: int) -> Affinity:
-    """The affinities of a row that has ``columns`` affinity columns according to its header (0: not known)."""
+def read_affinity(body: str, seen: Scan, columns: int, run: int | None) -> Affinity:
+    """The affinities of a row that has ``columns`` affinity columns according to its header (0: not known).
+
+    ``run``: how many CPUs stand in one run of the CPU lists of other rows, where that is known.
+    """
     tail = body[seen.end :]
     words: list[str | None] = list(affinity_words(tail, columns)[0])
     if columns and len(words) < columns:
         words = _by_tabs(tail, columns) or _by_gap(body, seen, words)
     if columns > 1 and len(words) == columns - 1 and words[0] is not None:
-        words = [*(unglue(words[0]) or (words[0], None)), *words[1:]]
+        words = [*(unglue(words[0], run) or (words[0], None)), *words[1:]]
     if columns > 1 and len(words) > columns:
         words = words[:1]  # a word too many: which of them is the NUMA node cannot be told
     shown = [None if word in (None, "N/A", "") else word for word in words[: columns or 3]]
     return Affinity(*shown)
+
+
+def first_run(cpus: str) -> int | None:
+    """How many CPUs the first run of a CPU list has: 46 in "0-45,92-137"; None for a list of single CPUs."""
+    found = _RANGE.match(cpus)
+    return None if found is None or found[2] is None else int(found[2]) - int(found[1]) + 1
 
 
 def _by_tabs(tail: str, columns: int) -> list[str | None]:
@@ -85,17 +94,18 @@ def _by_gap(body: str, seen: Scan, words: list[str | None]) -> list[str | None]:
     return [None, *words] if gap > _BLANK_GAP * pitch else words
 
 
-def unglue(word: str) -> tuple[str, str] | None:
+def unglue(word: str, run: int | None) -> tuple[str, str] | None:
     """Part a CPU list from the NUMA node that a terminal glued to it: "0-45,92-1370" is "0-45,92-137" and "0".
 
-    The CPUs of a node come in runs of one length (a run per hyper-thread), so only one cut makes sense.
+    The CPUs of a node come in runs of one length (a run per hyper-thread), so the cut is where the last run is about
+    as long as the first, or as ``run``, that of other rows. None where nothing tells, or nothing is glued.
     """
-    runs = [(int(low), int(high or low)) for low, high in _RANGE.findall(word)]
-    if len(runs) < 2:
+    head, _, last = word.rpartition(",")
+    wanted = (first_run(head) if head else None) or run
+    if wanted is None or abs((first_run(last) or 0) - wanted) <= wanted // 4:
         return None
-    length = runs[0][1] - runs[0][0]
-    for digits in (1, 2, 3):
-        last = _RANGE.fullmatch(word[:-digits].rsplit(",", 1)[-1])
-        if word[-digits:].isdigit() and last and last[2] and int(last[2]) - int(last[1]) == length:
-            return word[:-digits], word[-digits:]
+    for cut in range(len(last) - 1, max(0, len(last) - 4), -1):
+        length = first_run(last[:cut])
+        if length is not None and last[cut:].isdigit() and abs(length - wanted) <= wanted // 4:
+            return word[: len(word) - len(last) + cut], last[cut:]
     return None

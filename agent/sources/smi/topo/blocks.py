@@ -9,7 +9,7 @@ from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo.affinity import affinity_words
 from agent.sources.smi.topo.header import AFFINITY_COLUMNS, DEVICE, FIRST_GPU, NAME, Header, parse_header, spell
 from agent.sources.smi.topo.lines import Line
-from agent.sources.smi.topo.words import FIRST_CELL, FOLD, P2P, Scan, scan
+from agent.sources.smi.topo.words import FIRST_CELL, FOLD, P2P, SELF, Scan, scan
 
 MAX_FOLDS = 40  # a row of 64 GPUs and as many NICs on a terminal of 40 columns
 MAX_ROWS = 512
@@ -21,7 +21,10 @@ _NAMED_ROW = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+(?={FIRST_CELL})
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
 _NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
 _DECORATION = " \t>#/+-"  # of quotations, comments and patches, before a line
-_FRAGMENT = re.compile(r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}|N/A?|\.{0,2})", re.IGNORECASE)  # of a word broken again
+_FRAGMENT = re.compile(
+    r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}(?:N/?)?|\.{0,2})", re.IGNORECASE
+)  # of a word broken again
+_REST = re.compile(r"[,-]\d[\d,-]{0,40}\s*")  # the rest of a NUMA affinity that was broken: "-1" of "0-1"
 _COMMAND = re.compile(r"topo\s{1,8}(?:-(?P<short>mp?)\b|--matrix(?P<long>_pci)?\b)")
 
 
@@ -52,8 +55,9 @@ class Block:
     @property
     def is_p2p(self) -> bool:
         """Whether it is the matrix of `topo -p2p`, which has the same shape and says nothing about links."""
-        cells = {cell for row in self.rows for cell in row.seen.cells}
-        return bool(cells & P2P) or any(re.search(r"\bOK\s+=", line) for line in self.legend)
+        cells = [cell for row in self.rows for cell in row.seen.cells if cell != SELF]
+        of_p2p = sum(cell in P2P for cell in cells)
+        return of_p2p > len(cells) // 2 or any(re.search(r"\bOK\s+=", line) for line in self.legend)
 
     @property
     def nic_names(self) -> dict[str, str]:
@@ -144,7 +148,10 @@ class _Finder:
         if header is None or (again and spell(again[0]) in header.labels) or not words or self.folds >= MAX_FOLDS:
             return False
         joined = parse_header(header.text + FOLD + words, header.number)
-        if joined is None or len(set(joined.labels)) < len(joined.labels) or joined[2:4] == header[2:4]:
+        if joined is None or joined[2:4] == header[2:4]:
+            return False
+        whole = joined.labels if joined.affinity else joined.labels[:-1]  # the last may be broken: "GPU1" of "GPU12"
+        if len(set(whole)) < len(whole):
             return False
         self.blocks[-1].header = joined
         self.folds += 1
@@ -155,9 +162,10 @@ class _Finder:
         block, row = self.blocks[-1], self.blocks[-1].rows[-1]
         columns, wanted = _size(block.header)
         complete = len(row.seen.cells) >= columns and len(affinity_words(row.tail, wanted)[0]) >= wanted
-        if (block.header and complete) or self.folds >= MAX_FOLDS or not text.strip():
+        more = text[_shared(self.prefix, text) :]
+        if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not _REST.fullmatch(more)):
             return False
-        body = row.body + FOLD + text[_shared(self.prefix, text) :]
+        body = row.body + FOLD + more
         longer = row._replace(body=body, text=row.text + " " + text.strip(), seen=scan(body))
         words, rest = affinity_words(longer.tail, wanted)
         if not _FRAGMENT.fullmatch(rest) or len(words) > len(AFFINITY_COLUMNS):

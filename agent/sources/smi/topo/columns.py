@@ -178,7 +178,7 @@ def _name_gpus_left_out(columns: list[str | None], rows: list[Row]) -> None:
             here = int(name[3:])
         else:
             continue
-        if here - index == place - at:
+        if here - index == place - at and f"GPU{here}" not in columns[place + 1 :]:
             columns[at + 1 : place + 1] = [f"GPU{index + step}" for step in range(1, place - at + 1)]
         at, index = place, here
 

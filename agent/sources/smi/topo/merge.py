@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from agent.sources.smi.errors import ParseError
-from agent.sources.smi.topo.affinity import Affinity, affinity_words, read_affinity
+from agent.sources.smi.topo.affinity import Affinity, affinity_words, first_run, read_affinity
 from agent.sources.smi.topo.blocks import Block
 from agent.sources.smi.topo.columns import Table, incomplete, place, quote
 from agent.sources.smi.topo.header import DEVICE
@@ -101,9 +101,7 @@ def _missing(table: Table, block: Block, gpus: list[int]) -> list[Problem]:
         problems.append(incomplete("topo -m columns", f"no column for {_list(columns)}: lines are cut on the right"))
     nameless = [f"column {at + 1}" for at, column in enumerate(table.columns) if column is None]
     if nameless:
-        problems.append(
-            incomplete("topo -m columns", f"nothing names columns {', '.join(nameless)}: they are left out")
-        )
+        problems.append(incomplete("topo -m columns", f"nothing names {', '.join(nameless)}: left out"))
     skipped = sorted(set(range(gpus[-1])) - set(gpus))
     if skipped:
         problems.append(incomplete("topo -m", f"{_list(skipped[:_NAMED_PAIRS])} not shown, though higher indices are"))
@@ -136,19 +134,20 @@ def _unknown_pairs(gpus: list[int], cells: tuple[tuple[Cell, ...], ...]) -> list
 def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[Problem]) -> dict[str, Affinity]:
     """The affinities by label. A word at the very end of a text without line end may have been cut: "0" of "0-1"."""
     columns = len(block.header.affinity) if block.header else 0
-    found = {row.label: read_affinity(row.body, row.seen, columns) for row in table.rows.values()}
+    words = {label: affinity_words(row.tail, columns)[0] for label, row in table.rows.items()}
+    runs = [run for each in words.values() if len(each) == columns > 1 and (run := first_run(each[0]))]
+    run = runs[0] if runs else None
+    found = {label: read_affinity(row.body, row.seen, columns, run) for label, row in table.rows.items()}
     last = block.rows[-1]
     if last.number != cut_at or last.label not in found:
         return found
-    words = affinity_words(last.tail, columns)[0]
+    shown = len(words[last.label])
     others = [each for label, each in found.items() if label != last.label]
     kept = [
-        None
-        if place >= len(words) - 1 and _may_be_cut(value, len(words) < columns, [each[place] for each in others])
-        else value
+        None if place >= shown - 1 and _may_be_cut(value, shown < columns, [each[place] for each in others]) else value
         for place, value in enumerate(found[last.label])
     ]
-    if kept != list(found[last.label]) or len(words) < columns:
+    if kept != list(found[last.label]) or shown < columns:
         why = f"the text ends in {quote(last.number, last.tail)}: its last word may be cut, and is not used"
         problems.append(incomplete(f"topo -m row {last.label}", why))
     return found | {last.label: Affinity(*kept)}
@@ -157,6 +156,7 @@ def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[P
 def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int) -> list[Problem]:
     """Rows whose affinities are fewer or more than they should be, or contradict those of another row."""
     problems = []
+    width = len(table.columns)
     shows_numa = any(affinity.numa for affinity in affinities.values())
     numa_of: dict[str, tuple[str, str | None]] = {}  # by CPU affinity: the first row that has it, and its NUMA affinity
     for label, affinity in affinities.items():
@@ -164,8 +164,12 @@ def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int)
             continue
         what = f"gpus.{label[3:]}.numaNode"
         row = table.rows[label]
-        if len(affinity_words(row.tail, columns)[0]) > columns > 0:
+        words = affinity_words(row.tail, columns)[0]
+        if len(words) > columns > 0:
             why = f"{quote(row.number, row.text)} has more words behind its cells than the header has columns"
+            problems.append(incomplete(what, why))
+        elif 0 < len(words) < columns and affinity.cpu and affinity.numa is None and len(row.seen.cells) == width:
+            why = f"{quote(row.number, row.text)} shows no NUMA affinity, or it is glued to the CPUs"
             problems.append(incomplete(what, why))
         elif shows_numa and affinity.numa is None:
             problems.append(incomplete(what, "its row shows no NUMA affinity, though others do"))

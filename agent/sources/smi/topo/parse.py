@@ -62,7 +62,7 @@ def _choose(matrices: list[tuple[Block, TopoMatrix]]) -> TopoMatrix:
     with_header = [each for each in matrices if each[0].header is not None]
     matrices = with_header or matrices
     matrices = [each for each in matrices if each[1].nvlink_shown] or matrices
-    first = matrices[0][1]
+    first = next((matrix for _, matrix in matrices if not matrix.problems), matrices[0][1])
     copies = [matrix for _, matrix in matrices if _is_copy(first, matrix)]
     best = max(copies, key=lambda matrix: (matrix.known_cells, -len(matrix.problems)))
     others = [block for block, matrix in matrices if not _is_copy(first, matrix)]

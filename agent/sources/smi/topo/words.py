@@ -22,7 +22,7 @@ _NV = "|".join(
     (
         rf"N{FOLD}?V{FOLD}?[1-9]\d{{0,2}}(?={FOLD}\d+[-,])",  # broken just before a CPU list
         rf"N{FOLD}?V{FOLD}?{_LANES}(?!{FOLD}?[\d,-])",
-        rf"N{FOLD}?V{FOLD}?[1-9]\d?(?=\d+[-,])",  # glued to a CPU list
+        rf"N{FOLD}?V{FOLD}?[1-9]\d?(?=\d+{FOLD}?[-,])",  # glued to a CPU list
     )
 )
 _X = rf"X(?![A-Za-z0-9_])|X(?={_PCIE}|N{FOLD}?V{FOLD}?\d|X\b)"

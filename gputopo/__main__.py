@@ -1,0 +1,5 @@
+"""``python -m gputopo``."""
+
+from gputopo.cli import main
+
+main()

@@ -1,0 +1,392 @@
+"""Sources put together: who is believed, who fills in, and what one failed source costs."""
+
+import pytest
+
+from agent.discover import discover
+from agent.snapshot import Host, Nvml, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair, Output, Snapshot, Sysfs
+from gputopo.model import (
+    Gpu,
+    Health,
+    Link,
+    MigDevice,
+    Nic,
+    NodeTopology,
+    NumaNode,
+    Nvlink,
+    Pcie,
+    PcieDistance,
+    Problem,
+    ProblemKind,
+    Uplink,
+)
+
+TOPO = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV4\tPIX\t0-15\t0
+GPU1\tNV4\t X \tSYS\t16-31\t1
+NIC0\tPIX\tSYS\t X
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+UUIDS = ("GPU-00000000-0000-0000-0000-00000000000a", "GPU-00000000-0000-0000-0000-00000000000b")
+MIG_UUID = "MIG-00000000-0000-0000-0000-00000000000c"
+LISTING = "".join(f"GPU {index}: NVIDIA A40 (UUID: {uuid})\n" for index, uuid in enumerate(UUIDS))
+
+
+def smi(**outputs: str) -> dict[str, Output]:
+    names = {"topo": "topo -m", "listing": "-L", "query": "-q -x", "links": "nvlink -s", "p2p": "topo -p2p n"}
+    return {names[name]: Output(text) for name, text in outputs.items()}
+
+
+def whats(topology: NodeTopology) -> list[str]:
+    return [problem.what for problem in topology.problems]
+
+
+def test_nothing_gives_an_empty_machine() -> None:
+    assert discover(Snapshot()) == NodeTopology(nvlink=Nvlink())
+
+
+def test_a_pasted_matrix_gives_links_places_and_what_it_cannot_tell() -> None:
+    topology = discover(Snapshot(smi=smi(topo=TOPO)))
+
+    assert topology.gpus == (
+        Gpu(index=0, numa_node=0, numa_affinity="0", cpu_affinity="0-15"),
+        Gpu(index=1, numa_node=1, numa_affinity="1", cpu_affinity="16-31"),
+    )
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4),))
+    assert topology.pcie == ()
+    assert topology.nics == (Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.SYS)),)
+    assert whats(topology) == ["gpus.product", "gpus.memoryMiB"]
+
+
+def test_a_list_beside_the_matrix_names_the_products_and_with_them_the_bandwidth() -> None:
+    topology = discover(Snapshot(smi=smi(topo=TOPO, listing=LISTING)))
+
+    assert [(gpu.product, gpu.uuid) for gpu in topology.gpus] == [("NVIDIA A40", uuid) for uuid in UUIDS]
+    # 4 lanes of 28.125 GB/s
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4, gbps=112.5),))
+
+
+def test_the_rate_that_nvidia_smi_prints_is_believed_before_the_products_table() -> None:
+    rates = "".join(f"GPU {i}: NVIDIA A40 (UUID: {UUIDS[i]})\n\t Link 0: 20.000 GB/s\n" for i in range(2))
+
+    topology = discover(Snapshot(smi=smi(topo=TOPO, links=rates)))
+
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4, gbps=160.0),))
+
+
+def test_a_matrix_without_nvlinks_leaves_them_unknown() -> None:
+    text = (
+        "nvidia-smi topo -mp\n\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0\t0\nGPU1\tSYS\t X \t1\t1\n"
+    )
+
+    topology = discover(Snapshot(smi=smi(topo=text)))
+
+    assert topology.nvlink is None
+    assert "gpus.0.nvlink" in whats(topology)
+
+
+def nvml_gpu(index: int, **facts: object) -> NvmlGpu:
+    known = {
+        "uuid": f"GPU-{index}",
+        "bus_id": f"00000000:{index:02X}:00.0",
+        "name": "NVIDIA A40",
+        "memory_bytes": 48305799168,
+        "compute_capability": (8, 6),
+    }
+    return NvmlGpu(index=index, **(known | facts))  # type: ignore[arg-type]
+
+
+def test_nvml_is_believed_before_nvidia_smi_and_the_disagreement_is_kept() -> None:
+    nvml = Nvml(
+        driver_version="550.1",
+        cuda_version=12040,
+        gpus=(nvml_gpu(0), nvml_gpu(1)),
+        pairs=(NvmlPair(0, 1, ancestor=50, p2p_nvlink=5),),
+    )
+    matrix = TOPO.replace("NV4", "PHB")
+
+    topology = discover(Snapshot(nvml=nvml, smi=smi(topo=matrix)))
+
+    assert (topology.driver_version, topology.cuda_version) == ("550.1", "12.4")
+    assert topology.distance(0, 1) is PcieDistance.SYS
+    assert topology.problems == (
+        Problem("pcie.0-1", ProblemKind.CONFLICT, "nvml says SYS and is believed; smi says PHB"),
+    )
+    assert topology.gpus[0].memory_mib == 46068
+    assert topology.gpus[0].architecture == "ampere"
+
+
+def test_a_gpu_whose_links_nvml_cannot_read_is_taken_from_the_matrix() -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="gpu", remote_bus_id="00000000:01:00.0") for i in range(4))
+    gpus = (nvml_gpu(0, nvlinks=up), nvml_gpu(1, errors={"nvmlDeviceGetNvLinkState": "UNKNOWN"}))
+
+    whole = discover(Snapshot(nvml=Nvml(gpus=gpus), smi=smi(topo=TOPO)))
+    alone = discover(Snapshot(nvml=Nvml(gpus=gpus)))
+
+    assert whole.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4, gbps=112.5),))
+    assert alone.problems[0] == Problem("gpus.1.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
+
+
+def test_peer_access_as_nvidia_smi_prints_it_tells_fabrics_apart() -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
+    gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(4))
+    yes = {(0, 1), (1, 0), (2, 3), (3, 2)}
+    rows = [["X" if a == b else "OK" if (a, b) in yes else "NS" for b in range(4)] for a in range(4)]
+    matrix = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(f"GPU{a}\t" + "\t".join(row) + "\n" for a, row in enumerate(rows))
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=gpus), smi=smi(p2p=matrix)))
+
+    assert topology.nvlink == Nvlink(
+        uplinks=tuple(Uplink(gpu=i, fabric=i // 2, lanes=18, gbps=900.0) for i in range(4))
+    )
+
+
+def test_gpus_of_different_cliques_are_on_different_fabrics() -> None:
+    up = (NvmlLink(0, active=True, remote_type="switch", speed_mbps=53125),)
+    uuid = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31"
+    gpus = tuple(nvml_gpu(i, nvlinks=up, fabric=NvmlFabric(3, 0, uuid, i)) for i in range(2))
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=gpus)))
+
+    assert [up.fabric for up in (topology.nvlink or Nvlink()).uplinks] == [0, 1]
+
+
+SWITCH = "/bridge0"
+
+
+def sysfs(*cards: tuple[str, int], nodes: dict[int, str] | None = None) -> Sysfs:
+    files = {"class/dmi/id/product_name": "Machine\n"}
+    links = {}
+    for bus_id, numa in cards:
+        base = f"bus/pci/devices/{bus_id}"
+        files |= {f"{base}/vendor": "0x10de\n", f"{base}/class": "0x030200\n", f"{base}/numa_node": f"{numa}\n"}
+        files |= {f"{base}/local_cpulist": "0-15\n"}
+        links[base] = f"devices/pci0000:0{numa}/0000:0{numa}:01.0/{bus_id}"
+    for node, cpus in (nodes or {}).items():
+        files[f"devices/system/node/node{node}/cpulist"] = f"{cpus}\n"
+    return Sysfs(files=files, links=links)
+
+
+def test_the_kernel_is_believed_about_places_and_a_cpuset_is_no_disagreement() -> None:
+    nvml = Nvml(gpus=(nvml_gpu(0, cpu_affinity="0-3", memory_affinity="0"),))
+
+    topology = discover(Snapshot(nvml=nvml, sysfs=sysfs(("0000:00:00.0", 0), nodes={0: "0-15"})))
+
+    assert topology.machine == "Machine"
+    assert topology.numa_nodes == (NumaNode(0, "0-15"),)
+    assert topology.gpus[0].numa_node == 0
+    assert topology.gpus[0].cpu_affinity == "0-15"
+    assert topology.problems == ()
+
+
+def test_cpus_that_the_kernel_does_not_know_of_are_a_disagreement() -> None:
+    nvml = Nvml(gpus=(nvml_gpu(0, cpu_affinity="16-31"),))
+
+    topology = discover(Snapshot(nvml=nvml, sysfs=sysfs(("0000:00:00.0", 0))))
+
+    assert topology.problems == (
+        Problem(
+            "gpus.0.cpuAffinity",
+            ProblemKind.CONFLICT,
+            "sysfs says 0-15 and is believed; the driver says 16-31",
+        ),
+    )
+
+
+def test_a_numa_node_without_cpus_is_the_gpus_own_memory_and_not_its_place() -> None:
+    nvml = Nvml(gpus=(nvml_gpu(0, memory_affinity="0,4-5", numa_node_id=4),))
+
+    topology = discover(Snapshot(nvml=nvml, sysfs=sysfs(("0000:00:00.0", 4), nodes={0: "0-71", 4: "", 5: ""})))
+
+    assert topology.gpus[0].numa_node == 0
+    assert topology.gpus[0].numa_affinity == "0,4-5"
+    assert topology.gpus[0].memory_numa_node == 4
+
+
+def test_cards_that_the_driver_does_not_show_make_the_machine_partial() -> None:
+    nvml = Nvml(gpus=(nvml_gpu(0),))
+
+    topology = discover(Snapshot(nvml=nvml, sysfs=sysfs(("0000:00:00.0", 0), ("0000:09:00.0", 0))))
+
+    assert topology.partial
+    assert topology.problems[0].why == "1 cards on the bus are not visible to the driver here (0000:09:00.0)"
+
+
+def test_a_lost_gpu_is_the_one_card_that_nobody_else_claims() -> None:
+    lost = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex_v2": "GPU_IS_LOST"})
+
+    topology = discover(
+        Snapshot(nvml=Nvml(gpus=(nvml_gpu(0), lost)), sysfs=sysfs(("0000:00:00.0", 0), ("0000:09:00.0", 0)))
+    )
+
+    assert (topology.gpus[1].health, topology.gpus[1].bus_id, topology.partial) == (Health.LOST, "0000:09:00.0", False)
+
+
+def test_indices_with_gaps_are_a_part_of_a_machine() -> None:
+    assert discover(Snapshot(smi=smi(topo=TOPO.replace("GPU1", "GPU3")))).partial
+
+
+def test_mig_devices_have_the_profile_that_ends_their_name() -> None:
+    devices = (
+        NvmlMigDevice(0, uuid="MIG-1", name="NVIDIA A100 MIG 1g.5gb", memory_bytes=4864 << 20),
+        NvmlMigDevice(1, errors={"nvmlDeviceGetMigDeviceHandleByIndex": "UNKNOWN"}),
+    )
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0, mig_mode=1, mig_devices=devices),))))
+
+    assert topology.gpus[0].mig_devices == (MigDevice("1g.5gb", "MIG-1", 4864),)
+
+
+def test_mig_devices_are_known_from_the_list_alone() -> None:
+    text = f"GPU 0: NVIDIA A100 (UUID: {UUIDS[0]})\n  MIG 1g.5gb     Device  0: (UUID: {MIG_UUID})\n"
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0, mig_mode=1),)), smi=smi(listing=text)))
+
+    assert topology.gpus[0].mig_devices == (MigDevice("1g.5gb", MIG_UUID),)
+
+
+QUERY = """<?xml version="1.0" ?>
+<nvidia_smi_log><driver_version>550.1</driver_version><cuda_version>12.4</cuda_version><attached_gpus>1</attached_gpus>
+<gpu id="00000000:00:00.0"><product_name>NVIDIA L4</product_name><uuid>{uuid}</uuid>
+<minor_number>3</minor_number><fb_memory_usage><total>23034 MiB</total></fb_memory_usage>
+<pci><pci_bus_id>00000000:00:00.0</pci_bus_id></pci></gpu></nvidia_smi_log>
+"""
+
+
+def test_a_queried_machine_needs_no_other_source() -> None:
+    topology = discover(Snapshot(smi=smi(query=QUERY.format(uuid=UUIDS[0]))))
+
+    assert (topology.driver_version, topology.cuda_version) == ("550.1", "12.4")
+    gpu = topology.gpus[0]
+    assert (gpu.product, gpu.minor, gpu.memory_mib, gpu.bus_id) == ("NVIDIA L4", 3, 23034, "0000:00:00.0")
+
+
+def test_a_queried_gpu_is_matched_by_its_uuid() -> None:
+    nvml = Nvml(gpus=(nvml_gpu(0), NvmlGpu(index=1, uuid=UUIDS[0])))
+
+    topology = discover(Snapshot(nvml=nvml, smi=smi(query=QUERY.format(uuid=UUIDS[0]))))
+
+    assert (topology.gpus[1].memory_mib, topology.gpus[1].minor) == (23034, 3)
+
+
+def test_queried_gpus_whose_index_is_not_known_are_left_out() -> None:
+    two_attached = QUERY.format(uuid=UUIDS[0]).replace("<attached_gpus>1<", "<attached_gpus>2<")
+
+    assert discover(Snapshot(smi=smi(query=two_attached))).gpus == ()
+
+
+NCCL = """<system version="1">
+<cpu numaid="0" affinity="0000ffff" arch="x86_64">
+<pci busid="0000:02:00.0" class="0x060400">
+<pci busid="0000:03:00.0" class="0x030200"><gpu dev="0" sm="90">
+<nvlink target="0000:04:00.0" count="2" tclass="0x030200"/><nvlink target="0000:99:00.0" count="1" tclass="0x030200"/>
+<nvlink target="0000:98:00.0" count="1" tclass="0x068001"/></gpu></pci>
+<pci busid="0000:04:00.0" class="0x030200"><gpu dev="1" sm="90">
+<nvlink target="0000:03:00.0" count="2" tclass="0x030200"/></gpu></pci>
+<pci busid="0000:05:00.0" class="0x020000"><nic><net name="mlx5_0" dev="0" speed="400000"/></nic></pci>
+</pci></cpu>
+<cpu numaid="1" affinity="ffff0000" arch="x86_64"><pci busid="0000:06:00.0" class="0x030200"><gpu dev="2" sm="90">
+<nvlink target="0" count="3" tclass="0x068000"/></gpu></pci>
+</cpu></system>
+"""
+
+
+def test_an_nccl_topology_gives_links_places_and_nics() -> None:
+    topology = discover(Snapshot(nccl=NCCL))
+
+    assert [(gpu.bus_id, gpu.numa_node, gpu.architecture) for gpu in topology.gpus] == [
+        ("0000:03:00.0", 0, "hopper"),
+        ("0000:04:00.0", 0, "hopper"),
+        ("0000:06:00.0", 1, "hopper"),
+    ]
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=2),), uplinks=(Uplink(gpu=2, fabric=0, lanes=3),))
+    assert topology.distance(0, 1) is PcieDistance.PIX
+    assert topology.numa_nodes == (NumaNode(0, "0-15"), NumaNode(1, "16-31"))
+    assert topology.nics == (
+        Nic(
+            name="mlx5_0",
+            bus_id="0000:05:00.0",
+            numa_node=0,
+            rate_gbps=400,
+            distances=(PcieDistance.PIX, PcieDistance.PIX, PcieDistance.SYS),
+        ),
+    )
+    assert topology.partial  # a link of GPU 0 leads to a GPU that is not in the file
+
+
+FAILED = {
+    "NVML": (
+        Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), smi=smi(topo=TOPO)),
+        "nvml",
+        "nvmlInit_v2: DRIVER_NOT_LOADED: the NVIDIA kernel driver is not loaded",
+    ),
+    "a surprise": (Snapshot(errors={"sysfs": "TypeError: odd"}, smi=smi(topo=TOPO)), "sysfs", "TypeError: odd"),
+    "nvidia-smi": (
+        Snapshot(nvml=Nvml(gpus=(nvml_gpu(0), nvml_gpu(1))), smi={"topo -m": Output("No devices were found\n", 6)}),
+        "nvidia-smi topo -m",
+        "the NVIDIA driver runs and sees no GPU",
+    ),
+    "a damaged NCCL file": (
+        Snapshot(smi=smi(topo=TOPO), nccl="<system"),
+        "nccl",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("snapshot", "what", "why"), FAILED.values(), ids=FAILED)
+def test_a_source_that_failed_is_said_and_costs_only_itself(snapshot: Snapshot, what: str, why: str) -> None:
+    topology = discover(snapshot)
+
+    assert len(topology.gpus) == 2
+    assert [problem.why for problem in topology.problems if problem.what == what and why in problem.why]
+
+
+def test_words_that_are_no_failure_are_quoted() -> None:
+    nvml = Nvml(gpus=(nvml_gpu(0),))
+
+    topology = discover(Snapshot(nvml=nvml, smi={"-L": Output("what is this\n"), "of no interest": Output("x")}))
+
+    assert "'what is this'" in topology.problems[0].why
+
+
+def test_the_boot_is_known_and_the_host_is_not_named() -> None:
+    assert discover(Snapshot(host=Host(name="secret", boot_id="b-1"))) == NodeTopology(nvlink=Nvlink(), boot_id="b-1")
+
+
+def test_links_that_were_there_before_are_missed() -> None:
+    before = discover(Snapshot(smi=smi(topo=TOPO, listing=LISTING)))
+
+    now = discover(Snapshot(smi=smi(topo=TOPO.replace("NV4", "SYS"), listing=LISTING)), before)
+
+    assert [each.why for each in now.degraded] == ["0 of 4 NVLinks active"]
+
+
+def test_the_current_pcie_link_comes_from_whoever_knows() -> None:
+    nvml = Nvml(gpus=(nvml_gpu(0, pcie_generation=1, pcie_max_generation=4, pcie_max_width=16),))
+    machine = sysfs(("0000:00:00.0", 0))
+    machine.files["bus/pci/devices/0000:00:00.0/current_link_width"] = "8\n"
+
+    assert discover(Snapshot(nvml=nvml, sysfs=machine)).gpus[0].pcie == Pcie(1, 8, 4, 16)
+
+
+def test_nics_are_the_kernels_with_the_distances_that_nvidia_smi_printed_where_it_did() -> None:
+    machine = sysfs(("0000:00:00.0", 0))
+    for name, bus_id in (("mlx5_0", "0000:0a:00.0"), ("mlx5_1", "0000:0b:00.0")):
+        machine.files[f"class/infiniband/{name}/ports/1/rate"] = "400 Gb/sec (4X NDR)\n"
+        machine.files[f"bus/pci/devices/{bus_id}/numa_node"] = "0\n"
+        machine.links[f"class/infiniband/{name}/device"] = f"devices/pci0000:00/0000:00:01.0/{bus_id}"
+        machine.links[f"bus/pci/devices/{bus_id}"] = f"devices/pci0000:00/0000:00:01.0/{bus_id}"
+    header = "\tGPU0\tmlx5_1\tmlx5_7\tCPU Affinity\n"
+    matrix = header + "GPU0\t X \tSYS\tNODE\t0-15\nmlx5_1\tSYS\t X \tPIX\nmlx5_7\tNODE\tPIX\t X\n"
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0),)), sysfs=machine, smi=smi(topo=matrix)))
+
+    assert [(nic.name, nic.rate_gbps, nic.numa_node, nic.distances) for nic in topology.nics] == [
+        ("mlx5_0", 400, 0, (PcieDistance.PIX,)),  # from the kernel's tree
+        ("mlx5_1", 400, 0, (PcieDistance.SYS,)),  # printed
+        ("mlx5_7", None, None, (PcieDistance.NODE,)),  # printed only
+    ]

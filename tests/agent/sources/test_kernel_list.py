@@ -1,0 +1,44 @@
+"""Lists of numbers as the kernel writes them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.sources.kernel_list import numbers, single_number
+
+LISTS = {
+    "0-2,8": {0, 1, 2, 8},
+    "0": {0},
+    "3-3": {3},
+    "": set(),
+    "0-": {0},
+    "5-1": set(),
+    "x": set(),
+    "0,": set(),
+    "-1": set(),
+    "0-999999999": set(),
+    "٣": set(),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), LISTS.items())
+def test_numbers_of_a_list(text: str, expected: set[int]) -> None:
+    assert numbers(text) == expected
+
+
+SINGLE = {"0": 0, "12": 12, "0-1": None, "0,5-11": None, "": None, "N/A": None, "123456": None}
+
+
+@pytest.mark.parametrize(("text", "expected"), SINGLE.items())
+def test_the_number_of_a_list_of_one(text: str, expected: int | None) -> None:
+    assert single_number(text) == expected
+
+
+def test_unknown_is_no_number() -> None:
+    assert single_number(None) is None
+    assert numbers(None) == frozenset()
+
+
+@given(st.frozensets(st.integers(0, 300)))
+def test_every_set_can_be_written_one_by_one(wanted: frozenset[int]) -> None:
+    assert numbers(",".join(map(str, wanted))) == wanted
