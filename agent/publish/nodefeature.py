@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.publish import Event, Outcome
+from agent.publish import Event, Outcome, PublishError
 from agent.publish.state import StateWriter, translated
 from gputopo.kube.access import NODE_FEATURES, NODES
 from gputopo.kube.client import Kube, Query
@@ -18,6 +18,11 @@ from gputopo.kube.objects import Metadata, NodeFeature, Partial
 from gputopo.labels import NodeFacts
 from gputopo.labels.keys import FIELD_MANAGER, NFD_NODE_NAME
 from gputopo.labels.nodegpus import NodeGpus
+
+_NO_NFD = (
+    f"the cluster has no {NODE_FEATURES.plural}.{NODE_FEATURES.group}: install Node Feature Discovery, or publish to "
+    "the Node (--publish node)"
+)
 
 
 class NodeFeaturePublisher:
@@ -53,7 +58,7 @@ class NodeFeaturePublisher:
             stored = self._kube.get(NODE_FEATURES, self._name, NodeFeature, Query(namespace=self._namespace))
         except NotFoundError as error:
             if error.kind_missing:
-                raise
+                raise PublishError(_NO_NFD) from error
             return False
         owners = [owner.uid for owner in stored.metadata.owner_references]
         named = stored.metadata.labels.get(NFD_NODE_NAME) == self._node
