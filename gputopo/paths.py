@@ -47,7 +47,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     why: tuple[str, ...]  # sentences, the deciding one first
 
 
-class _Edge(msgspec.Struct, frozen=True):
+class Edge(msgspec.Struct, frozen=True):
     """Two GPUs that NVLink joins without another GPU in between."""
 
     kind: PathKind
@@ -70,11 +70,11 @@ def path(topology: NodeTopology, a: int, b: int) -> Path:
         return _mig(topology, one, other, partitioned)
     if topology.nvlink is None:
         return _unknown(topology, one, other)
-    edges = _edges(topology, topology.nvlink)
-    if edge := edges.get(_pair(a, b)):
+    joined = edges(topology, topology.nvlink)
+    if edge := joined.get(_pair(a, b)):
         return _direct(topology, one, other, edge)
-    if hops := _hops(edges, a, b):
-        return _relayed(topology, (one, other), hops, edges, _no_nvlink(topology.nvlink, a, b))
+    if hops := _hops(joined, a, b):
+        return _relayed(topology, (one, other), hops, joined, _no_nvlink(topology.nvlink, a, b))
     return _over_pcie(topology, one, other, (_no_nvlink(topology.nvlink, a, b),))
 
 
@@ -82,27 +82,27 @@ def _pair(a: int, b: int) -> tuple[int, int]:
     return min(a, b), max(a, b)
 
 
-def _edges(topology: NodeTopology, nvlink: Nvlink) -> dict[tuple[int, int], _Edge]:
+def edges(topology: NodeTopology, nvlink: Nvlink) -> dict[tuple[int, int], Edge]:
     """Every pair that active NVLink joins; where both ways exist, the direct one. MIG and lost GPUs have none."""
     joinable = {gpu.index for gpu in topology.usable if gpu.mig_enabled is not True}
-    edges: dict[tuple[int, int], _Edge] = {}
+    joined: dict[tuple[int, int], Edge] = {}
     uplinks = [up for up in nvlink.uplinks if up.lanes and up.gpu in joinable]
     for up in uplinks:
         for far in uplinks:
             if up.gpu < far.gpu and up.fabric == far.fabric:
                 weak = min((up, far), key=lambda end: end.lanes)
                 rate = None if up.gbps is None or far.gbps is None else min(up.gbps, far.gbps)
-                edges[up.gpu, far.gpu] = _Edge(PathKind.NVSWITCH, weak.lanes, weak.expected_lanes, rate)
+                joined[up.gpu, far.gpu] = Edge(PathKind.NVSWITCH, weak.lanes, weak.expected_lanes, rate)
     for link in nvlink.links:
         if link.lanes and link.a in joinable and link.b in joinable:
-            edges[link.a, link.b] = _Edge(PathKind.NVLINK, link.lanes, link.expected_lanes, link.gbps)
-    return edges
+            joined[link.a, link.b] = Edge(PathKind.NVLINK, link.lanes, link.expected_lanes, link.gbps)
+    return joined
 
 
-def _hops(edges: Iterable[tuple[int, int]], a: int, b: int) -> tuple[int, ...]:
+def _hops(joined: Iterable[tuple[int, int]], a: int, b: int) -> tuple[int, ...]:
     """The GPUs between ``a`` and ``b`` on a shortest way over NVLink; of equal ones the one of the lowest indices."""
     neighbours: dict[int, list[int]] = {}
-    for one, other in sorted(edges):
+    for one, other in sorted(joined):
         neighbours.setdefault(one, []).append(other)
         neighbours.setdefault(other, []).append(one)
     ways: list[tuple[int, ...]] = [(a,)]
@@ -116,7 +116,7 @@ def _hops(edges: Iterable[tuple[int, int]], a: int, b: int) -> tuple[int, ...]:
     return ()
 
 
-def _direct(topology: NodeTopology, one: Gpu, other: Gpu, edge: _Edge) -> Path:
+def _direct(topology: NodeTopology, one: Gpu, other: Gpu, edge: Edge) -> Path:
     if edge.kind is PathKind.NVSWITCH:
         why = [f"both are attached to one NVSwitch fabric, each by at least {_nvlinks(edge.lanes)}"]
     else:
@@ -140,14 +140,14 @@ def _relayed(
     topology: NodeTopology,
     ends: tuple[Gpu, Gpu],
     hops: tuple[int, ...],
-    edges: dict[tuple[int, int], _Edge],
+    joined: dict[tuple[int, int], Edge],
     no_nvlink: str,
 ) -> Path:
     """NVLink does not route over a GPU: CUDA copies between the two over PCIe, while NCCL may relay."""
     one, other = ends
     way = (one.index, *hops, other.index)
     names = ", ".join(f"GPU{index}" for index in hops)
-    rates = [edges[_pair(*step)].gbps for step in itertools.pairwise(way)]
+    rates = [joined[_pair(*step)].gbps for step in itertools.pairwise(way)]
     slowest = None if None in rates else min(rate for rate in rates if rate is not None)
     at_most = "" if slowest is None else f", at most {slowest:g} GB/s both ways"
     # NCCL's path type NVB takes one intermediate GPU, never two (src/graph/paths.cc).
@@ -167,7 +167,7 @@ def _relayed(
             f"NCCL can {relay}{at_most}",
         ),
     )
-    lanes = min(edges[_pair(*step)].lanes for step in itertools.pairwise(way))
+    lanes = min(joined[_pair(*step)].lanes for step in itertools.pairwise(way))
     return msgspec.structs.replace(carried, kind=PathKind.NVLINK_HOPS, hops=hops, lanes=lanes)
 
 

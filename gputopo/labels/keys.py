@@ -99,6 +99,9 @@ MIRRORS = (
     NVIDIA_NUMA,
 )
 
+# By which Node Feature Discovery's master knows the node that a NodeFeature speaks of.
+NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"
+
 # What a pod may ask. Annotations, but for the model, which is a label so that it can be selected on.
 POD_GPU_MODEL = Key(
     "accelerator.sched.io/gpu-model", "NVIDIA-A100-SXM4-80GB", "GPU product: exact, a short name (`A100`) or a glob."

@@ -1,0 +1,96 @@
+"""Publishers that need no API server: a file for Node Feature Discovery, and standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from agent.publish import Event, Outcome, PublishError
+from gputopo.labels import NodeFacts
+from gputopo.labels.nodegpus import NodeGpus
+
+
+class FeaturesFile:
+    """``--publish features.d``: a file that NFD's worker reads, and forgets after ``lifetime`` unless it is renewed.
+
+    The expiry is NFD's dead-man switch: labels of a dead agent go away. The file is left alone when the agent ends, so
+    a restart costs no label. As with ``NodeFeature``, mirrors and the annotation stay out (``nodefeature`` says why).
+    """
+
+    def __init__(
+        self, path: Path, lifetime: timedelta, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._path = path
+        self._lifetime = lifetime
+        self._now = now
+        self._written: dict[str, str] | None = None
+        self._renew_at = datetime.min.replace(tzinfo=UTC)
+
+    def publish(self, facts: NodeFacts) -> Outcome:
+        """Write the labels where they changed, the file is gone, or half of its lifetime is over."""
+        now = self._now()
+        if facts.labels == self._written and now < self._renew_at and self._path.exists():
+            return Outcome(written=False)
+        expiry = (now + self._lifetime).strftime("%Y-%m-%dT%H:%M:%SZ")
+        lines = [f"# +expiry-time={expiry}", *(f"{key}={value}" for key, value in sorted(facts.labels.items()))]
+        self._replace("\n".join(lines) + "\n")
+        self._written = dict(facts.labels)
+        self._renew_at = now + self._lifetime / 2
+        return Outcome(written=True)
+
+    def report(self, state: NodeGpus) -> bool:  # noqa: ARG002  the protocol's
+        """Nothing: NFD carries labels only."""
+        return False
+
+    def announce(self, event: Event) -> None:
+        """Nothing: there is no API server to tell."""
+
+    def _replace(self, text: str) -> None:
+        """In one step, so that NFD never reads half of it. It skips files whose name begins with a dot."""
+        partial = self._path.with_name(f".{self._path.name}")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self._path)
+        except OSError as error:
+            raise PublishError(f"cannot write {self._path}: {error.strerror}") from error
+
+
+class StandardOutput:
+    """``--publish stdout``: labels as ``key=value``, state and events as JSON, each only when it changed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._facts: NodeFacts | None = None
+        self._state: NodeGpus | None = None
+
+    def publish(self, facts: NodeFacts) -> Outcome:
+        """Print the facts."""
+        if facts == self._facts:
+            return Outcome(written=False)
+        self._facts = facts
+        published = facts.labels | facts.mirrors | facts.annotations
+        self._print("".join(f"{key}={value}\n" for key, value in published.items()))
+        return Outcome(written=True)
+
+    def report(self, state: NodeGpus) -> bool:
+        """Print the state."""
+        if state == self._state:
+            return False
+        self._state = state
+        self._print(msgspec.json.encode(state).decode() + "\n")
+        return True
+
+    def announce(self, event: Event) -> None:
+        """Print the event."""
+        self._print(msgspec.json.encode(event).decode() + "\n")
+
+    def _print(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError as error:
+            raise PublishError(f"cannot write to standard output: {error.strerror}") from error

@@ -1,0 +1,79 @@
+"""``--publish nodefeature``: labels into a ``NodeFeature`` of Node Feature Discovery, whose master writes the Node.
+
+For clusters where nothing on a node may patch a Node. NFD knows no owners of keys: of two sources of one key the later
+by name wins, silently. So the mirrors under nvidia.com/ stay out (GFD publishes them through NFD as well), and so does
+the annotation, for NFD passes on annotations of 1 KiB at most and only through rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.publish import Event, Outcome, PublishError
+from agent.publish.state import StateWriter, translated
+from gputopo.kube.access import NODE_FEATURES, NODES
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.errors import NotFoundError
+from gputopo.kube.objects import Metadata, NodeFeature, Partial
+from gputopo.labels import NodeFacts
+from gputopo.labels.keys import FIELD_MANAGER, NFD_NODE_NAME
+from gputopo.labels.nodegpus import NodeGpus
+
+_NO_NFD = (
+    f"the cluster has no {NODE_FEATURES.plural}.{NODE_FEATURES.group}: install Node Feature Discovery, or publish to "
+    "the Node (--publish node)"
+)
+
+
+class NodeFeaturePublisher:
+    """Publishes for the Node of that name into a namespace that NFD's master reads. Satisfies ``Publisher``."""
+
+    def __init__(self, kube: Kube, node: str, namespace: str) -> None:
+        self._kube = kube
+        self._node = node
+        self._name = f"gputopo-features-for-{node}"
+        self._namespace = namespace
+        self._state = StateWriter(kube, node)
+
+    def publish(self, facts: NodeFacts) -> Outcome:
+        """Make our ``NodeFeature`` ask for these labels. It goes away with the Node."""
+        with translated():
+            query = Query(metadata_only=True, version="0")
+            node = self._kube.get(NODES, self._node, Partial, query).metadata
+            if self._asked(facts.labels, node):
+                return Outcome(written=False)
+            self._kube.apply(NODE_FEATURES, FIELD_MANAGER, self._body(facts.labels, node))
+            return Outcome(written=True)
+
+    def report(self, state: NodeGpus) -> bool:
+        """Make the node's ``NodeGpus`` say this."""
+        return self._state.report(state)
+
+    def announce(self, event: Event) -> None:
+        """Create a Kubernetes Event on the Node."""
+        self._state.announce(event)
+
+    def _asked(self, labels: dict[str, str], node: Metadata) -> bool:
+        try:
+            stored = self._kube.get(NODE_FEATURES, self._name, NodeFeature, Query(namespace=self._namespace))
+        except NotFoundError as error:
+            if error.kind_missing:
+                raise PublishError(_NO_NFD) from error
+            return False
+        owners = [owner.uid for owner in stored.metadata.owner_references]
+        named = stored.metadata.labels.get(NFD_NODE_NAME) == self._node
+        return stored.spec.labels == labels and owners == [node.uid] and named
+
+    def _body(self, labels: dict[str, str], node: Metadata) -> dict[str, Any]:
+        owner = {"apiVersion": NODES.api_version, "kind": "Node", "name": node.name, "uid": node.uid}
+        return {
+            "apiVersion": NODE_FEATURES.api_version,
+            "kind": "NodeFeature",
+            "metadata": {
+                "name": self._name,
+                "namespace": self._namespace,
+                "labels": {NFD_NODE_NAME: self._node},
+                "ownerReferences": [owner],
+            },
+            "spec": {"labels": labels},
+        }

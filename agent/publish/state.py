@@ -1,0 +1,110 @@
+"""What moves on a node, onto the API server: its ``NodeGpus`` object and Events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from agent.publish import Event, PublishError
+from gputopo.kube.access import EVENTS, NODE_GPUS, NODES
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.errors import KubeError, NotFoundError, UnavailableError
+from gputopo.kube.objects import NodeGpus as Stored
+from gputopo.kube.objects import Partial
+from gputopo.labels import nodegpus
+from gputopo.labels.keys import FIELD_MANAGER
+from gputopo.labels.nodegpus import NodeGpus
+
+_MESSAGE = 1024  # characters that an Event's message may have
+_NAMESPACE = "default"  # where the Events of cluster-scoped objects go
+_NO_CRD = (
+    f"the cluster has no {nodegpus.PLURAL}.{NODE_GPUS.group}: apply the CustomResourceDefinition that comes with the "
+    "agent's manifests"
+)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What the API server answers, as what a publisher raises."""
+    try:
+        yield
+    except KubeError as error:
+        raise PublishError(str(error), error.retry_after if isinstance(error, UnavailableError) else None) from error
+
+
+class StateWriter:
+    """Writes the ``NodeGpus`` and the Events of one node."""
+
+    def __init__(self, kube: Kube, node: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._kube = kube
+        self._node = node
+        self._now = now
+
+    def report(self, state: NodeGpus) -> bool:
+        """Make the node's ``NodeGpus`` say this; False: it does already. It goes away with its Node."""
+        with translated():
+            uid = self._node_uid()
+            if self._said(state, uid):
+                return False
+            try:
+                self._kube.apply(NODE_GPUS, FIELD_MANAGER, _body(self._node, uid, state))
+            except NotFoundError as error:
+                raise PublishError(_NO_CRD) from error
+            return True
+
+    def announce(self, event: Event) -> None:
+        """Create a Kubernetes Event on the Node: ``kubectl describe node`` shows it."""
+        with translated():
+            self._kube.create(EVENTS, _event(self._node, self._node_uid(), event, self._now()))
+
+    def _node_uid(self) -> str:
+        return self._kube.get(NODES, self._node, Partial, Query(metadata_only=True, version="0")).metadata.uid
+
+    def _said(self, state: NodeGpus, node_uid: str) -> bool:
+        try:
+            stored = self._kube.get(NODE_GPUS, self._node, Stored)
+        except NotFoundError:
+            return False
+        same = all(getattr(stored, name) == getattr(state, name) for name in state.__struct_fields__)
+        return same and [owner.uid for owner in stored.metadata.owner_references] == [node_uid]
+
+
+def _body(node: str, uid: str, state: NodeGpus) -> dict[str, Any]:
+    owner = {"apiVersion": NODES.api_version, "kind": "Node", "name": node, "uid": uid}
+    return {
+        "apiVersion": NODE_GPUS.api_version,
+        "kind": nodegpus.KIND,
+        "metadata": {"name": node, "ownerReferences": [owner]},
+        **_known(msgspec.to_builtins(state)),
+    }
+
+
+def _known(value: Any) -> Any:
+    """Without what is None: a field that is not applied is not there, which is what None means."""
+    if isinstance(value, dict):
+        return {name: _known(each) for name, each in value.items() if each is not None}
+    return [_known(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _event(node: str, uid: str, event: Event, now: datetime) -> dict[str, Any]:
+    time = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": "Event",
+        # A name of its own each time, as client-go makes them: the time in nanoseconds, in hexadecimal.
+        "metadata": {"name": f"{node}.{int(now.timestamp() * 1e6) * 1000:x}", "namespace": _NAMESPACE},
+        "involvedObject": {"apiVersion": NODES.api_version, "kind": "Node", "name": node, "uid": uid},
+        "reason": event.reason,
+        "message": event.message if len(event.message) <= _MESSAGE else event.message[: _MESSAGE - 1] + "…",
+        "type": "Warning" if event.warning else "Normal",
+        "source": {"component": FIELD_MANAGER, "host": node},
+        "reportingComponent": FIELD_MANAGER,
+        "reportingInstance": node,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }

@@ -1,0 +1,79 @@
+"""Which part of gputopo may do what: the one table that the code obeys and that RBAC manifests are held against.
+
+A ``Kube`` is opened in a role and refuses every call that its role does not list, so what is not here cannot happen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gputopo.labels.keys import API_GROUP
+from gputopo.labels.nodegpus import PLURAL, VERSION
+
+
+class Resource(NamedTuple):
+    """A kind of object, as its URL and RBAC spell it."""
+
+    plural: str
+    group: str = ""  # "" is the core group
+    version: str = "v1"
+    namespaced: bool = False
+
+    @property
+    def api_version(self) -> str:
+        """As manifests spell it: "v1", "gputopo.io/v1alpha1"."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, name: str | None = None, namespace: str | None = None) -> str:
+        """The URL path of one object, or of all of them; of a namespaced kind without a namespace: in all of them."""
+        root = f"/apis/{self.group}" if self.group else "/api"
+        space = f"/namespaces/{namespace}" if namespace is not None else ""
+        return f"{root}/{self.version}{space}/{self.plural}" + (f"/{name}" if name is not None else "")
+
+
+NODES = Resource("nodes")
+PODS = Resource("pods", namespaced=True)
+EVENTS = Resource("events", namespaced=True)
+NODE_GPUS = Resource(PLURAL, API_GROUP, VERSION)
+NODE_FEATURES = Resource("nodefeatures", "nfd.k8s-sigs.io", "v1alpha1", namespaced=True)
+DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+
+
+class Role(NamedTuple):
+    """What one part of gputopo does. Server-side apply of an object that may not exist yet is patch and create."""
+
+    name: str
+    verbs: dict[Resource, tuple[str, ...]]
+
+    def allows(self, resource: Resource, verb: str) -> bool:
+        """Whether the role lists that verb of that resource."""
+        return verb in self.verbs.get(resource, ())
+
+
+AGENT = Role(
+    "agent",
+    {NODES: ("get", "patch"), NODE_GPUS: ("get", "create", "patch"), EVENTS: ("create",)},
+)
+# `--publish nodefeature`: NFD's master writes the Node, the agent only reads its uid.
+AGENT_WITH_NFD = Role(
+    "agent",
+    {
+        NODES: ("get",),
+        NODE_FEATURES: ("get", "create", "patch"),
+        NODE_GPUS: ("get", "create", "patch"),
+        EVENTS: ("create",),
+    },
+)
+# A person at a terminal: `gputopo nodes`, `pods`, `show --node`, `diff --node`.
+READER = Role("reader", {NODES: ("get", "list"), PODS: ("list",), NODE_GPUS: ("get", "list")})
+# An administrator: `gputopo cleanup`.
+CLEANER = Role(
+    "cleanup",
+    {
+        NODES: ("get", "list", "patch"),
+        NODE_GPUS: ("get", "list", "delete"),
+        NODE_FEATURES: ("list", "delete"),
+        DEFINITIONS: ("delete",),
+    },
+)
+ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER)

@@ -1,0 +1,150 @@
+"""Calls of the API server, through the transport of the official package: its credentials, its TLS, its connections.
+
+Only that: its models are never imported, bodies are decoded into ``gputopo.kube.objects``. Every call has a timeout,
+none is retried here; what went wrong is one of ``gputopo.kube.errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+import urllib3
+
+from gputopo.kube.access import Resource, Role
+from gputopo.kube.errors import GoneError, KubeError, UnavailableError, refusal
+from gputopo.kube.objects import Metadata, Page, Partial
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+T = TypeVar("T")
+PAGE = 500  # objects; an unpaged list of 50,000 pods is 300 MB at once, on both sides
+CONNECT_S, READ_S = 5.0, 30.0
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+JSON = "application/json"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+
+
+class Query(NamedTuple):
+    """Which objects, and how much of them."""
+
+    namespace: str | None = None
+    labels: str = ""  # a label selector
+    fields: str = ""  # a field selector: "status.phase=Running"
+    metadata_only: bool = False  # the server sends nothing but the metadata: a Node without its list of images
+    version: str = ""  # of one object: not older than that resource version, from the server's cache; "0": any
+
+
+class Kube:
+    """One API server, as one user, in one role; for any number of threads."""
+
+    def __init__(self, api: ApiClient, role: Role, *, connect_s: float = CONNECT_S, read_s: float = READ_S) -> None:
+        self._api = api
+        self._role = role
+        self._timeout = (connect_s, read_s)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._api.close()
+
+    def get(self, resource: Resource, name: str, kind: type[T], query: Query = Query()) -> T:  # noqa: B008  frozen
+        """One object. Raises ``NotFoundError``."""
+        self._permit(resource, "get")
+        parameters = {"resourceVersion": query.version} if query.version else {}
+        path = resource.path(name, query.namespace)
+        return _decoded(self._call("GET", path, parameters, _accept(query, "")), kind, path)
+
+    def pages(self, resource: Resource, kind: type[T], query: Query = Query()) -> Iterator[Page[T]]:  # noqa: B008
+        """All objects, a page at a time. Raises ``GoneError`` where the list grew too old between two pages."""
+        self._permit(resource, "list")
+        selected = {"labelSelector": query.labels, "fieldSelector": query.fields}
+        parameters = {name: value for name, value in selected.items() if value} | {"limit": str(PAGE)}
+        path = resource.path(namespace=query.namespace)
+        page_of: Any = Page  # the type is made at run time
+        while True:
+            body = self._call("GET", path, parameters, _accept(query, "List"))
+            page: Page[T] = _decoded(body, page_of[kind], path)
+            yield page
+            if not page.metadata.next:
+                return
+            parameters["continue"] = page.metadata.next
+
+    def items(self, resource: Resource, kind: type[T], query: Query = Query()) -> list[T]:  # noqa: B008
+        """All objects at once; listed anew, once, where the list grew too old between two pages."""
+        try:
+            return [item for page in self.pages(resource, kind, query) for item in page.items]
+        except GoneError:
+            return [item for page in self.pages(resource, kind, query) for item in page.items]
+
+    def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> Metadata:
+        """Server-side apply, never by force; the metadata of the object as it is then.
+
+        What ``manager`` applied before and ``body`` leaves out is removed. A body with ``metadata.uid`` never creates.
+        Raises ``ConflictError`` whose ``fields`` name what others own; then nothing was changed.
+        """
+        metadata = body["metadata"]
+        self._permit(resource, "patch")
+        if "uid" not in metadata:
+            self._permit(resource, "create")
+        path = resource.path(metadata["name"], metadata.get("namespace"))
+        parameters = {"fieldManager": manager, "force": "false", "fieldValidation": "Strict"}
+        headers = {"Content-Type": APPLY, **_accept(Query(metadata_only=True), "")}
+        return _decoded(self._call("PATCH", path, parameters, headers, body), Partial, path).metadata
+
+    def create(self, resource: Resource, body: dict[str, Any]) -> None:
+        """Create an object."""
+        self._permit(resource, "create")
+        path = resource.path(namespace=body["metadata"].get("namespace"))
+        self._call("POST", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+
+    def delete(self, resource: Resource, metadata: Metadata) -> None:
+        """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``."""
+        self._permit(resource, "delete")
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": metadata.uid}}
+        path = resource.path(metadata.name, metadata.namespace or None)
+        self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+
+    def _permit(self, resource: Resource, verb: str) -> None:
+        if not self._role.allows(resource, verb):
+            raise AssertionError(
+                f"the role {self._role.name!r} may not {verb} {resource.plural}: see gputopo.kube.access"
+            )
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: dict[str, str],
+        body: dict[str, Any] | None = None,
+    ) -> bytes:
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415  0.7 s, and loaded by now
+        from kubernetes.config import ConfigException  # noqa: PLC0415
+
+        call = f"{method} {path}"
+        try:
+            # param_serialize and not call_api alone: only it adds the credentials, and renews them.
+            request = self._api.param_serialize(
+                method, path, query_params=list(query.items()), header_params=headers, body=body,
+                auth_settings=["BearerToken"],
+            )  # fmt: skip
+            response = self._api.call_api(*request, _request_timeout=self._timeout)
+            answer: bytes = response.read()
+        except (urllib3.exceptions.HTTPError, ApiException, ConfigException, OSError) as error:
+            raise UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}") from error
+        if response.status >= 400:
+            raise refusal(call, response.status, answer, response.headers.get("Retry-After"))
+        return answer
+
+
+def _accept(query: Query, suffix: str) -> dict[str, str]:
+    return {"Accept": _METADATA_ONLY.format(suffix) if query.metadata_only else JSON}
+
+
+def _decoded(body: bytes, kind: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise KubeError(f"{path}: the answer cannot be read ({error}): {body[:80]!r}") from error

@@ -1,0 +1,67 @@
+"""Credentials -> ``Kube``: those of a pod, or those of a kubeconfig as kubectl finds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gputopo import __version__
+from gputopo.kube.access import Role
+from gputopo.kube.client import Kube
+from gputopo.kube.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
+
+
+def in_cluster(role: Role) -> Kube:
+    """As the service account of this pod; its token is read anew as the kubelet rotates it. Raises ``ConfigError``."""
+    from kubernetes import config  # noqa: PLC0415  0.7 s, and most commands need no cluster
+
+    configuration = _configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException as error:
+        raise ConfigError(f"this is no pod with a service account: {error}") from error
+    return _kube(configuration, role)
+
+
+def from_kubeconfig(role: Role, path: str | None = None, context: str | None = None) -> Kube:
+    """As a kubeconfig says: that file, else those of KUBECONFIG, else ``~/.kube/config``. Raises ``ConfigError``."""
+    from kubernetes import config  # noqa: PLC0415  0.7 s, and most commands need no cluster
+
+    configuration = _configuration()
+    try:
+        config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise ConfigError(f"the kubeconfig {path or ''} cannot be used: {error}".replace("  ", " ")) from error
+    return _kube(configuration, role)
+
+
+def connect(role: Role, path: str | None = None, context: str | None = None) -> Kube:
+    """As kubectl does: a kubeconfig where one is named or found, else the service account of this pod."""
+    try:
+        return from_kubeconfig(role, path, context)
+    except ConfigError as no_kubeconfig:
+        if path is not None or context is not None:
+            raise
+        try:
+            return in_cluster(role)
+        except ConfigError as no_pod:
+            raise ConfigError(f"no cluster to talk to: {no_kubeconfig}, and {no_pod}; give --kubeconfig") from no_pod
+
+
+def _configuration() -> Configuration:
+    from kubernetes.client import Configuration  # noqa: PLC0415  0.7 s, and most commands need no cluster
+
+    made: Any = Configuration()
+    made.retries = False  # who calls knows when to try again, and what has changed by then
+    made.keep_alive = True  # a load balancer that forgets idle connections must not cost a pass
+    return made
+
+
+def _kube(configuration: Configuration, role: Role) -> Kube:
+    from kubernetes.client import ApiClient  # noqa: PLC0415  0.7 s, and most commands need no cluster
+
+    api = ApiClient(configuration)
+    api.user_agent = f"gputopo-{role.name}/{__version__}"
+    return Kube(api, role)

@@ -1,0 +1,59 @@
+"""Who owns which label and annotation of an object: ``metadata.managedFields``, read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gputopo.kube.objects import ManagedFields, Metadata
+
+_PREFIX = "f:"  # of a field's name, in fieldsV1
+
+
+class Field(NamedTuple):
+    """A label or an annotation."""
+
+    section: str  # "labels" or "annotations"
+    key: str
+
+
+def owned(metadata: Metadata, manager: str) -> frozenset[Field]:
+    """What a manager owns by server-side apply."""
+    entries = [each for each in metadata.managed_fields if each.manager == manager and each.operation == "Apply"]
+    return frozenset(field for entry in entries for field in _fields(entry))
+
+
+def owners(metadata: Metadata, *, besides: str) -> dict[Field, tuple[str, ...]]:
+    """Who else owns what: every field that a manager other than the one named has set, with their names, sorted."""
+    found: dict[Field, set[str]] = {}
+    for entry in metadata.managed_fields:
+        if entry.manager != besides or entry.operation != "Apply":
+            for field in _fields(entry):
+                found.setdefault(field, set()).add(entry.manager)
+    return {field: tuple(sorted(names)) for field, names in found.items()}
+
+
+def values(metadata: Metadata) -> dict[Field, str]:
+    """Every label and annotation, whoever owns it."""
+    return {
+        Field(section, key): value
+        for section, held in (("labels", metadata.labels), ("annotations", metadata.annotations))
+        for key, value in held.items()
+    }
+
+
+def field_of(path: str) -> Field | None:
+    """The field that a conflict names (".metadata.labels.nvidia.com/gpu.count"); None where it is something else."""
+    for section in ("labels", "annotations"):
+        prefix = f".metadata.{section}."
+        if path.startswith(prefix):
+            return Field(section, path.removeprefix(prefix))
+    return None
+
+
+def _fields(entry: ManagedFields) -> Iterable[Field]:
+    held = entry.fields.metadata
+    for section, names in (("labels", held.labels), ("annotations", held.annotations)):
+        for name in names:
+            if name.startswith(_PREFIX):
+                yield Field(section, name.removeprefix(_PREFIX))

@@ -1,0 +1,223 @@
+"""How good a set of GPUs is for collective work: the best ring through all of them, judged by its weakest hop. Pure.
+
+NCCL, and whatever sums gradients, runs around rings: each GPU sends to the next, and the slowest hop sets the pace. So
+a set's quality is the highest value that the weakest hop of a closed way through all of its GPUs can have. For two
+GPUs that is the hop between them. Rates are GB/s of the wire, both ways together, as everywhere in gputopo.
+
+Rings ask about shapes, not machines: nodes of one shape share one ``Rings`` and all that it has worked out.
+
+    gputopo.model.ModelError    a GPU that is not there, or is lost
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+from gputopo.model import Gpu, ModelError, NodeTopology, PcieDistance
+from gputopo.paths import PathKind, edges, pcie_gbps
+
+EXACT = 16  # GPUs; for larger sets a lower bound, exact where a fabric joins all pairs alike, as on every one built
+Reach = Sequence[int]  # for each GPU, by its place, those that it reaches, as bits
+_NEARNESS = {distance: len(PcieDistance) - place for place, distance in enumerate(PcieDistance)}
+
+
+class Ring(NamedTuple):
+    """The weakest hop of the best ring through a set of GPUs."""
+
+    kind: PathKind  # NVLINK or NVSWITCH; PCIE; UNKNOWN where nobody could tell what NVLinks there are
+    gbps: float | None  # None: unknown. Over PCIe of the slower card's link: what is between the cards may be slower
+    lanes: int | None  # NVLinks
+    distance: PcieDistance | None  # over PCIe
+
+    @property
+    def quality(self) -> tuple[bool, float, int, int, float]:
+        """What rings compare by: NVLink before PCIe; by rate there, here by distance first. Unknown is worst."""
+        if self.kind in (PathKind.NVLINK, PathKind.NVSWITCH):
+            return True, self.gbps or 0.0, self.lanes or 0, 0, 0.0
+        return False, 0.0, 0, _NEARNESS[self.distance] if self.distance else 0, self.gbps or 0.0
+
+
+class Rings:
+    """The rings of one shape of machine. Answers are remembered."""
+
+    def __init__(self, indices: Sequence[int], hops: Sequence[Ring]) -> None:
+        """``hops`` are those of all pairs of GPUs, in the order of ``itertools.combinations``."""
+        self._place = {index: place for place, index in enumerate(indices)}
+        best_first = sorted(set(hops), key=lambda hop: hop.quality, reverse=True)
+        pairs = list(combinations(range(len(indices)), 2))
+        # For each threshold, which places each place reaches by a hop at least that good, as bits.
+        self._levels = [(hop, _reach(len(indices), pairs, hops, hop)) for hop in best_first]
+        self._closed = lru_cache(maxsize=1 << EXACT)(self._closed_at)
+        self._found = lru_cache(maxsize=1 << EXACT)(self._found_at)
+
+    def of(self, gpus: Iterable[int]) -> Ring | None:
+        """The best ring through exactly these GPUs (indices); None for fewer than two."""
+        members = self._mask(gpus)
+        return None if members.bit_count() < 2 else self._closed(members)
+
+    def best(self, size: int, among: Iterable[int] | None = None) -> Ring | None:
+        """The best ring that any ``size`` of these GPUs (default: of all) form; None for less than two, or too few."""
+        members = (1 << len(self._place)) - 1 if among is None else self._mask(among)
+        return None if size < 2 or members.bit_count() < size else self._found(members, size)
+
+    def _mask(self, gpus: Iterable[int]) -> int:
+        mask = 0
+        for index in gpus:
+            if index not in self._place:
+                raise ModelError(
+                    f"GPU {index} is not there or lost; there is {', '.join(map(str, self._place)) or 'none'}"
+                )
+            mask |= 1 << self._place[index]
+        return mask
+
+    def _closed_at(self, members: int) -> Ring:
+        return self._first(lambda reach: _closes(reach, members))
+
+    def _found_at(self, members: int, size: int) -> Ring:
+        return self._first(lambda reach: _has_cycle(reach, members, size))
+
+    def _first(self, holds: Callable[[Reach], bool]) -> Ring:
+        """The best threshold at which something holds. It always does at the worst one, which every pair reaches."""
+        return self._levels[bisect_left(self._levels, True, key=lambda level: holds(level[1]))][0]
+
+
+def rings(topology: NodeTopology) -> Rings:
+    """The rings of a machine's usable GPUs."""
+    return _shared(tuple(gpu.index for gpu in topology.usable), tuple(_hops(topology)))
+
+
+@lru_cache(maxsize=256)
+def _shared(indices: tuple[int, ...], hops: tuple[Ring, ...]) -> Rings:
+    return Rings(indices, hops)
+
+
+def _hops(topology: NodeTopology) -> Iterator[Ring]:
+    """What joins each pair of usable GPUs: NVLink where there is any, else PCIe."""
+    joined = {} if topology.nvlink is None else edges(topology, topology.nvlink)
+    place = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
+    for one, other in combinations(topology.usable, 2):
+        edge = joined.get((one.index, other.index))
+        if edge is not None:
+            yield Ring(edge.kind, edge.gbps, edge.lanes, None)
+        else:
+            distance = topology.pcie[place[one.index]][place[other.index]] if topology.pcie else None
+            kind = PathKind.UNKNOWN if topology.nvlink is None else PathKind.PCIE
+            yield Ring(kind, _slower(one, other), None, distance)
+
+
+def _slower(one: Gpu, other: Gpu) -> float | None:
+    rates = (pcie_gbps(one), pcie_gbps(other))
+    return None if None in rates else min(rate for rate in rates if rate is not None)
+
+
+def _reach(size: int, pairs: list[tuple[int, int]], hops: Sequence[Ring], threshold: Ring) -> tuple[int, ...]:
+    reach = [0] * size
+    for (one, other), hop in zip(pairs, hops, strict=True):
+        if hop.quality >= threshold.quality:
+            reach[one] |= 1 << other
+            reach[other] |= 1 << one
+    return tuple(reach)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """The places in a mask."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _closes(reach: Reach, members: int) -> bool:
+    """Whether some closed way visits each member once."""
+    places = list(_bits(members))
+    if len(places) == 2:
+        return bool(reach[places[0]] & 1 << places[1])
+    if any((reach[place] & members).bit_count() < 2 for place in places):
+        return False
+    if _closure_is_complete(reach, members):
+        return True
+    return len(places) <= EXACT and _cycle_of(reach, members, len(places))
+
+
+def _closure_is_complete(reach: Reach, members: int) -> bool:
+    """Bondy and Chvatal, 1976: joining two that have n neighbours or more between them makes or breaks no such way.
+
+    Enough for every dense graph at no cost; where it does not end with all joined, it says nothing.
+    """
+    near = {place: reach[place] & members for place in _bits(members)}
+    grown = True
+    while grown:
+        grown = False
+        for one, other in combinations(near, 2):
+            apart = not near[one] & 1 << other
+            if apart and near[one].bit_count() + near[other].bit_count() >= len(near):
+                near[one] |= 1 << other
+                near[other] |= 1 << one
+                grown = True
+    return all(neighbours.bit_count() == len(near) - 1 for neighbours in near.values())
+
+
+def _cycle_of(reach: Reach, members: int, size: int) -> bool:
+    """Whether some closed way visits ``size`` of the members once each: Held and Karp, 1962, on bits.
+
+    ``ends[visited]`` is where a way that begins at the lowest place of ``visited`` and visits just those can end.
+    """
+    places = list(_bits(members))
+    near = [sum(1 << at for at, far in enumerate(places) if reach[place] & 1 << far) for place in places]
+    ends = [0] * (1 << len(places))
+    for place in range(len(places)):
+        ends[1 << place] = 1 << place
+    for visited in range(1, len(ends)):
+        if not ends[visited]:
+            continue
+        first = visited & -visited
+        if visited.bit_count() == size:
+            if ends[visited] & near[first.bit_length() - 1]:
+                return True
+            continue
+        for place in _bits((len(ends) - 1) & ~(visited | (first - 1))):
+            if near[place] & ends[visited]:
+                ends[visited | 1 << place] |= 1 << place
+    return False
+
+
+def _has_cycle(reach: Reach, members: int, size: int) -> bool:
+    """Whether some ``size`` of the members form a ring."""
+    if size == 2:
+        return any(reach[place] & members for place in _bits(members))
+    return any(_within(reach, part, size) for part in _parts(reach, members) if part.bit_count() >= size)
+
+
+def _within(reach: Reach, part: int, size: int) -> bool:
+    """The same within GPUs that all reach each other somehow."""
+    count = part.bit_count()
+    if all((reach[place] & part).bit_count() == count - 1 for place in _bits(part)):
+        return True  # all pairs: any of them form a ring
+    if size == count:
+        return _closes(reach, part)
+    if count <= EXACT:
+        return _cycle_of(reach, part, size)
+    best_joined = sorted(_bits(part), key=lambda place: -(reach[place] & part).bit_count())[:size]
+    return _closes(reach, sum(1 << place for place in best_joined))
+
+
+def _parts(reach: Reach, members: int) -> Iterator[int]:
+    """The connected parts."""
+    while members:
+        part, frontier = 0, members & -members
+        while frontier:
+            part |= frontier
+            frontier = members & ~part & _union(reach, frontier)
+        yield part
+        members &= ~part
+
+
+def _union(reach: Reach, places: int) -> int:
+    union = 0
+    for place in _bits(places):
+        union |= reach[place]
+    return union

@@ -1,0 +1,65 @@
+"""The agent's access to a cluster, made from the table of verbs that its code obeys: what RBAC grants, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputopo.kube.access import Role
+from gputopo.kube.client import Kube
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.labels import nodegpus
+from tests.e2e.api import ApiError, Object
+from tests.e2e.cluster import Cluster, wait_for
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def user(cluster: Cluster, account: str) -> str:
+    """The user name of a service account of the test's namespace, as the audit log has it."""
+    return f"system:serviceaccount:{cluster.namespace}:{account}"
+
+
+def grant(cluster: Cluster, account: str, role: Role) -> None:
+    """Create a service account that may do what a role lists."""
+    name = f"{cluster.namespace}-{account}"
+    cluster.api.create(f"/api/v1/namespaces/{cluster.namespace}/serviceaccounts", {"metadata": {"name": account}})
+    rules = [
+        {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": list(verbs)}
+        for resource, verbs in role.verbs.items()
+    ]
+    cluster.api.create(f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": cluster.namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    cluster.api.create(
+        f"{RBAC}/clusterrolebindings", {"metadata": {"name": name}, "subjects": [subject], "roleRef": reference}
+    )
+
+
+def open_kube(cluster: Cluster, account: str, role: Role, folder: Path) -> Kube:
+    """A connection as that service account, by a kubeconfig."""
+    path = cluster.kubeconfig(folder / f"{account}.kubeconfig", cluster.token(account))
+    return from_kubeconfig(role, str(path))
+
+
+def define(cluster: Cluster, definition: Object) -> None:
+    """Create a CustomResourceDefinition and wait until its kind is served."""
+    cluster.api.create(DEFINITIONS, definition)
+    spec = definition["spec"]
+    path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+
+    def served() -> bool:
+        try:
+            cluster.api.get(path)
+        except ApiError as refused:
+            if refused.status not in {404, 429}:  # 429: its storage is being made
+                raise
+            return False
+        return True
+
+    wait_for(served, path)
+
+
+def define_node_gpus(cluster: Cluster) -> None:
+    """Make the API server serve ``NodeGpus``."""
+    define(cluster, nodegpus.crd())

@@ -1,0 +1,234 @@
+"""``NodeGpus``, Events and NFD's ``NodeFeature`` on the real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.publish import Event, Outcome, PublishError
+from agent.publish.node import NodePublisher
+from agent.publish.nodefeature import NodeFeaturePublisher
+from gputopo.kube.access import AGENT_WITH_NFD, NODE_GPUS
+from gputopo.kube.client import Kube
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from tests.e2e import objects
+from tests.e2e.agent.access import define, define_node_gpus, grant, open_kube, user
+from tests.e2e.agent.conftest import ACCOUNT
+from tests.e2e.api import Object
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.process import Server
+from tests.machines import dgx1, hgx_h100
+
+pytestmark = pytest.mark.e2e
+NODE = "gpu-0"
+IDLE = NodeGpus("2026-11-21T12:00:00Z", "1a2b", "0.1.0", ())
+HELD = msgspec.structs.replace(
+    IDLE,
+    allocations=(
+        Allocation("GPU-1", PodRef("team-a", "train-0", "main")),
+        Allocation("GPU-2", PodRef("team-a", "serve-0", "main"), replica=1),
+        Allocation("GPU-3", PodRef("team-b", "slice-0", "main"), mig_device="MIG-1"),
+    ),
+)
+
+
+@pytest.fixture
+def node_uid(cluster: Cluster) -> str:
+    return str(cluster.api.create("/api/v1/nodes", objects.gpu_node(NODE, 8))["metadata"]["uid"])
+
+
+def stored(cluster: Cluster) -> Object:
+    return dict(cluster.api.get(NODE_GPUS.path(NODE)))
+
+
+def content(found: Object) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in {"apiVersion", "kind", "metadata"}}
+
+
+def test_a_state_is_created_once_and_written_only_on_a_change(
+    cluster: Cluster, agent_kube: Kube, node_uid: str
+) -> None:
+    define_node_gpus(cluster)
+    publisher = NodePublisher(agent_kube, NODE)
+
+    assert [publisher.report(state) for state in (IDLE, IDLE, HELD, HELD, IDLE)] == [True, False, True, False, True]
+
+    found = stored(cluster)
+    (owner,) = found["metadata"]["ownerReferences"]
+    assert owner == {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node_uid}
+    mine = [write for write in cluster.writes() if write.user == user(cluster, ACCOUNT)]
+    assert [(write.verb, write.resource, write.status) for write in mine] == [
+        ("patch", "nodegpus", 201),
+        ("patch", "nodegpus", 200),
+        ("patch", "nodegpus", 200),
+    ]
+
+
+def test_a_state_is_stored_as_it_was_told(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+    assert node_uid
+    define_node_gpus(cluster)
+
+    NodePublisher(agent_kube, NODE).report(HELD)
+
+    assert content(stored(cluster)) == {
+        "observedAt": "2026-11-21T12:00:00Z",
+        "contentHash": "1a2b",
+        "agentVersion": "0.1.0",
+        "allocations": [
+            {"gpu": "GPU-1", "pod": {"namespace": "team-a", "name": "train-0", "container": "main"}},
+            {"gpu": "GPU-2", "pod": {"namespace": "team-a", "name": "serve-0", "container": "main"}, "replica": 1},
+            {
+                "gpu": "GPU-3",
+                "pod": {"namespace": "team-b", "name": "slice-0", "container": "main"},
+                "migDevice": "MIG-1",
+            },
+        ],
+    }
+
+
+def test_what_is_not_known_any_more_goes_away(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+    assert node_uid
+    define_node_gpus(cluster)
+    publisher = NodePublisher(agent_kube, NODE)
+    publisher.report(HELD)
+
+    publisher.report(msgspec.structs.replace(HELD, allocations=None))
+
+    assert "allocations" not in stored(cluster)
+
+
+def test_a_state_that_somebody_deleted_comes_back(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+    assert node_uid
+    define_node_gpus(cluster)
+    publisher = NodePublisher(agent_kube, NODE)
+    publisher.report(IDLE)
+    cluster.api.delete(NODE_GPUS.path(NODE))
+
+    assert publisher.report(IDLE)
+
+    assert stored(cluster)["observedAt"] == IDLE.observed_at
+
+
+def test_a_state_goes_away_with_its_node(
+    cluster: Cluster, agent_kube: Kube, node_uid: str, request: pytest.FixtureRequest
+) -> None:
+    assert node_uid
+    define_node_gpus(cluster)
+    NodePublisher(agent_kube, NODE).report(IDLE)
+    garbage_collector: Server = request.getfixturevalue("controller_manager")  # after the kind that it is to know
+    assert garbage_collector
+
+    cluster.api.delete(f"/api/v1/nodes/{NODE}")
+
+    wait_for(lambda: cluster.api.items(NODE_GPUS.path()) == [], "the NodeGpus to be collected")
+
+
+def test_a_cluster_without_the_definition_is_said_to_lack_it(agent_kube: Kube, node_uid: str) -> None:
+    assert node_uid
+
+    with pytest.raises(
+        PublishError, match=r"the cluster has no nodegpus.gputopo.io: apply the CustomResourceDefinition"
+    ):
+        NodePublisher(agent_kube, NODE).report(IDLE)
+
+
+def test_an_event_is_told_of_the_node(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+    publisher = NodePublisher(agent_kube, NODE)
+
+    publisher.announce(Event("GpuLost", "GPU 3 is lost", warning=True))
+    publisher.announce(Event("Recovered", "x" * 2000, warning=False))
+
+    told = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")
+    by_reason = {each["reason"]: (each["type"], each["message"], each["involvedObject"]["name"]) for each in told}
+    assert by_reason == {
+        "GpuLost": ("Warning", "GPU 3 is lost", NODE),
+        "Recovered": ("Normal", "x" * 1023 + "…", NODE),
+    }
+
+
+# What NFD's definition says of the fields that are used; its whole text is NFD's.
+NODE_FEATURE = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "nodefeatures.nfd.k8s-sigs.io",
+        # The group is a protected one: its owners approve each definition by this annotation.
+        "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+    },
+    "spec": {
+        "group": "nfd.k8s-sigs.io",
+        "scope": "Namespaced",
+        "names": {"kind": "NodeFeature", "plural": "nodefeatures", "singular": "nodefeature"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "required": ["spec"],
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "properties": {
+                                    "labels": {"type": "object", "additionalProperties": {"type": "string"}}
+                                },
+                            }
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture
+def nfd_kube(cluster: Cluster, tmp_path: Path) -> Iterator[Kube]:
+    grant(cluster, "agent-with-nfd", AGENT_WITH_NFD)
+    kube = open_kube(cluster, "agent-with-nfd", AGENT_WITH_NFD, tmp_path)
+    yield kube
+    kube.close()
+
+
+def test_a_node_feature_asks_nfd_for_our_labels(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:
+    define(cluster, NODE_FEATURE)
+    publisher = NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace)
+
+    outcomes = [publisher.publish(encode(machine)) for machine in (dgx1(), dgx1(), hgx_h100())]
+
+    assert outcomes == [Outcome(written=True), Outcome(written=False), Outcome(written=True)]
+    (found,) = cluster.api.items("/apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures")
+    assert found["spec"] == {"labels": encode(hgx_h100()).labels}
+    assert found["metadata"]["labels"] == {keys.NFD_NODE_NAME: NODE}
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [node_uid]
+    assert found["metadata"]["name"] == "gputopo-features-for-gpu-0"
+    assert cluster.api.get(f"/api/v1/nodes/{NODE}")["metadata"]["labels"].keys() == {
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+    }
+
+
+def test_a_cluster_without_nfd_is_said_to_lack_it(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:
+    assert node_uid
+
+    with pytest.raises(PublishError, match=r"the cluster has no nodefeatures.nfd.k8s-sigs.io: install Node Feature"):
+        NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace).publish(encode(dgx1()))
+
+
+def test_the_state_and_events_go_their_usual_way_beside_nfd(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:
+    define_node_gpus(cluster)
+    publisher = NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace)
+
+    publisher.report(IDLE)
+    publisher.announce(Event("Degraded", "gpu3.nvlink", warning=True))
+
+    assert stored(cluster)["contentHash"] == IDLE.content_hash
+    (told,) = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")
+    assert told["message"] == "gpu3.nvlink"
