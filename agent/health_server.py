@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -45,9 +46,17 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 16
 
     def __init__(self, address: tuple[str, int], respond: Callable[[str], Answer]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        host, port = address
+        every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104  kubelet and Prometheus come from outside
+        self.address_family = socket.AF_INET6 if ":" in (host or every) else socket.AF_INET
         self.respond = respond
-        super().__init__(address, _Handler)
+        super().__init__((host or every, port), _Handler)
+
+    def server_bind(self) -> None:
+        """As the base class does, without asking DNS for this host's name."""
+        if self.address_family == socket.AF_INET6 and self.server_address[0] == "::":
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        TCPServer.server_bind(self)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -80,7 +89,8 @@ def serving(
     thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
     thread.start()
     try:
-        yield server.server_name, server.server_port
+        host, port, *_ = server.socket.getsockname()
+        yield host, port
     finally:
         server.shutdown()
         server.server_close()

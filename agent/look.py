@@ -25,6 +25,7 @@ _HEALING = frozenset({Failure.NO_DRIVER, Failure.NO_DEVICE})
 class View(msgspec.Struct, frozen=True):
     """What is known after the last look; ``View()`` before the first."""
 
+    recalled: NodeTopology | None = None  # what an earlier agent published
     snapshot: Snapshot | None = None  # completed from earlier ones
     held: Held = Held()
     observed: NodeTopology | None = None  # as it was seen last
@@ -42,9 +43,17 @@ def look(view: View, snapshot: Snapshot, now: float, hold_s: float) -> View:
     if "nvml" in failures:
         since = now if view.failing_since is None else view.failing_since
         return msgspec.structs.replace(view, snapshot=snapshot, failures=failures, good_at=good_at, failing_since=since)
-    observed = discover(snapshot, view.held.newest)
-    held = hysteresis.update(view.held, observed, now, hold_s, _awake(snapshot))
-    return View(snapshot, held, observed, hysteresis.published(held), failures, good_at, None)
+    recalled = _of_this_boot(view.recalled, snapshot)
+    held = hysteresis.recalled(recalled) if view.observed is None and recalled is not None else view.held
+    observed = discover(snapshot, held.newest or recalled)
+    held = hysteresis.update(held, observed, now, hold_s, _awake(snapshot))
+    return View(None, snapshot, held, observed, hysteresis.published(held), failures, good_at)
+
+
+def _of_this_boot(topology: NodeTopology | None, snapshot: Snapshot) -> NodeTopology | None:
+    """What was there before a reboot may have been taken out since; what was there in this boot is missed."""
+    boot = None if snapshot.host is None else snapshot.host.boot_id
+    return topology if topology is not None and boot is not None and topology.boot_id == boot else None
 
 
 def only_a_restart_helps(view: View) -> bool:

@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from agent import hysteresis
 from agent.allocation.devices import allocations
 from agent.allocation.watch import Reading
 from agent.delivery import Delivery
 from agent.look import View, look, only_a_restart_helps
 from agent.metrics import Metrics
 from agent.news import news as events_between
-from agent.publish import Event, Outcome, Publisher, PublishError
+from agent.publish import Event, Outcome, Publisher, PublishError, Recalls
 from agent.schedule import Schedule
 from agent.settings import Settings
 from agent.snapshot import Snapshot
@@ -72,14 +71,18 @@ News = Probed | Reading | Woken
 class Loop:
     """The agent of one node. ``status`` is its state as of the last turn."""
 
-    def __init__(self, settings: Settings, publisher: Publisher, metrics: Metrics, before: NodeTopology | None) -> None:
-        """``before`` is what an agent published earlier in this boot, where that is known."""
+    def __init__(self, settings: Settings, publisher: Publisher, metrics: Metrics) -> None:
         self._settings = settings
         self._publisher = publisher
         self._metrics = metrics
         self._schedule = Schedule(settings.node)
-        self._view = View() if before is None else View(held=hysteresis.recalled(before))
-        self._published = before
+        self._view = View()
+        self._recall: Delivery[Recalls, NodeTopology | None] = Delivery(
+            lambda source: source.recall(), self._schedule, float("inf")
+        )
+        if isinstance(publisher, Recalls):
+            self._recall.want(publisher, float("-inf"))
+        self._published: NodeTopology | None = None
         self._offered: NodeTopology | None = None  # the topology of the facts that are wanted
         self._facts: Delivery[NodeFacts, Outcome] = Delivery(publisher.publish, self._schedule, settings.heartbeat_s)
         self._state: Delivery[NodeGpus, bool] = Delivery(
@@ -106,9 +109,10 @@ class Loop:
                 self._read(each)
             else:
                 self._wake(now, each)
-        self._state_wanted(now)
-        self._publish(now.monotonic)
-        self._report(now.monotonic)
+        if self._knows_what_was_published(now.monotonic):
+            self._state_wanted(now)
+            self._publish(now.monotonic)
+            self._report(now.monotonic)
         probe = self._looking_since is None and now.monotonic >= self._next_look
         if probe:
             self._looking_since = now.monotonic
@@ -161,6 +165,26 @@ class Loop:
         self._next_look = min(self._next_look, max(now.monotonic, self._looked_at + SETTLE_S))
 
     # -- publishing -----------------------------------------------------------------------------------------------
+
+    def _knows_what_was_published(self, now: float) -> bool:
+        """Whether there is no more to recall: without that a link that died before this process began was never there.
+
+        What was seen while the API server could not be asked is looked at again in that light.
+        """
+        if self._recall.wanted is None or self._recall.confirmed is not None:
+            return True
+        if self._recall.due() > now:
+            return False
+        recalled = self._recall.attempt(now)
+        if self._recall.error is not None:
+            self._failed("node", self._recall.error)
+            return False
+        if recalled is not None:
+            self._published = recalled
+            self._view = View(recalled=recalled, snapshot=self._view.snapshot)
+            self._facts.wanted = None
+            self._next_look = float("-inf")
+        return True
 
     def _state_wanted(self, now: Now) -> None:
         if self._observed_at is None or self._facts.wanted is None:
@@ -227,7 +251,9 @@ class Loop:
     # -- what there is to say -------------------------------------------------------------------------------------
 
     def _until(self, now: float) -> float:
-        return min(self._next_look, self._facts.due(), self._state.due(), now + TICK_S)
+        recalling = self._recall.wanted is not None and self._recall.confirmed is None
+        deliveries = self._recall.due() if recalling else min(self._facts.due(), self._state.due())
+        return min(self._next_look, deliveries, now + TICK_S)
 
     def _must_end(self, now: float) -> str | None:
         grace, since = self._settings.grace_s, self._view.failing_since

@@ -74,7 +74,7 @@ def run(loop: Loop, machine: Machine, inbox: Inbox, clock: Clock) -> str | None:
 def _guarded(name: str, target: Callable[[], None], inbox: Inbox) -> None:
     try:
         target()
-    except Exception:
+    except Exception:  # noqa: BLE001  whatever it is, a new process is better than a deaf one
         _log.exception("thread", extra={"fields": {"thread": name}})
         inbox.put(Died(name))
 

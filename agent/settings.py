@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-PUBLISH = ("node", "nodefeature", "features.d", "stdout")
+PUBLISH = {  # kind -> what may follow it after a colon
+    "node": None,
+    "nodefeature": "NAMESPACE",
+    "features.d": "FILE",
+    "stdout": None,
+}
 
 
 class SettingError(ValueError):
@@ -27,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's settings. ``TABLE`` explains each."""
 
     node: str
-    publish: str
+    publish: tuple[str, str | None]
     mirror: bool
     interval_s: float
     heartbeat_s: float
@@ -63,7 +68,7 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Setting
         try:
             values[setting.field] = setting.parse(text)
         except ValueError as error:
-            raise SettingError(f"{where}: {text!r} is not {setting.metavar}: {error}") from error
+            raise SettingError(f"{where}: {text!r}: {error}") from error
     values["node"] = values["node"] or socket.gethostname()
     return Settings(**values)
 
@@ -90,6 +95,14 @@ def _one_of(*values: str) -> Callable[[str], str]:
     return parse
 
 
+def _destination(text: str) -> tuple[str, str | None]:
+    kind, colon, place = text.partition(":")
+    _one_of(*PUBLISH)(kind)
+    if colon and (PUBLISH[kind] is None or not place):
+        raise ValueError(f"after {kind}: {'nothing may follow' if PUBLISH[kind] is None else PUBLISH[kind]}")
+    return kind, place or None
+
+
 def _flag(on: str) -> Callable[[str], bool]:
     choice = _one_of(on, "off")
     return lambda text: choice(text) == on
@@ -106,7 +119,7 @@ def _address(text: str) -> tuple[str, int] | None:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError("write HOST:PORT, with a port of at most 65535")
-    return host.removeprefix("[").removesuffix("]") or "::", int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 TABLE = (
@@ -115,7 +128,7 @@ TABLE = (
         "--node",
         "NODE_NAME",
         "",
-        "the name of a Node",
+        "NAME",
         "The Node that this agent publishes for. The DaemonSet sets it; otherwise this host's name.",
         str,
     ),
@@ -124,9 +137,10 @@ TABLE = (
         "--publish",
         "GPUTOPO_PUBLISH",
         "node",
-        "|".join(PUBLISH),
-        "Where to: the Node itself, Node Feature Discovery's NodeFeature or features.d, or standard output.",
-        _one_of(*PUBLISH),
+        "|".join(kind if place is None else f"{kind}[:{place}]" for kind, place in PUBLISH.items()),
+        "Where to: the Node itself; Node Feature Discovery's NodeFeature, in a namespace that its master reads; a file "
+        "in its features.d, which expires by itself; or standard output.",
+        _destination,
     ),
     Setting(
         "mirror",
@@ -142,7 +156,7 @@ TABLE = (
         "--interval",
         "GPUTOPO_INTERVAL",
         "60s",
-        "seconds",
+        "SECONDS",
         "From one look at the GPUs to the next, give or take 10 %. Driver events make extra ones at once, so this "
         "only bounds how late a change without an event is seen. A look takes a tenth of a second.",
         _seconds(1),
@@ -152,7 +166,7 @@ TABLE = (
         "--heartbeat",
         "GPUTOPO_HEARTBEAT",
         "5m",
-        "seconds",
+        "SECONDS",
         "How often NodeGpus is refreshed and the Node checked for labels that somebody removed, give or take 10 %. "
         "Readers take an observation of three times this age for unknown; 15,000 nodes make 50 writes a second.",
         _seconds(10),
@@ -162,7 +176,7 @@ TABLE = (
         "--hold",
         "GPUTOPO_HOLD",
         "5m",
-        "seconds",
+        "SECONDS",
         "How long a link or GPU must have been well before it is published as well. Worse is published at once. Each "
         "change of a label makes schedulers retry every waiting pod, so a flapping link must not reach one.",
         _seconds(0),
@@ -172,7 +186,7 @@ TABLE = (
         "--grace",
         "GPUTOPO_GRACE",
         "2m",
-        "seconds",
+        "SECONDS",
         "How long NVML or the API server may fail before the agent is unready, and before it ends itself where only "
         "a new process can help. Longer than a driver's reload.",
         _seconds(0),
@@ -182,7 +196,7 @@ TABLE = (
         "--socket",
         "GPUTOPO_SOCKET",
         "/var/lib/kubelet/pod-resources/kubelet.sock",
-        "a path, or off",
+        "PATH|off",
         "The kubelet's PodResources socket, which tells which pod holds which GPU. Asked every second.",
         _path,
     ),
@@ -201,7 +215,7 @@ TABLE = (
         "--listen",
         "GPUTOPO_LISTEN",
         ":9438",
-        "HOST:PORT, or off",
+        "HOST:PORT|off",
         "Where /metrics, /healthz and /readyz are served.",
         _address,
     ),
@@ -219,7 +233,7 @@ TABLE = (
         "--node-source",
         "GPUTOPO_NODE_SOURCE",
         "",
-        "a file",
+        "FILE",
         "Publish this recorded machine (`gputopo record`) instead of this one, read again at every pass. For tests "
         "and demonstrations.",
         _path,
