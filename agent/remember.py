@@ -9,8 +9,9 @@ answer is the fact. ``failures`` says what was kept, for the log, the metrics an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any, NamedTuple, TypeVar, cast
+
+from msgspec.structs import replace
 
 from agent.snapshot import Nvml, NvmlGpu, Output, Snapshot
 
@@ -115,7 +116,7 @@ def _filled(now: Record, before: Record | None) -> Record:
     failed = {call for call, error in record.errors.items() if error not in _ABSENT}
     if last is None or not failed - set(last.errors):
         return now
-    holes = {each.name: getattr(last, each.name) for each in fields(record) if getattr(record, each.name) in (None, ())}
+    holes = {name: getattr(last, name) for name in record.__struct_fields__ if getattr(record, name) in (None, ())}
     errors = {call: why for call, why in record.errors.items() if call not in failed or call in last.errors}
     filled: Record = replace(record, **holes, errors=errors)
     return filled
