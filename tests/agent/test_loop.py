@@ -183,9 +183,9 @@ def test_a_link_that_goes_down_is_published_by_the_next_look_and_recovery_is_lat
     assert node.label == "true"
 
     node.snapshot = WELL
-    node.run(290)
+    node.run(230)
     assert node.label == "true"
-    node.run(90)
+    node.run(180)
 
     assert node.label == "false"
     assert cluster.writes.count("node") == 3
