@@ -30,10 +30,11 @@ from gputopo.labels.nodegpus import Allocation, NodeGpus, content_hash
 from gputopo.model import NodeTopology
 
 TICK_S = 5.0  # the loop turns at least this often, so that a probe of its health can tell it from a hanging one
-SETTLE_S = 5.0  # between looks that events cause: a broken GPU reports many in a row
+SETTLE_S = 5.0  # between looks that the driver's events cause: a broken GPU reports many in a row
 RETRY_S = 10.0  # between looks while NVML fails
 STUCK_S = 300.0  # a look that takes longer hangs in the driver: nvidia-smi alone is given up after 60 s
 
+_STORMS = frozenset({"xid", "lost"})  # reasons that the driver may give many times a second
 _log = logging.getLogger("gputopo.agent")
 
 
@@ -162,7 +163,8 @@ class Loop:
 
     def _wake(self, now: Now, woken: Woken) -> None:
         self._metrics.wakeups.labels(woken.reason).inc()
-        self._next_look = min(self._next_look, max(now.monotonic, self._looked_at + SETTLE_S))
+        settled = self._looked_at + SETTLE_S if woken.reason in _STORMS else now.monotonic
+        self._next_look = min(self._next_look, max(now.monotonic, settled))
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
