@@ -52,6 +52,7 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/start_up.py
 	$(BIN)/python bench/discovery.py
 	$(BIN)/python bench/nvml_calls.py
+	$(BIN)/python bench/agent_costs.py
 
 clean:
 	rm -rf $(VENV)

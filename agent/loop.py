@@ -48,7 +48,7 @@ class Probed(NamedTuple):
 class Woken(NamedTuple):
     """Something happened: look at once."""
 
-    reason: str  # "xid", "lost", "hangup", "driver", "file"
+    reason: str  # "xid", "lost", "hangup", "driver", "file", "allocation"
 
 
 class Now(NamedTuple):
@@ -107,7 +107,7 @@ class Loop:
             if isinstance(each, Probed):
                 self._look(now, each)
             elif isinstance(each, Reading):
-                self._read(each)
+                self._read(now, each)
             else:
                 self._wake(now, each)
         if self._knows_what_was_published(now.monotonic):
@@ -155,11 +155,14 @@ class Loop:
         self._offered = topology
         self._facts.want(facts if self._settings.mirror else facts._replace(mirrors={}), now)
 
-    def _read(self, reading: Reading) -> None:
+    def _read(self, now: Now, reading: Reading) -> None:
         if reading.error != self._reading.error:
             level = logging.INFO if reading.error is None else logging.WARNING
             _log.log(level, "podresources", extra={"fields": {"error": reading.error}})
         self._reading = reading
+        known = {gpu.uuid for gpu in self._view.observed.gpus} if self._view.observed is not None else set()
+        if known and any(each.gpu not in known for each in self._allocations() or ()):
+            self._wake(now, Woken("allocation"))  # a MIG device that was made since the last look
 
     def _wake(self, now: Now, woken: Woken) -> None:
         self._metrics.wakeups.labels(woken.reason).inc()

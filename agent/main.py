@@ -66,7 +66,7 @@ def agent(*, once: bool, **flags: str | None) -> None:
 def publish_once(read: Settings) -> str | None:
     """One look, published; what went wrong, if anything did."""
     machine, metrics = machine_of(read), Metrics()
-    loop = Loop(read, _publisher(read), metrics)
+    loop = Loop(read, publisher_of(read), metrics)
     started = clock()
     reading = None if machine.watch is None else machine.watch.poll(started.monotonic)
     probed = Probed(machine.probe(), clock().monotonic - started.monotonic)
@@ -83,7 +83,7 @@ def publish_forever(read: Settings) -> str | None:
     metrics, inbox = Metrics(), Inbox()
     with ExitStack() as parts:
         parts.enter_context(signals(inbox))
-        loop = Loop(read, _publisher(read), metrics)
+        loop = Loop(read, publisher_of(read), metrics)
         if read.listen is not None:
             try:
                 parts.enter_context(
@@ -149,7 +149,8 @@ def _text(path: Path) -> Hashable:
         return None
 
 
-def _publisher(read: Settings) -> Publisher:
+def publisher_of(read: Settings) -> Publisher:
+    """Where to publish to; ends the process where there are no credentials for it."""
     from agent.publish.choice import Target, open_publisher  # noqa: PLC0415  0.7 s where it needs the API server
     from gputopo.kube.errors import ConfigError  # noqa: PLC0415
 

@@ -11,20 +11,22 @@ LOST, DEGRADED, RECOVERED = "GpuLost", "GpuTopologyDegraded", "GpuTopologyRecove
 
 
 def news(before: NodeTopology | None, after: NodeTopology) -> tuple[Event, ...]:
-    """Lost GPUs, then what got worse, then what got better. ``before`` None: nothing was published yet.
+    """What was lost, what got worse, what got better: at most one Event each, however much it is.
 
-    GPUs are named by UUID, since an index moves; lost ones are told once, not also as degraded.
+    ``before`` None: nothing was published yet. GPUs are named by UUID, since an index moves; lost ones are told once,
+    not also as degraded.
     """
     lost = _unusable(after) - (_unusable(before) if before else set())
     were = _degradations(before) if before else {}
     are = _degradations(after)
     worse = {what: why for what, why in are.items() if what not in were and what not in lost}
     better = [what for what in were if what not in are]
-    return (
-        *(Event(LOST, f"GPU {name} is lost: {are.get(name, 'it does not answer')}", True) for name in sorted(lost)),
-        *(Event(DEGRADED, f"{what}: {why}", True) for what, why in sorted(worse.items())),
-        *(Event(RECOVERED, f"{what} is well again", False) for what in sorted(better)),
+    told = (
+        (LOST, [f"{name} is lost: {are.get(name, 'it does not answer')}" for name in lost]),
+        (DEGRADED, [f"{what}: {why}" for what, why in worse.items()]),
+        (RECOVERED, [f"{what} is well again" for what in better]),
     )
+    return tuple(Event(kind, "; ".join(sorted(each)), kind != RECOVERED) for kind, each in told if each)
 
 
 def _unusable(topology: NodeTopology) -> set[str]:
@@ -37,7 +39,7 @@ def _degradations(topology: NodeTopology) -> dict[str, str]:
     names = {f"gpu{gpu.index}": _name(gpu) for gpu in topology.gpus}
     for each in topology.degraded:
         whys.setdefault(_renamed(each.what, names), []).append(each.why)
-    return {what: "; ".join(each) for what, each in whys.items()}
+    return {what: ", ".join(each) for what, each in whys.items()}
 
 
 def _renamed(what: str, names: dict[str, str]) -> str:

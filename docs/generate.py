@@ -11,6 +11,7 @@ import click
 
 from agent.documents import read
 from agent.machines import find, folder
+from agent.metrics import reference as metrics
 from agent.snapshot_io import snapshot_schema
 from gputopo import cli
 from gputopo.labels.reference import reference
@@ -49,6 +50,7 @@ def picture(name: str) -> Callable[[], str]:
 DOCS = Path(__file__).parent
 PAGES = {
     "labels.md": reference,
+    "metrics.md": metrics,
     "cli.md": command_line,
     "schema/node-topology.v1.json": schema_text,
     "schema/snapshot.v1.json": snapshots,

@@ -27,7 +27,7 @@ class Held(NamedTuple):
     namespace: str  # PodResources.namespace
     pod: str  # PodResources.name
     container: str  # ContainerResources.name
-    resource: str  # ContainerDevices.resource_name: "nvidia.com/gpu"
+    resource: str  # ContainerDevices.resource_name: see gputopo.labels.resources
     devices: tuple[str, ...]  # ContainerDevices.device_ids, as the device plugin named them
 
 

@@ -351,6 +351,18 @@ def test_an_allocation_is_published_when_it_changes_and_only_then(cluster: Clust
     assert node.metric("gputopo_gpu_holders", gpu=HELD.gpu) == 1
 
 
+def test_a_device_that_is_not_known_is_looked_for_at_once(cluster: Cluster) -> None:
+    node = Node(cluster).run(600)
+    looks = len(node.looks)
+
+    node.tell(Reading(frozenset({POD})))
+    assert len(node.looks) == looks
+    node.tell(Reading(frozenset({POD._replace(resource="nvidia.com/mig-1g.5gb", devices=("MIG-new",))})))
+
+    assert len(node.looks) == looks + 1
+    assert node.metric("gputopo_wakeups_total", reason="allocation") == 1
+
+
 def test_allocations_that_come_before_the_first_look_wait_for_it(cluster: Cluster) -> None:
     node = Node(cluster).tell(Reading(frozenset({POD})))
     assert cluster.writes == []

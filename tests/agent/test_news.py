@@ -45,12 +45,18 @@ GONE = Degradation("GPU-x", "gone")
         pytest.param(
             WELL,
             degraded(LOST, lost=2),
-            (Event("GpuLost", f"GPU {UUIDS[2]} is lost: {LOST.why}", True),),
+            (Event("GpuLost", f"{UUIDS[2]} is lost: {LOST.why}", True),),
             id="a lost GPU is told once",
         ),
-        pytest.param(WELL, degraded(lost=2), (Event("GpuLost", f"GPU {UUIDS[2]} is lost: it does not answer", True),)),
+        pytest.param(WELL, degraded(lost=2), (Event("GpuLost", f"{UUIDS[2]} is lost: it does not answer", True),)),
         pytest.param(
             WELL, degraded(GONE), (Event("GpuTopologyDegraded", "GPU-x: gone", True),), id="a GPU that is on no list"
+        ),
+        pytest.param(
+            WELL,
+            degraded(LINK, GONE),
+            (Event("GpuTopologyDegraded", f"{UUIDS[3]}.nvlink: 17 of 18 NVLinks active; GPU-x: gone", True),),
+            id="much at once is one Event",
         ),
         pytest.param(
             degraded(LINK, PAIR),
@@ -80,8 +86,7 @@ def test_gpus_that_told_no_uuid_go_by_what_they_have() -> None:
     gpus = (Gpu(index=0, bus_id="0000:07:00.0", health=Health.LOST), Gpu(index=1, health=Health.LOST))
 
     assert [event.message for event in news(None, NodeTopology(gpus=gpus))] == [
-        "GPU 0000:07:00.0 is lost: it does not answer",
-        "GPU gpu1 is lost: it does not answer",
+        "0000:07:00.0 is lost: it does not answer; gpu1 is lost: it does not answer"
     ]
 
 
