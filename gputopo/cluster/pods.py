@@ -15,6 +15,7 @@ import msgspec
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.model import NodeTopology
+from gputopo.paths import PathKind
 from gputopo.rings import Ring, rings
 
 
@@ -56,6 +57,14 @@ def share(has: Ring | None, best: Ring | None) -> float | None:
     if has is None or best is None or has.gbps is None or not best.gbps:
         return None
     return min(1.0, has.gbps / best.gbps)
+
+
+def lesser(has: Ring | None, best: Ring | None) -> bool:
+    """Whether one ring is known to be worse than another; where one of the two is unknown, it is not."""
+    if has is None or best is None or PathKind.UNKNOWN in (has.kind, best.kind):
+        return False
+    rates_decide = has.quality[0] and best.quality[0]  # both over NVLink
+    return has.quality < best.quality and not (rates_decide and None in (has.gbps, best.gbps))
 
 
 def placements(nodes: Iterable[GpuNode], running: frozenset[PodName]) -> list[PodGpus]:
@@ -147,10 +156,6 @@ def _worst_first(pod: PodGpus) -> tuple[object, ...]:
     Within these by how much of it they have, then by the ring itself, for a rate alone does not tell PCIe from PCIe.
     """
     parts = [1.0 if part is None else part for part in (pod.of_node, pod.of_cluster)]
-    lesser = [_lesser(pod.ring, pod.best_on_node), _lesser(pod.ring, pod.best_in_cluster)]
-    rank = 0 if pod.missing else 1 if lesser[0] else 2 if lesser[1] else 3 if pod.ring is not None else 4
+    on_node, in_cluster = lesser(pod.ring, pod.best_on_node), lesser(pod.ring, pod.best_in_cluster)
+    rank = 0 if pod.missing else 1 if on_node else 2 if in_cluster else 3 if pod.ring is not None else 4
     return (rank, *parts, pod.ring.quality if pod.ring is not None else (), -pod.count, pod.pod)
-
-
-def _lesser(has: Ring | None, best: Ring | None) -> bool:
-    return has is not None and best is not None and has.quality < best.quality

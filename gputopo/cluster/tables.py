@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from gputopo.cluster.nodes import STALE_AFTER, GpuNode
-from gputopo.cluster.pods import PodGpus
+from gputopo.cluster.pods import PodGpus, lesser
 from gputopo.model import Island, NodeTopology
 from gputopo.paths import PathKind
 from gputopo.render.wording import UNKNOWN, gib, gpu_names, number, visible
@@ -153,20 +153,25 @@ def _pieces(pod: PodGpus) -> str:
 def _ring(ring: Ring | None) -> str:
     if ring is None:
         return NONE
+    if ring.kind is PathKind.UNKNOWN:
+        return UNKNOWN
     rate = UNKNOWN if ring.gbps is None else number(ring.gbps)
-    if ring.kind in (PathKind.NVLINK, PathKind.NVSWITCH):
+    if ring.kind is not PathKind.PCIE:
         return f"{rate} {ring.kind.value}"
+    # What is between two cards, on different sockets above all, is slower than their links: by how much nobody says.
     way = UNKNOWN if ring.distance is None else ring.distance.value
-    # What is between two cards on different sockets is slower than their links, by how much nobody says.
-    return f"<={rate} {ring.kind.value} {way}" if ring.gbps is not None else f"{ring.kind.value} {way}"
+    return f"{'' if ring.gbps is None else '<='}{rate} {ring.kind.value} {way}"
 
 
 def _has(pod: PodGpus) -> Cell:
     """How much of the best on its node, and how much of the best in the cluster, the pod's ring is."""
     parts = [part for part in (pod.of_node, pod.of_cluster) if part is not None]
+    less = lesser(pod.ring, pod.best_on_node) or lesser(pod.ring, pod.best_in_cluster)
     if not parts:
-        return Cell(NONE)
-    return Cell(f"{round(100 * min(parts))} %", "bad" if min(parts) < 1 else "")
+        return Cell("less", "bad") if less else Cell(NONE)
+    # Over PCIe the rates can be alike where the way is not.
+    more = "<" if less and min(parts) == 1 else ""
+    return Cell(f"{more}{round(100 * min(parts))} %", "bad" if less else "")
 
 
 def _few(names: Iterable[str]) -> str:
