@@ -74,8 +74,9 @@ def pod_list(pods: Iterable[PodGpus]) -> dict[str, Any]:
 
 
 def _list(kind: str, items: list[Any]) -> dict[str, Any]:
-    # Through JSON's own types, so that what YAML prints is what JSON prints.
-    body: dict[str, Any] = msgspec.to_builtins({"apiVersion": API_VERSION, "kind": kind, "items": items})
+    # Through JSON's own types, so that a reader of the dict and a reader of the text see the same (lists, not tuples).
+    text = msgspec.json.encode({"apiVersion": API_VERSION, "kind": kind, "items": items})
+    body: dict[str, Any] = msgspec.json.decode(text)
     return body
 
 
