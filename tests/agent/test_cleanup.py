@@ -21,7 +21,7 @@ OWN, MIRROR = Field("labels", "own"), Field("labels", "mirror")
 
 
 def entry(manager: str, *keys: str, operation: str = "Apply") -> dict[str, object]:
-    fields = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in keys}}}
+    fields: dict[str, object] = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in keys}}}
     return {"manager": manager, "operation": operation, "fieldsV1": fields}
 
 

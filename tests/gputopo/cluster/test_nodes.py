@@ -49,7 +49,7 @@ def test_a_damaged_annotation_leaves_what_labels_tell_and_the_reason() -> None:
 def test_gpus_are_free_unless_somebody_holds_some_of_them() -> None:
     node = gpu_node("n", dgx1(), {"train": (0, 1), "serve": (4,)})
 
-    assert node.free == {2, 3, 5, 6, 7}
+    assert node.free == frozenset({2, 3, 5, 6, 7})
     assert node.held == {0: 1, 1: 1, 4: 1}
 
 
@@ -65,7 +65,7 @@ def test_shares_of_a_gpu_are_counted_and_strangers_are_not() -> None:
 def test_a_lost_gpu_is_not_free() -> None:
     lost = {gpu.index for gpu in h100_lost_gpu().gpus if not gpu.usable}
 
-    assert gpu_node("n", h100_lost_gpu()).free == set(range(8)) - lost
+    assert gpu_node("n", h100_lost_gpu()).free == frozenset(range(8)) - lost
 
 
 @pytest.mark.parametrize(
