@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo import TopoMatrix, parse_topo, single_numa_node
 from gputopo.model import MAX_GPUS, PcieDistance
-from tests.topo_text import ERAS, HARMLESS, Era, Machine, damaged, islands, numa, printed, said
+from tests.topo_text import ERAS, HARMLESS, Era, Machine, damaged, in_terminal, islands, numa, printed, said
 
 WORDS = [
     *("GPU0", "GPU1", "GPU2", "GPU10", "NIC0", "mlx5_0", "bnxt_re0", "X", " X ", "NV1", "NV12", "SYS", "SOC", "NODE"),
@@ -91,6 +91,17 @@ def test_a_paste_that_only_changes_the_form_changes_nothing(change: str, machine
     text = printed(machine, ERAS[era])
 
     assert said(parse_topo(HARMLESS[change](text))) == said(parse_topo(text))
+
+
+@given(machine=machines(), era=st.sampled_from(["418", "525", "550"]), width=st.integers(40, 240), joined=st.booleans())
+@settings(max_examples=100)
+def test_a_terminal_of_any_width_never_changes_an_island_in_silence(
+    machine: Machine, era: str, width: int, *, joined: bool
+) -> None:
+    text = printed(machine, ERAS[era])
+    whole, matrix = parse_topo(text), lawful(in_terminal(text, width, joined=joined))
+
+    assert matrix is None or matrix.problems or (matrix.cells, numa(matrix)) == (whole.cells, numa(whole))
 
 
 @given(machine=machines(), era=st.sampled_from(list(ERAS)), step=st.integers(29, 97))

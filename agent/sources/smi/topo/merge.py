@@ -139,7 +139,8 @@ def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[P
     run = runs[0] if runs else None
     found = {label: read_affinity(row.body, row.seen, columns, run) for label, row in table.rows.items()}
     last = block.rows[-1]
-    if last.number != cut_at or last.label not in found:
+    more = affinity_words(last.tail, columns)[1]
+    if last.number != cut_at or last.label not in found or not last.label.startswith("GPU") or more:
         return found
     shown = len(words[last.label])
     others = [each for label, each in found.items() if label != last.label]

@@ -573,6 +573,17 @@ def test_a_paste_that_lost_its_line_ends_is_cut_where_rows_begin() -> None:
     assert parse_topo(RING.replace("\n", " ") + "\n") == parse_topo(RING)
 
 
+def test_a_legend_on_one_line_with_the_rows_is_read() -> None:
+    assert parse_topo((PAIR + LEGEND).replace("\n", " ")) == parse_topo(PAIR + LEGEND)
+
+
+def test_a_word_under_a_heading_of_ones_own_is_not_guessed_at() -> None:
+    matrix = parse_topo("| | GPU0 | GPU1 | NUMA |\n|---|---|---|---|\n| GPU0 | X | NV4 | 0 |\n| GPU1 | NV4 | X | 1 |\n")
+
+    assert matrix.gpus == (TopoGpu(index=0), TopoGpu(index=1))
+    assert matrix.cells == ((None, 4), (4, None))
+
+
 def test_a_header_without_rows_gives_way_to_the_next() -> None:
     assert parse_topo("GPU0 GPU1 GPU2\n\nwas cut; here it is:\n" + PAIR).cells == ((None, 4), (4, None))
 
