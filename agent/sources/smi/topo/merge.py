@@ -165,11 +165,12 @@ def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int)
             continue
         what = f"gpus.{label[3:]}.numaNode"
         row = table.rows[label]
-        words = affinity_words(row.tail, columns)[0]
+        words, rest = affinity_words(row.tail, columns)
+        glued = rest[:1].isdigit() or (words and affinity.cpu is not None)
         if len(words) > columns > 0:
             why = f"{quote(row.number, row.text)} has more words behind its cells than the header has columns"
             problems.append(incomplete(what, why))
-        elif 0 < len(words) < columns and affinity.cpu and affinity.numa is None and len(row.seen.cells) == width:
+        elif glued and len(words) < columns and affinity.numa is None and len(row.seen.cells) == width:
             why = f"{quote(row.number, row.text)} shows no NUMA affinity, or it is glued to the CPUs"
             problems.append(incomplete(what, why))
         elif shows_numa and affinity.numa is None:

@@ -483,6 +483,16 @@ def test_a_text_that_ends_in_a_row_set_aside_is_read() -> None:
     assert numa(parse_topo(RING + "GPU2 NV9 NV9 NV9 NV9")) == [0, 0, 1, 1]
 
 
+def test_affinities_glued_beyond_repair_are_said() -> None:
+    """A terminal put "0-31" and "0-1" together."""
+    matrix = parse_topo("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-310-1\n")
+
+    assert matrix.gpus == (TopoGpu(index=0),)
+    assert problems(matrix) == [
+        ("gpus.0.numaNode", "line 2 (GPU0 X 0-310-1) shows no NUMA affinity, or it is glued to the CPUs")
+    ]
+
+
 # Several matrices in one paste.
 
 
