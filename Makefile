@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test e2e check bench docs clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -18,6 +18,10 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch $@ $(VENV)/.run
 
+$(VENV)/.e2e: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,e2e]'
+	@touch $@ $(VENV)/.test $(VENV)/.run
+
 $(VENV)/.check: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,check]'
 	@touch $@ $(VENV)/.test $(VENV)/.run
@@ -27,6 +31,11 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest
+
+# Against a real control plane, built once (about 10 minutes on a cold machine with 2 cores): docs/testing.md.
+e2e: $(VENV)/.e2e
+	$(BIN)/python -m tests.e2e.binaries
+	$(BIN)/python -m pytest -m e2e -rs tests/e2e
 
 check: $(VENV)/.check
 	$(BIN)/ruff format --check .

@@ -1,0 +1,37 @@
+"""Fixtures for tests against a real control plane. ``make e2e`` runs them; a plain ``pytest`` skips them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from importlib.util import find_spec
+
+import pytest
+
+# ``make test`` installs less than these tests import; the tests of the pure parts (simulation/) run all the same.
+HAS_EXTRA = all(find_spec(name) for name in ("google", "grpc", "grpclib", "trustme", "urllib3"))
+collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "simulation/test_live_*.py"]
+if HAS_EXTRA:
+    from tests.e2e.fixtures import cluster, control_plane, controller_manager, fleet, gpu_nodes, pristine, scheduler
+
+    __all__ = ["cluster", "control_plane", "controller_manager", "fleet", "gpu_nodes", "pristine", "scheduler"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A plain run skips what needs servers, also where Go is there: it must stay fast."""
+    if "e2e" in config.getoption("markexpr"):
+        return
+    for item in items:
+        if item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.skip(reason="needs a control plane: `make e2e`"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows the end of each server's log, and where the whole logs are: they are kept."""
+    report = yield
+    plane = getattr(item, "funcargs", {}).get("control_plane")
+    if report.failed and plane is not None:
+        for log in sorted((plane.folder / "logs").glob("*.log")):
+            tail = log.read_text(errors="replace").splitlines()[-15:]
+            report.sections.append((f"end of {log}", "\n".join(tail)))
+    return report

@@ -1,0 +1,94 @@
+"""Servers as child processes: started with their own log, awaited, and ended by their own process id.
+
+ServerError(Exception)   a server ended or did not become ready; the message has the end of its log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# A server must not outlive a test run that was killed. PR_SET_PDEATHSIG (1) has the kernel end it (9: SIGKILL); it is
+# set by a small launcher, since code between fork and exec (preexec_fn) can deadlock in a process with threads. The
+# launcher's own parent may have died meanwhile: then it is an orphan already, and nobody would be told.
+_LAUNCHER = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]): sys.exit("the test run is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+LOG_TAIL = 30  # lines of a log that a failure shows
+
+
+class ServerError(Exception):
+    """A server ended, or did not become ready in time."""
+
+
+class Server:
+    """One running server. Ends with the context, with ``stop``, or with the test run, whatever comes first."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], log: Path) -> None:
+        self.name = name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        argv = [str(part) for part in command]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(_tied_to_us(argv), stdout=output, stderr=subprocess.STDOUT)
+
+    @property
+    def pid(self) -> int:
+        """Process id: the launcher's, and since exec keeps it, the server's."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Wait for ``ready``, which may raise OSError while nobody listens yet. Raises ``ServerError``."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                if ready():
+                    return
+            if not self.running:
+                raise ServerError(f"{self.name} ended with {self._process.returncode}\n{self.tail()}")
+            time.sleep(0.02)
+        raise ServerError(f"{self.name} was not ready after {timeout_s:g} s\n{self.tail()}")
+
+    def tail(self, lines: int = LOG_TAIL) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End it at once: nothing that these servers hold is worth a graceful end, which takes seconds."""
+        self._process.kill()
+        self._process.wait()
+
+
+def free_port() -> int:
+    """A loopback port that is free now.
+
+    Below the range that the kernel hands to outgoing connections (32768 and up on Linux), so that none of our own
+    clients takes it in the moment before the server does.
+    """
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def _tied_to_us(argv: list[str]) -> list[str]:
+    if sys.platform != "linux":  # prctl is Linux's; elsewhere a killed test run leaves its servers to the user
+        return argv
+    import os
+
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *argv]

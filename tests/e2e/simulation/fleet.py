@@ -1,0 +1,284 @@
+"""Many simulated GPU nodes in one process: they register, admit what is bound to them, and let it run and finish.
+
+One thread runs an asyncio loop that owns all nodes and serves their sockets; one thread follows the pods; a few write
+to the API server, each call as the kubelet of the node concerned (impersonated, so the audit log names it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, Self, TypeVar
+
+from tests.e2e.api import ApiError, Client, Object, Watch
+from tests.e2e.simulation import lifecycle, podresources
+from tests.e2e.simulation.node import NodeSpec, SimulatedNode
+
+T = TypeVar("T")
+PODS = "/api/v1/pods"
+WRITERS = 8
+ASSIGNED = "spec.nodeName!="
+# pod -> seconds that it runs; None: until it is finished or deleted
+Lifetime = Callable[[Object], float | None]
+
+
+class Fleet:
+    """Simulated nodes of one cluster. Ends with the ``with`` block; ``failures`` says what went wrong meanwhile."""
+
+    def __init__(self, api: Client, seed: int = 0, lifetime: Lifetime = lambda _: None) -> None:
+        self._api = api
+        self._random = Random(seed)
+        self._lifetime = lifetime
+        self._nodes: dict[str, SimulatedNode] = {}
+        self._held: list[Object] | None = None  # bound pods that wait for admission
+        self._stopping = False
+        self._watch: Watch | None = None
+        self.failures: list[BaseException] = []
+        # Not a test's own folder: the path of a unix socket is 107 characters at most.
+        self.folder = Path(tempfile.mkdtemp(prefix="gputopo-"))
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        # A node's writes keep their order: one thread each, for many nodes.
+        self._writers = [ThreadPoolExecutor(1, thread_name_prefix="kubelets") for _ in range(WRITERS)]
+        self._threads = [
+            threading.Thread(target=self._loop.run_forever, name="fleet"),
+            threading.Thread(target=self._follow_pods, name="fleet-pods"),
+        ]
+        self._servers: list[Any] = []
+        version = self._api.get(PODS, limit="1")["metadata"]["resourceVersion"]
+        self._watch = self._api.watch(PODS, version, fieldSelector=ASSIGNED)
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping = True
+        if self._watch is not None:
+            self._watch.stop()
+        self._threads[1].join()
+        for writer in self._writers:
+            writer.shutdown()
+        asyncio.run_coroutine_threadsafe(self._close_sockets(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._threads[0].join()
+        self._loop.close()
+        shutil.rmtree(self.folder)
+
+    def __getitem__(self, name: str) -> SimulatedNode:
+        return self._nodes[name]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the nodes, in the order in which they were added."""
+        return list(self._nodes)
+
+    def add(self, *specs: NodeSpec) -> list[SimulatedNode]:
+        """Register nodes; when this returns their sockets answer and the API server has them."""
+        nodes = asyncio.run_coroutine_threadsafe(self._add(specs), self._loop).result()
+        for done in [self._write(node, "POST", "/api/v1/nodes", node.node_object()) for node in nodes]:
+            done.result()
+        self._raise_failures()
+        return nodes
+
+    def gpus_of(self, pod: Object) -> tuple[int, ...]:
+        """Indices of the GPUs that a pod's node gave it."""
+        node, uid = self._nodes[pod["spec"]["nodeName"]], pod["metadata"]["uid"]
+        return self._call(lambda: node.gpus_of(uid))
+
+    def kill_gpu(self, node: str, gpu: int, *, lost: bool = True) -> None:
+        """A GPU dies: it falls off the bus, or (not lost) only the device plugin turns away from it."""
+        machine = self._nodes[node].machine
+        self._change(node, lambda: (machine.lost if lost else machine.sick).add(gpu))
+
+    def revive_gpu(self, node: str, gpu: int) -> None:
+        """A GPU is well again, as after a reboot: the device plugin itself never takes one back."""
+        machine = self._nodes[node].machine
+
+        def revive() -> None:
+            machine.lost.discard(gpu)
+            machine.sick.discard(gpu)
+
+        self._change(node, revive)
+
+    def kill_link(self, node: str, *gpus: int) -> None:
+        """The NVLinks between two GPUs, or from one into its switch, go down."""
+        machine = self._nodes[node].machine
+        self._change(node, lambda: machine.dead_links.add(frozenset(gpus)))
+
+    def revive_link(self, node: str, *gpus: int) -> None:
+        """They come back."""
+        machine = self._nodes[node].machine
+        self._change(node, lambda: machine.dead_links.discard(frozenset(gpus)))
+
+    def finish(self, pod: Object, exit_code: int = 0) -> None:
+        """The containers of a pod end; its GPUs are free, and its status says so, when this returns."""
+        node, uid = self._nodes[pod["spec"]["nodeName"]], pod["metadata"]["uid"]
+        if (written := self._call(lambda: self._finish(node, uid, exit_code))) is not None:
+            written.result()
+        self._raise_failures()
+
+    @contextmanager
+    def admissions_held(self, order: Callable[[list[Object]], list[Object]] | None = None) -> Iterator[None]:
+        """Within, bound pods wait; at the end their kubelets admit them in a random order, or in ``order``'s.
+
+        Pods that a scheduler bound within milliseconds reach a kubelet in one batch, in whatever order.
+        """
+        self._call(lambda: setattr(self, "_held", []))
+        try:
+            yield
+        finally:
+            self._call(lambda: self._release(order))
+
+    # -- on the loop's thread -----------------------------------------------------------------------------------
+
+    async def _add(self, specs: tuple[NodeSpec, ...]) -> list[SimulatedNode]:
+        added = []
+        for spec in specs:
+            # A generator each: what one node does must not depend on what happens on the others.
+            random = Random(self._random.random())
+            node = SimulatedNode(spec, self.folder / str(len(self._nodes)), random)
+            self._servers.append(await podresources.serve(node.devices, node.socket))
+            self._nodes[spec.name] = node
+            added.append(node)
+        return added
+
+    async def _close_sockets(self) -> None:
+        for server in self._servers:
+            server.close()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def _see(self, kind: str, pod: Object) -> None:
+        """One event of a pod that is assigned to a node."""
+        if (node := self._nodes.get(pod["spec"]["nodeName"])) is None:
+            return
+        uid = pod["metadata"]["uid"]
+        if kind == "DELETED":
+            self._forget(node, uid)
+        elif "deletionTimestamp" in pod["metadata"]:
+            self._forget(node, uid)
+            metadata = pod["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+            self._write(node, "DELETE", path, options)
+        elif uid in node.pods:
+            node.pods[uid] = pod
+        elif pod["status"].get("phase") not in lifecycle.FINISHED:
+            self._admit(node, pod) if self._held is None else self._held.append(pod)
+
+    def _admit(self, node: SimulatedNode, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        rejection = node.devices.admit(lifecycle.kubelet_pod(pod))
+        if rejection is not None:
+            self._write_status(node, pod, lifecycle.rejected(rejection))
+            return
+        node.pods[uid] = pod
+        self._write_status(node, pod, lifecycle.running(pod, _now()))
+        if (seconds := self._lifetime(pod)) is not None:
+            self._loop.call_later(seconds, self._finish, node, uid, 0)
+
+    def _finish(self, node: SimulatedNode, uid: str, exit_code: int) -> Future[None] | None:
+        if (pod := node.pods.get(uid)) is None:
+            return None
+        self._forget(node, uid)
+        return self._write_status(node, pod, lifecycle.finished(pod, exit_code, _now()))
+
+    def _forget(self, node: SimulatedNode, uid: str) -> None:
+        node.pods.pop(uid, None)
+        node.devices.remove(uid)
+        if self._held is not None:
+            self._held = [pod for pod in self._held if pod["metadata"]["uid"] != uid]
+
+    def _release(self, order: Callable[[list[Object]], list[Object]] | None) -> None:
+        held, self._held = self._held or [], None
+        if order is None:
+            self._random.shuffle(held)
+        for pod in held if order is None else order(held):
+            self._admit(self._nodes[pod["spec"]["nodeName"]], pod)
+
+    # -- to and from the API server -----------------------------------------------------------------------------
+
+    def _follow_pods(self) -> None:
+        """Hand every event to the loop; when a watch ends, take up from a fresh list."""
+        while not self._stopping:
+            try:
+                for kind, pod in self._watch or ():
+                    self._loop.call_soon_threadsafe(self._see, kind, pod)
+                if not self._stopping:
+                    self._watch = self._relisted()
+            except Exception as failed:  # noqa: BLE001 - a thread's failure must reach the test
+                self.failures.append(failed)
+                return
+
+    def _relisted(self) -> Watch:
+        listed = self._api.get(PODS, fieldSelector=ASSIGNED)
+        self._loop.call_soon_threadsafe(self._reconcile, listed["items"])
+        return self._api.watch(PODS, listed["metadata"]["resourceVersion"], fieldSelector=ASSIGNED)
+
+    def _reconcile(self, pods: list[Object]) -> None:
+        there = {pod["metadata"]["uid"] for pod in pods}
+        for node in self._nodes.values():
+            for uid in set(node.pods) - there:
+                self._forget(node, uid)
+        for pod in pods:
+            self._see("MODIFIED", pod)
+
+    def _change(self, name: str, change: Callable[[], object]) -> None:
+        """Change a machine; its snapshot file and its Node are as it is now when this returns."""
+        node = self._nodes[name]
+
+        def apply() -> None:
+            change()
+            node.record()
+
+        self._call(apply)
+        status = node.status({"capacity": {}, "allocatable": {}})
+        self._write(node, "PATCH", f"/api/v1/nodes/{name}/status", {"status": status}).result()
+        self._raise_failures()
+
+    def _write_status(self, node: SimulatedNode, pod: Object, status: Object) -> Future[None]:
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        return self._write(node, "PATCH", path, {"metadata": {"uid": metadata["uid"]}, "status": status})
+
+    def _write(self, node: SimulatedNode, method: str, path: str, body: Object) -> Future[None]:
+        writer = self._writers[zlib.crc32(node.name.encode()) % WRITERS]
+        return writer.submit(self._call_as, node.name, method, path, body)
+
+    def _call_as(self, node: str, method: str, path: str, body: Object) -> None:
+        kubelet = self._api.impersonating(f"system:node:{node}", "system:nodes", agent="kubelet/simulated")
+        try:
+            if method == "PATCH":
+                kubelet.patch(path, body, "strategic")
+            else:
+                kubelet.request(method, path, body)
+        except ApiError as refused:
+            # The pod was deleted meanwhile (another of that name: the uid in the body conflicts), as kubelets know it.
+            if refused.status not in {404, 409} or method == "POST":
+                self.failures.append(refused)
+        except Exception as failed:  # noqa: BLE001 - a thread's failure must reach the test
+            self.failures.append(failed)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        async def run() -> T:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _raise_failures(self) -> None:
+        if self.failures:
+            raise self.failures[0]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
