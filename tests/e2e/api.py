@@ -15,13 +15,14 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
+from tests.e2e.objects import Object
+
 CONTENT_TYPES = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-Object = dict[str, Any]
 
 
 class ApiError(Exception):

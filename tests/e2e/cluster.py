@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.e2e import audit
-from tests.e2e.api import Client, Object
+from tests.e2e.api import Client
 from tests.e2e.credentials import write_kubeconfig
+from tests.e2e.objects import Object
 from tests.e2e.servers import ControlPlane
 
 T = TypeVar("T")

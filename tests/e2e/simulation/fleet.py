@@ -19,7 +19,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self, TypeVar
 
-from tests.e2e.api import ApiError, Client, Object, Watch
+from tests.e2e.api import ApiError, Client, Watch
+from tests.e2e.objects import Object
 from tests.e2e.simulation import lifecycle, podresources
 from tests.e2e.simulation.node import NodeSpec, SimulatedNode
 
@@ -81,6 +82,11 @@ class Fleet:
     def names(self) -> list[str]:
         """The names of the nodes, in the order in which they were added."""
         return list(self._nodes)
+
+    @property
+    def held(self) -> int:
+        """How many bound pods wait for admission."""
+        return len(self._held or ())
 
     def add(self, *specs: NodeSpec) -> list[SimulatedNode]:
         """Register nodes; when this returns their sockets answer and the API server has them."""

@@ -11,7 +11,7 @@ import msgspec
 from agent.snapshot_io import dump_snapshot
 from gputopo.model import NodeTopology
 from tests.e2e import objects
-from tests.e2e.api import Object
+from tests.e2e.objects import Object
 from tests.e2e.simulation import recording
 from tests.e2e.simulation.kubelet import DeviceManager, NumaPolicy, Policy, Resource
 from tests.e2e.simulation.machine import Machine, distributed
