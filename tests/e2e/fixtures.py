@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from tests.e2e import binaries, cleaning, servers
@@ -32,6 +33,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         pytest.skip(str(missing))
     with servers.control_plane(found, tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
+    assert [child.name() for child in psutil.Process().children(recursive=True)] == []
 
 
 @pytest.fixture(scope="session")

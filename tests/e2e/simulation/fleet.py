@@ -7,6 +7,7 @@ to the API server, each call as the kubelet of the node concerned (impersonated,
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import tempfile
 import threading
@@ -48,6 +49,7 @@ class Fleet:
         self.folder = Path(tempfile.mkdtemp(prefix="gputopo-"))
 
     def __enter__(self) -> Self:
+        _allow_open_files(8192)  # a socket per node; 1,024 is the usual limit
         self._loop = asyncio.new_event_loop()
         # A node's writes keep their order: one thread each, for many nodes.
         self._writers = [ThreadPoolExecutor(1, thread_name_prefix="kubelets") for _ in range(WRITERS)]
@@ -284,6 +286,13 @@ class Fleet:
     def _raise_failures(self) -> None:
         if self.failures:
             raise self.failures[0]
+
+
+def _allow_open_files(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 def _now() -> str:
