@@ -181,6 +181,27 @@ def test_finished_and_deleted_pods_give_their_gpus_back(cluster: Cluster, gpu_no
     wait_for(lambda: "graceful" not in _pod_names(cluster), "the kubelet to delete the pod")
 
 
+def test_pod_that_is_changed_as_it_finishes_is_not_admitted_again(cluster: Cluster, gpu_nodes: Fleet) -> None:
+    done = _run(cluster, pod("done", gpus=8, nodeName="gpu-0"))
+    gpu_nodes.finish(done)
+    for number in range(5):
+        cluster.api.patch(cluster.pods("done"), {"metadata": {"labels": {"number": str(number)}}})
+    _run(cluster, pod("next", gpus=8, nodeName="gpu-0"))
+
+    assert [each.name for each, _ in gpu_nodes["gpu-0"].devices.pods] == ["next"]
+    with pytest.raises(ValueError, match="pod done does not run on gpu-0"):
+        gpu_nodes.finish(done)
+
+
+def test_pods_that_were_bound_before_their_node_came_are_admitted(cluster: Cluster, fleet: Fleet) -> None:
+    cluster.create_pod(pod("early", gpus=2, nodeName="gpu-0"))
+
+    fleet.add(NodeSpec(name="gpu-0", shape=islands_4_4()))
+
+    early = cluster.wait_for_pod("early", lambda each: each["status"]["phase"] == "Running")
+    assert len(fleet.gpus_of(early)) == 2
+
+
 def test_pods_with_a_lifetime_finish_by_themselves(cluster: Cluster) -> None:
     with Fleet(cluster.api, lifetime=lambda each: 0.2 if each["metadata"]["name"] == "short" else None) as fleet:
         fleet.add(NodeSpec(name="gpu-0", shape=pcie_8()))

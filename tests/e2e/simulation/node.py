@@ -47,6 +47,8 @@ class SimulatedNode:
         policy = policies[spec.policy] if isinstance(spec.policy, str) else spec.policy
         self.devices = DeviceManager({spec.resource: Resource(devices, policy)}, random, spec.numa_policy)
         self.pods: dict[str, Object] = {}  # the admitted ones, by uid, as last seen
+        # Those that it rejected, finished or let go: an event from before must not bring them back.
+        self.settled: set[str] = set()
         self.record()
 
     @property
