@@ -31,13 +31,15 @@ with servers.control_plane(found, folder) as plane, servers.scheduler(plane, fix
 """
 
 
-def test_ready_within_15_seconds_and_gone_after_a_failure(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_ready_within_15_seconds_and_gone_after_a_failure(
+    control_plane: ControlPlane, controllers: tuple[str, ...], tmp_path: Path
+) -> None:
     """Beside the control plane of this run: a second one, as a second checkout would start."""
     with ExitStack() as running:
         before = time.perf_counter()
         plane = running.enter_context(servers.control_plane(control_plane.binaries, tmp_path))
         took = time.perf_counter() - before
-        others = [servers.scheduler(plane, PLAIN), servers.controller_manager(plane)]
+        others = [servers.scheduler(plane, PLAIN), servers.controller_manager(plane, controllers)]
         pids = [server.pid for server in (*plane.servers, *map(running.enter_context, others))]
         running.enter_context(pytest.raises(KeyboardInterrupt))
         assert [pid for pid in pids if psutil.pid_exists(pid)] == pids

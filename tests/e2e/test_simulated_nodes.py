@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import permutations
 
 import grpc
@@ -299,6 +300,18 @@ def test_agent_finds_in_the_snapshot_what_the_node_is(fleet: Fleet, shape: str) 
     assert [(gpu.uuid, gpu.bus_id, gpu.product, gpu.memory_mib, gpu.numa_node) for gpu in seen.gpus] == [
         (gpu.uuid, gpu.bus_id, gpu.product, gpu.memory_mib, gpu.numa_node) for gpu in node.topology.gpus
     ]
+
+
+def test_fleet_that_ends_hangs_up_on_its_clients(cluster: Cluster) -> None:
+    with ExitStack() as clients:
+        with Fleet(cluster.api) as fleet:
+            (node,) = fleet.add(NodeSpec(name="gpu-0", shape=pcie_8()))
+            ask = clients.enter_context(pod_resources(node.socket))
+            assert len(ask("GetAllocatableResources").devices) == 8
+        with pytest.raises(grpc.RpcError) as failed:
+            ask("List")
+
+    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_nodes_that_a_scheduler_fills(cluster: Cluster, gpu_nodes: Fleet, scheduler: StartScheduler) -> None:

@@ -19,14 +19,17 @@ ROOT = Path(__file__).parents[2]
 NODES = {"gputopo-sim-0", "gputopo-sim-1"}
 
 
-def test_nodes_join_any_cluster_run_pods_and_leave(cluster: Cluster, scheduler: StartScheduler, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("controllers")
+def test_nodes_join_any_cluster_run_pods_and_leave(
+    cluster: Cluster, scheduler: StartScheduler, controllers: tuple[str, ...], tmp_path: Path
+) -> None:
     _make_administrator(cluster)
     (tmp_path / "token").write_text(cluster.token("default"))
     command = [sys.executable, "-m", "tests.e2e.simulation", f"--server={cluster.url}", "--nodes=2"]
     command += [f"--certificate-authority={cluster.plane.authority.certificate}", f"--token-file={tmp_path / 'token'}"]
     scheduler()
     with (
-        servers.controller_manager(cluster.plane, (*servers.CONTROLLERS, "node-lifecycle-controller")),
+        servers.controller_manager(cluster.plane, (*controllers, "node-lifecycle-controller")),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as program,
     ):
         assert program.stdout is not None

@@ -59,7 +59,7 @@ class Fleet:
             threading.Thread(target=self._loop.run_forever, name="fleet"),
             threading.Thread(target=self._follow_pods, name="fleet-pods"),
         ]
-        self._servers: list[Any] = []
+        self._sockets: list[podresources.Socket] = []
         version = self._api.get(PODS, limit="1")["metadata"]["resourceVersion"]
         self._watch = self._api.watch(PODS, version, fieldSelector=ASSIGNED)
         for thread in self._threads:
@@ -171,16 +171,15 @@ class Fleet:
             # A generator each: what one node does must not depend on what happens on the others.
             random = Random(self._random.random())
             node = SimulatedNode(spec, self.folder / str(len(self._nodes)), random)
-            self._servers.append(await podresources.serve(node.devices, node.socket))
+            self._sockets.append(await podresources.serve(node.devices, node.socket))
             self._nodes[spec.name] = node
             added.append(node)
         return added
 
     async def _close_sockets(self) -> None:
-        for server in self._servers:
-            server.close()
-        for server in self._servers:
-            await server.wait_closed()
+        for socket in self._sockets:
+            await socket.stop()
+        await asyncio.sleep(0.01)  # transports close in a later turn of the loop
 
     def _beat(self, node: SimulatedNode) -> None:
         """Renew a node's lease, again and again."""
