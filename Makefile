@@ -35,7 +35,7 @@ test: $(VENV)/.test
 # Against a real control plane, built once (7 minutes on 2 cores): docs/testing.md.
 e2e: $(VENV)/.e2e
 	$(BIN)/python -m tests.e2e.binaries
-	$(BIN)/python -m pytest -m e2e -rs tests/e2e
+	$(BIN)/python -m pytest -m e2e tests/e2e
 
 check: $(VENV)/.check
 	$(BIN)/ruff format --check .

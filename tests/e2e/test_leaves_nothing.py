@@ -50,6 +50,7 @@ def test_ready_within_15_seconds_and_gone_after_a_failure(
     assert not (tmp_path / "etcd").exists()
 
 
+@pytest.mark.usefixtures("control_plane")  # where there is none, there is nothing to leave behind
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=lambda each: each.name)
 def test_gone_after_the_test_run_was_ended(tmp_path: Path, end: signal.Signals) -> None:
     command = [sys.executable, "-c", RUN, str(tmp_path)]
