@@ -24,15 +24,18 @@ $(VENV)/.e2e: pyproject.toml | $(BIN)/python
 
 $(VENV)/.check: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,check]'
-	@touch $@ $(VENV)/.test $(VENV)/.run
+	@touch $@ $(VENV)/.e2e $(VENV)/.test $(VENV)/.run
+
+demo: $(VENV)/.run
+	GPUTOPO=$(BIN)/gputopo scripts/demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest
 
-# Against a real control plane, built once (about 10 minutes on a cold machine with 2 cores): docs/testing.md.
+# Against a real control plane, built once (7 minutes on 2 cores): docs/testing.md.
 e2e: $(VENV)/.e2e
 	$(BIN)/python -m tests.e2e.binaries
-	$(BIN)/python -m pytest -m e2e -rs tests/e2e
+	$(BIN)/python -m pytest -m e2e tests/e2e
 
 check: $(VENV)/.check
 	$(BIN)/ruff format --check .
@@ -43,6 +46,12 @@ check: $(VENV)/.check
 
 docs: $(VENV)/.run
 	$(BIN)/python docs/generate.py
+
+# Ratios measured side by side in one run; see the head of each file.
+bench: $(VENV)/.test
+	$(BIN)/python bench/start_up.py
+	$(BIN)/python bench/discovery.py
+	$(BIN)/python bench/nvml_calls.py
 
 clean:
 	rm -rf $(VENV)

@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import click
+
+from agent.documents import read
+from agent.machines import find, folder
+from agent.snapshot_io import snapshot_schema
+from gputopo import cli
 from gputopo.labels.reference import reference
+from gputopo.render import renderer
+from gputopo.render.schema import schema_text
+
+
+def command_line() -> str:
+    """The page docs/cli.md: `--help` of every command."""
+    parts = ["# The command line\n\nThis page is generated from `--help`; `make docs` rewrites it.\n"]
+    for name in (None, *sorted(cli.main.commands)):
+        command = cli.main if name is None else cli.main.commands[name]
+        path = "gputopo" if name is None else f"gputopo {name}"
+        context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+        parts.append(f"## {path}\n\n```\n{command.get_help(context)}\n```\n")
+    return "\n".join(parts)
+
+
+def snapshots() -> str:
+    """The JSON Schema of a snapshot."""
+    return json.dumps(snapshot_schema(), indent=2, sort_keys=True) + "\n"
+
+
+def picture(name: str) -> Callable[[], str]:
+    """A recorded machine, drawn."""
+
+    def draw() -> str:
+        machine = find(name, folder())
+        if machine is None:
+            raise SystemExit(f"there is no recorded machine {name!r}")
+        return renderer("svg")(read(machine.snapshot.read_text(encoding="utf-8")).topology)
+
+    return draw
+
 
 DOCS = Path(__file__).parent
-PAGES = {"labels.md": reference}
+PAGES = {
+    "labels.md": reference,
+    "cli.md": command_line,
+    "schema/node-topology.v1.json": schema_text,
+    "schema/snapshot.v1.json": snapshots,
+    "images/dgx-1.svg": picture("dgx-1"),
+    "images/link-down.svg": picture("link-down"),
+}
 
 
 def stale() -> list[str]:

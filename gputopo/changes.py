@@ -7,11 +7,12 @@ is said of the others would look changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import msgspec
 
-from gputopo.model import Gpu, NodeTopology
+from gputopo.model import Gpu, Nic, NodeTopology
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -25,7 +26,9 @@ class Change(msgspec.Struct, frozen=True):
 def changes(before: NodeTopology, after: NodeTopology) -> tuple[Change, ...]:
     """Every difference, GPUs first. Current PCIe speeds are left out: they change while nothing does."""
     before, after = before.slow(), after.slow()
-    one, other = _facts(before, _names(before, after)), _facts(after, _names(after, before))
+    names = _names(before, after), _names(after, before)
+    shared = frozenset(names[0].values()) & frozenset(names[1].values())
+    one, other = _facts(before, names[0], shared), _facts(after, names[1], shared)
     return tuple(
         Change(what, one.get(what), other.get(what))
         for what in dict.fromkeys((*one, *other))
@@ -42,24 +45,36 @@ def _names(topology: NodeTopology, other: NodeTopology) -> dict[int, str]:
     return {gpu.index: str(gpu.index) for gpu in topology.gpus}
 
 
-def _facts(topology: NodeTopology, names: dict[int, str]) -> dict[str, str]:
-    """Every known fact under a name of its own, as text."""
+def _facts(topology: NodeTopology, names: dict[int, str], shared: frozenset[str]) -> dict[str, str]:
+    """Every known fact under a name of its own, as text. Of a card that only one side has, that it is there."""
     facts: dict[str, str] = {}
     for gpu in topology.gpus:
-        facts[f"gpu {names[gpu.index]}"] = "present"
-        facts |= {f"gpu {names[gpu.index]} {name}": _text(value) for name, value in _known(gpu)}
-    facts |= _edges(topology, names)
-    for number, row in enumerate(topology.pcie):
-        for place in range(number):
-            if (distance := row[place]) is not None:
-                pair = (names[topology.gpus[number].index], names[topology.gpus[place].index])
-                facts["pcie " + " - ".join(sorted(pair))] = distance.value
-    facts |= {f"nic {nic.name}": _text(msgspec.to_builtins(nic)) for nic in topology.nics}
-    for name in ("machine", "driver_version", "cuda_version", "boot_id", "partial"):
-        if (value := getattr(topology, name)) is not None:
-            facts[name] = _text(value)
+        name = names[gpu.index]
+        facts[f"gpu {name}"] = "present"
+        if name in shared:
+            facts |= {f"gpu {name} {field}": _text(value) for field, value in _known(gpu)}
+    facts |= _edges(topology, names, shared)
+    facts |= _distances(topology, names, shared)
+    facts |= {f"nic {nic.name}": _text(_placed(nic)) for nic in topology.nics}
+    for field in ("machine", "driver_version", "cuda_version", "boot_id", "partial"):
+        if (value := getattr(topology, field)) is not None:
+            facts[field] = _text(value)
     facts |= {f"degraded {each.what}": each.why for each in topology.degraded}
     return facts
+
+
+def _placed(nic: Nic) -> dict[str, Any]:
+    """A NIC without its distances: they are per GPU, and follow from where both are."""
+    return {name: value for name, value in msgspec.to_builtins(nic).items() if name not in ("name", "distances")}
+
+
+def _distances(topology: NodeTopology, names: dict[int, str], shared: frozenset[str]) -> dict[str, str]:
+    found = {}
+    for (i, a), (j, b) in combinations(enumerate(topology.gpus), 2):
+        pair = sorted((names[a.index], names[b.index]))
+        if topology.pcie and shared.issuperset(pair) and (distance := topology.pcie[i][j]) is not None:
+            found["pcie " + " - ".join(pair)] = distance.value
+    return found
 
 
 def _known(gpu: Gpu) -> Iterator[tuple[str, Any]]:
@@ -70,15 +85,18 @@ def _known(gpu: Gpu) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _edges(topology: NodeTopology, names: dict[int, str]) -> dict[str, str]:
+def _edges(topology: NodeTopology, names: dict[int, str], shared: frozenset[str]) -> dict[str, str]:
     if topology.nvlink is None:
         return {}
     facts = {
         f"nvlink {' - '.join(sorted((names[link.a], names[link.b])))}": _lanes(link.lanes, link.gbps)
         for link in topology.nvlink.links
+        if shared.issuperset((names[link.a], names[link.b]))
     }
     facts |= {
-        f"nvlink {names[up.gpu]} - nvswitch {up.fabric}": _lanes(up.lanes, up.gbps) for up in topology.nvlink.uplinks
+        f"nvlink {names[up.gpu]} - nvswitch {up.fabric}": _lanes(up.lanes, up.gbps)
+        for up in topology.nvlink.uplinks
+        if names[up.gpu] in shared
     }
     islands = [sorted(names[index] for index in island.gpus) for island in topology.islands or ()]
     facts["islands"] = " | ".join(" ".join(island) for island in sorted(islands))

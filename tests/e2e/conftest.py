@@ -9,11 +9,29 @@ import pytest
 
 # ``make test`` installs less than these tests import; the tests of the pure parts (simulation/) run all the same.
 HAS_EXTRA = all(find_spec(name) for name in ("google", "grpc", "grpclib", "trustme", "urllib3"))
-collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "simulation/test_live_*.py"]
+collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py"]
 if HAS_EXTRA:
-    from tests.e2e.fixtures import cluster, control_plane, controller_manager, fleet, gpu_nodes, pristine, scheduler
+    from tests.e2e.fixtures import (
+        cluster,
+        control_plane,
+        controller_manager,
+        controllers,
+        fleet,
+        gpu_nodes,
+        pristine,
+        scheduler,
+    )
 
-    __all__ = ["cluster", "control_plane", "controller_manager", "fleet", "gpu_nodes", "pristine", "scheduler"]
+    __all__ = [
+        "cluster",
+        "control_plane",
+        "controller_manager",
+        "controllers",
+        "fleet",
+        "gpu_nodes",
+        "pristine",
+        "scheduler",
+    ]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -27,11 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows the end of each server's log, and where the whole logs are: they are kept."""
+    """A failed test shows the end of what the servers logged meanwhile, and where: the logs are kept."""
     report = yield
     plane = getattr(item, "funcargs", {}).get("control_plane")
     if report.failed and plane is not None:
-        for log in sorted((plane.folder / "logs").glob("*.log")):
+        logs = (plane.folder / "logs").glob("*.log")
+        for log in sorted(each for each in logs if each.stat().st_mtime >= report.start):
             tail = log.read_text(errors="replace").splitlines()[-15:]
             report.sections.append((f"end of {log}", "\n".join(tail)))
     return report

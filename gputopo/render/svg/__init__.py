@@ -19,10 +19,9 @@ from gputopo.render.svg import captions
 from gputopo.render.svg.draw import drawing
 from gputopo.render.svg.geometry import MAX_WIDTH
 from gputopo.render.svg.layout import lay_out
-from gputopo.render.svg.markup import said, tag
+from gputopo.render.svg.markup import coordinate, said, tag
 from gputopo.render.svg.palette import style_sheet
 from gputopo.render.svg.surround import backdrop, description, surroundings
-from gputopo.render.svg.words import number
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
@@ -53,7 +52,7 @@ def render_svg(topology: NodeTopology) -> str:
             "svg",
             inside,
             xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 {number(page.width)} {number(page.height)}",
+            viewBox=f"0 0 {coordinate(page.width)} {coordinate(page.height)}",
             width=page.width * scale,
             height=page.height * scale,
             role="img",

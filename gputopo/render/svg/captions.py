@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Health, Interconnect
-from gputopo.render.svg.marks import Marks, degraded_name
-from gputopo.render.svg.words import TIMES, counted_products, fit, number, printable, text_width
+from gputopo.render.svg.marks import Marks, called
+from gputopo.render.svg.words import TIMES, counted_products, fit, text_width
+from gputopo.render.wording import number, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Island, Link, NodeTopology, Uplink
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 SUBTITLE_TEXT = 13.0
 _MOST_NOTES = 4
 _MOST_LINES = 6  # NVLink widths that the legend spells out
-_MOST_ISLANDS = 8
+_MOST_ISLANDS = 8  # letters that one line of the legend shows
 
 
 class Badge(NamedTuple):
@@ -33,23 +34,24 @@ class Note(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A line of the legend. ``sample`` names what is drawn before the text, ``value`` its island number or lanes."""
+    """A line of the legend; ``sample`` names what is drawn before the text."""
 
-    sample: str  # island | alone | unknown | line | down | lost | mig | nic | switch | fabric
+    sample: str  # island | alone | unknown | line | down | lost | mig | nic
     text: str
-    value: int = 0
+    lanes: int = 0  # of a line
+    islands: tuple[int, ...] = ()  # all those that the text is true of
 
 
 def title(topology: NodeTopology) -> str:
     """The machine's name, or what it is."""
-    return printable(topology.machine or "") or hardware(topology)
+    return visible(topology.machine or "") or hardware(topology)
 
 
 def subtitle(topology: NodeTopology, room: float) -> tuple[str, ...]:
     """Products (unless they are the title) and versions, as far as known: one line, or two where one is too short."""
     products = "" if title(topology) == hardware(topology) else hardware(topology)
-    driver = f"driver {printable(topology.driver_version)}" if topology.driver_version else ""
-    cuda = f"CUDA {printable(topology.cuda_version)}" if topology.cuda_version else ""
+    driver = f"driver {visible(topology.driver_version)}" if topology.driver_version else ""
+    cuda = f"CUDA {visible(topology.cuda_version)}" if topology.cuda_version else ""
     versions = " · ".join(each for each in (driver, cuda) if each)
     line = " · ".join(each for each in (products, versions) if each)
     lines = (line,) if text_width(line, SUBTITLE_TEXT) <= room else (products, versions)
@@ -69,12 +71,12 @@ def badges(topology: NodeTopology) -> tuple[Badge, ...]:
 
 def notes(topology: NodeTopology) -> tuple[Note, ...]:
     """What is degraded, then what is unknown, problems of one cause together; the last line counts what is left out."""
-    bad = [Note(degraded_name(each.what), printable(each.why), bad=True) for each in topology.degraded]
+    bad = [Note(called(each.what), visible(each.why), bad=True) for each in topology.degraded]
     causes: dict[tuple[str, str], list[str]] = {}
     for problem in topology.problems:
         causes.setdefault((problem.kind.value, problem.why), []).append(problem.what)
     unsure = [
-        Note(printable(whats[0]) + (f" and {len(whats) - 1} more" if len(whats) > 1 else ""), printable(why), bad=False)
+        Note(called(whats[0]) + (f" and {len(whats) - 1} more" if len(whats) > 1 else ""), visible(why), bad=False)
         for (_, why), whats in causes.items()
     ]
     return _at_most(bad) + _at_most(unsure)
@@ -84,11 +86,7 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[Entry, ...]:
     """Everything the picture uses, and nothing it does not."""
     healthy = [gpu for gpu in topology.gpus if gpu.usable]
     alone = [gpu for gpu in healthy if gpu.index not in marks.number and not gpu.mig_enabled]
-    entries = [
-        Entry("island", island_text(island), place) for place, island in enumerate(marks.islands[:_MOST_ISLANDS])
-    ]
-    if len(marks.islands) > _MOST_ISLANDS:
-        entries.append(Entry("none", f"and {len(marks.islands) - _MOST_ISLANDS} more islands"))
+    entries = _island_entries(marks)
     if alone:
         entries.append(_alone(topology, marks))
     entries += _lines(topology, marks)
@@ -100,8 +98,8 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, str]:
-    """The two lines on a fabric's body."""
+def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, list[str]]:
+    """What stands on a fabric's body: its name, and facts, the most important first."""
     lanes = {up.lanes for up in uplinks if up.lanes}
     rates = sorted({up.gbps or 0.0 for up in uplinks if up.lanes})
     attached = sum(up.lanes > 0 for up in uplinks)
@@ -112,7 +110,7 @@ def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, str
     if topology.fabric is not None:
         parts.append(f"spans machines, clique {topology.fabric.clique}")
     name = "NVSwitch fabric, assumed" if any(up.assumed for up in uplinks) else "NVSwitch fabric"
-    return name, " · ".join(parts)
+    return name, parts
 
 
 def _at_most(lines: list[Note]) -> tuple[Note, ...]:
@@ -125,8 +123,24 @@ def _at_most(lines: list[Note]) -> tuple[Note, ...]:
 def island_text(island: Island) -> str:
     """What an island is, in a line."""
     means = {Interconnect.NVSWITCH: "NVSwitch", Interconnect.NVLINK: "NVLink"}[island.interconnect]
-    rate = "" if island.gbps is None else f" · {number(island.gbps)} GB/s each"
+    rate = "" if island.gbps is None else f" · {number(island.gbps)} GB/s per GPU"
     return f"{island.size} GPUs · {means}{rate}"
+
+
+def _island_entries(marks: Marks) -> list[Entry]:
+    """One entry for all islands of a kind."""
+    kinds: dict[str, list[int]] = {}
+    for place, island in enumerate(marks.islands):
+        kinds.setdefault(island_text(island), []).append(place)
+    return [
+        Entry("island", _of_each(kind, len(places)), islands=tuple(places[:_MOST_ISLANDS]))
+        for kind, places in kinds.items()
+    ]
+
+
+def _of_each(kind: str, count: int) -> str:
+    more = f"and {count - _MOST_ISLANDS} more: " if count > _MOST_ISLANDS else ""
+    return f"{more}each {kind}" if count > 1 else kind
 
 
 def _alone(topology: NodeTopology, marks: Marks) -> Entry:

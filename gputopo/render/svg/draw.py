@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from gputopo.model import Health, Link
 from gputopo.render.svg import captions, faces
 from gputopo.render.svg.geometry import Rect
-from gputopo.render.svg.marks import letter
 from gputopo.render.svg.markup import group, rect, rounded, tag, text
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.pills import PILL_TEXT
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
-from gputopo.render.svg.words import fit, gibibytes, number, printable, text_width
+from gputopo.render.svg.words import fit, longest, text_width
+from gputopo.render.wording import gib, letter, number, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, Nic, NodeTopology, Uplink
@@ -65,9 +65,10 @@ def _box(framed: Framed) -> str:
     baseline = head.cy + 4.5
     name = fit(box.label, HEAD_TEXT, head.w - 20, bold=True)
     start = text_width(name, HEAD_TEXT, bold=True) + 18
-    room = head.w - start - 8
-    whole = text_width(box.detail, DETAIL_TEXT) <= room
-    detail = fit(box.detail if whole else box.detail.split(" · ")[0], DETAIL_TEXT, room)
+    cpus = box.detail.split(" · ")[0]
+    ranges = cpus.split(",")
+    cuts = (",".join(ranges[:count]) + ",…" for count in range(len(ranges) - 1, 0, -1))
+    detail = longest((box.detail, cpus, *cuts), DETAIL_TEXT, head.w - start - 8)
     return group(
         "numa",
         (
@@ -95,11 +96,13 @@ def _nic(shape: Rect, nic: Nic) -> str:
     rate = f"{nic.rate_gbps} Gb/s" if nic.rate_gbps else ""
     inside = (
         rect(shape, "plate", 5),
-        text((shape.cx, shape.y + (13 if rate else 19)), fit(nic.name, 9.5, shape.w - 4, bold=True), 9.5, "m b"),
+        text(
+            (shape.cx, shape.y + (13 if rate else 19)), fit(visible(nic.name), 9.5, shape.w - 4, bold=True), 9.5, "m b"
+        ),
         text((shape.cx, shape.y + 24), fit(rate, 8.5, shape.w - 4), 8.5, "m s"),
     )
     hover = " · ".join(each for each in (f"NIC {nic.name}", nic.bus_id, rate) if each)
-    return group("nic", inside, hover, data_nic=printable(nic.name))
+    return group("nic", inside, hover, data_nic=visible(nic.name))
 
 
 def _gpu(shape: Rect, gpu: Gpu, marks: Marks) -> str:
@@ -162,7 +165,7 @@ def _about(gpu: Gpu, marks: Marks) -> str:
     facts = [
         f"GPU {gpu.index}",
         gpu.product,
-        None if gpu.memory_mib is None else gibibytes(gpu.memory_mib),
+        None if gpu.memory_mib is None else gib(gpu.memory_mib),
         gpu.bus_id,
         gpu.uuid,
         f"PCIe {pcie.max_generation}.0 x{pcie.max_width}" if pcie.max_generation and pcie.max_width else None,
@@ -202,13 +205,14 @@ def _sign(wire: Wire, pill: Pill, marks: Marks) -> str:
 def _fabric(topology: NodeTopology, fabric: Fabric, marks: Marks) -> str:
     uplinks = [up for up in topology.nvlink.uplinks if up.fabric == fabric.number] if topology.nvlink else []
     members = [up.gpu for up in uplinks if up.lanes and up.gpu in marks.number]
-    name, detail = captions.fabric_name(topology, uplinks)
+    name, facts = captions.fabric_name(topology, uplinks)
     bar = fabric.bars[0]
+    detail = longest((" · ".join(facts[:count]) for count in range(len(facts), 0, -1)), 11.5, bar.w - 16)
     inside = (
         tag("path", d=rounded(fabric.outline, _CORNER, closed=True), class_="body"),
         text((bar.cx, bar.y + 21), fit(name, 14, bar.w - 16, bold=True), 14, "m b"),
-        text((bar.cx, bar.y + 38), fit(detail, 11.5, bar.w - 16), 11.5, "m"),
+        text((bar.cx, bar.y + 38), detail, 11.5, "m"),
     )
     assumed = " assumed" if any(up.assumed for up in uplinks) else ""
     kind = colour(members[0], marks) if members else "alone"
-    return group(f"fabric{assumed} {kind}", inside, f"{name} · {detail}", data_fabric=str(fabric.number))
+    return group(f"fabric{assumed} {kind}", inside, " · ".join((name, *facts)), data_fabric=str(fabric.number))

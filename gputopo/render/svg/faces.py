@@ -6,10 +6,12 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.render.svg.geometry import GPU_W
-from gputopo.render.svg.words import TIMES, gibibytes, printable, short_product
+from gputopo.render.svg.words import TIMES, short_product
+from gputopo.render.wording import gib, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology
+    from gputopo.render.svg.marks import Marks
 
 PAD = 9.0
 HEAD = 24.0  # baseline of the first line below the head is a LINE further
@@ -30,9 +32,9 @@ class Slice(NamedTuple):
 
 def face_lines(gpu: Gpu) -> tuple[str, ...]:
     """The lines under "GPU 0": product, memory, and what is special about it."""
-    lines = [short_product(gpu.product)] if gpu.product or gpu.usable else []
+    lines = [short_product(gpu.product)] if gpu.product else []
     if gpu.memory_mib is not None:
-        lines.append(gibibytes(gpu.memory_mib))
+        lines.append(gib(gpu.memory_mib))
     if gpu.memory_numa_node is not None:
         lines.append(f"mem NUMA {gpu.memory_numa_node}")
     return tuple(lines) + _mig_lines(gpu)
@@ -48,11 +50,12 @@ def slices(gpu: Gpu) -> tuple[Slice, ...]:
     )
 
 
-def face_height(topology: NodeTopology) -> float:
-    """Room for the GPU that has most to say."""
-    lines = max((len(face_lines(gpu)) for gpu in topology.gpus), default=0)
+def face_height(topology: NodeTopology, marks: Marks) -> float:
+    """Room for the GPU that has most to say; what alarms stands beside the second line."""
+    alarm = any(gpu.index in marks.gpus or not gpu.usable for gpu in topology.gpus)
+    lines = max((2 * alarm, *(len(face_lines(gpu)) for gpu in topology.gpus)), default=0)
     strip = STRIP if any(gpu.mig_devices for gpu in topology.gpus) else 0.0
-    return HEAD + LINE * max(2, lines) + strip + FOOT
+    return HEAD + LINE * lines + strip + FOOT
 
 
 def _mig_lines(gpu: Gpu) -> tuple[str, ...]:
@@ -60,5 +63,5 @@ def _mig_lines(gpu: Gpu) -> tuple[str, ...]:
         return ()
     profiles = {each.profile for each in gpu.mig_devices}
     if len(profiles) == 1:
-        return (f"{len(gpu.mig_devices)} {TIMES} {printable(profiles.pop())}",)
+        return (f"{len(gpu.mig_devices)} {TIMES} {visible(profiles.pop())}",)
     return (f"{len(gpu.mig_devices)} MIG devices" if profiles else "MIG, no devices",)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import PcieDistance
-from gputopo.render.svg.words import gibibytes, printable
+from gputopo.render.wording import gib, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ def _box(key: str, members: list[Gpu], nics: list[Nic], context: tuple[NodeTopol
     switches = _switches(topology, members, nics)
     switched = {id(nic) for switch in switches for nic in switch.nics}
     loose = tuple(nic for nic in nics if id(nic) not in switched)
-    return NumaBox(f"NUMA {printable(key)}", _detail(nodes.get(key), members), switches, loose)
+    return NumaBox(f"NUMA {visible(key)}", _detail(nodes.get(key), members), switches, loose)
 
 
 def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
@@ -103,19 +103,27 @@ def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
     shared = affinities.pop() if len(affinities) == 1 else None
     cpus = node.cpus if node is not None and node.cpus else shared
     memory = None if node is None else node.memory_mib
-    parts = [f"CPUs {printable(cpus)}"] if cpus else []
-    return " · ".join(parts + ([gibibytes(memory)] if memory else []))
+    parts = [f"CPUs {visible(cpus)}"] if cpus else []
+    return " · ".join(parts + ([gib(memory)] if memory else []))
 
 
 def _switches(topology: NodeTopology, members: list[Gpu], nics: list[Nic]) -> tuple[Switch, ...]:
-    """Connected components of "no host bridge in between", by their first GPU."""
+    """Connected components of "no host bridge in between", by their first GPU.
+
+    A NIC that is near two GPUs joins them: `topo -m` hides the distance of GPUs that have an NVLink.
+    """
     place = {gpu.index: i for i, gpu in enumerate(topology.gpus)}
+
+    def near(a: Gpu, b: Gpu) -> bool:
+        shared = (each.distances[place[a.index]] in NEAR and each.distances[place[b.index]] in NEAR for each in nics)
+        return topology.distance(a.index, b.index) in NEAR or any(shared)
+
     left = list(members)
     switches = []
     while left:
         group = [left.pop(0)]
         for gpu in group:  # grows while it is walked
-            joined = [other for other in left if topology.distance(gpu.index, other.index) in NEAR]
+            joined = [other for other in left if near(gpu, other)]
             group += joined
             left = [other for other in left if other not in joined]
         here = tuple(nic for nic in nics if any(nic.distances[place[gpu.index]] in NEAR for gpu in group))

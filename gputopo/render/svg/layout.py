@@ -12,7 +12,7 @@ from gputopo.render.svg.grouping import arrange
 from gputopo.render.svg.marks import Marks, mark
 from gputopo.render.svg.rows import lay_row, lay_spare
 from gputopo.render.svg.stage import Stage, set_stage
-from gputopo.render.svg.words import text_width
+from gputopo.render.svg.words import fit, text_width, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +26,25 @@ SUBTITLE_H = 20.0  # per line
 HEADER_AIR = 12.0
 NOTE_H = 24.0
 NOTE_TEXT = 12.0
+NOTE_LINE = 16.0  # further lines of a note
+NOTE_SIGN = 28.0  # room for its sign
+_NOTE_LINES = 3
 LEGEND_H = 24.0
 LEGEND_TEXT = 12.0
-SAMPLE_W = 34.0  # the legend's samples, with the gap to the text
+CHIP_W = 24.0  # a sample of the legend
 NO_GPU_H = 96.0
 _COLUMN_GAP = 26.0  # between the legend's columns
 _SECTION = 18.0  # between drawing, notes and legend
+
+
+class NoteLines(NamedTuple):
+    """A note at its place: what it is about, and from ``start`` on (right of the left edge) lines that say why."""
+
+    rect: Rect
+    note: Note
+    what: str
+    start: float
+    lines: tuple[str, ...]
 
 
 class Page(NamedTuple):
@@ -45,7 +58,7 @@ class Page(NamedTuple):
     stage: Stage
     message: Rect | None  # where "no GPU" is said
     spare: Row
-    notes: tuple[tuple[Rect, Note], ...]
+    notes: tuple[NoteLines, ...]
     legend: tuple[tuple[Rect, Entry], ...]
 
 
@@ -54,7 +67,7 @@ def lay_out(topology: NodeTopology) -> Page:
     marks = mark(topology)
     plan = arrange(topology)
     framed = len(plan.rows) == 1 or not plan.single
-    rows = [lay_row(boxes, face_height(topology), framed=framed) for boxes in plan.rows]
+    rows = [lay_row(boxes, face_height(topology, marks), framed=framed) for boxes in plan.rows]
     widest = max((row.width for row in rows), default=0.0)
     subtitle = captions.subtitle(topology, max(MIN_CONTENT, widest))
     header = TITLE_H + SUBTITLE_H * len(subtitle) + HEADER_AIR
@@ -66,7 +79,7 @@ def lay_out(topology: NodeTopology) -> Page:
     spare = lay_spare(plan.spare, Rect(MARGIN, y + (BOX_GAP if plan.spare else 0.0), content, 0.0))
     y += spare.depth + (BOX_GAP if plan.spare else 0.0)
     notes = _lines(captions.notes(topology), y + _SECTION, content)
-    y = notes[-1][0].bottom if notes else y
+    y = notes[-1].rect.bottom if notes else y
     legend = _grid(captions.legend(topology, marks), y + _SECTION * 1.4, content)
     y = legend[-1][0].bottom if legend else y
     return Page(
@@ -83,6 +96,11 @@ def lay_out(topology: NodeTopology) -> Page:
     )
 
 
+def sample_width(entry: Entry) -> float:
+    """Where the text of a legend's entry begins, right of its samples."""
+    return CHIP_W * max(1, len(entry.islands)) + 10
+
+
 def _badges(badges: Sequence[Badge], right: float) -> tuple[tuple[Rect, Badge], ...]:
     placed = []
     for badge in reversed(badges):
@@ -92,13 +110,22 @@ def _badges(badges: Sequence[Badge], right: float) -> tuple[tuple[Rect, Badge], 
     return tuple(reversed(placed))
 
 
-def _lines(notes: Sequence[Note], y: float, content: float) -> tuple[tuple[Rect, Note], ...]:
-    return tuple((Rect(MARGIN, y + place * NOTE_H, content, NOTE_H), note) for place, note in enumerate(notes))
+def _lines(notes: Sequence[Note], y: float, content: float) -> tuple[NoteLines, ...]:
+    placed = []
+    for note in notes:
+        what = fit(note.what, NOTE_TEXT, content / 2, bold=True)
+        start = NOTE_SIGN + text_width(what, NOTE_TEXT, bold=True) + 10
+        lines = wrap(note.why, NOTE_TEXT, content - start - 8, _NOTE_LINES)
+        placed.append(
+            NoteLines(Rect(MARGIN, y, content, NOTE_H + NOTE_LINE * (len(lines) - 1)), note, what, start, lines)
+        )
+        y = placed[-1].rect.bottom
+    return tuple(placed)
 
 
 def _grid(entries: Sequence[Entry], y: float, content: float) -> tuple[tuple[Rect, Entry], ...]:
     """As many columns as there is room for, each as wide as its longest text."""
-    widths = [text_width(entry.text, LEGEND_TEXT) + SAMPLE_W + _COLUMN_GAP for entry in entries]
+    widths = [sample_width(entry) + text_width(entry.text, LEGEND_TEXT) + _COLUMN_GAP for entry in entries]
     for columns in range(min(4, len(entries)), 0, -1):
         wide = [max(widths[place::columns]) for place in range(columns)]
         if sum(wide) - _COLUMN_GAP <= content or columns == 1:

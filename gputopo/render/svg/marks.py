@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Link
-from gputopo.render.svg.words import printable
+from gputopo.render.wording import subject, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Island, NodeTopology, Uplink
-
-_GPU = re.compile(r"gpu(\d+)(?:\.(\w+))?")
-_PAIR = re.compile(r"gpu(\d+)-gpu(\d+)")
-_PARTS = {None: "", "nvlink": "NVLink", "pcie": "PCIe", "fabric": "NVSwitch fabric"}
 
 
 class Marks(NamedTuple):
@@ -35,26 +30,19 @@ def mark(topology: NodeTopology) -> Marks:
     """Collect the marks of a topology."""
     islands = tuple(island for island in topology.islands or () if island.size > 1)
     number = {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
-    matches = [_GPU.fullmatch(each.what) for each in topology.degraded]
-    pairs = [_PAIR.fullmatch(each.what) for each in topology.degraded]
+    hurt = [subject(each.what)[1] for each in topology.degraded]
     return Marks(
         islands,
         number,
-        frozenset(int(match[1]) for match in matches if match),
-        frozenset((int(match[1]), int(match[2])) for match in pairs if match),
+        frozenset(gpus[0] for gpus in hurt if len(gpus) == 1),
+        frozenset((gpus[0], gpus[1]) for gpus in hurt if len(gpus) == 2),
         topology.nvlink is not None,
     )
 
 
-def letter(number: int) -> str:
-    """A, B, ... Z, AA, AB, ...: at most two letters for the 32 islands that 64 GPUs can form."""
-    return chr(65 + number) if number < 26 else chr(64 + number // 26) + chr(65 + number % 26)
-
-
-def degraded_name(what: str) -> str:
+def called(what: str) -> str:
     """``gpu3.pcie`` as people say it; other texts as they are."""
-    if pair := _PAIR.fullmatch(what):
-        return f"GPU {int(pair[1])} to GPU {int(pair[2])}"
-    if (match := _GPU.fullmatch(what)) and match[2] in _PARTS:
-        return f"GPU {int(match[1])} {_PARTS[match[2]]}".rstrip()
-    return printable(what)
+    part, gpus = subject(what)
+    if len(gpus) == 2:
+        return f"GPU {gpus[0]} to GPU {gpus[1]}"
+    return visible(f"GPU {gpus[0]} {part}".rstrip() if gpus else part)

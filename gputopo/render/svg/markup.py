@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from html import escape  # xml.sax.saxutils does the same and loads all of urllib for it
 from math import hypot
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape, quoteattr
 
-from gputopo.render.svg.words import number, printable
+from gputopo.render.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float | None) -> str:
     """An element with markup inside. Attributes that are None are left out; ``class_`` is class, ``data_x`` data-x."""
     pairs = (
-        f" {key.rstrip('_').replace('_', '-')}={quoteattr(value if isinstance(value, str) else number(value))}"
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value if isinstance(value, str) else coordinate(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -29,7 +29,7 @@ def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float |
 
 def said(name: str, text: str, **attributes: str | float | None) -> str:
     """An element with text inside: ``title``, ``desc``."""
-    return tag(name, escape(printable(text)), **attributes)
+    return tag(name, escape(visible(text), quote=False), **attributes)
 
 
 def text(at: Point, words: str, size: float, class_: str = "") -> str:
@@ -62,6 +62,11 @@ def rounded(points: Sequence[Point], radius: float, bend: int | None = None, *, 
     return f"{path}L{_at(points[-1])}"
 
 
+def coordinate(value: float) -> str:
+    """A number as short as it is exact to a hundredth."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
 def _s(a: Point, b: Point) -> str:
     middle = (a[1] + b[1]) / 2
     return f"C{_at((a[0], middle))} {_at((b[0], middle))} {_at(b)}"
@@ -84,4 +89,4 @@ def _towards(a: Point, b: Point, by: float) -> Point:
 
 
 def _at(point: Point) -> str:
-    return f"{number(point[0])} {number(point[1])}"
+    return f"{coordinate(point[0])} {coordinate(point[1])}"

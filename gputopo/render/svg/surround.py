@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING
 from gputopo.render.svg import captions
 from gputopo.render.svg.draw import weight
 from gputopo.render.svg.geometry import MARGIN, Rect
-from gputopo.render.svg.layout import LEGEND_TEXT, NOTE_TEXT, SAMPLE_W, SUBTITLE_H, TITLE_H
-from gputopo.render.svg.marks import letter
+from gputopo.render.svg.layout import (
+    CHIP_W,
+    LEGEND_TEXT,
+    NOTE_LINE,
+    NOTE_SIGN,
+    NOTE_TEXT,
+    SUBTITLE_H,
+    TITLE_H,
+    sample_width,
+)
 from gputopo.render.svg.markup import group, rect, tag, text
 from gputopo.render.svg.palette import island_class
-from gputopo.render.svg.words import fit, text_width
+from gputopo.render.svg.words import fit
+from gputopo.render.wording import letter
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
-    from gputopo.render.svg.captions import Badge, Entry, Note
-    from gputopo.render.svg.layout import Page
+    from gputopo.render.svg.captions import Badge, Entry
+    from gputopo.render.svg.layout import NoteLines, Page
     from gputopo.render.svg.marks import Marks
 
 
@@ -40,7 +49,7 @@ def surroundings(topology: NodeTopology, page: Page) -> str:
     ]
     if page.message:
         parts.append(_message(page.message))
-    parts += [_note(shape, note) for shape, note in page.notes]
+    parts += [_note(placed) for placed in page.notes]
     if page.legend:
         y = page.legend[0][0].y - 8
         parts.append(tag("path", d=f"M{MARGIN} {y:.2f}H{page.width - MARGIN}", class_="hair"))
@@ -76,52 +85,49 @@ def _message(place: Rect) -> str:
     return group("no-gpu", (rect(shape, "box", 10), *words))
 
 
-def _note(shape: Rect, note: Note) -> str:
-    """What is wrong on a coloured line, what is unknown on a plain one."""
-    what = fit(note.what, NOTE_TEXT, shape.w / 2, bold=True)
-    start = shape.x + 28 + text_width(what, NOTE_TEXT, bold=True) + 10
-    sign = "!" if note.bad else "?"
+def _note(placed: NoteLines) -> str:
+    """What is wrong on a coloured plate, what is unknown on none."""
+    shape, note, what, start, lines = placed
+    y = shape.y + 16.5
     inside = [
         rect(Rect(shape.x, shape.y + 2, shape.w, shape.h - 4), "notice", 4) if note.bad else "",
-        text((shape.x + 14, shape.y + 16.5), sign, NOTE_TEXT, "m b"),
-        text((shape.x + 28, shape.y + 16.5), what, NOTE_TEXT, "b"),
-        text(
-            (start, shape.y + 16.5),
-            fit(note.why, NOTE_TEXT, shape.right - start - 8),
-            NOTE_TEXT,
-            "" if note.bad else "s",
+        text((shape.x + NOTE_SIGN / 2, y), "!" if note.bad else "?", NOTE_TEXT, "m b"),
+        text((shape.x + NOTE_SIGN, y), what, NOTE_TEXT, "b"),
+        *(
+            text((shape.x + start, y + place * NOTE_LINE), line, NOTE_TEXT, "" if note.bad else "s")
+            for place, line in enumerate(lines)
         ),
     ]
     return group("note", inside)
 
 
 def _entry(shape: Rect, entry: Entry) -> str:
-    sample = Rect(shape.x, shape.cy - 7, SAMPLE_W - 10, 14)
-    words = fit(entry.text, LEGEND_TEXT, shape.w - SAMPLE_W - 4)
-    return group("entry", (_sample(sample, entry), text((shape.x + SAMPLE_W, shape.cy + 4.5), words, LEGEND_TEXT)))
+    start = sample_width(entry)
+    words = fit(entry.text, LEGEND_TEXT, shape.w - start)
+    sample = _sample(Rect(shape.x, shape.cy - 7, CHIP_W, 14), entry)
+    return group("entry", (sample, text((shape.x + start, shape.cy + 4.5), words, LEGEND_TEXT)))
 
 
 def _sample(shape: Rect, entry: Entry) -> str:
     line = f"M{shape.x:.2f} {shape.cy:.2f}H{shape.right:.2f}"
     if entry.sample == "island":
-        sign = letter(entry.value)
-        chip = tag("circle", cx=shape.cx, cy=shape.cy, r=9, class_="chip")
-        return tag(
-            "g",
-            (chip, text((shape.cx, shape.cy + 4), sign, 11 if len(sign) == 1 else 8, "m b letter")),
-            class_=island_class(entry.value),
-        )
+        return "".join(_chip(shape.moved(CHIP_W * place, 0), island) for place, island in enumerate(entry.islands))
     if entry.sample in ("line", "down"):
         kind = "alone" if entry.sample == "line" else "alone degraded"
-        path = tag("path", d=line, class_="wire", stroke_width=weight(entry.value or 2))
+        path = tag("path", d=line, class_="wire", stroke_width=weight(entry.lanes or 2))
         return tag("g", path, class_=kind)
     if entry.sample == "nic":
         return tag("g", rect(shape, "plate", 4), class_="nic")
     if entry.sample == "mig":
         cells = [Rect(shape.x + i * 8, shape.y, 7, 14) for i in range(3)]
         return tag("g", [rect(cell, "slice", 2) for cell in cells], class_="alone")
-    if entry.sample == "none":
-        return ""
     hatch = tag("rect", x=shape.x, y=shape.y, width=shape.w, height=shape.h, rx=4, fill="url(#gputopo-hatch)")
     kind = {"lost": "lost alone", "unknown": "unknown alone", "alone": "alone"}[entry.sample]
     return tag("g", rect(shape, "face", 4) + (hatch if entry.sample == "lost" else ""), class_=kind)
+
+
+def _chip(shape: Rect, island: int) -> str:
+    sign = letter(island)
+    disc = tag("circle", cx=shape.cx, cy=shape.cy, r=9, class_="chip")
+    words = text((shape.cx, shape.cy + 4), sign, 11 if len(sign) == 1 else 8, "m b letter")
+    return tag("g", (disc, words), class_=island_class(island))

@@ -1,4 +1,4 @@
-"""How long a text will be when it is drawn, and how to say a product or an amount in little room.
+"""How long a text will be when it is drawn, and how to say a product in little room.
 
 Nobody knows the reader's font here, so widths are those of DejaVu Sans, the widest of the fonts that browsers fall
 back to: a text that fits by this estimate fits everywhere.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from typing import TYPE_CHECKING
+
+from gputopo.render.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,22 +61,33 @@ def fit(text: str, size: float, room: float, *, bold: bool = False) -> str:
     return next((cut + ELLIPSIS for cut in cuts if text_width(cut + ELLIPSIS, size, bold=bold) <= room), "")
 
 
-def printable(text: str) -> str:
-    """The text with what XML 1.0 cannot hold (most control characters, surrogates) shown as U+FFFD, spaces joined."""
-    shown = "".join("\N{REPLACEMENT CHARACTER}" if _unprintable(char) else char for char in text)
-    return " ".join(shown.split())
+def longest(texts: Iterable[str], size: float, room: float) -> str:
+    """The first of some texts that fits; "" where none does."""
+    return next((text for text in texts if text_width(text, size) <= room), "")
 
 
-def short_product(product: str | None) -> str:
+def wrap(text: str, size: float, room: float, most: int) -> tuple[str, ...]:
+    """The text in lines that fit into ``room``, at most so many of them; the last is cut if need be."""
+    lines: list[str] = []
+    words = text.split(" ")
+    while words and len(lines) < most - 1:
+        count = next((n for n in range(len(words), 1, -1) if text_width(" ".join(words[:n]), size) <= room), 1)
+        lines.append(fit(" ".join(words[:count]), size, room))
+        words = words[count:]
+    return (*lines, fit(" ".join(words), size, room)) if words else tuple(lines)
+
+
+def short_product(product: str) -> str:
     """What people call the card: no vendor, no memory size (the picture says it in its own place)."""
-    if product is None:
-        return "unknown GPU"
     bare = _without_vendor(product)
     return re.sub(r"[ -]?\d+ ?GB( HBM\w*)?", "", bare).strip(" -") or bare
 
 
 def counted_products(gpus: Iterable[Gpu]) -> str:
     """``8 x H100 80GB HBM3``, one without a number; several products are joined by "+", in the order of the GPUs."""
+    gpus = tuple(gpus)
+    if not any(gpu.product for gpu in gpus):
+        return "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     counts: dict[str, int] = {}
     for gpu in gpus:
         name = _without_vendor(gpu.product) if gpu.product else "unknown GPU" if gpu.usable else "lost GPU"
@@ -82,18 +95,8 @@ def counted_products(gpus: Iterable[Gpu]) -> str:
     return " + ".join(name if count == 1 else f"{count} {TIMES} {name}" for name, count in counts.items())
 
 
-def gibibytes(mib: int) -> str:
-    """A memory size in GiB, without decimals where it is large."""
-    return f"{mib / 1024:.0f} GiB" if mib >= 4096 else f"{mib / 1024:.1f} GiB"
-
-
-def number(value: float) -> str:
-    """A number as short as it is exact to a hundredth."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
 def _without_vendor(product: str) -> str:
-    bare = printable(product)
+    bare = visible(product).strip()
     for prefix in ("NVIDIA ", "Tesla ", "GeForce "):
         bare = bare.removeprefix(prefix)
     return bare or "unknown GPU"
@@ -101,7 +104,3 @@ def _without_vendor(product: str) -> str:
 
 def _wide_advance(char: str) -> int:
     return _ADVANCE.get(char) or (_WIDE if unicodedata.east_asian_width(char) in "WFA" else _PLAIN)
-
-
-def _unprintable(char: str) -> bool:
-    return (char < " " and char not in "\t\n\r") or "\ud800" <= char <= "\udfff" or char in "\ufffe\uffff"

@@ -78,7 +78,7 @@ def test_a_gpu_outside_the_fabric_is_degraded_and_alone() -> None:
     assert words(found(root, "badge")[0]) == ["1 DEGRADED"]
     assert words(found(root, "note")[0]) == [
         "!",
-        "GPU 5 NVSwitch fabric",
+        "GPU 5 fabric",
         "no NVLink is active while its 7 siblings have 18",
     ]
 
@@ -105,10 +105,23 @@ def test_mig_devices_are_slices_as_wide_as_their_share() -> None:
     assert words(gpu) == ["GPU 1", "A100-SXM4", "40 GiB", "3 MIG devices", "3g", "2g"]
 
 
+def test_a_long_reason_is_wrapped_before_it_is_cut() -> None:
+    why = "10 of 12 NVLinks are active; a sibling of the same product has two more, and had them before; " * 4
+    (note,) = found(picture(msgspec.structs.replace(dgx1(), degraded=(Degradation("gpu5.nvlink", why),))), "note")
+    assert [words(note)[1], len(words(note)[2:])] == ["GPU 5 NVLink", 3]
+    assert words(note)[-1].endswith("…")
+
+
+def test_gpus_of_unknown_products_are_only_counted() -> None:
+    root = picture(NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=Nvlink()))
+    assert [words(each) for each in found(root, "gpu")] == [["GPU 0"], ["GPU 1"]]
+    assert "2 GPUs" in words(root)
+
+
 def test_islands_have_letters_beside_their_colours() -> None:
     root = picture(a100_bridged())
     assert [words(each)[1] for each in found(root, "gpu")] == ["A", "A", "B", "B"]
-    assert legend(root) == ["2 GPUs · NVLink · 600 GB/s each"] * 2 + ["NV12 · 600 GB/s"]
+    assert legend(root) == ["each 2 GPUs · NVLink · 600 GB/s per GPU", "NV12 · 600 GB/s"]
 
 
 def test_gpus_without_nvlink_have_no_letter_and_the_legend_says_how_they_talk() -> None:
@@ -163,7 +176,7 @@ def test_a_machine_without_gpus_says_so_kindly() -> None:
 
 def test_problems_of_one_cause_are_one_line() -> None:
     assert [words(each) for each in found(picture(cloud_vm()), "note")] == [
-        ["?", "gpus.0.numaNode and 7 more", "the kernel says -1"]
+        ["?", "GPU 0 NUMA node and 7 more", "the kernel says -1"]
     ]
 
 
@@ -192,8 +205,8 @@ def test_the_description_tells_islands_and_faults() -> None:
     root = picture(b200_fallen_out())
     assert root.findtext(f"{SVG}title") == f"ProLiant Compute XD680: 8 {TIMES} B200"
     description = root.findtext(f"{SVG}desc") or ""
-    assert description.startswith("Island A: GPUs 0, 1, 2, 3, 4, 6, 7, 7 GPUs · NVSwitch · 1800 GB/s each")
-    assert description.endswith("Degraded: GPU 5 NVSwitch fabric: no NVLink is active while its 7 siblings have 18")
+    assert description.startswith("Island A: GPUs 0, 1, 2, 3, 4, 6, 7, 7 GPUs · NVSwitch · 1800 GB/s per GPU")
+    assert description.endswith("Degraded: GPU 5 fabric: no NVLink is active while its 7 siblings have 18")
 
 
 @pytest.mark.parametrize(
@@ -230,4 +243,4 @@ def test_a_legend_of_many_islands_is_cut_short() -> None:
         gpus=tuple(Gpu(index=i) for i in range(20)),
         nvlink=Nvlink(links=tuple(Link(a=2 * i, b=2 * i + 1, lanes=4) for i in range(10))),
     )
-    assert legend(picture(pairs)) == ["2 GPUs · NVLink"] * 8 + ["and 2 more islands", "NV4 · 4 NVLinks"]
+    assert legend(picture(pairs)) == ["and 2 more: each 2 GPUs · NVLink", "NV4 · 4 NVLinks"]

@@ -8,7 +8,7 @@ from gputopo.render.svg.channel import BODY_H, FIRST_TRACK, MIN_BODY, TRACK, UPL
 from gputopo.render.svg.geometry import GPU_W, Rect
 from gputopo.render.svg.grouping import Arrangement, arrange
 from gputopo.render.svg.layout import lay_out
-from gputopo.render.svg.marks import degraded_name, letter
+from gputopo.render.svg.marks import called
 from gputopo.render.svg.pills import MOST, place_pills
 from gputopo.render.svg.ports import End, place_ports
 from gputopo.render.svg.stage import SPINE, Fabric
@@ -96,10 +96,10 @@ def test_nics_stand_near_their_gpus(distances: list[str], node: int | None, home
     assert homes == [home]
 
 
-def test_a_nic_between_two_switches_of_a_node_is_drawn_at_one() -> None:
-    nic = Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.PXB))
-    plan = arrange(msgspec.structs.replace(cards(0, 0), nics=(nic,)))
-    assert [len(switch.nics) for switch in plan.rows[0][0].switches] == [1, 0]
+def test_a_nic_near_two_gpus_shows_that_they_share_a_switch() -> None:
+    nic = Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.PXB, PcieDistance.SYS))
+    plan = arrange(msgspec.structs.replace(cards(0, 0, 0), nics=(nic,)))
+    assert [[gpu.index for gpu in switch.gpus] for switch in plan.rows[0][0].switches] == [[0, 1], [2]]
 
 
 def test_numa_nodes_without_gpus_are_listed_by_number() -> None:
@@ -211,19 +211,15 @@ def test_rows_face_each_other_across_their_links(made: type[NodeTopology]) -> No
     assert {rect.cx for rect, _ in upper.gpus} == {rect.cx for rect, _ in lower.gpus}
 
 
-def test_islands_are_lettered_on_beyond_z() -> None:
-    assert [letter(number) for number in (0, 25, 26, 31)] == ["A", "Z", "AA", "AF"]
-
-
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
         ("gpu3", "GPU 3"),
         ("gpu3.pcie", "GPU 3 PCIe"),
         ("gpu2-gpu11", "GPU 2 to GPU 11"),
-        ("gpu3.fan", "gpu3.fan"),
+        ("gpu3.fan", "GPU 3 fan"),
         ("fabric 0", "fabric 0"),
     ],
 )
 def test_faults_are_called_by_what_people_see(what: str, expected: str) -> None:
-    assert degraded_name(what) == expected
+    assert called(what) == expected

@@ -7,11 +7,10 @@ from gputopo.render.svg.words import (
     TIMES,
     counted_products,
     fit,
-    gibibytes,
-    number,
-    printable,
+    longest,
     short_product,
     text_width,
+    wrap,
 )
 
 # Advance widths of DejaVu Sans and DejaVu Sans Bold at 1000 units per em, as the font files say.
@@ -57,11 +56,32 @@ def test_texts_are_cut_at_words_if_possible(room: float, expected: str) -> None:
         pytest.param("NVIDIA 80GB", "80GB", id="nothing else left"),
         pytest.param("NVIDIA ", "NVIDIA", id="only the vendor"),
         pytest.param(" ", "unknown GPU", id="blank"),
-        pytest.param(None, "unknown GPU", id="unknown"),
     ],
 )
-def test_products_are_called_as_people_call_them(product: str | None, expected: str) -> None:
+def test_products_are_called_as_people_call_them(product: str, expected: str) -> None:
     assert short_product(product) == expected
+
+
+@pytest.mark.parametrize(
+    ("room", "most", "expected"),
+    [
+        pytest.param(300, 3, ("one two three four",), id="one line is enough"),
+        pytest.param(60, 3, ("one two", "three four"), id="two lines"),
+        pytest.param(60, 1, ("one two…",), id="cut in the last line"),
+        pytest.param(22, 3, ("one", "two", "th…"), id="words that are too long"),
+        pytest.param(5, 2, ("", ""), id="no room"),
+    ],
+)
+def test_texts_are_wrapped_at_words(room: float, most: int, expected: tuple[str, ...]) -> None:
+    assert wrap("one two three four", 10, room, most) == expected
+
+
+def test_the_longest_text_that_fits_is_chosen() -> None:
+    assert [longest(("CPUs 0-63", "CPUs"), 10, room) for room in (100, 40, 10)] == ["CPUs 0-63", "CPUs", ""]
+
+
+def test_gpus_without_products_are_only_counted() -> None:
+    assert [counted_products([Gpu(index=i) for i in range(count)]) for count in (1, 2)] == ["1 GPU", "2 GPUs"]
 
 
 def test_products_are_counted_in_the_order_of_the_gpus() -> None:
@@ -73,17 +93,3 @@ def test_products_are_counted_in_the_order_of_the_gpus() -> None:
         Gpu(index=4, health=Health.LOST),
     ]
     assert counted_products(gpus) == f"2 {TIMES} A40 + L4 + unknown GPU + lost GPU"
-
-
-@pytest.mark.parametrize(("mib", "text"), [(81559, "80 GiB"), (183359, "179 GiB"), (2048, "2.0 GiB"), (4864, "5 GiB")])
-def test_memory_is_said_in_gib(mib: int, text: str) -> None:
-    assert gibibytes(mib) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(100.0, "100"), (112.5, "112.5"), (1 / 3, "0.33"), (0, "0")])
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert number(value) == text
-
-
-def test_what_xml_cannot_hold_is_replaced() -> None:
-    assert printable("a\x00b \t\n c\ud800\uffff") == "a\N{REPLACEMENT CHARACTER}b c" + 2 * "\N{REPLACEMENT CHARACTER}"

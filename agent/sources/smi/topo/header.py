@@ -14,7 +14,6 @@ NAME = r"(?!GPU|NIC)[A-Za-z](?=[\w.-]{0,40}\d)[\w.-]{0,60}"
 # In the order that nvidia-smi prints them.
 AFFINITY_COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _AFFINITY = r"(?P<affinity>CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID)"
-_CUT_AFFINITY = re.compile(r"(?:CPU\s*A?[fint]*|NUMA\s*A?[fint]*|GPU\s*N?U?M?A?\s*I?)", re.IGNORECASE)
 _TOKEN = re.compile(
     rf"[\s,;]*(?:{_AFFINITY}|(?P<known>{DEVICE})|(?P<ellipsis>\.\.\.+)|(?P<name>{NAME})(?![\w.-]))", re.IGNORECASE
 )
@@ -58,13 +57,16 @@ def parse_header(text: str, number: int) -> Header | None:
     return Header(number, text.strip(), tuple(labels), tuple(affinity) if in_place else (), cut=_cut(rest))
 
 
+def _letters(words: str) -> str:
+    return re.sub(r"\s", "", words[:30]).upper()
+
+
 def _column(words: str) -> str:
-    letters = re.sub(r"\s", "", words).upper()
-    return next(column for column in AFFINITY_COLUMNS if column.replace(" ", "").upper() == letters)
+    return next(column for column in AFFINITY_COLUMNS if _letters(column) == _letters(words))
 
 
 def _cut(rest: str) -> bool:
-    return bool(rest) and _CUT_AFFINITY.fullmatch(rest) is not None
+    return bool(rest) and any(_letters(column).startswith(_letters(rest)) for column in AFFINITY_COLUMNS)
 
 
 def _is_header(labels: list[str], affinity: list[str], rest: str, before: str) -> bool:

@@ -1,0 +1,616 @@
+"""A pasted `topo -m` becomes a matrix, and what is wrong with the paste becomes problems."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.sources.smi.errors import ParseError
+from agent.sources.smi.topo import Cell, TopoGpu, TopoMatrix, TopoNic, parse_topo
+from gputopo.model import PcieDistance, ProblemKind
+from tests.topo_text import P2P, islands, numa
+
+SYS, NODE, PIX, PXB = PcieDistance.SYS, PcieDistance.NODE, PcieDistance.PIX, PcieDistance.PXB
+
+PAIR = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV4\tPIX\t0-31\t0\t\tN/A
+GPU1\tNV4\t X \tSYS\t32-63\t1\t\tN/A
+NIC0\tPIX\tSYS\t X \t\t\t\t
+"""
+LEGEND = """
+Legend:
+
+  X    = Self
+  PIX  = Connection traversing at most a single PCIe bridge
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_3
+"""
+RING = """\
+        GPU0    GPU1    GPU2    GPU3    CPU Affinity    NUMA Affinity
+GPU0     X      NV2     SYS     NV1     0-31            0
+GPU1    NV2      X      NV1     SYS     0-31            0
+GPU2    SYS     NV1      X      NV2     32-63           1
+GPU3    NV1     SYS     NV2      X      32-63           1
+"""
+
+
+def problems(matrix: TopoMatrix) -> list[tuple[str, str]]:
+    return [(problem.what, problem.why) for problem in matrix.problems]
+
+
+def upper(matrix: TopoMatrix) -> list[Cell]:
+    """The cells above the diagonal, row by row."""
+    return [cell for i, row in enumerate(matrix.cells) for cell in row[i + 1 :]]
+
+
+def test_a_whole_paste_is_read_exactly() -> None:
+    assert parse_topo(PAIR + LEGEND) == TopoMatrix(
+        gpus=(
+            TopoGpu(index=0, cpu_affinity="0-31", numa_affinity="0"),
+            TopoGpu(index=1, cpu_affinity="32-63", numa_affinity="1"),
+        ),
+        cells=((None, 4), (4, None)),
+        nics=(TopoNic(label="NIC0", name="mlx5_3", distances=(PIX, SYS)),),
+        nvlink_shown=True,
+        problems=(),
+    )
+
+
+def test_a_nic_without_legend_has_no_name() -> None:
+    assert parse_topo(PAIR).nics == (TopoNic(label="NIC0", name=None, distances=(PIX, SYS)),)
+
+
+def test_an_old_driver_names_nics_in_the_columns_and_calls_sys_soc() -> None:
+    text = "\tGPU0\tGPU1\tmlx5_0\tCPU Affinity\nGPU0\t X \tSOC\tPHB\t0-5\nGPU1\tSOC\t X \tSOC\t6-11\n"
+    matrix = parse_topo(text)
+
+    assert matrix.cells == ((None, SYS), (SYS, None))
+    assert matrix.nics == (TopoNic(label="mlx5_0", name="mlx5_0", distances=(PcieDistance.PHB, SYS)),)
+
+
+def test_a_ring_is_one_island() -> None:
+    matrix = parse_topo(RING)
+
+    assert upper(matrix) == [2, SYS, 1, 1, SYS, 2]
+    assert (islands(matrix), numa(matrix), problems(matrix)) == ([[0, 1, 2, 3]], [0, 0, 1, 1], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "problem"),
+    [
+        pytest.param("GPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\n", True, [], id="no legend"),
+        pytest.param(
+            "GPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\nLegend:\n  PIX  = bridge\n  NV#  = NVLinks\n",
+            True,
+            [],
+            id="the legend explains NV#",
+        ),
+        pytest.param(
+            "GPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\nLegend:\n  PIX  = bridge\n",
+            False,
+            ["the legend does not explain NV#: NVLinks are not shown by `topo -mp`; use `nvidia-smi topo -m`"],
+            id="the legend ends at PIX, as topo -mp prints it",
+        ),
+        pytest.param(
+            "$ nvidia-smi topo -mp\nGPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\n",
+            False,
+            ["the legend does not explain NV#: NVLinks are not shown by `topo -mp`; use `nvidia-smi topo -m`"],
+            id="the command before it is topo -mp",
+        ),
+        pytest.param(
+            "topo --matrix_pci\ntopo --matrix\nGPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\n",
+            True,
+            [],
+            id="the last command before it counts",
+        ),
+        pytest.param(
+            "GPU0 GPU1 CPU Affinity\nGPU0 X SOC 0\nGPU1 SOC X 0\nLegend:\n  SOC  = sockets\n  PIX  = switch\n",
+            True,
+            ["the legend does not explain NV#: a driver older than NVLink, or `topo -mp`, which does not show NVLinks"],
+            id="a driver from before NVLink",
+        ),
+        pytest.param(
+            "$ topo -mp\nGPU0 GPU1 CPU Affinity\nGPU0 X NV1 0\nGPU1 NV1 X 0\n", True, [], id="links are there"
+        ),
+    ],
+)
+def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown: bool, problem: list[str]) -> None:
+    matrix = parse_topo(text)
+
+    assert (matrix.nvlink_shown, [why for _, why in problems(matrix)]) == (shown, problem)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cells", "expected"),
+    [
+        pytest.param(
+            "GPU1    NV2      X      NV1     SYS     0-31            0\n",
+            "",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("topo -m rows", "no usable row for GPU1: other rows tell of its links"),
+            ],
+            id="a row is missing: the other rows tell",
+        ),
+        pytest.param(
+            RING[RING.index("GPU2    SYS") :],
+            "",
+            [2, SYS, 1, 1, SYS, None],
+            [
+                ("topo -m rows", "no usable row for GPU2, GPU3: other rows tell of its links"),
+                ("nvlink", "nothing in the text says how these are connected: GPU2-GPU3"),
+            ],
+            id="two rows are missing: one pair is unknown",
+        ),
+        pytest.param(
+            "SYS     NV2      X      32-63           1\n",
+            "NV2      X \n",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("topo -m row GPU3", ("line 5 (GPU3 NV1 NV2 X): its X is in column 3, not in 4, "
+                "its own; the row is not used")),
+                ("topo -m rows", "no usable row for GPU3: other rows tell of its links"),
+            ],
+            id="a cell is lost before the X: the row is set aside",
+        ),
+        pytest.param(
+            "GPU0     X      NV2     SYS     NV1 ",
+            "GPU0     X      NV2     NV1 ",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("topo -m row GPU0", "line 2 (GPU0 X NV2 NV1 0-31 0) has 3 cells for 4 columns: the first 1 are used"),
+                ("topo -m rows", ("1 rows are shorter than the header's 4 columns, beginning "
+                "with line 2 (GPU0 X NV2 NV1 0-31 0) has 3 cells")),
+            ],
+            id="a cell is lost behind the X: what is before it counts",
+        ),
+        pytest.param(
+            "GPU0     X      NV2     SYS     NV1 ",
+            "GPU0     X      X      SYS     NV1 ",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("topo -m row GPU0", "line 2 (GPU0 X X SYS NV1 0-31 0): it has more than one X; the row is not used"),
+                ("topo -m rows", "no usable row for GPU0: other rows tell of its links"),
+            ],
+            id="two X in a row",
+        ),
+        pytest.param(
+            "GPU0     X      NV2     SYS     NV1 ",
+            "GPU0    SYS     NV2     SYS     NV1 ",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("topo -m row GPU0", ("line 2 (GPU0 SYS NV2 SYS NV1 0-31 0): SYS stands where its "
+                "X should be; the row is not used")),
+                ("topo -m rows", "no usable row for GPU0: other rows tell of its links"),
+            ],
+            id="no X in a row",
+        ),
+        pytest.param(
+            "GPU0     X      NV2",
+            "GPU0     X      SYS",
+            [SYS, SYS, 1, 1, SYS, 2],
+            [("topo -m GPU0-GPU1", "the row of GPU0 says SYS, that of GPU1 says NV2: taken as SYS")],
+            id="a link on one side only is none",
+        ),
+        pytest.param(
+            "GPU0     X      NV2",
+            "GPU0     X      NV1",
+            [1, SYS, 1, 1, SYS, 2],
+            [("topo -m GPU0-GPU1", "the row of GPU0 says NV1, that of GPU1 says NV2: taken as NV1")],
+            id="the weaker side of a link counts",
+        ),
+        pytest.param(
+            "GPU0     X      NV2     SYS",
+            "GPU0     X      NV2     PIX",
+            [2, SYS, 1, 1, SYS, 2],
+            [("topo -m GPU0-GPU2", "the row of GPU0 says PIX, that of GPU2 says SYS: taken as SYS")],
+            id="the farther distance counts",
+        ),
+        pytest.param(
+            "GPU0     X      NV2     SYS",
+            "GPU0     X      ERR     SYS",
+            [2, SYS, 1, 1, SYS, 2],
+            [],
+            id="a word that is no cell: the other row tells",
+        ),
+        pytest.param(
+            "    GPU3    CPU Affinity    NUMA Affinity\n",
+            "    GPU8    CPU Affinity    NUMA Affinity\n",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                (
+                    "topo -m column GPU8",
+                    "line 5 (GPU3 NV1 SYS NV2 X 32-63 1) has its X in the column that the header calls GPU8",
+                )
+            ],
+            id="a wrong name in the header: the X tells",
+        ),
+        pytest.param(
+            "        GPU0    GPU1    GPU2    GPU3    CPU",
+            "    GPU2    GPU3    CPU",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                (
+                    "topo -m header",
+                    ("line 1 (GPU2 GPU3 CPU Affinity NUMA Affinity) lost its "
+                    "first 2 columns: they are named after the rows' X"),
+                )
+            ],
+            id="a header that lost its beginning: the X tells",
+        ),
+        pytest.param(
+            RING[: RING.index("\n") + 1],
+            "",
+            [2, SYS, 1, 1, SYS, 2],
+            [("topo -m header", "the header line is missing: columns are named after the rows' X")],
+            id="no header: the X tells",
+        ),
+        pytest.param(
+            "    CPU Affinity    NUMA Affinity\n",
+            "\n",
+            [2, SYS, 1, 1, SYS, 2],
+            [("topo -m columns", "line 1 (GPU0 GPU1 GPU2 GPU3) ends after GPU3: columns may be missing on the right")],
+            id="no affinity columns",
+        ),
+        pytest.param(
+            "    CPU Affinity    NUMA Affinity\n",
+            "    CPU Affinity    NUM\n",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                (
+                    "topo -m columns",
+                    ("line 1 (GPU0 GPU1 GPU2 GPU3 CPU Affinity NUM) ends after "
+                    "CPU Affinity: columns may be missing on the right"),
+                ),
+                *[
+                    (f"gpus.{i}.numaNode", (f"line {i + 2} ({line}) has more words behind its cells than "
+                    "the header has columns"))
+                    for i, line in enumerate(" ".join(each.split()) for each in RING.splitlines()[1:])
+                ],
+            ],
+            id="an affinity column that is cut",
+        ),
+        pytest.param(
+            "GPU2    GPU3",
+            "GPU2    NIC0",
+            [2, None, 1],
+            [
+                ("topo -m row GPU0", ("line 2 (GPU0 X NV2 SYS NV1 0-31 0): NIC0 is no GPU, but has "
+                "NVLinks there; the row is not used")),
+                ("topo -m row GPU2", ("line 4 (GPU2 SYS NV1 X NV2 32-63 1): NIC0 is no GPU, but "
+                "has NVLinks there; the row is not used")),
+                ("topo -m row GPU3", "line 5 (GPU3 NV1 SYS NV2 X 32-63 1): its X is in column 4; the row is not used"),
+                ("topo -m rows", "no usable row for GPU0, GPU2: other rows tell of its links"),
+                ("nvlink", "nothing in the text says how these are connected: GPU0-GPU2"),
+            ],
+            id="NVLinks to what is no GPU",
+        ),
+        pytest.param(
+            "32-63           1\nGPU3",
+            "32-63\nGPU3",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("gpus.2.numaNode", ("line 4 (GPU2 SYS NV1 X NV2 32-63) shows no NUMA affinity, "
+                "or it is glued to the CPUs")),
+                ("gpus.3.numaNode", "GPU2 and GPU3 share CPUs 32-63, but show NUMA affinity None and 1"),
+            ],
+            id="a NUMA node is missing",
+        ),
+        pytest.param(
+            "32-63           1\nGPU3",
+            "N/A             N/A\nGPU3",
+            [2, SYS, 1, 1, SYS, 2],
+            [("gpus.2.numaNode", "its row shows no NUMA affinity, though others do")],
+            id="a NUMA node is not known",
+        ),
+        pytest.param(
+            "32-63           1\nGPU3",
+            "32-63           7\nGPU3",
+            [2, SYS, 1, 1, SYS, 2],
+            [("gpus.3.numaNode", "GPU2 and GPU3 share CPUs 32-63, but show NUMA affinity 7 and 1")],
+            id="CPUs shared, but not the NUMA node",
+        ),
+    ],
+)  # fmt: skip
+def test_damage_is_repaired_where_the_rest_tells_and_always_said(
+    old: str, new: str, cells: list[Cell], expected: list[tuple[str, str]]
+) -> None:
+    assert RING.count(old) == 1
+    matrix = parse_topo(RING.replace(old, new))
+
+    assert problems(matrix)[: len(expected)] == expected
+    assert upper(matrix)[: len(cells)] == cells
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        pytest.param("GPU0     X      NV2     SYS     NV1     0-31            0\n", [], id="a row twice"),
+        pytest.param("GPU0     X      NV2\n", [], id="a row again, but cut"),
+        pytest.param(
+            "GPU0     X      SYS     SYS     NV1     0-31            0\n",
+            [
+                (
+                    "topo -m row GPU0",
+                    (
+                        "line 2 (GPU0 X NV2 SYS NV1 0-31 0) and line 6 (GPU0 X SYS SYS NV1 0-31 0) "
+                        "contradict each other: neither is used"
+                    ),
+                ),
+                ("topo -m rows", "no usable row for GPU0: other rows tell of its links"),
+            ],
+            id="a row again, but different",
+        ),
+        pytest.param(
+            "GPU0 NV4 GPU1\n",
+            [
+                (
+                    "topo -m row GPU0",
+                    (
+                        "line 2 (GPU0 X NV2 SYS NV1 0-31 0) and line 6 (GPU0 NV4 GPU1) contradict each other: "
+                        "the one with an X is used"
+                    ),
+                ),
+            ],
+            id="prose that looks like a row of it",
+        ),
+        pytest.param(
+            "GPU7: NV4\n",
+            [("topo -m row GPU7", "line 6 (GPU7: NV4): the header has no column for it; the row is not used")],
+            id="prose that looks like a row of another GPU",
+        ),
+    ],
+)
+def test_a_row_said_twice_counts_once_if_both_agree(added: str, expected: list[tuple[str, str]]) -> None:
+    matrix = parse_topo(RING + added)
+
+    assert (upper(matrix), problems(matrix)) == ([2, SYS, 1, 1, SYS, 2], expected)
+
+
+def test_lines_that_are_all_cut_at_one_width_are_right_as_far_as_they_go() -> None:
+    matrix = parse_topo("".join(line[:23] + "\n" for line in RING.splitlines()))
+
+    assert upper(matrix) == [2, SYS, 1, 1, SYS, None]
+    assert problems(matrix) == [
+        ("topo -m columns", "no column for GPU2, GPU3: lines are cut on the right"),
+        ("topo -m columns", "line 1 (GPU0 GPU1) ends after GPU1: columns may be missing on the right"),
+        ("nvlink", "nothing in the text says how these are connected: GPU2-GPU3"),
+    ]
+
+
+def test_a_header_that_is_cut_within_a_name_leaves_that_column_out() -> None:
+    names = "    ".join(f"GPU{i}" for i in range(11))
+    rows = [f"GPU{i}    " + "    ".join("X" if i == j else "NV6" for j in range(11)) for i in range(11)]
+    matrix = parse_topo("\n".join([names[:-1], *rows]) + "\n")
+
+    assert islands(matrix) == [list(range(11))]
+    assert problems(matrix)[0][1].endswith("ends in a second GPU1: a longer name was cut; it is left out")
+
+
+def test_columns_and_rows_left_out_are_said() -> None:
+    matrix = parse_topo(
+        "        GPU0    GPU1    ...     GPU7    CPU Affinity\n"
+        "GPU0     X      NV12    ...     NV12    0-31\n"
+        "GPU1    NV12     X      ...     NV12    0-31\n"
+        "...\n"
+        "GPU7    NV12    NV12    ...      X      0-31\n"
+    )
+
+    assert islands(matrix) == [[0, 1, 7]]
+    assert problems(matrix) == [("topo -m", "GPU2, GPU3, GPU4, GPU5, GPU6 not shown, though higher indices are")]
+
+
+def test_without_header_nameless_columns_are_counted_out_and_the_rest_is_said() -> None:
+    """Columns 1 and 2 stand before GPU2's X; 5 has NVLinks, so it and 4 are GPUs; 6 can be anything."""
+    matrix = parse_topo("GPU2\tNV4\tSYS\t X \tNV4\tNV4\tSYS\n")
+
+    assert [gpu.index for gpu in matrix.gpus] == [0, 1, 2, 3, 4]
+    assert islands(matrix) == [[0, 2, 3, 4], [1]]
+    assert ("topo -m columns", "nothing names column 6: left out") in problems(matrix)
+
+
+def test_more_cells_than_the_header_has_names_are_said() -> None:
+    matrix = parse_topo("\tGPU0\tGPU1\nGPU0\tX\tNV1\tSYS\nGPU1\tNV1\tX\tPIX\n")
+
+    assert matrix.cells == ((None, 1), (1, None))
+    assert problems(matrix)[0] == ("topo -m header", "line 1 (GPU0 GPU1) names 2 columns, but rows have 3 cells")
+
+
+def test_many_unknown_pairs_are_counted() -> None:
+    header = "\t" + "\t".join(f"GPU{i}" for i in range(16)) + "\tCPU Affinity\n"
+    matrix = parse_topo(header + "GPU0\t X \t" + "NV6\t" * 15 + "0-23\n")
+
+    assert islands(matrix) == [list(range(16))]
+    assert matrix.problems[-1].kind is ProblemKind.INCOMPLETE
+    assert matrix.problems[-1].why.endswith("GPU1-GPU13 and 93 more")  # 15 * 14 / 2 pairs without GPU0, 12 named
+
+
+def test_a_nic_said_in_two_ways_is_a_conflict() -> None:
+    matrix = parse_topo(PAIR.replace("NIC0\tPIX", "NIC0\tPXB"))
+
+    assert matrix.nics[0].distances == (PXB, SYS)
+    assert problems(matrix) == [("topo -m GPU0-NIC0", "the row of GPU0 says PIX, that of NIC0 says PXB: taken as PXB")]
+
+
+def test_a_word_of_the_header_that_has_no_row_is_taken_for_a_nic_and_said() -> None:
+    matrix = parse_topo("\tGPU0\tib0\tCPU Affinity\nGPU0\t X \tSYS\t0-7\n")
+
+    assert matrix.nics == (TopoNic(label="ib0", name="ib0", distances=(SYS,)),)
+    assert problems(matrix) == [
+        ("topo -m column ib0", "the header's word ib0 is taken for a network device, but it has no row")
+    ]
+
+
+def test_rows_of_nics_by_name_need_a_header_that_names_them() -> None:
+    matrix = parse_topo(
+        "\tGPU0\tbnxt_re0\tCPU Affinity\nGPU0\t X \tPIX\t0-7\nbnxt_re0\tPIX\t X\nuses2 PIX\nNIC5 X PIX\n"
+    )
+
+    assert matrix.nics == (TopoNic(label="bnxt_re0", name="bnxt_re0", distances=(PIX,)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        pytest.param("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0", 0, id="whole"),
+        pytest.param(
+            "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-7\t0", None, id="a column is gone"
+        ),
+    ],
+)
+def test_a_numa_node_at_the_very_end_counts_only_if_it_cannot_be_cut(text: str, node: int | None) -> None:
+    matrix = parse_topo(text)
+
+    assert numa(matrix) == [node]
+    assert bool(matrix.problems) == (node is None)
+
+
+def test_a_numa_node_at_the_very_end_that_begins_like_another_may_be_cut() -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV1\t0-7\t0-1\nGPU1\tNV1\t X \t0-7\t0"
+    matrix = parse_topo(text)
+
+    assert numa(matrix) == ["0-1", None]
+    assert problems(matrix)[0] == (
+        "topo -m row GPU1",
+        "the text ends in line 3 (0-7 0): its last word may be cut, and is not used",
+    )
+
+
+def test_a_text_that_ends_in_a_row_set_aside_is_read() -> None:
+    assert numa(parse_topo(RING + "GPU2 NV9 NV9 NV9 NV9")) == [0, 0, 1, 1]
+
+
+def test_affinities_glued_beyond_repair_are_said() -> None:
+    """A terminal put "0-31" and "0-1" together."""
+    matrix = parse_topo("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-310-1\n")
+
+    assert matrix.gpus == (TopoGpu(index=0),)
+    assert problems(matrix) == [
+        ("gpus.0.numaNode", "line 2 (GPU0 X 0-310-1) shows no NUMA affinity, or it is glued to the CPUs")
+    ]
+
+
+# Several matrices in one paste.
+
+
+def test_copies_of_one_matrix_are_one_and_the_most_complete_is_taken() -> None:
+    cut = RING[: RING.index("GPU2    SYS")]
+
+    assert parse_topo(cut + "\n" + RING) == parse_topo(RING)
+
+
+def test_of_matrices_that_differ_the_first_whole_one_is_taken_and_the_others_are_named() -> None:
+    other = PAIR.replace("NV4", "SYS")
+    matrix = parse_topo(RING + PAIR + other)
+
+    assert upper(matrix) == [2, SYS, 1, 1, SYS, 2]
+    assert [problem.kind for problem in matrix.problems] == [ProblemKind.CONFLICT]
+    assert "2 more matrices that differ from the one shown: line 7 (GPU0 GPU1 NIC0" in matrix.problems[0].why
+
+
+def test_topo_mp_beside_topo_m_is_no_contradiction() -> None:
+    text = "$ nvidia-smi topo -mp\n" + PAIR.replace("NV4", "SYS") + "$ nvidia-smi topo -m\n" + PAIR
+
+    assert parse_topo(text).cells == ((None, 4), (4, None))
+    assert parse_topo(text).problems == ()
+
+
+def test_a_matrix_that_cannot_be_read_gives_way_to_one_that_can() -> None:
+    broken = "\tGPU0\tGPU1\nGPU0\tX\tX\nGPU1\tX\tX\n"
+
+    assert parse_topo(broken + PAIR) == parse_topo(PAIR)
+
+
+def test_rows_behind_a_legend_are_another_matrix_and_one_with_a_header_is_preferred() -> None:
+    assert parse_topo(PAIR + LEGEND + "GPU0 SYS X\nNIC3 SYS\n").cells == ((None, 4), (4, None))
+
+
+def test_a_legend_before_any_matrix_is_nothing() -> None:
+    assert parse_topo(LEGEND + "NIC0 PIX\n" + PAIR).nics[0].name is None
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "topo -m: the text is empty: no matrix in it. Paste the output", id="nothing"),
+        pytest.param("\nFailed to initialize NVML", r"line 2 \(Failed to initialize NVML\): no matrix", id="error"),
+        pytest.param("\tGPU0\tGPU1\n", r"no row of a matrix follows line 1 \(GPU0 GPU1\)", id="header only"),
+        pytest.param("  GPU0  GPU1\nGPU0  0   15\nGPU1  15  0\n", "no row of a matrix follows line 1", id="rocm-smi"),
+        pytest.param(P2P, r"line 2 \(GPU0 X GNS\) is of `nvidia-smi topo -p2p`", id="topo -p2p"),
+        pytest.param("\tGPU0\nGPU0\tX\nLegend:\n OK   = Status Ok\n", "is of `nvidia-smi topo -p2p`", id="its legend"),
+        pytest.param("\tGPU0\tGPU1\nGPU0\tX\tX\nGPU1\tX\tX\n", r"no row's X .* line 2 \(GPU0 X X\)", id="no sound row"),
+        pytest.param("GPU0 GPU0 GPU1 GPU1 CPU Affinity\nGPU0 X SYS\n", "names a device twice: line 1", id="twice"),
+        pytest.param("GPU0 X\n" * 600, "more than 512 rows before line 513", id="too many rows"),
+        pytest.param("GPU0 GPU1\nGPU0 X NV1\n" * 300, "more than 256 matrices", id="too many matrices"),
+        pytest.param("GPU64\t" + "NV1\t" * 64 + "X\n", "65 GPUs; at most 64", id="too many GPUs"),
+        pytest.param("see " * 60 + "GPU0", r"line 1 \(see .{96}\.\.\.\)", id="a long line is quoted in part"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_with_the_line(text: str, message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        parse_topo(text)
+
+
+# Broken lines.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(RING.replace("GPU3    CPU", "GP\nU3    CPU"), id="within a name of the header"),
+        pytest.param(RING.replace("NUMA Affinity", "NUMA Aff\ninity"), id="within an affinity column's name"),
+        pytest.param(RING.replace("GPU2    GPU3    CPU", "GPU2\n    GPU3    CPU"), id="between columns"),
+        pytest.param(RING.replace("NV2     SYS     NV1 ", "NV2     SY\nS     NV1 "), id="within a cell"),
+        pytest.param(RING.replace("X      32-63           1", "X      32-6\n3           1"), id="within a CPU list"),
+        pytest.param(RING.replace("X      32-63           1", "X      32\n-6\n3\n           1"), id="three times"),
+        pytest.param(
+            "> " + RING.replace("NV2     SYS     NV1 ", "NV2     SY\nS     NV1 ").replace("\n", "\n> "),
+            id="quoted after it",
+        ),
+    ],
+)
+def test_lines_broken_by_a_terminal_are_joined(text: str) -> None:
+    assert parse_topo(text) == parse_topo(RING)
+
+
+def test_a_paste_that_lost_its_line_ends_is_cut_where_rows_begin() -> None:
+    assert parse_topo(RING.replace("\n", " ") + "\n") == parse_topo(RING)
+
+
+def test_a_legend_on_one_line_with_the_rows_is_read() -> None:
+    assert parse_topo((PAIR + LEGEND).replace("\n", " ")) == parse_topo(PAIR + LEGEND)
+
+
+def test_a_word_under_a_heading_of_ones_own_is_not_guessed_at() -> None:
+    matrix = parse_topo("| | GPU0 | GPU1 | NUMA |\n|---|---|---|---|\n| GPU0 | X | NV4 | 0 |\n| GPU1 | NV4 | X | 1 |\n")
+
+    assert matrix.gpus == (TopoGpu(index=0), TopoGpu(index=1))
+    assert matrix.cells == ((None, 4), (4, None))
+
+
+def test_a_header_without_rows_gives_way_to_the_next() -> None:
+    assert parse_topo("GPU0 GPU1 GPU2\n\nwas cut; here it is:\n" + PAIR).cells == ((None, 4), (4, None))
+
+
+def test_a_line_under_the_header_that_names_a_device_again_is_no_part_of_it() -> None:
+    matrix = parse_topo(RING.replace("    CPU Affinity    NUMA Affinity\n", "\nNIC0 NIC0 NIC1\n"))
+
+    assert (upper(matrix), matrix.nics) == ([2, SYS, 1, 1, SYS, 2], ())
+
+
+def test_a_broken_numa_list_is_joined_though_its_beginning_looks_whole() -> None:
+    text = "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0\n-1\nother\n"
+
+    assert numa(parse_topo(text)) == ["0-1"]
+
+
+def test_a_line_that_is_no_part_of_the_row_is_not_joined() -> None:
+    assert parse_topo(
+        RING.replace("NUMA Affinity\n", "NUMA Affinity\nof my machine\n---\n") + "12 apples\n"
+    ) == parse_topo(RING)
