@@ -17,8 +17,8 @@ from gputopo.labels.nodegpus import NodeGpus
 from tests.e2e import objects
 from tests.e2e.agent.access import DEFINITIONS, define, define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.test_publish_state import NODE_FEATURE
-from tests.e2e.api import Object
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.objects import Object
 from tests.machines import dgx1
 
 pytestmark = pytest.mark.e2e

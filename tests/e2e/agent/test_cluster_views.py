@@ -17,8 +17,8 @@ from gputopo.labels import encode
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from tests.e2e import objects
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube
-from tests.e2e.api import Object
 from tests.e2e.cluster import Cluster
+from tests.e2e.objects import Object
 from tests.e2e.simulation.fleet import Fleet
 from tests.e2e.simulation.node import NodeSpec
 from tests.e2e.simulation.shapes import cube_mesh_8, islands_4_4, nvswitch_8
