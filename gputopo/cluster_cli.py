@@ -44,7 +44,7 @@ def cluster_options(command: _Command) -> _Command:
     help="What to print.",
 )
 def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str) -> None:
-    r"""List the GPU nodes of a cluster: what is in them, what is free in which island, and what is broken.
+    """List the GPU nodes of a cluster: what is in them, what is free in which island, and what is broken.
 
     FREE counts GPUs that no container holds, island by island; `?` where no agent says who holds what. SEEN is how
     long ago the agent last said that this is so.
@@ -75,7 +75,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
 @click.option("-n", "--namespace", metavar="NAME", help="Only this namespace, instead of all.")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 def pods(kubeconfig: str | None, context: str | None, namespace: str | None, output: str) -> None:
-    r"""List the running GPU pods with the GPUs they really hold and how well these are joined, the worst first.
+    """List the running GPU pods with the GPUs they really hold and how well these are joined, the worst first.
 
     RING is the weakest hop, in GB/s both ways, of the best ring through the pod's GPUs: what sums gradients runs at
     its pace. BEST is what as many GPUs of that product form at best, on that node and on any node, when nothing else
@@ -110,7 +110,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
 def cleanup(
     *, kubeconfig: str | None, context: str | None, node: str | None, everything: bool, crd: bool, dry_run: bool
 ) -> None:
-    r"""Remove what gputopo's agents left in a cluster: exactly what they own, and nothing else.
+    """Remove what gputopo's agents left in a cluster: exactly what they own, and nothing else.
 
     Labels and annotations go where the API server's managed fields say that an agent set them and nobody else did.
     Delete the agent's DaemonSet first: an agent that runs puts its labels back.

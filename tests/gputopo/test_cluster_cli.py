@@ -12,10 +12,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from gputopo import cli
 from gputopo.cluster_cli import COMMANDS, cleanup, nodes, pods, topology_of_node
 from gputopo.kube.access import NODE_GPUS, NODES, PODS
 from gputopo.labels import encode
 from gputopo.labels.keys import NVIDIA_COUNT, TOPOLOGY
+from gputopo.render.label_lines import render_labels
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.machines import dgx1
 
@@ -163,6 +165,34 @@ def test_a_node_that_cannot_be_shown_says_why(
 
     assert ended.value.code == 4
     assert told in capsys.readouterr().err
+
+
+def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        there = ["--node", "gpu-0", "--kubeconfig", server.kubeconfig(tmp_path / "config")]
+        shown = CliRunner().invoke(cli.main, ["show", *there, "-o", "labels"])
+        same = CliRunner().invoke(cli.main, ["diff", *there, "gpu-0.json"])
+        recorded = CliRunner().invoke(cli.main, ["diff", *there, "dgx-1", "--exit-code"])
+
+    assert shown.output == render_labels(dgx1().slow())
+    assert (same.exit_code, "no file 'gpu-0.json'" in same.output) == (2, True)
+    assert recorded.exit_code == 1
+    assert "machine: " in recorded.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        pytest.param(["show", "--node", "n", "--from", "dgx-1"], "both --node n and dgx-1", id="show of two"),
+        pytest.param(["diff", "--node", "n", "a", "b"], "both --node n and a", id="diff of three"),
+        pytest.param(["diff"], "say with what to compare: BEFORE, or --node NAME", id="diff of one"),
+    ],
+)
+def test_a_node_takes_the_place_of_a_file(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli.main, arguments)
+
+    assert result.exit_code == 2
+    assert told in result.output
 
 
 @pytest.mark.parametrize(
