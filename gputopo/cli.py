@@ -1,6 +1,7 @@
 """The command line: options in, one call, text out. What is heavy is imported by the command that needs it.
 
-Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage; 3 no GPU or driver here.
+Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage; 3 no GPU or driver here; 4 the
+cluster cannot be reached, refuses, or does not have what was asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from gputopo import __version__
+from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
@@ -27,6 +29,7 @@ _FROM = click.option(
     help="Read a recorded machine, a pasted `nvidia-smi topo -m`, a Node as `kubectl get node -o json` prints it, an "
     "NCCL topology XML, or a machine that comes with gputopo, instead of this machine. `-` is standard input.",
 )
+_NODE = click.option("--node", metavar="NAME", help="Read what this node of the cluster carries.")
 _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 
 
@@ -44,17 +47,19 @@ def main() -> None:
 
     \b
     Exit codes: 0 fine; 1 degraded hardware found (with --check); 2 bad input or usage;
-    3 no GPU or driver here.
+    3 no GPU or driver here; 4 the cluster cannot be reached, refuses, or does not have it.
     """
 
 
 @main.command()
 @_FROM
+@_NODE
+@cluster_options
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="tree", show_default=True, help="What to print.")
 @_ASCII
 @click.option("--check", is_flag=True, help="Exit with 1 if a link, a lane or a GPU is worse than it should be.")
-def show(source: str | None, output: str, ascii_only: bool, check: bool) -> None:
-    """Show the topology of this machine, or of a recorded one.
+def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **of_cluster: str | None) -> None:
+    """Show the topology of this machine, of a recorded one, or of a node of the cluster.
 
     \b
     Examples:
@@ -62,8 +67,9 @@ def show(source: str | None, output: str, ascii_only: bool, check: bool) -> None
       gputopo show --check || echo "call the vendor"
       gputopo show --from topo.txt -o json | jq .islands
       gputopo show --from dgx-1 -o matrix --ascii
+      gputopo show --node gpu-7
     """
-    topology = _topology(source)
+    topology = _of_cluster(source, **of_cluster) or _topology(source)
     from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
 
     try:
@@ -127,21 +133,31 @@ def record(output: str | None, scrub_uuids: bool) -> None:
 
 
 @main.command()
-@click.argument("before")
-@click.argument("after", default=None, required=False)
+@click.argument("before", required=False)
+@click.argument("after", required=False)
+@_NODE
+@cluster_options
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there is a difference.")
-def diff(before: str, after: str | None, exit_code: bool) -> None:
+def diff(*, before: str | None, after: str | None, exit_code: bool, **of_cluster: str | None) -> None:
     """Compare two machines, or a recorded one with this one: BEFORE and AFTER are what `--from` takes.
+
+    With --node, what that node carries takes the place of BEFORE.
 
     \b
     Examples:
       gputopo diff yesterday.json                   what changed on this machine since
       gputopo diff dgx-a100 my-node.json
+      gputopo diff --node $NODE_NAME                what is published of this machine, and what is so
     """
+    if of_cluster["node"] is not None and after is None:
+        before, after = None, before  # the only machine named is what the node is compared with
+    first = _of_cluster(before, **of_cluster)
+    if first is None and before is None:
+        raise click.UsageError("say with what to compare: BEFORE, or --node NAME")
     from gputopo.changes import changes  # noqa: PLC0415  other commands do without
     from gputopo.render.changes import render_changes  # noqa: PLC0415
 
-    found = changes(_topology(before), _topology(after))
+    found = changes(first or _topology(before), _topology(after))
     _print(render_changes(found, paint=_paint()))
     if found and exit_code:
         sys.exit(DEGRADED)
@@ -197,6 +213,21 @@ def completion(shell: str) -> None:
     if kind is None:  # pragma: no cover  the choice above is click's own list
         raise click.UsageError(f"no completion for {shell}")
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
+
+
+for _command in COMMANDS:
+    main.add_command(_command)
+
+
+def _of_cluster(
+    source: str | None, *, node: str | None, kubeconfig: str | None, context: str | None
+) -> NodeTopology | None:
+    """The topology of the node asked for; None where none is."""
+    if node is None:
+        return None
+    if source is not None:
+        raise click.UsageError(f"both --node {node} and {source}: give one of the two")
+    return topology_of_node(node, kubeconfig, context)
 
 
 def _topology(source: str | None) -> NodeTopology:

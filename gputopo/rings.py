@@ -105,8 +105,10 @@ def _hops(topology: NodeTopology) -> Iterator[Ring]:
             yield Ring(edge.kind, edge.gbps, edge.lanes, None)
         else:
             distance = topology.pcie[place[one.index]][place[other.index]] if topology.pcie else None
-            kind = PathKind.UNKNOWN if topology.nvlink is None else PathKind.PCIE
-            yield Ring(kind, _slower(one, other), None, distance)
+            if topology.nvlink is None:
+                yield Ring(PathKind.UNKNOWN, None, None, distance)
+            else:
+                yield Ring(PathKind.PCIE, _slower(one, other), None, distance)
 
 
 def _slower(one: Gpu, other: Gpu) -> float | None:

@@ -197,6 +197,29 @@ HARMLESS: dict[str, Change] = {
 }  # fmt: skip
 
 
+def in_terminal(text: str, width: int, *, joined: bool) -> str:
+    """What a terminal of that width shows: a tab never leaves the line, so words beyond its end lose their distance.
+
+    ``joined``: as copied from a terminal that knows which lines it broke.
+    """
+    shown = []
+    for line in text.split("\n"):
+        column = 0
+        for character in line:
+            if character == "\t":
+                stop = max(column, min(column // 8 * 8 + 8, width - 1))
+                shown.append(" " * (stop - column))
+                column = stop
+                continue
+            if column >= width:
+                shown.append("" if joined else "\n")
+                column = 0
+            shown.append(character)
+            column += 1
+        shown.append("\n")
+    return "".join(shown)
+
+
 def _matrix_part(text: str) -> str:
     end = text.find("Legend")
     return text if end < 0 else text[:end]

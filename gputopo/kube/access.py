@@ -21,7 +21,7 @@ class Resource(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """As manifests spell it: "v1", "gputopo.io/v1alpha1"."""
+        """As manifests spell it: "v1", "apps/v1"."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str | None = None, namespace: str | None = None) -> str:
@@ -73,7 +73,7 @@ CLEANER = Role(
         NODES: ("get", "list", "patch"),
         NODE_GPUS: ("get", "list", "delete"),
         NODE_FEATURES: ("list", "delete"),
-        DEFINITIONS: ("delete",),
+        DEFINITIONS: ("get", "delete"),
     },
 )
 ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputopo import __version__
@@ -12,27 +15,32 @@ from gputopo.kube.errors import ConfigError
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet mounts a pod's token and CA
 
-def in_cluster(role: Role) -> Kube:
+
+def in_cluster(role: Role, account: Path = ACCOUNT, environ: Mapping[str, str] = os.environ) -> Kube:
     """As the service account of this pod; its token is read anew as the kubelet rotates it. Raises ``ConfigError``."""
-    from kubernetes import config  # noqa: PLC0415  0.7 s, and most commands need no cluster
+    from kubernetes.config import ConfigException  # noqa: PLC0415  0.7 s, and most commands need no cluster
+    from kubernetes.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
 
     configuration = _configuration()
     try:
-        config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException as error:
+        InClusterConfigLoader(account / "token", account / "ca.crt", environ=environ).load_and_set(configuration)
+    except (ConfigException, OSError) as error:
         raise ConfigError(f"this is no pod with a service account: {error}") from error
     return _kube(configuration, role)
 
 
 def from_kubeconfig(role: Role, path: str | None = None, context: str | None = None) -> Kube:
     """As a kubeconfig says: that file, else those of KUBECONFIG, else ``~/.kube/config``. Raises ``ConfigError``."""
+    import yaml  # noqa: PLC0415  the kubernetes package reads its files with it, and lets its errors through
     from kubernetes import config  # noqa: PLC0415  0.7 s, and most commands need no cluster
 
     configuration = _configuration()
     try:
         config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
-    except (config.ConfigException, OSError, ValueError) as error:
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
+        # The package checks little of what it reads: a kubeconfig that is a list is a TypeError of its own making.
         raise ConfigError(f"the kubeconfig {path or ''} cannot be used: {error}".replace("  ", " ")) from error
     return _kube(configuration, role)
 

@@ -115,8 +115,13 @@ class ListMetadata(msgspec.Struct, frozen=True, rename={"next": "continue", "res
     resource_version: str = ""
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
+class Page(msgspec.Struct, Generic[T], frozen=True, rename={"listed": "items"}):
     """One page of a list."""
 
     metadata: ListMetadata
-    items: tuple[T, ...] = ()
+    listed: tuple[T, ...] | None = None  # null for an empty list of which only the metadata was asked for
+
+    @property
+    def items(self) -> tuple[T, ...]:
+        """The objects."""
+        return self.listed or ()

@@ -102,6 +102,10 @@ MIRRORS = (
 # By which Node Feature Discovery's master knows the node that a NodeFeature speaks of.
 NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"
 
+# What device plugins call their devices: whole GPUs, shares of GPUs where sharing is on, MIG devices by profile.
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
+
 # What a pod may ask. Annotations, but for the model, which is a label so that it can be selected on.
 POD_GPU_MODEL = Key(
     "accelerator.sched.io/gpu-model", "NVIDIA-A100-SXM4-80GB", "GPU product: exact, a short name (`A100`) or a glob."

@@ -13,7 +13,7 @@ import pytest
 
 from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo import parse_topo
-from tests.topo_text import HARMLESS, damaged, islands, numa, said
+from tests.topo_text import HARMLESS, damaged, in_terminal, islands, numa, said
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 INDEX = CORPUS / "index.jsonl"
@@ -49,6 +49,17 @@ def test_a_paste_that_only_changes_the_form_changes_nothing(change: str) -> None
     for row in MATRICES:
         text = _text(row)
         assert said(parse_topo(HARMLESS[change](text))) == said(parse_topo(text)), row["file"]
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["line by line", "joined"])
+@pytest.mark.parametrize("width", range(60, 240, 13))
+def test_a_terminal_of_any_width_changes_no_cell_and_hides_no_numa_node_in_silence(width: int, *, joined: bool) -> None:
+    for row in MATRICES:
+        text = _text(row).replace("\x1b[4m", "").replace("\x1b[0m", "")
+        whole, matrix = parse_topo(text), parse_topo(in_terminal(text, width, joined=joined))
+
+        assert matrix.cells == whole.cells, row["file"]
+        assert numa(matrix) == numa(whole) or set(matrix.problems) - set(whole.problems), row["file"]
 
 
 @pytest.mark.parametrize("row", MATRICES[::4], ids=lambda row: row["file"])

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.e2e import audit
-from tests.e2e.api import Client, Object
+from tests.e2e.api import Client
 from tests.e2e.credentials import write_kubeconfig
+from tests.e2e.objects import Object
 from tests.e2e.servers import ControlPlane
 
 T = TypeVar("T")
+MARK = "mark-"  # the user agents of writes that only mark a place in the audit log
 
 
 class Cluster:
@@ -22,6 +24,7 @@ class Cluster:
         self.plane = plane
         self.api = api  # as an administrator
         self.namespace = namespace
+        self._logged_since(plane.audit_log.stat().st_size)  # the cleaning after the test before this one
         self._audit_start = plane.audit_log.stat().st_size
         self.create_namespace(namespace)
 
@@ -77,20 +80,24 @@ class Cluster:
         return write_kubeconfig(path, self.url, self.plane.authority.certificate, {"token": token})
 
     def writes(self) -> list[audit.Write]:
-        """Every write since this test began, by anybody, the answered ones complete.
+        """Every write since this test began, by anybody, the answered ones complete."""
+        return [write for write in self._logged_since(self._audit_start) if not write.agent.startswith(MARK)]
+
+    def _logged_since(self, offset: int) -> list[audit.Write]:
+        """Writes from an offset of the audit log on.
 
         An event is logged just after its answer was sent, so a write of our own is made last and awaited.
         """
-        mark = f"mark-{time.monotonic_ns()}"
+        mark = f"{MARK}{time.monotonic_ns()}"
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         self.api.request("POST", path, review, headers={"User-Agent": mark})
 
         def logged() -> list[audit.Write] | None:
-            found = audit.read_writes(self.plane.audit_log, self._audit_start)
+            found = audit.read_writes(self.plane.audit_log, offset)
             return found if any(write.agent == mark for write in found) else None
 
-        return [write for write in wait_for(logged, "the audit log") if not write.agent.startswith("mark-")]
+        return wait_for(logged, "the audit log")
 
 
 def wait_for(probe: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:

@@ -2,18 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 
 import pytest
 
 # ``make test`` installs less than these tests import; the tests of the pure parts (simulation/) run all the same.
 HAS_EXTRA = all(find_spec(name) for name in ("google", "grpc", "grpclib", "trustme", "urllib3"))
-collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "simulation/test_live_*.py"]
+collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py"]
 if HAS_EXTRA:
-    from tests.e2e.fixtures import cluster, control_plane, controller_manager, fleet, gpu_nodes, pristine, scheduler
+    from tests.e2e.fixtures import (
+        cluster,
+        control_plane,
+        controller_manager,
+        controllers,
+        fleet,
+        gpu_nodes,
+        pristine,
+        scheduler,
+    )
 
-    __all__ = ["cluster", "control_plane", "controller_manager", "fleet", "gpu_nodes", "pristine", "scheduler"]
+    __all__ = [
+        "cluster",
+        "control_plane",
+        "controller_manager",
+        "controllers",
+        "fleet",
+        "gpu_nodes",
+        "pristine",
+        "scheduler",
+    ]
+
+
+Timed = Callable[[str], AbstractContextManager[None]]
+_TIMES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def timed(request: pytest.FixtureRequest) -> Timed:
+    """Measure a step for the report at the end. Nothing is asserted of it: machines are shared and noisy."""
+
+    @contextmanager
+    def measure(step: str) -> Generator[None]:
+        before = time.perf_counter()
+        yield
+        request.config.stash.setdefault(_TIMES, []).append(f"{step}: {time.perf_counter() - before:.1f} s")
+
+    return measure
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was measured."""
+    for line in config.stash.get(_TIMES, []):
+        terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -27,11 +70,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows the end of each server's log, and where the whole logs are: they are kept."""
+    """A failed test shows the end of what the servers logged meanwhile, and where: the logs are kept."""
     report = yield
     plane = getattr(item, "funcargs", {}).get("control_plane")
     if report.failed and plane is not None:
-        for log in sorted((plane.folder / "logs").glob("*.log")):
+        logs = (plane.folder / "logs").glob("*.log")
+        for log in sorted(each for each in logs if each.stat().st_mtime >= report.start):
             tail = log.read_text(errors="replace").splitlines()[-15:]
             report.sections.append((f"end of {log}", "\n".join(tail)))
     return report

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from tests.e2e import binaries, cleaning, servers
@@ -32,6 +33,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         pytest.skip(str(missing))
     with servers.control_plane(found, tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
+    assert [child.name() for child in psutil.Process().children(recursive=True)] == []
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +62,17 @@ def scheduler(cluster: Cluster) -> Iterator[StartScheduler]:
 
 
 @pytest.fixture
-def controller_manager(cluster: Cluster) -> Iterator[Server]:
+def controllers(control_plane: ControlPlane) -> tuple[str, ...]:
+    """The controllers that workloads need; skips where downloaded binaries have no kube-controller-manager."""
+    if not (control_plane.binaries.folder / "kube-controller-manager").exists():
+        pytest.skip(f"{control_plane.binaries.folder} has no kube-controller-manager")
+    return servers.CONTROLLERS
+
+
+@pytest.fixture
+def controller_manager(cluster: Cluster, controllers: tuple[str, ...]) -> Iterator[Server]:
     """A kube-controller-manager: Deployments, Jobs, DaemonSets, garbage collection, namespaces."""
-    with servers.controller_manager(cluster.plane) as server:
+    with servers.controller_manager(cluster.plane, controllers) as server:
         yield server
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.api import Object
-
+Object = dict[str, Any]  # as the API has it, decoded
 GPU = "nvidia.com/gpu"
 
 

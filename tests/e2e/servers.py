@@ -117,7 +117,7 @@ def scheduler(plane: ControlPlane, config: str, name: str = "kube-scheduler") ->
 
 
 @contextmanager
-def controller_manager(plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS) -> Iterator[Server]:
+def controller_manager(plane: ControlPlane, controllers: Sequence[str]) -> Iterator[Server]:
     """Start a kube-controller-manager that runs these controllers."""
     name = "kube-controller-manager"
     kubeconfig = plane.kubeconfig(plane.folder / f"{name}.kubeconfig", CONTROLLER_MANAGER)

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e import cleaning
-from tests.e2e.api import ApiError, Object
+from tests.e2e.api import ApiError
 from tests.e2e.audit import Write
 from tests.e2e.binaries import kubernetes_version
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import container, gpu_node, pod
+from tests.e2e.objects import Object, container, gpu_node, pod
 from tests.e2e.simulation.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
@@ -30,10 +31,10 @@ def test_api_server_reports_the_release_that_go_mod_pins(cluster: Cluster) -> No
     assert f"v{version['major']}.{version['minor']}." in kubernetes_version()
 
 
-def test_clean_cluster_of_gpu_nodes_takes_less_than_a_second(cluster: Cluster, request: pytest.FixtureRequest) -> None:
-    before = time.perf_counter()
-    request.getfixturevalue("gpu_nodes")
-    took = time.perf_counter() - before
+@pytest.mark.usefixtures("pristine")  # the control plane is there, and it is known what is in it
+def test_clean_cluster_has_four_gpu_nodes(request: pytest.FixtureRequest, timed: Timed) -> None:
+    with timed("a clean cluster of four simulated GPU nodes"):
+        cluster, _ = request.getfixturevalue("cluster"), request.getfixturevalue("gpu_nodes")
 
     nodes = cluster.api.items("/api/v1/nodes")
     assert {node["metadata"]["name"]: node["status"]["allocatable"]["nvidia.com/gpu"] for node in nodes} == {
@@ -42,7 +43,6 @@ def test_clean_cluster_of_gpu_nodes_takes_less_than_a_second(cluster: Cluster, r
         "gpu-2": "8",
         "gpu-3": "8",
     }
-    assert took < 1.0
 
 
 def test_next_test_finds_nothing_of_this_one(cluster: Cluster, pristine: set[cleaning.Found]) -> None:
@@ -90,6 +90,8 @@ def test_token_of_a_bound_pod_says_its_node_and_a_policy_can_hold_its_bearer_to_
 
 
 def test_mutating_admission_policy_changes_pods(cluster: Cluster) -> None:
+    if "mutatingadmissionpolicies" not in {each["name"] for each in cluster.api.get(ADMISSION)["resources"]}:
+        pytest.skip("this API server has no MutatingAdmissionPolicy: it is served by default from 1.36 on")
     gate = 'Object{spec: Object.spec{schedulingGates: [Object.spec.schedulingGates{name: "example.com/gate"}]}}'
     policy = {
         "metadata": {"name": "gate"},

@@ -8,8 +8,9 @@ from gputopo.kube.access import Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.labels import nodegpus
-from tests.e2e.api import ApiError, Object
+from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.objects import Object
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

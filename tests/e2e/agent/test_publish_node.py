@@ -17,8 +17,8 @@ from gputopo.model import Degradation, Health, NodeTopology
 from tests.e2e import objects
 from tests.e2e.agent.access import user
 from tests.e2e.agent.conftest import ACCOUNT
-from tests.e2e.api import Object
 from tests.e2e.cluster import Cluster
+from tests.e2e.objects import Object
 from tests.machines import dgx1, dgx1_link_down, hgx_h100
 
 pytestmark = pytest.mark.e2e

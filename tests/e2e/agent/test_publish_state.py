@@ -19,8 +19,8 @@ from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from tests.e2e import objects
 from tests.e2e.agent.access import define, define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.conftest import ACCOUNT
-from tests.e2e.api import Object
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.machines import dgx1, hgx_h100
 

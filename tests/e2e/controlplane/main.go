@@ -7,9 +7,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	_ "time/tzdata" // time zones of CronJobs on machines without a zone database
 
@@ -47,11 +48,7 @@ func main() {
 		run, found = components[args[0]]
 	}
 	if !found {
-		names := make([]string, 0, len(components))
-		for name := range components {
-			names = append(names, name)
-		}
-		sort.Strings(names)
+		names := slices.Sorted(maps.Keys(components))
 		fmt.Fprintf(os.Stderr, "%q is none of %s\n", args[0], strings.Join(names, ", "))
 		os.Exit(2)
 	}

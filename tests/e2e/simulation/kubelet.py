@@ -206,7 +206,7 @@ class DeviceManager:
         return set(self.healthy(name)) - taken
 
     def _shuffled(self, devices: Collection[Device]) -> list[Device]:
-        ordered = sorted(devices, key=lambda device: device.id)
+        ordered = sorted(devices, key=lambda device: (device.gpu, device.id))
         self._random.shuffle(ordered)
         return ordered
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.api import Object
+from tests.e2e.objects import Object
 from tests.e2e.simulation.kubelet import Container, Pod, Rejection
 
 FINISHED = frozenset({"Succeeded", "Failed"})

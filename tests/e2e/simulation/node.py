@@ -11,7 +11,7 @@ import msgspec
 from agent.snapshot_io import dump_snapshot
 from gputopo.model import NodeTopology
 from tests.e2e import objects
-from tests.e2e.api import Object
+from tests.e2e.objects import Object
 from tests.e2e.simulation import recording
 from tests.e2e.simulation.kubelet import DeviceManager, NumaPolicy, Policy, Resource
 from tests.e2e.simulation.machine import Machine, distributed
@@ -47,6 +47,8 @@ class SimulatedNode:
         policy = policies[spec.policy] if isinstance(spec.policy, str) else spec.policy
         self.devices = DeviceManager({spec.resource: Resource(devices, policy)}, random, spec.numa_policy)
         self.pods: dict[str, Object] = {}  # the admitted ones, by uid, as last seen
+        # Those that it rejected, finished or let go: an event from before must not bring them back.
+        self.settled: set[str] = set()
         self.record()
 
     @property

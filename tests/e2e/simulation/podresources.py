@@ -7,13 +7,16 @@ dynamic resources) stays empty on these nodes, and an empty field is not sent.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpclib import GRPCError, Status
 from grpclib.const import Cardinality, Handler
+from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 
 from tests.e2e.simulation.kubelet import Allotment, Device, DeviceManager, Pod
@@ -106,11 +109,32 @@ class PodResources:
         return {f"/{SERVICE}/{method}": _handler(method, answer) for method, answer in answers.items()}
 
 
-async def serve(devices: DeviceManager, socket: Path) -> Server:
+class Socket(Server):
+    """The listening socket of one node. grpclib leaves connections to their clients; here they end with the server."""
+
+    def __init__(self, service: PodResources) -> None:
+        super().__init__([service])
+        self._connections: WeakSet[H2Protocol] = WeakSet()
+
+    def _protocol_factory(self) -> H2Protocol:
+        connection = super()._protocol_factory()
+        self._connections.add(connection)
+        return connection
+
+    async def stop(self) -> None:
+        """Hang up, and listen no more."""
+        self.close()
+        await asyncio.sleep(0)  # a connection that was just accepted is made in the next turn of the loop
+        for connection in tuple(self._connections):
+            connection.processor.close("the node stops")
+        await self.wait_closed()
+
+
+async def serve(devices: DeviceManager, path: Path) -> Socket:
     """Listen on a unix socket. Runs on the loop that calls it, as must everything that touches ``devices``."""
-    server = Server([PodResources(devices)])
-    await server.start(path=str(socket))
-    return server
+    socket = Socket(PodResources(devices))
+    await socket.start(path=str(path))
+    return socket
 
 
 def _handler(method: str, answer: Callable[[Any], dict[str, Any]]) -> Handler:

@@ -56,7 +56,10 @@ def read_affinity(body: str, seen: Scan, columns: int, run: int | None) -> Affin
     ``run``: how many CPUs stand in one run of the CPU lists of other rows, where that is known.
     """
     tail = body[seen.end :]
-    words: list[str | None] = list(affinity_words(tail, columns)[0])
+    plain = affinity_words(tail, columns)[0]
+    words: list[str | None] = [*plain]
+    if columns == 0 and (not plain or first_run(plain[0]) is None):
+        words = []  # without a heading, only a range of CPUs is sure to be the CPU affinity
     if columns and len(words) < columns:
         words = _by_tabs(tail, columns) or _by_gap(body, seen, words)
     if columns > 1 and len(words) == columns - 1 and words[0] is not None:

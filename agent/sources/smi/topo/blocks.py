@@ -106,8 +106,11 @@ class _Finder:
         self.prefix = before
         for start, following in zip(starts, [*starts[1:], None], strict=True):
             text = line.text[start.start(1) : following.start(1) if following else None]
+            text, word, legend = text.partition("Legend")  # on one line with a row where line ends were lost
             body = text[len(start[1]) :][:MAX_BODY]
             self._row(Row(line.number, text.strip(), spell(start[1]), body, scan(body)))
+            if word:
+                self._legend(word + legend)
 
     def _row(self, row: Row) -> None:
         if not self.blocks or self.in_legend:

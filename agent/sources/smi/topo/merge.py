@@ -139,7 +139,8 @@ def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[P
     run = runs[0] if runs else None
     found = {label: read_affinity(row.body, row.seen, columns, run) for label, row in table.rows.items()}
     last = block.rows[-1]
-    if last.number != cut_at or last.label not in found:
+    more = affinity_words(last.tail, columns)[1]
+    if last.number != cut_at or last.label not in found or not last.label.startswith("GPU") or more:
         return found
     shown = len(words[last.label])
     others = [each for label, each in found.items() if label != last.label]
@@ -164,11 +165,12 @@ def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int)
             continue
         what = f"gpus.{label[3:]}.numaNode"
         row = table.rows[label]
-        words = affinity_words(row.tail, columns)[0]
+        words, rest = affinity_words(row.tail, columns)
+        glued = rest[:1].isdigit() or (words and affinity.cpu is not None)
         if len(words) > columns > 0:
             why = f"{quote(row.number, row.text)} has more words behind its cells than the header has columns"
             problems.append(incomplete(what, why))
-        elif 0 < len(words) < columns and affinity.cpu and affinity.numa is None and len(row.seen.cells) == width:
+        elif glued and len(words) < columns and affinity.numa is None and len(row.seen.cells) == width:
             why = f"{quote(row.number, row.text)} shows no NUMA affinity, or it is glued to the CPUs"
             problems.append(incomplete(what, why))
         elif shows_numa and affinity.numa is None:

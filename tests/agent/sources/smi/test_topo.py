@@ -483,6 +483,16 @@ def test_a_text_that_ends_in_a_row_set_aside_is_read() -> None:
     assert numa(parse_topo(RING + "GPU2 NV9 NV9 NV9 NV9")) == [0, 0, 1, 1]
 
 
+def test_affinities_glued_beyond_repair_are_said() -> None:
+    """A terminal put "0-31" and "0-1" together."""
+    matrix = parse_topo("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-310-1\n")
+
+    assert matrix.gpus == (TopoGpu(index=0),)
+    assert problems(matrix) == [
+        ("gpus.0.numaNode", "line 2 (GPU0 X 0-310-1) shows no NUMA affinity, or it is glued to the CPUs")
+    ]
+
+
 # Several matrices in one paste.
 
 
@@ -571,6 +581,17 @@ def test_lines_broken_by_a_terminal_are_joined(text: str) -> None:
 
 def test_a_paste_that_lost_its_line_ends_is_cut_where_rows_begin() -> None:
     assert parse_topo(RING.replace("\n", " ") + "\n") == parse_topo(RING)
+
+
+def test_a_legend_on_one_line_with_the_rows_is_read() -> None:
+    assert parse_topo((PAIR + LEGEND).replace("\n", " ")) == parse_topo(PAIR + LEGEND)
+
+
+def test_a_word_under_a_heading_of_ones_own_is_not_guessed_at() -> None:
+    matrix = parse_topo("| | GPU0 | GPU1 | NUMA |\n|---|---|---|---|\n| GPU0 | X | NV4 | 0 |\n| GPU1 | NV4 | X | 1 |\n")
+
+    assert matrix.gpus == (TopoGpu(index=0), TopoGpu(index=1))
+    assert matrix.cells == ((None, 4), (4, None))
 
 
 def test_a_header_without_rows_gives_way_to_the_next() -> None:

@@ -1,0 +1,70 @@
+"""GPU nodes: what their labels, their annotation and their ``NodeGpus`` say together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from gputopo.kube.objects import Metadata
+from gputopo.labels import AnnotationError, NoTopologyError, decode
+from gputopo.labels.nodegpus import NodeGpus
+from gputopo.model import NodeTopology
+
+STALE_AFTER = timedelta(minutes=15)  # three heartbeats of an agent
+
+
+class GpuNode(msgspec.Struct, frozen=True):
+    """A node with GPUs."""
+
+    name: str
+    topology: NodeTopology
+    state: NodeGpus | None = None  # None: no agent of ours has reported
+    trouble: str | None = None  # why its annotation cannot be read; the topology is then what labels alone tell
+
+    @property
+    def held(self) -> dict[int, int] | None:
+        """GPU index -> how many devices of it (shares, MIG devices) containers hold; None: unknown."""
+        if self.state is None or self.state.allocations is None:
+            return None
+        index = {gpu.uuid: gpu.index for gpu in self.topology.gpus if gpu.uuid is not None}
+        counts: dict[int, int] = {}
+        for allocation in self.state.allocations:
+            if allocation.gpu in index:
+                counts[index[allocation.gpu]] = counts.get(index[allocation.gpu], 0) + 1
+        return counts
+
+    @property
+    def free(self) -> frozenset[int] | None:
+        """The usable GPUs of which nobody holds anything; None: unknown."""
+        held = self.held
+        return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
+
+    def age(self, now: datetime) -> timedelta | None:
+        """How long ago the agent last said that this is so; None: it never did, or not in a time that can be read."""
+        return None if self.state is None or (seen := _time(self.state.observed_at)) is None else now - seen
+
+
+def gpu_nodes(nodes: Iterable[Metadata], states: Mapping[str, NodeGpus]) -> list[GpuNode]:
+    """The nodes that have GPUs, by name; the others are left out."""
+    found = (_gpu_node(metadata, states.get(metadata.name)) for metadata in nodes)
+    return sorted((node for node in found if node is not None), key=lambda node: node.name)
+
+
+def _gpu_node(metadata: Metadata, state: NodeGpus | None) -> GpuNode | None:
+    try:
+        try:
+            return GpuNode(metadata.name, decode(metadata.labels, metadata.annotations), state)
+        except AnnotationError as error:
+            return GpuNode(metadata.name, decode(metadata.labels, {}), state, str(error))
+    except NoTopologyError:
+        return None
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -1,0 +1,60 @@
+"""Reads what the views of a cluster need, as little of it as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gputopo.cluster.nodes import GpuNode, gpu_nodes
+from gputopo.cluster.pods import PodGpus, PodName
+from gputopo.kube.access import NODE_GPUS, NODES, PODS
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.errors import NotFoundError
+from gputopo.kube.objects import Metadata, NodeGpus, Partial, Pod
+from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+
+_ASK_EACH = 32  # nodes; for more than that all pods are listed at once
+
+
+def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
+    """The GPU nodes of the cluster. Where ``NodeGpus`` is not served, what moves is unknown and nothing fails."""
+    nodes = kube.items(NODES, Partial, Query(labels=selector, metadata_only=True))
+    return gpu_nodes((node.metadata for node in nodes), _states(kube))
+
+
+def read_node(kube: Kube, name: str) -> Metadata:
+    """One node. Raises ``NotFoundError``."""
+    return kube.get(NODES, name, Partial, Query(metadata_only=True)).metadata
+
+
+def running_pods(kube: Kube, namespace: str | None) -> frozenset[PodName]:
+    """The pods that run, of a namespace or of all: names only, so a large cluster's can be listed."""
+    query = Query(namespace, fields="status.phase=Running", metadata_only=True)
+    pods = kube.items(PODS, Partial, query)
+    return frozenset(PodName(pod.metadata.namespace, pod.metadata.name) for pod in pods)
+
+
+def unseen_pods(kube: Kube, nodes: Iterable[GpuNode], namespace: str | None) -> list[PodGpus]:
+    """Running pods that were given GPUs on nodes of which nobody says who holds what, by name."""
+    wanted = sorted(node.name for node in nodes if node.held is None)
+    per_node = [f",spec.nodeName={name}" for name in wanted] if len(wanted) <= _ASK_EACH else [""]
+    found = []
+    for node in per_node:
+        for pod in kube.items(PODS, Pod, Query(namespace, fields=f"status.phase=Running{node}")):
+            count = sum(_gpus(container.resources.limits) for container in pod.spec.containers)
+            if count and pod.spec.node_name in wanted:
+                name = PodName(pod.metadata.namespace, pod.metadata.name)
+                found.append(PodGpus(pod=name, node=pod.spec.node_name, count=count))
+    return sorted(found, key=lambda each: each.pod)
+
+
+def _states(kube: Kube) -> dict[str, NodeGpus]:
+    try:
+        return {state.metadata.name: state for state in kube.items(NODE_GPUS, NodeGpus)}
+    except NotFoundError:
+        return {}
+
+
+def _gpus(limits: dict[str, str | int]) -> int:
+    """How many devices a container is given: GPUs, shares of GPUs, MIG devices."""
+    ours = [name for name in limits if name in GPU_RESOURCES or name.startswith(MIG_RESOURCE_PREFIX)]
+    return sum(int(limits[name]) for name in ours)

@@ -1,0 +1,180 @@
+"""The views of a cluster as rows of short texts, each with the role that colours it. Pure; ``terminal`` prints them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import NamedTuple
+
+from gputopo.cluster.nodes import STALE_AFTER, GpuNode
+from gputopo.cluster.pods import PodGpus, lesser
+from gputopo.model import Island, NodeTopology
+from gputopo.paths import PathKind
+from gputopo.render.wording import UNKNOWN, gib, gpu_names, number, visible
+from gputopo.rings import Ring
+
+NONE = "-"
+_SHOWN = 2  # degraded things and missing UUIDs named in a cell; the rest is counted
+
+
+class Cell(NamedTuple):
+    """A short text; ``role`` is "" or "bad"."""
+
+    text: str
+    role: str = ""
+
+
+class Table(NamedTuple):
+    """Titles and rows of cells, one row for each node or pod."""
+
+    titles: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+
+
+def node_table(nodes: Iterable[GpuNode], now: datetime, *, wide: bool) -> Table:
+    """One line for each GPU node."""
+    titles = ("NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "SEEN")
+    more = ("JOINED BY", "GB/S", "NUMA", "VRAM", "DRIVER", "AGENT", "NOTE") if wide else ()
+    return Table(titles + more, [_node_row(node, now) + (_wide(node) if wide else ()) for node in nodes])
+
+
+def pod_table(pods: Iterable[PodGpus]) -> Table:
+    """One line for each running GPU pod, in the order given. Rates are GB/s, both ways, of a ring's weakest hop."""
+    titles = ("NAMESPACE", "POD", "NODE", "GPUS", "ISLANDS", "NUMA", "RING", "BEST ON NODE", "BEST IN CLUSTER", "HAS")
+    return Table(titles, [_pod_row(pod) for pod in pods])
+
+
+def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
+    topology = node.topology
+    lost = len(topology.gpus) - len(topology.usable)
+    names = [each.what for each in topology.degraded]
+    return (
+        Cell(node.name),
+        Cell(_products(topology)),
+        Cell(f"{len(topology.usable)}" + (f"+{lost} lost" if lost else ""), "bad" if lost else ""),
+        Cell(UNKNOWN if topology.islands is None else _sizes(each.size for each in _ordered(topology.islands))),
+        Cell(_free(node)),
+        Cell(_few(names), "bad") if names else Cell(NONE),
+        _age(node.age(now)),
+    )
+
+
+def _products(topology: NodeTopology) -> str:
+    counts = Counter(gpu.product for gpu in topology.usable)
+    if not counts:
+        return NONE
+    names = [visible(product) if product else UNKNOWN for product in counts]
+    if len(names) == 1:
+        return names[0]
+    return ", ".join(f"{count} {name}" for name, count in zip(names, counts.values(), strict=True))
+
+
+def _ordered(islands: Iterable[Island]) -> list[Island]:
+    return sorted(islands, key=lambda island: (-island.size, island.gpus))
+
+
+def _sizes(sizes: Iterable[int]) -> str:
+    """``4-4``; many of one size ``8x1``."""
+    runs = [(size, len(list(run))) for size, run in groupby(sizes)]
+    return "-".join(f"{count}x{size}" if count > 2 else "-".join([str(size)] * count) for size, count in runs) or NONE
+
+
+def _free(node: GpuNode) -> str:
+    """Free GPUs of each island, in the order of the sizes; of islands of one together."""
+    if (free := node.free) is None:
+        return UNKNOWN
+    if node.topology.islands is None:
+        return f"{len(free)}/{len(node.topology.usable)}"
+    islands = _ordered(node.topology.islands)
+    cells = [f"{len(free & set(each.gpus))}/{each.size}" for each in islands if each.size > 1]
+    alone = {each.gpus[0] for each in islands if each.size == 1}
+    return " ".join([*cells, *([f"{len(free & alone)}/{len(alone)}"] if alone else [])]) or NONE
+
+
+def _age(age: timedelta | None) -> Cell:
+    if age is None:
+        return Cell("never", "bad")
+    seconds = max(0, int(age.total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return Cell(f"{seconds // length}{unit}", "bad" if age > STALE_AFTER else "")
+    return Cell(f"{seconds}s")
+
+
+def _wide(node: GpuNode) -> tuple[Cell, ...]:
+    topology = node.topology
+    islands = topology.islands
+    largest = _ordered(islands)[0] if islands else None
+    memory = {gpu.memory_mib for gpu in topology.usable}
+    numa = Counter(gpu.numa_node for gpu in topology.usable)
+    notes = [node.trouble] if node.trouble else [problem.why for problem in topology.problems[:1]]
+    return (
+        Cell(UNKNOWN if islands is None else largest.interconnect.value if largest else NONE),
+        Cell(NONE if largest is None or largest.gbps is None else number(largest.gbps)),
+        Cell(UNKNOWN if None in numa else "-".join(str(numa[each]) for each in sorted(numa, key=str)) or NONE),
+        Cell(" ".join(sorted(UNKNOWN if each is None else gib(each) for each in memory)) or NONE),
+        Cell(visible(topology.driver_version or UNKNOWN)),
+        Cell(visible(node.state.agent_version) if node.state is not None else NONE),
+        Cell(visible("; ".join(notes)), "bad" if node.trouble else ""),
+    )
+
+
+def _pod_row(pod: PodGpus) -> tuple[Cell, ...]:
+    known = pod.gpus is not None and not pod.missing
+    split = pod.islands is not None and len(pod.islands) > 1
+    return (
+        Cell(pod.pod.namespace),
+        Cell(pod.pod.name),
+        Cell(pod.node),
+        _gpus(pod),
+        Cell(_pieces(pod) if known else UNKNOWN, "bad" if split else ""),
+        Cell(UNKNOWN if pod.numa is None else "+".join(map(str, pod.numa))),
+        Cell(_ring(pod.ring) if known else UNKNOWN),
+        Cell(_ring(pod.best_on_node) if known else UNKNOWN),
+        Cell(_ring(pod.best_in_cluster) if known else UNKNOWN),
+        _has(pod),
+    )
+
+
+def _gpus(pod: PodGpus) -> Cell:
+    if pod.missing:
+        return Cell(f"{pod.count}, gone: {_few(pod.missing)}", "bad")
+    if pod.gpus is None:
+        return Cell(f"{pod.count}, which: {UNKNOWN}")
+    return Cell(gpu_names(pod.gpus) + (" (shared)" if pod.shared else ""))
+
+
+def _pieces(pod: PodGpus) -> str:
+    return UNKNOWN if pod.islands is None else "+".join(map(str, pod.islands))
+
+
+def _ring(ring: Ring | None) -> str:
+    if ring is None:
+        return NONE
+    if ring.kind is PathKind.UNKNOWN:
+        return UNKNOWN
+    rate = UNKNOWN if ring.gbps is None else number(ring.gbps)
+    if ring.kind is not PathKind.PCIE:
+        return f"{rate} {ring.kind.value}"
+    # What is between two cards, on different sockets above all, is slower than their links: by how much nobody says.
+    way = UNKNOWN if ring.distance is None else ring.distance.value
+    return f"{'' if ring.gbps is None else '<='}{rate} {ring.kind.value} {way}"
+
+
+def _has(pod: PodGpus) -> Cell:
+    """How much of the best on its node, and how much of the best in the cluster, the pod's ring is."""
+    parts = [part for part in (pod.of_node, pod.of_cluster) if part is not None]
+    less = lesser(pod.ring, pod.best_on_node) or lesser(pod.ring, pod.best_in_cluster)
+    if not parts:
+        return Cell("less", "bad") if less else Cell(NONE)
+    # Over PCIe the rates can be alike where the way is not.
+    more = "<" if less and min(parts) == 1 else ""
+    return Cell(f"{more}{round(100 * min(parts))} %", "bad" if less else "")
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = [visible(name) for name in names]
+    rest = len(listed) - _SHOWN
+    return ", ".join(listed[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

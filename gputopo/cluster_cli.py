@@ -1,0 +1,201 @@
+"""The commands that need a cluster. ``gputopo.cli`` adds them; what is heavy is imported by the one that needs it.
+
+Exit code 4: the cluster cannot be reached, refuses, or does not have what was asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gputopo.kube.access import Role
+    from gputopo.kube.client import Kube
+    from gputopo.model import NodeTopology
+
+NO_CLUSTER = 4
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_OUTPUT = click.Choice(["table", "json", "yaml"])
+
+
+def cluster_options(command: _Command) -> _Command:
+    """``--kubeconfig`` and ``--context``, as kubectl has them."""
+    for option in (
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig, instead of its current one."),
+        click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG, ~/.kube/config or a pod's account."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@cluster_options
+@click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as for kubectl.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
+def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str) -> None:
+    """List the GPU nodes of a cluster: what is in them, what is free in which island, and what is broken.
+
+    FREE counts GPUs that no container holds, island by island; `?` where no agent says who holds what. SEEN is how
+    long ago the agent last said that this is so.
+
+    \b
+    Examples:
+      gputopo nodes
+      gputopo nodes -o wide -l pool=training
+      gputopo nodes -o json | jq '.items[] | select(.degraded != [])'
+    """
+    from datetime import UTC, datetime  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.cluster.document import node_list  # noqa: PLC0415
+    from gputopo.cluster.read import read_nodes  # noqa: PLC0415
+    from gputopo.cluster.tables import node_table  # noqa: PLC0415
+
+    with _cluster(kubeconfig, context) as kube:
+        found = read_nodes(kube, selector)
+    now = datetime.now(UTC)
+    if output in ("json", "yaml"):
+        _print_document(node_list(found, now), output)
+        return
+    _print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "there is no node with GPUs")
+
+
+@click.command()
+@cluster_options
+@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace, instead of all.")
+@click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
+def pods(kubeconfig: str | None, context: str | None, namespace: str | None, output: str) -> None:
+    """List the running GPU pods with the GPUs they really hold and how well these are joined, the worst first.
+
+    RING is the weakest hop, in GB/s both ways, of the best ring through the pod's GPUs: what sums gradients runs at
+    its pace. BEST is what as many GPUs of that product form at best, on that node and on any node, when nothing else
+    runs there. HAS is how much of the better of the two the pod has. ISLANDS and NUMA tell into how many pieces its
+    GPUs are split.
+
+    \b
+    Examples:
+      gputopo pods | head
+      gputopo pods -n training -o json | jq '.items[] | select((.gpusByIsland | length) > 1) | .name'
+    """
+    from gputopo.cluster.document import pod_list  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.pods import placements  # noqa: PLC0415
+    from gputopo.cluster.read import read_nodes, running_pods, unseen_pods  # noqa: PLC0415
+    from gputopo.cluster.tables import pod_table  # noqa: PLC0415
+
+    with _cluster(kubeconfig, context) as kube:
+        machines = read_nodes(kube)
+        found = placements(machines, running_pods(kube, namespace)) + unseen_pods(kube, machines, namespace)
+    if output in ("json", "yaml"):
+        _print_document(pod_list(found), output)
+        return
+    _print_table(lambda: pod_table(found), bool(found), "no pod with GPUs is running")
+
+
+@click.command()
+@cluster_options
+@click.option("--node", metavar="NAME", help="Clean up this node.")
+@click.option("--all", "everything", is_flag=True, help="Clean up all nodes.")
+@click.option("--crd", is_flag=True, help="With --all: remove the CustomResourceDefinition of NodeGpus too.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def cleanup(
+    *, kubeconfig: str | None, context: str | None, node: str | None, everything: bool, crd: bool, dry_run: bool
+) -> None:
+    """Remove what gputopo's agents left in a cluster: exactly what they own, and nothing else.
+
+    Labels and annotations go where the API server's managed fields say that an agent set them and nobody else did.
+    Delete the agent's DaemonSet first: an agent that runs puts its labels back.
+
+    \b
+    Examples:
+      kubectl delete -k daemonset/overlays/default && gputopo cleanup --all
+      gputopo cleanup --node gpu-7 --dry-run
+    """
+    from agent.cleanup import definition, find, remove  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.access import CLEANER  # noqa: PLC0415
+
+    if (node is None) != everything:
+        raise click.UsageError("say which: --node NAME or --all")
+    if crd and not everything:
+        raise click.UsageError("--crd takes the NodeGpus of all nodes away: it goes with --all only")
+    failed = 0
+    with _cluster(kubeconfig, context, CLEANER) as kube:
+        removals = find(kube, node)
+        for batch in (removals, definition(kube) if crd else []):
+            for removal, error in ((each, None) for each in batch) if dry_run else remove(kube, batch):
+                failed += error is not None
+                click.echo(
+                    f"{'would remove' if dry_run else 'removed'} {removal}" if error is None else f"FAILED {error}"
+                )
+    if not removals:
+        click.echo("nothing of gputopo's is there", err=True)
+    if failed:
+        sys.exit(NO_CLUSTER)
+
+
+COMMANDS = (nodes, pods, cleanup)
+
+
+def topology_of_node(name: str, kubeconfig: str | None = None, context: str | None = None) -> NodeTopology:
+    """The topology that a node of the cluster carries, or the end of the program with advice."""
+    from gputopo.cluster.read import read_node  # noqa: PLC0415  start-up of all other commands
+    from gputopo.labels import AnnotationError, NoTopologyError, decode  # noqa: PLC0415
+
+    with _cluster(kubeconfig, context) as kube:
+        metadata = read_node(kube, name)
+    try:
+        return decode(metadata.labels, metadata.annotations)
+    except (AnnotationError, NoTopologyError) as error:
+        click.echo(f"gputopo: node {name}: {error}", err=True)
+        sys.exit(NO_CLUSTER)
+
+
+@contextmanager
+def _cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
+    """A connection; what goes wrong on it ends the program with its message."""
+    from gputopo.kube.access import READER  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.connect import connect  # noqa: PLC0415
+    from gputopo.kube.errors import KubeError  # noqa: PLC0415
+
+    try:
+        kube = connect(role or READER, kubeconfig, context)
+        try:
+            yield kube
+        finally:
+            kube.close()
+    except KubeError as error:
+        click.echo(f"gputopo: {error}", err=True)
+        sys.exit(NO_CLUSTER)
+
+
+def _print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
+    if not there:
+        click.echo(otherwise, err=True)
+        return
+    import os  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.cluster.terminal import lines  # noqa: PLC0415
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    printed = lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)
+    click.echo("\n".join(printed))
+
+
+def _print_document(document: dict[str, Any], output: str) -> None:
+    import json  # noqa: PLC0415  one of two
+
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+        return
+    import yaml  # noqa: PLC0415  20 ms, and only this output needs it
+
+    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1_000_000), nl=False)

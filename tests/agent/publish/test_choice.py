@@ -1,0 +1,49 @@
+"""The publisher behind each ``--publish``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.publish import Publisher
+from agent.publish.choice import KINDS, Target, open_publisher
+from agent.publish.local import FeaturesFile, StandardOutput
+from agent.publish.node import NodePublisher
+from agent.publish.nodefeature import NodeFeaturePublisher
+from gputopo.kube.errors import ConfigError
+from tests.api_server import Answer, api_server
+
+
+@pytest.mark.parametrize(
+    ("kind", "publisher"),
+    [
+        pytest.param("node", NodePublisher, id="the Node"),
+        pytest.param("nodefeature", NodeFeaturePublisher, id="NFD's API"),
+        pytest.param("features.d", FeaturesFile, id="NFD's folder"),
+        pytest.param("stdout", StandardOutput, id="standard output"),
+    ],
+)
+def test_each_kind_has_its_publisher(kind: str, publisher: type[Publisher], tmp_path: Path) -> None:
+    with api_server(lambda _: Answer({})) as server:
+        target = Target(kind=kind, node="n", kubeconfig=server.kubeconfig(tmp_path / "config"))
+
+        assert type(open_publisher(target)) is publisher
+    assert kind in KINDS
+
+
+def test_a_kind_that_needs_credentials_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        open_publisher(Target(kind="node", node="n", kubeconfig=str(tmp_path / "none")))
+
+
+def test_what_needs_no_api_server_does_not_import_its_client() -> None:
+    code = (
+        "import sys; from agent.publish.choice import Target, open_publisher; "
+        "[open_publisher(Target(kind=kind, node='n')) for kind in ('stdout', 'features.d')]; print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {"kubernetes", "urllib3"}.isdisjoint(loaded)

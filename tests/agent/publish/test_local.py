@@ -1,0 +1,116 @@
+"""The file for NFD and standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.publish import Event, Outcome, PublishError
+from agent.publish.local import FeaturesFile, StandardOutput
+from gputopo.labels import NodeFacts
+from gputopo.labels.nodegpus import NodeGpus
+
+FACTS = NodeFacts(labels={"b": "2", "a": "1"}, annotations={"t": "{}"}, mirrors={"m": "3"})
+OTHER = FACTS._replace(labels={"a": "9"})
+STATE = NodeGpus("2026-11-21T12:00:00Z", "1a2b", "0.1.0", ())
+
+
+class Clock:
+    """The time, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: Clock) -> FeaturesFile:
+    return FeaturesFile(tmp_path / "gputopo", timedelta(minutes=10), clock)
+
+
+def test_a_features_file_is_labels_and_an_expiry(file: FeaturesFile, tmp_path: Path) -> None:
+    assert file.publish(FACTS) == Outcome(written=True)
+
+    assert (tmp_path / "gputopo").read_text() == "# +expiry-time=2026-11-21T12:10:00Z\na=1\nb=2\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["gputopo"]
+
+
+def test_a_features_file_is_left_alone_for_half_of_its_lifetime(
+    file: FeaturesFile, tmp_path: Path, clock: Clock
+) -> None:
+    file.publish(FACTS)
+
+    clock.now += timedelta(minutes=4, seconds=59)
+    assert file.publish(FACTS) == Outcome(written=False)
+    clock.now += timedelta(seconds=1)
+    assert file.publish(FACTS) == Outcome(written=True)
+
+    assert (tmp_path / "gputopo").read_text().startswith("# +expiry-time=2026-11-21T12:15:00Z\n")
+
+
+def test_a_features_file_is_written_on_a_change_and_where_it_is_gone(file: FeaturesFile, tmp_path: Path) -> None:
+    file.publish(FACTS)
+
+    assert file.publish(OTHER) == Outcome(written=True)
+    assert file.publish(OTHER) == Outcome(written=False)
+    (tmp_path / "gputopo").unlink()
+    assert file.publish(OTHER) == Outcome(written=True)
+
+    assert (tmp_path / "gputopo").read_text().splitlines()[1:] == ["a=9"]
+
+
+def test_a_features_file_that_cannot_be_written_is_not_taken_for_written(tmp_path: Path) -> None:
+    folder = tmp_path / "features.d"
+    file = FeaturesFile(folder / "gputopo", timedelta(minutes=10))
+
+    with pytest.raises(PublishError, match=rf"cannot write {folder}/gputopo: No such file or directory"):
+        file.publish(FACTS)
+    folder.mkdir()
+
+    assert file.publish(FACTS) == Outcome(written=True)
+
+
+def test_a_features_file_carries_nothing_but_labels(file: FeaturesFile, tmp_path: Path) -> None:
+    assert not file.report(STATE)
+    file.announce(Event("GpuLost", "gone", warning=True))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_output_shows_each_change_once() -> None:
+    stream = io.StringIO()
+    output = StandardOutput(stream)
+
+    outcomes = [output.publish(facts) for facts in (FACTS, FACTS, OTHER)]
+    states = [output.report(STATE), output.report(STATE)]
+    output.announce(Event("GpuLost", "gone", warning=True))
+
+    assert [outcome.written for outcome in outcomes] == [True, False, True]
+    assert states == [True, False]
+    *labels, state, event = stream.getvalue().splitlines()
+    assert labels == ["b=2", "a=1", "m=3", "t={}", "a=9", "m=3", "t={}"]
+    assert json.loads(state)["observedAt"] == STATE.observed_at
+    assert json.loads(event) == {"reason": "GpuLost", "message": "gone", "warning": True}
+
+
+def test_standard_output_that_nobody_reads_is_said_so() -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115  closing it fails too
+    output = StandardOutput(full)
+
+    with pytest.raises(PublishError, match="cannot write to standard output: No space left on device"):
+        output.publish(FACTS)
+
+    with contextlib.suppress(OSError):
+        full.close()

@@ -1,0 +1,108 @@
+"""A real HTTP server on loopback that answers as a test says and remembers what it was asked.
+
+For what a real API server cannot be made to do on demand; ``tests/e2e`` has the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import yaml
+
+
+class Asked(NamedTuple):
+    """One request."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]  # names in lower case
+    body: Any
+
+
+class Answer(NamedTuple):
+    """What to answer; a string is sent as it is, anything else as JSON."""
+
+    body: Any
+    status: int = 200
+    headers: dict[str, str] = {}  # noqa: RUF012  never written to
+
+
+class ApiServer:
+    """Answers each request with what ``answer`` makes of it."""
+
+    def __init__(self, answer: Callable[[Asked], Answer]) -> None:
+        asked: list[Asked] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_one(self) -> None:
+                parts = urlsplit(self.path)
+                length = int(self.headers.get("Content-Length", "0"))
+                body = json.loads(self.rfile.read(length)) if length else None
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                asked.append(Asked(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
+                made = answer(asked[-1])
+                content = made.body.encode() if isinstance(made.body, str) else json.dumps(made.body).encode()
+                self.send_response(made.status)
+                for name, value in made.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_PATCH = do_POST = do_DELETE = handle_one  # noqa: N815  http.server's names
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.asked = asked
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def kubeconfig(self, path: Path, token: str = "s3cret") -> str:
+        """Write a kubeconfig that leads here."""
+        path.write_text(yaml.safe_dump(kubeconfig(self.url, token)))
+        return str(path)
+
+    def serve(self) -> None:
+        """Answer until ``stop``."""
+        self._server.serve_forever(poll_interval=0.01)
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def kubeconfig(url: str, token: str) -> dict[str, Any]:
+    """A kubeconfig of one cluster, one user, one context of the name "here"."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "here", "cluster": {"server": url}}],
+        "users": [{"name": "me", "user": {"token": token}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "current-context": "here",
+    }
+
+
+@contextmanager
+def api_server(answer: Callable[[Asked], Answer]) -> Iterator[ApiServer]:
+    """A running server."""
+    server = ApiServer(answer)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()

@@ -1,0 +1,202 @@
+"""``gputopo nodes``, ``pods`` and ``show --node`` against simulated GPU nodes on the real API server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from agent.publish.node import NodePublisher
+from gputopo.cluster_cli import nodes, pods, topology_of_node
+from gputopo.kube.access import AGENT, READER
+from gputopo.labels import encode
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from tests.e2e import objects
+from tests.e2e.agent.access import define_node_gpus, grant, open_kube
+from tests.e2e.cluster import Cluster
+from tests.e2e.objects import Object
+from tests.e2e.simulation.fleet import Fleet
+from tests.e2e.simulation.node import NodeSpec
+from tests.e2e.simulation.shapes import cube_mesh_8, islands_4_4, nvswitch_8
+
+pytestmark = pytest.mark.e2e
+OBSERVED = "2026-11-21T12:00:00Z"
+
+
+@pytest.fixture
+def config(cluster: Cluster, tmp_path: Path) -> str:
+    """The kubeconfig of somebody who may do what the role of a reader lists, and no more."""
+    grant(cluster, "reader", READER)
+    return str(cluster.kubeconfig(tmp_path / "reader.kubeconfig", cluster.token("reader")))
+
+
+@pytest.fixture
+def trio(fleet: Fleet) -> Fleet:
+    """Three nodes of 8 GPUs: two islands, a cube mesh, a switch."""
+    shapes = {"gpu-0": islands_4_4(), "gpu-1": cube_mesh_8(), "gpu-2": nvswitch_8()}
+    fleet.add(*(NodeSpec(name=name, shape=shape) for name, shape in shapes.items()))
+    return fleet
+
+
+def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object]) -> None:
+    """Do what agents do: publish what the nodes are, and which pod holds which GPU."""
+    define_node_gpus(cluster)
+    grant(cluster, "agent", AGENT)
+    kube = open_kube(cluster, "agent", AGENT, folder)
+    for name in fleet.names:
+        topology = fleet[name].topology
+        held = tuple(
+            Allocation(
+                str(topology.gpu(index).uuid),
+                PodRef(pod["metadata"]["namespace"], pod["metadata"]["name"], "main"),
+            )
+            for pod in running
+            if pod["spec"]["nodeName"] == name
+            for index in fleet.gpus_of(pod)
+        )
+        publisher = NodePublisher(kube, name)
+        publisher.publish(encode(topology))
+        publisher.report(NodeGpus(OBSERVED, "1a2b", "0.1.0", held))
+    kube.close()
+
+
+def run_pods(cluster: Cluster, *wanted: tuple[str, str, int]) -> list[Object]:
+    """Pods (name, node, GPUs), bound and admitted."""
+    for name, node, gpus in wanted:
+        cluster.create_pod(objects.pod(name, gpus, nodeName=node))
+    return [cluster.wait_for_pod(name, lambda pod: pod["status"]["phase"] == "Running") for name, _, _ in wanted]
+
+
+def answer(command: Any, config: str, *arguments: str) -> str:
+    result = CliRunner().invoke(command, ["--kubeconfig", config, *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_pods_are_listed_by_what_they_lack_the_worst_first(
+    cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
+) -> None:
+    # On gpu-0, 3 and then 2 GPUs leave 1 + 2 in the two islands: the pod of 3 gets them, over PCIe.
+    running = run_pods(cluster, ("first", "gpu-0", 3), ("second", "gpu-0", 2))
+    running += run_pods(cluster, ("split", "gpu-0", 3), ("whole", "gpu-2", 8), ("one", "gpu-1", 1))
+    publish(cluster, trio, tmp_path, running)
+
+    listed = json.loads(answer(pods, config, "-o", "json"))["items"]
+
+    by_name = {each["name"]: each for each in listed}
+    assert {name: each["gpusByIsland"] for name, each in by_name.items()} == {
+        "first": [3],
+        "second": [2],
+        "split": [2, 1],
+        "whole": [8],
+        "one": [1],
+    }
+    assert {name: each["gpus"] for name, each in by_name.items()} == {
+        pod["metadata"]["name"]: sorted(trio.gpus_of(pod)) for pod in running
+    }
+    assert [listed[0]["name"], listed[-1]["name"]] == ["split", "one"]
+    assert listed[0]["ring"]["kind"] == "pcie"
+    assert listed[0]["bestRingOnNode"] == by_name["first"]["ring"]
+    assert by_name["one"]["ring"] is None
+
+
+def test_pods_as_a_table_name_node_gpus_and_rates(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
+    running = run_pods(cluster, ("train", "gpu-2", 8))
+    publish(cluster, trio, tmp_path, running)
+
+    title, row = answer(pods, config).splitlines()
+
+    assert " ".join(title.split()) == ("NAMESPACE POD NODE GPUS ISLANDS NUMA RING BEST ON NODE BEST IN CLUSTER HAS")
+    assert row.split() == [
+        cluster.namespace, "train", "gpu-2", "GPU0-7", "8", "0+1", "900", "nvswitch", "900", "nvswitch", "900",
+        "nvswitch", "100", "%",
+    ]  # fmt: skip
+
+
+def test_a_pod_that_has_ended_is_not_listed_though_the_kubelet_still_does(
+    cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
+) -> None:
+    running = run_pods(cluster, ("ended", "gpu-0", 2), ("runs", "gpu-0", 2))
+    publish(cluster, trio, tmp_path, running)
+    trio.finish(running[0])
+
+    listed = json.loads(answer(pods, config, "-o", "json", "-n", cluster.namespace))["items"]
+
+    assert [each["name"] for each in listed] == ["runs"]
+    assert answer(pods, config, "-n", "default") == "no pod with GPUs is running\n"
+
+
+def test_pods_on_a_node_of_which_nobody_says_who_holds_what_are_listed_as_such(
+    cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
+) -> None:
+    running = run_pods(cluster, ("seen", "gpu-0", 2), ("unseen", "gpu-1", 4), ("cpu-only", "gpu-1", 0))
+    publish(cluster, trio, tmp_path, running)
+    cluster.api.delete("/apis/gputopo.io/v1alpha1/nodegpus/gpu-1")
+
+    listed = json.loads(answer(pods, config, "-o", "json"))["items"]
+
+    assert [(each["name"], each["count"], each["gpus"] is None) for each in listed] == [
+        ("seen", 2, False),
+        ("unseen", 4, True),
+    ]
+
+
+def test_nodes_are_listed_with_what_is_free_in_each_island(
+    cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
+) -> None:
+    cluster.api.create("/api/v1/nodes", objects.node("cpu-0", {"cpu": "8"}))
+    running = run_pods(cluster, ("train", "gpu-0", 4), ("serve", "gpu-0", 1))
+    trio.kill_gpu("gpu-1", 7)
+    publish(cluster, trio, tmp_path, running)
+
+    title, *rows = [line.split() for line in answer(nodes, config).splitlines()]
+
+    assert title == ["NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "SEEN"]
+    assert [row[0] for row in rows] == ["gpu-0", "gpu-1", "gpu-2"]
+    assert "4-4" in rows[0]
+    assert sorted(rows[0][rows[0].index("4-4") + 1 :][:2]) == ["0/4", "3/4"]
+    assert rows[1][rows[1].index("7+1") :][:2] == ["7+1", "lost"]
+    assert "8/8" in rows[2]
+
+
+def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
+    publish(cluster, trio, tmp_path, [])
+
+    def timeless(document: Any) -> Any:
+        for each in document["items"]:
+            assert each.pop("ageSeconds") is not None
+        return document
+
+    from_json = timeless(json.loads(answer(nodes, config, "-o", "json")))
+    assert from_json == timeless(yaml.safe_load(answer(nodes, config, "-o", "yaml")))
+    assert [(each["name"], each["gpus"], each["free"], each["observedAt"]) for each in from_json["items"]] == [
+        (f"gpu-{number}", 8, 8, OBSERVED) for number in range(3)
+    ]
+
+
+def test_nodes_of_a_cluster_without_agents_tell_what_labels_tell(cluster: Cluster, config: str) -> None:
+    labels = encode(islands_4_4()).mirrors
+    cluster.api.create("/api/v1/nodes", objects.gpu_node("gpu-0", 8, labels))
+
+    listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
+
+    assert [(each["name"], each["gpus"], each["free"], each["islands"]) for each in listed] == [
+        ("gpu-0", 8, None, None)
+    ]
+    assert "never" in answer(nodes, config, "-o", "wide")
+
+
+def test_a_cluster_without_gpus_is_said_to_have_none(cluster: Cluster, config: str) -> None:
+    cluster.api.create("/api/v1/nodes", objects.node("cpu-0", {"cpu": "8"}))
+
+    assert answer(nodes, config) == "there is no node with GPUs\n"
+
+
+def test_a_node_is_shown_as_it_was_published(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
+    publish(cluster, trio, tmp_path, [])
+
+    assert topology_of_node("gpu-1", config) == trio["gpu-1"].topology.slow()

@@ -1,0 +1,29 @@
+"""Nodes of a small cluster, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from gputopo.cluster.nodes import GpuNode
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.model import NodeTopology
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def state(
+    topology: NodeTopology, held: Mapping[str, tuple[int, ...]], age: timedelta = timedelta(seconds=30)
+) -> NodeGpus:
+    """What an agent reports: pod name -> indices of the GPUs that it holds."""
+    allocations = tuple(
+        Allocation(str(topology.gpu(index).uuid), PodRef("team-a", pod, "main"))
+        for pod, indices in held.items()
+        for index in indices
+    )
+    return NodeGpus((NOW - age).isoformat(), "1a2b", "0.1.0", allocations)
+
+
+def gpu_node(name: str, topology: NodeTopology, held: Mapping[str, tuple[int, ...]] = {}) -> GpuNode:
+    """A node whose agent has just reported who holds what."""
+    return GpuNode(name, topology, state(topology, held))

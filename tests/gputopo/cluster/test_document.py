@@ -1,0 +1,82 @@
+"""Nodes and pods as documents, key by key."""
+
+from __future__ import annotations
+
+from gputopo.cluster.document import node_list, pod_list
+from gputopo.cluster.nodes import GpuNode
+from gputopo.cluster.pods import PodGpus, PodName, placements
+from gputopo.model import Gpu, NodeTopology
+from tests.gputopo.cluster.machines import NOW, gpu_node
+from tests.machines import a100_bridged
+
+
+def test_a_list_of_nodes() -> None:
+    document = node_list([gpu_node("n", a100_bridged(), {"p": (0,)})], NOW)
+
+    assert document == {
+        "apiVersion": "gputopo.io/v1",
+        "kind": "GpuNodeList",
+        "items": [
+            {
+                "name": "n",
+                "products": {"NVIDIA A100 80GB PCIe": 4},
+                "gpus": 4,
+                "free": 3,
+                "islands": [
+                    {"gpus": [0, 1], "interconnect": "nvlink", "gbps": 600.0, "free": 1},
+                    {"gpus": [2, 3], "interconnect": "nvlink", "gbps": 600.0, "free": 2},
+                ],
+                "numa": [0, 0, 1, 1],
+                "vramMib": [81920] * 4,
+                "driverVersion": a100_bridged().driver_version,
+                "degraded": [],
+                "observedAt": "2026-11-21T11:59:30+00:00",
+                "ageSeconds": 30,
+                "agentVersion": "0.1.0",
+                "trouble": None,
+            }
+        ],
+    }
+
+
+def test_what_is_unknown_of_a_node_is_null() -> None:
+    (item,) = node_list([GpuNode("n", NodeTopology(gpus=(Gpu(index=0),)), None, "why")], NOW)["items"]
+
+    assert item == {
+        "name": "n",
+        "products": {"unknown": 1},
+        "gpus": 1,
+        "free": None,
+        "islands": None,
+        "numa": [None],
+        "vramMib": [None],
+        "driverVersion": None,
+        "degraded": [],
+        "observedAt": None,
+        "ageSeconds": None,
+        "agentVersion": None,
+        "trouble": "why",
+    }
+
+
+def test_a_list_of_pods() -> None:
+    found = placements([gpu_node("n", a100_bridged(), {"p": (0, 2)})], frozenset({PodName("team-a", "p")}))
+    unseen = PodGpus(pod=PodName("ns", "q"), node="m", count=2)
+
+    first, second = pod_list([*found, unseen])["items"]
+
+    assert first == {
+        "namespace": "team-a",
+        "name": "p",
+        "node": "n",
+        "count": 2,
+        "gpus": [0, 2],
+        "shared": False,
+        "missing": [],
+        "gpusByIsland": [1, 1],
+        "numa": [0, 1],
+        "ring": {"kind": "pcie", "gbps": 63.0, "lanes": None, "distance": "SYS"},
+        "bestRingOnNode": {"kind": "nvlink", "gbps": 600.0, "lanes": 12, "distance": None},
+        "bestRingInCluster": {"kind": "nvlink", "gbps": 600.0, "lanes": 12, "distance": None},
+    }
+    assert (second["gpus"], second["ring"], second["numa"], second["gpusByIsland"]) == (None, None, None, None)

@@ -1,0 +1,95 @@
+"""What a node's labels, annotation and ``NodeGpus`` say together."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from gputopo.cluster.nodes import GpuNode, gpu_nodes
+from gputopo.kube.objects import Metadata
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from tests.gputopo.cluster.machines import NOW, gpu_node, state
+from tests.machines import dgx1, h100_lost_gpu, hgx_h100
+
+
+def metadata(name: str, labels: dict[str, str], annotations: dict[str, str] | None = None) -> Metadata:
+    return Metadata(name, labels=labels, annotations=annotations or {})
+
+
+def test_gpu_nodes_are_those_that_speak_of_gpus_by_name() -> None:
+    facts = encode(dgx1())
+    nodes = [
+        metadata("b", facts.labels, facts.annotations),
+        metadata("cpu", {"kubernetes.io/os": "linux"}),
+        metadata("a", {keys.NVIDIA_COUNT.key: "4"}),
+    ]
+    told = state(dgx1(), {})
+
+    found = gpu_nodes(nodes, {"b": told})
+
+    assert [node.name for node in found] == ["a", "b"]
+    assert (found[1].topology, found[1].state) == (dgx1().slow(), told)
+    assert (len(found[0].topology.gpus), found[0].state) == (4, None)
+
+
+def test_a_damaged_annotation_leaves_what_labels_tell_and_the_reason() -> None:
+    facts = encode(dgx1())
+
+    (node,) = gpu_nodes([metadata("n", facts.labels, {keys.TOPOLOGY.key: '{"v":9}'})], {})
+
+    assert len(node.topology.gpus) == 8
+    assert node.topology.nvlink is None
+    assert node.trouble is not None
+    assert "version 9" in node.trouble
+
+
+def test_gpus_are_free_unless_somebody_holds_some_of_them() -> None:
+    node = gpu_node("n", dgx1(), {"train": (0, 1), "serve": (4,)})
+
+    assert node.free == frozenset({2, 3, 5, 6, 7})
+    assert node.held == {0: 1, 1: 1, 4: 1}
+
+
+def test_shares_of_a_gpu_are_counted_and_strangers_are_not() -> None:
+    uuid = str(dgx1().gpu(3).uuid)
+    shares = tuple(Allocation(uuid, PodRef("ns", f"p{n}", "main"), replica=n) for n in range(3))
+    stranger = Allocation("GPU-of-another-boot", PodRef("ns", "p", "main"))
+    told = msgspec.structs.replace(state(dgx1(), {}), allocations=(*shares, stranger))
+
+    assert GpuNode("n", dgx1(), told).held == {3: 3}
+
+
+def test_a_lost_gpu_is_not_free() -> None:
+    lost = {gpu.index for gpu in h100_lost_gpu().gpus if not gpu.usable}
+
+    assert gpu_node("n", h100_lost_gpu()).free == frozenset(range(8)) - lost
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(None, id="no agent"),
+        pytest.param(NodeGpus("2026-11-21T12:00:00Z", "", "0.1.0", None), id="no socket of the kubelet"),
+    ],
+)
+def test_where_nobody_says_who_holds_what_nothing_is_known_to_be_free(told: NodeGpus | None) -> None:
+    node = GpuNode("n", hgx_h100(), told)
+
+    assert (node.free, node.held) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("observed", "age"),
+    [
+        pytest.param("2026-11-21T11:58:30Z", timedelta(seconds=90), id="in UTC"),
+        pytest.param("2026-11-21T12:58:30+01:00", timedelta(seconds=90), id="elsewhere"),
+        pytest.param("2026-11-21T11:58:30", timedelta(seconds=90), id="without a zone"),
+        pytest.param("yesterday", None, id="no time at all"),
+    ],
+)
+def test_the_age_of_an_observation(observed: str, age: timedelta | None) -> None:
+    assert GpuNode("n", dgx1(), NodeGpus(observed, "", "0.1.0")).age(NOW) == age
+    assert GpuNode("n", dgx1()).age(NOW) is None

@@ -1,0 +1,154 @@
+"""What pods got, next to what they could have had."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputopo.cluster.nodes import GpuNode
+from gputopo.cluster.pods import PodGpus, PodName, lesser, placements, share
+from gputopo.labels.nodegpus import Allocation, PodRef
+from gputopo.model import PcieDistance
+from gputopo.paths import PathKind
+from gputopo.rings import Ring
+from tests.gputopo.cluster.machines import gpu_node, state
+from tests.machines import a40x10, a100_bridged, cloud_vm, dgx1, dgx_a100, hgx_h100, mixed, nvlink_unknown, v100_ring
+
+SLOW = Ring(PathKind.NVLINK, 50.0, 1, None)
+FAST = Ring(PathKind.NVLINK, 100.0, 2, None)
+NOBODY_KNOWS = Ring(PathKind.UNKNOWN, None, None, PcieDistance.PIX)
+NO_RATE = Ring(PathKind.NVSWITCH, None, 18, None)
+NEAR, FAR = (Ring(PathKind.PCIE, 63.0, None, distance) for distance in (PcieDistance.PIX, PcieDistance.SYS))
+
+
+def names(*pods: str) -> frozenset[PodName]:
+    return frozenset(PodName("team-a", pod) for pod in pods)
+
+
+def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:
+    nodes = [gpu_node("ring", v100_ring(), {"p": (0, 1)}), gpu_node("mesh", v100_ring())]
+
+    (found,) = placements(nodes, names("p"))
+
+    assert found == PodGpus(
+        pod=PodName("team-a", "p"),
+        node="ring",
+        count=2,
+        gpus=(0, 1),
+        islands=(2,),
+        numa=(0,),
+        ring=FAST,
+        best_on_node=FAST,
+        best_in_cluster=FAST,
+    )
+    assert (found.of_node, found.of_cluster) == (1.0, 1.0)
+
+
+def test_a_pod_that_is_split_over_islands_and_numa_nodes_is_seen_to_be() -> None:
+    (found,) = placements([gpu_node("n", a100_bridged(), {"p": (0, 1, 2)})], names("p"))
+
+    assert (found.islands, found.numa) == ((2, 1), (0, 1))
+    (found,) = placements([gpu_node("n", dgx_a100(), {"p": (0, 2)})], names("p"))
+    assert (found.islands, found.numa) == ((2,), (1, 3))
+
+
+def test_the_best_in_the_cluster_is_that_of_the_same_product() -> None:
+    """V100s are compared with V100s, however many H100s there are."""
+    nodes = [gpu_node("v", dgx1(), {"p": (0, 1)}), gpu_node("h", hgx_h100())]
+
+    (found,) = placements(nodes, names("p"))
+
+    assert (found.ring, found.best_on_node, found.best_in_cluster) == (SLOW, FAST, FAST)
+    assert found.of_cluster == 0.5
+
+
+def test_a_pod_of_several_products_is_compared_with_its_node_only() -> None:
+    (found,) = placements([gpu_node("n", mixed(), {"p": (0, 1, 2, 3)})], names("p"))
+
+    assert found.best_in_cluster is None
+    assert found.best_on_node == found.ring
+
+
+def test_the_worst_come_first_and_single_gpus_last() -> None:
+    nodes = [
+        gpu_node("a", dgx1(), {"half-of-the-best": (0, 1), "single": (2,), "good": (4, 5, 6, 7)}),
+        gpu_node("b", a100_bridged(), {"a-tenth-of-the-best": (0, 2)}),
+        gpu_node("c", v100_ring(), {"lost-its-gpu": (0,)}),
+        gpu_node("d", a40x10(), {"far-over-pcie": (0, 9)}),
+    ]
+    lost = msgspec.structs.replace(
+        nodes[2].state,  # type: ignore[type-var]
+        allocations=(Allocation("GPU-gone", PodRef("team-a", "lost-its-gpu", "main")),),
+    )
+    nodes[2] = msgspec.structs.replace(nodes[2], state=lost)
+    running = names("half-of-the-best", "single", "good", "a-tenth-of-the-best", "lost-its-gpu", "far-over-pcie")
+
+    assert [each.pod.name for each in placements(nodes, running)] == [
+        "lost-its-gpu",
+        "a-tenth-of-the-best",
+        "half-of-the-best",
+        "far-over-pcie",
+        "good",
+        "single",
+    ]
+
+
+def test_a_pod_whose_gpu_is_gone_says_which_and_nothing_that_is_not_known() -> None:
+    told = state(dgx1(), {"p": (0, 1)})
+    gone = Allocation("GPU-gone", PodRef("team-a", "p", "main"))
+    told = msgspec.structs.replace(told, allocations=(*(told.allocations or ()), gone))
+
+    (found,) = placements([GpuNode("n", dgx1(), told)], names("p"))
+
+    assert found == PodGpus(pod=PodName("team-a", "p"), node="n", count=3, gpus=(0, 1), missing=("GPU-gone",))
+
+
+def test_shares_and_mig_devices_of_one_gpu_are_one_gpu() -> None:
+    uuid = str(dgx1().gpu(2).uuid)
+    parts = (
+        Allocation(uuid, PodRef("team-a", "p", "main"), replica=0),
+        Allocation(uuid, PodRef("team-a", "p", "side"), replica=1),
+        Allocation(str(dgx1().gpu(3).uuid), PodRef("team-a", "q", "main"), mig_device="MIG-1"),
+    )
+    told = msgspec.structs.replace(state(dgx1(), {}), allocations=parts)
+
+    found = placements([GpuNode("n", dgx1(), told)], names("p", "q"))
+
+    assert [(each.pod.name, each.count, each.gpus, each.shared) for each in found] == [
+        ("p", 1, (2,), True),
+        ("q", 1, (3,), True),
+    ]
+
+
+def test_pods_that_do_not_run_and_nodes_that_say_nothing_are_left_out() -> None:
+    nodes = [gpu_node("n", dgx1(), {"ended": (0,)}), GpuNode("m", dgx1())]
+
+    assert placements(nodes, names("other")) == []
+
+
+def test_what_is_not_known_stays_so() -> None:
+    (found,) = placements([gpu_node("n", nvlink_unknown(), {"p": (0, 1)})], names("p"))
+    assert (found.islands, found.ring and found.ring.kind, found.of_node) == (None, PathKind.UNKNOWN, None)
+
+    (found,) = placements([gpu_node("n", cloud_vm(), {"p": (0, 1)})], names("p"))
+    assert (found.numa, found.ring and found.ring.gbps, found.of_node) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("has", "best", "part", "worse"),
+    [
+        pytest.param(SLOW, FAST, 0.5, True, id="half the rate"),
+        pytest.param(FAST, FAST, 1.0, False, id="the same"),
+        pytest.param(FAR, NEAR, 1.0, True, id="the same links, a longer way"),
+        pytest.param(FAR, SLOW, 1.0, True, id="PCIe is worse than NVLink at any rate"),
+        pytest.param(NO_RATE, FAST, None, False, id="a rate that is not known"),
+        pytest.param(FAST, NO_RATE, None, False, id="a best whose rate is not known"),
+        pytest.param(FAR, NO_RATE, None, True, id="PCIe where there is NVLink of whatever rate"),
+        pytest.param(NOBODY_KNOWS, FAST, None, False, id="a ring that is not known"),
+        pytest.param(FAR, NOBODY_KNOWS, None, False, id="a best that is not known"),
+        pytest.param(None, FAST, None, False, id="no ring"),
+        pytest.param(FAST, None, None, False, id="no best"),
+    ],
+)
+def test_one_ring_next_to_another(has: Ring | None, best: Ring | None, part: float | None, worse: bool) -> None:
+    assert (share(has, best), lesser(has, best)) == (part, worse)

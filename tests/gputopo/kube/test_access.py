@@ -1,0 +1,32 @@
+"""Who may do what."""
+
+import pytest
+
+from gputopo.kube.access import AGENT, EVENTS, NODE_GPUS, NODES, ROLES, Resource, Role
+
+
+def test_the_agent_may_do_what_was_promised_and_nothing_else() -> None:
+    assert AGENT.verbs == {NODES: ("get", "patch"), NODE_GPUS: ("get", "create", "patch"), EVENTS: ("create",)}
+
+
+@pytest.mark.parametrize("role", [pytest.param(role, id=f"{place}-{role.name}") for place, role in enumerate(ROLES)])
+def test_no_role_may_replace_watch_or_delete_nodes_or_read_secrets(role: Role) -> None:
+    everything = {(resource.plural, verb) for resource, verbs in role.verbs.items() for verb in verbs}
+
+    assert everything.isdisjoint({("nodes", verb) for verb in ("update", "delete", "create", "watch", "*")})
+    assert {plural for plural, _ in everything}.isdisjoint({"secrets", "configmaps", "*"})
+
+
+@pytest.mark.parametrize(
+    ("resource", "path"),
+    [
+        pytest.param(NODES.path(), "/api/v1/nodes", id="all of the core group"),
+        pytest.param(NODES.path("n"), "/api/v1/nodes/n", id="one"),
+        pytest.param(EVENTS.path(namespace="default"), "/api/v1/namespaces/default/events", id="all of a namespace"),
+        pytest.param(NODE_GPUS.path("n"), "/apis/gputopo.io/v1alpha1/nodegpus/n", id="one of a group"),
+        pytest.param(Resource("pods", namespaced=True).path("p", "ns"), "/api/v1/namespaces/ns/pods/p", id="one pod"),
+    ],
+)
+def test_paths(resource: str, path: str) -> None:
+    assert resource == path
+    assert (NODES.api_version, NODE_GPUS.api_version) == ("v1", "gputopo.io/v1alpha1")

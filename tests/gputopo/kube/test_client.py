@@ -1,0 +1,204 @@
+"""Calls as they go over the wire, against a real HTTP server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputopo.kube.access import CLEANER, EVENTS, NODE_GPUS, NODES, PODS, READER, Role
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
+from gputopo.kube.objects import Metadata, Partial
+from tests.api_server import Answer, Asked, api_server, kubeconfig
+
+ALL = Role("test", dict.fromkeys((NODES, NODE_GPUS, EVENTS, PODS), ("get", "list", "create", "patch", "delete")))
+NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
+
+
+def asked(
+    answer: Callable[[Asked], Answer], call: Callable[[Kube], Any], folder: Path, role: Role = ALL
+) -> tuple[list[Asked], Any]:
+    """What a call asks for, and what it returns."""
+    with api_server(answer) as server:
+        kube = from_kubeconfig(role, server.kubeconfig(folder / "config"))
+        try:
+            return server.asked, call(kube)
+        finally:
+            kube.close()
+
+
+def test_one_object_is_read_with_credentials_and_as_much_of_it_as_is_wanted(tmp_path: Path) -> None:
+    query = Query(metadata_only=True, version="0")
+
+    (one,), node = asked(lambda _: Answer(NODE), lambda kube: kube.get(NODES, "n", Partial, query), tmp_path)
+
+    assert node == Partial(Metadata("n", "u", resource_version="7"))
+    assert (one.method, one.path, one.query) == ("GET", "/api/v1/nodes/n", {"resourceVersion": "0"})
+    assert one.headers["authorization"] == "Bearer s3cret"
+    assert one.headers["accept"] == "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+    assert one.headers["user-agent"].startswith("gputopo-test/")
+
+
+def test_lists_are_read_page_by_page(tmp_path: Path) -> None:
+    def answer(request: Asked) -> Answer:
+        last = request.query.get("continue") == "more"
+        items = [{"metadata": {"name": "b" if last else "a"}}]
+        return Answer({"metadata": {"continue": "" if last else "more", "resourceVersion": "9"}, "items": items})
+
+    query = Query("ns", labels="a=b", fields="status.phase=Running", metadata_only=True)
+    requests, pages = asked(answer, lambda kube: list(kube.pages(PODS, Partial, query)), tmp_path)
+
+    assert [item.metadata.name for page in pages for item in page.items] == ["a", "b"]
+    assert pages[-1].metadata.resource_version == "9"
+    selected = {"labelSelector": "a=b", "fieldSelector": "status.phase=Running", "limit": "500"}
+    assert [each.query for each in requests] == [selected, selected | {"continue": "more"}]
+    assert {each.path for each in requests} == {"/api/v1/namespaces/ns/pods"}
+    assert requests[0].headers["accept"] == "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+def test_a_list_that_grows_old_between_two_pages_is_read_anew_once(tmp_path: Path) -> None:
+    turns = iter([("x", 200), ("", 410), ("x", 200), ("", 200)])
+
+    def answer(_: Asked) -> Answer:
+        following, status = next(turns)
+        return Answer({"metadata": {"continue": following}, "items": [NODE]}, status)
+
+    requests, items = asked(answer, lambda kube: kube.items(NODES, Partial), tmp_path)
+
+    assert (len(requests), len(items)) == (4, 2)
+
+
+def test_a_list_that_grows_old_twice_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(GoneError, match="GET /api/v1/nodes: 410: expired"):
+        asked(lambda _: Answer({"message": "expired"}, 410), lambda kube: kube.items(NODES, Partial), tmp_path)
+
+
+def test_an_empty_list_may_be_null(tmp_path: Path) -> None:
+    empty = {"metadata": {"resourceVersion": "1"}, "items": None}
+
+    _, items = asked(lambda _: Answer(empty), lambda kube: kube.items(NODES, Partial), tmp_path)
+
+    assert items == []
+
+
+def test_an_apply_never_forces(tmp_path: Path) -> None:
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "u", "labels": {"a": "1"}}}
+
+    (one,), metadata = asked(lambda _: Answer(NODE), lambda kube: kube.apply(NODES, "us", body), tmp_path)
+
+    assert metadata.resource_version == "7"
+    assert (one.method, one.path, one.body) == ("PATCH", "/api/v1/nodes/n", body)
+    assert one.query == {"fieldManager": "us", "force": "false", "fieldValidation": "Strict"}
+    assert one.headers["content-type"] == "application/apply-patch+yaml"
+
+
+def test_objects_are_created_in_their_namespace_and_deleted_by_their_uid(tmp_path: Path) -> None:
+    event = {"metadata": {"name": "e", "namespace": "default"}, "reason": "R"}
+
+    def both(kube: Kube) -> None:
+        kube.create(EVENTS, event)
+        kube.delete(PODS, Metadata("p", "u", "ns"))
+
+    requests, _ = asked(lambda _: Answer({}), both, tmp_path)
+
+    assert [(each.method, each.path, each.body) for each in requests] == [
+        ("POST", "/api/v1/namespaces/default/events", event),
+        (
+            "DELETE",
+            "/api/v1/namespaces/ns/pods/p",
+            {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": "u"}},
+        ),
+    ]
+
+
+def test_a_refusal_is_raised_with_what_was_asked_and_what_was_said(tmp_path: Path) -> None:
+    busy = Answer({"message": "too busy"}, 429, {"Retry-After": "5"})
+
+    with pytest.raises(UnavailableError, match="GET /api/v1/nodes/n: 429: too busy") as caught:
+        asked(lambda _: busy, lambda kube: kube.get(NODES, "n", Partial), tmp_path)
+
+    assert caught.value.retry_after == 5
+
+
+def test_a_conflict_tells_whose_the_fields_are(tmp_path: Path) -> None:
+    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "nfd" using v1', "field": ".metadata.labels.a"}
+    refused = Answer({"message": "no", "details": {"causes": [cause]}}, 409)
+    body = {"metadata": {"name": "n", "uid": "u"}}
+
+    with pytest.raises(ConflictError) as caught:
+        asked(lambda _: refused, lambda kube: kube.apply(NODES, "us", body), tmp_path)
+
+    assert caught.value.fields == {".metadata.labels.a": "nfd"}
+
+
+def test_an_answer_that_cannot_be_read_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(KubeError, match=r"/api/v1/nodes/n: the answer cannot be read .*<html>"):
+        asked(lambda _: Answer("<html>hello"), lambda kube: kube.get(NODES, "n", Partial), tmp_path)
+
+
+def test_nobody_at_the_other_end_is_said_with_the_address(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    path = tmp_path / "config"
+    import yaml
+
+    path.write_text(yaml.safe_dump(kubeconfig(url, "t")))
+    kube = from_kubeconfig(ALL, str(path))
+
+    with pytest.raises(UnavailableError, match=rf"GET /api/v1/nodes/n: no answer from {url}") as caught:
+        kube.get(NODES, "n", Partial)
+
+    assert caught.value.retry_after is None
+    kube.close()
+
+
+def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def answer(_: Asked) -> Answer:
+        released.wait(10)
+        return Answer(NODE)
+
+    with api_server(answer) as server:
+        slow = from_kubeconfig(ALL, server.kubeconfig(tmp_path / "config"))
+        kube = Kube(slow._api, ALL, read_s=0.2)
+        with pytest.raises(UnavailableError, match=r"no answer .*timed out"):
+            kube.get(NODES, "n", Partial)
+        released.set()
+        kube.close()
+
+
+@pytest.mark.parametrize(
+    ("role", "call", "denied"),
+    [
+        pytest.param(READER, lambda kube: kube.apply(NODES, "us", NODE), "patch nodes", id="a reader applies"),
+        pytest.param(READER, lambda kube: kube.get(PODS, "p", Partial), "get pods", id="a reader gets a pod"),
+        pytest.param(CLEANER, lambda kube: kube.create(EVENTS, NODE), "create events", id="a cleaner creates"),
+        pytest.param(
+            Role("patcher", {NODES: ("patch",)}),
+            lambda kube: kube.apply(NODES, "us", {"metadata": {"name": "n"}}),
+            "create nodes",
+            id="an apply that could create, without the right to",
+        ),
+        pytest.param(READER, lambda kube: kube.delete(NODES, Metadata("n")), "delete nodes", id="a reader deletes"),
+        pytest.param(
+            Role("nothing", {}), lambda kube: list(kube.pages(NODES, Partial)), "list nodes", id="nobody lists"
+        ),
+    ],
+)
+def test_a_role_can_do_nothing_that_it_does_not_list(
+    role: Role, call: Callable[[Kube], Any], denied: str, tmp_path: Path
+) -> None:
+    with api_server(lambda _: Answer(NODE)) as server:
+        kube = from_kubeconfig(role, server.kubeconfig(tmp_path / "config"))
+        with pytest.raises(AssertionError, match=rf"the role '{role.name}' may not {denied}"):
+            call(kube)
+
+        assert server.asked == []
+        kube.close()

@@ -1,0 +1,102 @@
+"""Where credentials come from, and what opening a connection costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gputopo.kube.access import NODES, READER
+from gputopo.kube.connect import connect, from_kubeconfig, in_cluster
+from gputopo.kube.errors import ConfigError
+from gputopo.kube.objects import Partial
+from tests.api_server import Answer, api_server, kubeconfig
+
+NODE = {"metadata": {"name": "n"}}
+LIVE_AND_LOOK = """
+import sys
+from gputopo.kube.access import AGENT, NODES
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.objects import Partial
+kube = from_kubeconfig(AGENT, sys.argv[1])
+kube.get(NODES, "n", Partial)
+kube.apply(NODES, "us", {"metadata": {"name": "n", "uid": "u"}})
+from agent.publish.node import NodePublisher
+from agent.publish.nodefeature import NodeFeaturePublisher
+from agent.cleanup import find
+print(sorted(name for name in sys.modules if name.startswith(("kubernetes.client.models.", "kubernetes.client.api."))))
+"""
+
+
+def test_the_models_of_the_official_package_are_never_imported(tmp_path: Path) -> None:
+    """They cost 78 MiB and a second. The package that would hold them is there, and empty."""
+    with api_server(lambda _: Answer(NODE)) as server:
+        command = [sys.executable, "-c", LIVE_AND_LOOK, server.kubeconfig(tmp_path / "config")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.stdout.strip(), done.stderr, done.returncode) == ("[]", "", 0)
+
+
+def test_nothing_that_speaks_http_is_imported_by_asking_who_may_do_what() -> None:
+    code = "import sys, gputopo.kube.access, gputopo.kube.objects, gputopo.kube.ownership; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {"urllib3", "kubernetes", "pydantic"}.isdisjoint(loaded)
+
+
+def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
+    with api_server(lambda _: Answer(NODE)) as server:
+        document = kubeconfig(server.url, "s3cret") | {"current-context": "nowhere"}
+        (tmp_path / "config").write_text(yaml.safe_dump(document))
+        kube = connect(READER, str(tmp_path / "config"), "here")
+
+        assert kube.get(NODES, "n", Partial).metadata.name == "n"
+        kube.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "told"),
+    [
+        pytest.param("", None, "cannot be used", id="an empty file"),
+        pytest.param("a: [", None, "cannot be used", id="no YAML"),
+        pytest.param("kind: Config", None, "cannot be used", id="nothing in it"),
+        pytest.param("hello", None, "cannot be used", id="prose"),
+        pytest.param("- a", None, "cannot be used", id="a list"),
+        pytest.param(yaml.safe_dump(kubeconfig("http://x", "t")), "nowhere", "nowhere", id="no such context"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str, context: str | None, told: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=told) as caught:
+        from_kubeconfig(READER, str(path), context)
+
+    assert str(path) in str(caught.value)
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/none"):
+        connect(READER, str(tmp_path / "none"))
+
+
+def test_without_a_kubeconfig_or_a_pod_there_is_advice(tmp_path: Path) -> None:
+    code = (
+        "from gputopo.kube.connect import connect; from gputopo.kube.access import READER\n"
+        "try: connect(READER)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"HOME": str(tmp_path)}
+    )
+
+    assert done.stdout.startswith("ConfigError no cluster to talk to: the kubeconfig cannot be used: ")
+    assert done.stdout.rstrip().endswith("give --kubeconfig")
+
+
+def test_outside_of_a_pod_there_is_no_service_account() -> None:
+    with pytest.raises(ConfigError, match="this is no pod with a service account: Service host/port is not set"):
+        in_cluster(READER)

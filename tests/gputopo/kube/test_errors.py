@@ -1,0 +1,97 @@
+"""What refusals of the API server mean. The bodies are as kube-apiserver 1.37 writes them."""
+
+import json
+
+import pytest
+
+from gputopo.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    KubeError,
+    NotFoundError,
+    UnavailableError,
+    refusal,
+)
+
+
+def status(message: str, **details: object) -> bytes:
+    return json.dumps({"kind": "Status", "message": message, "details": details}).encode()
+
+
+def conflict(field: str, told: str) -> dict[str, str]:
+    return {"reason": "FieldManagerConflict", "message": told, "field": field}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        pytest.param(400, KubeError, id="a body that makes no sense"),
+        pytest.param(401, ForbiddenError, id="an unknown caller"),
+        pytest.param(403, ForbiddenError, id="a caller without permission"),
+        pytest.param(404, NotFoundError, id="nothing there"),
+        pytest.param(409, ConflictError, id="something else there"),
+        pytest.param(410, GoneError, id="a version too old"),
+        pytest.param(422, KubeError, id="an object that is not valid"),
+        pytest.param(429, UnavailableError, id="too many requests"),
+        pytest.param(500, UnavailableError, id="a broken server"),
+        pytest.param(504, UnavailableError, id="a slow server"),
+    ],
+)
+def test_each_status_is_one_kind_of_error(code: int, kind: type[KubeError]) -> None:
+    error = refusal("GET /x", code, status("no"))
+
+    assert (type(error), str(error)) == (kind, f"GET /x: {code}: no")
+
+
+def test_a_conflict_names_the_fields_and_who_owns_them() -> None:
+    causes = [
+        conflict(".metadata.labels.a/b", 'conflict with "kubectl-label" using v1'),
+        conflict(".metadata.labels.c", 'conflict with "nfd-master" with subresource "status" using v1 at 2026-11-21'),
+        conflict(".metadata.labels.d", "conflict"),
+        {"reason": "Other", "message": "", "field": ".spec"},
+    ]
+
+    error = refusal("PATCH /x", 409, status("Apply failed", causes=causes))
+
+    assert isinstance(error, ConflictError)
+    assert error.fields == {
+        ".metadata.labels.a/b": "kubectl-label",
+        ".metadata.labels.c": "nfd-master",
+        ".metadata.labels.d": "an unnamed manager",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "kind_missing", "message"),
+    [
+        pytest.param(status("nodes x not found", name="x"), False, "nodes x not found", id="no such object"),
+        pytest.param(b"404 page not found\n", True, "404 page not found", id="no such group"),
+        pytest.param(status("the server could not find the requested resource"), True,
+                     "the server could not find the requested resource", id="no such kind"),
+        pytest.param(b"", True, "(no body)", id="nothing said"),
+        pytest.param(b"\xff\xfe", True, "\ufffd\ufffd", id="no text"),
+    ],
+)  # fmt: skip
+def test_a_missing_object_is_told_from_a_missing_kind(body: bytes, kind_missing: bool, message: str) -> None:
+    error = refusal("GET /x", 404, body)
+
+    assert isinstance(error, NotFoundError)
+    assert (error.kind_missing, str(error)) == (kind_missing, f"GET /x: 404: {message}")
+
+
+@pytest.mark.parametrize(
+    ("header", "details", "expected"),
+    [
+        pytest.param("7", {"retryAfterSeconds": 3}, 7.0, id="the header first"),
+        pytest.param(None, {"retryAfterSeconds": 3}, 3.0, id="else the body"),
+        pytest.param("soon", {}, None, id="neither"),
+    ],
+)
+def test_when_to_try_again_is_what_the_server_says(
+    header: str | None, details: dict[str, int], expected: float | None
+) -> None:
+    error = refusal("GET /x", 429, status("busy", **details), header)
+
+    assert isinstance(error, UnavailableError)
+    assert error.retry_after == expected

@@ -1,0 +1,60 @@
+"""Managed fields, read."""
+
+import json
+
+import msgspec
+import pytest
+
+from gputopo.kube.objects import Metadata
+from gputopo.kube.ownership import Field, field_of, owned, owners, values
+
+METADATA = msgspec.json.decode(
+    json.dumps(
+        {
+            "name": "n",
+            "labels": {"a": "1", "b/c": "2"},
+            "annotations": {"d": "3"},
+            "managedFields": [
+                {
+                    "manager": "us",
+                    "operation": "Apply",
+                    "fieldsV1": {
+                        "f:metadata": {"f:labels": {".": {}, "f:a": {}, "f:b/c": {}}, "f:annotations": {"f:d": {}}},
+                        "f:spec": {"f:taints": {'k:{"key":"x"}': {}}},
+                    },
+                },
+                {"manager": "us", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}}},
+                {"manager": "nfd", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}}},
+                {"manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}},
+            ],
+        }
+    ),
+    type=Metadata,
+)
+A, BC, D = Field("labels", "a"), Field("labels", "b/c"), Field("annotations", "d")
+
+
+def test_a_manager_owns_what_it_applied() -> None:
+    assert owned(METADATA, "us") == {A, BC, D}
+    assert owned(METADATA, "nfd") == frozenset()
+
+
+def test_others_own_what_they_set_in_whatever_way() -> None:
+    assert owners(METADATA, besides="us") == {A: ("nfd", "us")}
+    assert owners(METADATA, besides="nobody") == {A: ("nfd", "us"), BC: ("us",), D: ("us",)}
+
+
+def test_values_are_those_of_labels_and_annotations() -> None:
+    assert values(METADATA) == {A: "1", BC: "2", D: "3"}
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        pytest.param(".metadata.labels.b/c.d", Field("labels", "b/c.d"), id="a label with dots"),
+        pytest.param(".metadata.annotations.d", D, id="an annotation"),
+        pytest.param(".spec.taints", None, id="neither"),
+    ],
+)
+def test_the_field_of_a_conflict(path: str, field: Field | None) -> None:
+    assert field_of(path) == field
