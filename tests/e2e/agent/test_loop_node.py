@@ -22,9 +22,9 @@ from tests.e2e.agent.running import (
     running,
     wait_for_label,
 )
-from tests.e2e.api import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.credentials import write_kubeconfig
+from tests.e2e.objects import Object
 from tests.e2e.simulation.fleet import Fleet
 from tests.e2e.simulation.node import NodeSpec
 from tests.e2e.simulation.shapes import cube_mesh_8, islands_4_4
