@@ -15,19 +15,15 @@ from typing import NamedTuple
 
 from agent.allocation.devices import allocations
 from agent.allocation.watch import Reading
-from agent.delivery import Delivery
 from agent.look import View, look, only_a_restart_helps
 from agent.metrics import Metrics
-from agent.news import news as events_between
-from agent.publish import Event, Outcome, Publisher, PublishError, Recalls
+from agent.publication import Publication
+from agent.publish import Publisher
 from agent.schedule import Schedule
 from agent.settings import Settings
 from agent.snapshot import Snapshot
 from agent.status import Status
-from gputopo import __version__
-from gputopo.labels import EncodeError, NodeFacts, encode, keys
-from gputopo.labels.nodegpus import Allocation, NodeGpus, content_hash
-from gputopo.model import NodeTopology
+from gputopo.labels.nodegpus import Allocation
 
 TICK_S = 5.0  # the loop turns at least this often, so that a probe of its health can tell it from a hanging one
 SETTLE_S = 5.0  # between looks that the driver's events cause: a broken GPU reports many in a row
@@ -74,30 +70,15 @@ class Loop:
 
     def __init__(self, settings: Settings, publisher: Publisher, metrics: Metrics) -> None:
         self._settings = settings
-        self._publisher = publisher
         self._metrics = metrics
         self._schedule = Schedule(settings.node)
+        self._publication = Publication(publisher, self._schedule, settings.heartbeat_s, metrics)
         self._view = View()
-        self._recall: Delivery[Recalls, NodeTopology | None] = Delivery(
-            lambda source: source.recall(), self._schedule, float("inf")
-        )
-        if isinstance(publisher, Recalls):
-            self._recall.want(publisher, float("-inf"))
-        self._published: NodeTopology | None = None
-        self._offered: NodeTopology | None = None  # the topology of the facts that are wanted
-        self._facts: Delivery[NodeFacts, Outcome] = Delivery(publisher.publish, self._schedule, settings.heartbeat_s)
-        self._state: Delivery[NodeGpus, bool] = Delivery(
-            publisher.report,
-            self._schedule,
-            settings.heartbeat_s,
-            lambda state: (state.content_hash, state.allocations),
-        )
         self._reading = Reading(None, "not asked" if settings.socket else "switched off")
         self._looked_at = float("-inf")
         self._next_look = float("-inf")
         self._looking_since: float | None = None
         self._observed_at: datetime | None = None
-        self._others: tuple[str, ...] = ()
         self.status = Status(turned_at=float("-inf"))
         metrics.expose(lambda: self.status)
 
@@ -110,16 +91,25 @@ class Loop:
                 self._read(now, each)
             else:
                 self._wake(now, each)
-        if self._knows_what_was_published(now.monotonic):
-            self._state_wanted(now)
-            self._publish(now.monotonic)
-            self._report(now.monotonic)
+        self._publish(now.monotonic)
         probe = self._looking_since is None and now.monotonic >= self._next_look
         if probe:
             self._looking_since = now.monotonic
             self._next_look = float("inf")
         self.status = self._status(now)
-        return Step(probe, self._until(now.monotonic), self._must_end(now.monotonic))
+        until = min(self._next_look, self._publication.due(), now.monotonic + TICK_S)
+        return Step(probe, until, self._must_end(now.monotonic))
+
+    def _publish(self, now: float) -> None:
+        recalled = self._publication.recall(now)
+        if recalled is not None:
+            self._view = View(recalled=recalled, snapshot=self._view.snapshot)
+            self._next_look = float("-inf")
+        if self._publication.recalling:
+            return
+        if self._observed_at is not None:
+            self._publication.tell(self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ"), self._allocations(), now)
+        self._publication.deliver(now)
 
     # -- news -----------------------------------------------------------------------------------------------------
 
@@ -134,7 +124,8 @@ class Loop:
             self._metrics.source_failures.labels(source).inc()
         if good:
             self._observed_at = datetime.fromtimestamp(now.unix, UTC)
-            self._offer(now.monotonic)
+            assert self._view.topology is not None
+            self._publication.offer(self._view.topology, now.monotonic, mirror=self._settings.mirror)
         self._log_pass(probed)
 
     def _plan_next_look(self, now: float, *, good: bool) -> None:
@@ -143,17 +134,6 @@ class Loop:
         wait = beat(self._settings.interval_s)
         self._next_look = min(max(self._next_look, now + SETTLE_S), now + (wait if good else min(wait, RETRY_S)))
         self._looked_at = now
-
-    def _offer(self, now: float) -> None:
-        topology = self._view.topology
-        assert topology is not None
-        try:
-            facts = encode(topology)
-        except EncodeError as error:  # a machine beyond every limit: what was published stays
-            _log.error("encode", extra={"fields": {"error": str(error)}})
-            return
-        self._offered = topology
-        self._facts.want(facts if self._settings.mirror else facts._replace(mirrors={}), now)
 
     def _read(self, now: Now, reading: Reading) -> None:
         if reading.error != self._reading.error:
@@ -169,96 +149,12 @@ class Loop:
         settled = self._looked_at + SETTLE_S if woken.reason in _STORMS else now.monotonic
         self._next_look = min(self._next_look, max(now.monotonic, settled))
 
-    # -- publishing -----------------------------------------------------------------------------------------------
-
-    def _knows_what_was_published(self, now: float) -> bool:
-        """Whether there is no more to recall: without that a link that died before this process began was never there.
-
-        What was seen while the API server could not be asked is looked at again in that light.
-        """
-        if self._recall.wanted is None or self._recall.confirmed is not None:
-            return True
-        if self._recall.due() > now:
-            return False
-        recalled = self._recall.attempt(now)
-        if self._recall.error is not None:
-            self._failed("node", self._recall.error)
-            return False
-        if recalled is not None:
-            self._published = recalled
-            self._view = View(recalled=recalled, snapshot=self._view.snapshot)
-            self._facts.wanted = None
-            self._next_look = float("-inf")
-        return True
-
-    def _state_wanted(self, now: Now) -> None:
-        if self._observed_at is None or self._facts.wanted is None:
-            return
-        self._state.want(
-            NodeGpus(
-                observed_at=self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                content_hash=content_hash(self._facts.wanted.annotations[keys.TOPOLOGY.key]),
-                agent_version=__version__,
-                allocations=self._allocations(),
-            ),
-            now.monotonic,
-        )
-
     def _allocations(self) -> tuple[Allocation, ...] | None:
         if self._reading.held is None or self._view.observed is None:
             return None
         return allocations(self._reading.held, self._view.observed.gpus)
 
-    def _publish(self, now: float) -> None:
-        if self._facts.due() > now:
-            return
-        outcome = self._facts.attempt(now)
-        if outcome is None:
-            self._failed("node", self._facts.error)
-            return
-        self._others = outcome.kept_by_others
-        self._written("node", outcome.written)
-        offered, before = self._offered, self._published
-        assert offered is not None
-        self._published = offered
-        for event in events_between(before, offered):
-            self._announce(event)
-
-    def _report(self, now: float) -> None:
-        if self._state.due() > now:
-            return
-        written = self._state.attempt(now)
-        if written is None:
-            self._failed("nodegpus", self._state.error)
-        else:
-            self._written("nodegpus", written)
-
-    def _announce(self, event: Event) -> None:
-        """Tell people, once: an Event that is lost is told by the labels all the same."""
-        fields = {"reason": event.reason, "message": event.message}
-        _log.log(logging.WARNING if event.warning else logging.INFO, "event", extra={"fields": fields})
-        try:
-            self._publisher.announce(event)
-        except PublishError as error:
-            self._failed("event", str(error))
-        else:
-            self._written("event", written=True)
-
-    def _failed(self, what: str, error: str | None) -> None:
-        self._metrics.publish_failures.labels(what).inc()
-        _log.warning("publish", extra={"fields": {"object": what, "error": error}})
-
-    def _written(self, what: str, written: bool) -> None:
-        if written:
-            self._metrics.writes.labels(what).inc()
-            _log.info("publish", extra={"fields": {"object": what, "written": True}})
-
     # -- what there is to say -------------------------------------------------------------------------------------
-
-    def _until(self, now: float) -> float:
-        recalling = self._recall.wanted is not None and self._recall.confirmed is None
-        deliveries = self._recall.due() if recalling else min(self._facts.due(), self._state.due())
-        return min(self._next_look, deliveries, now + TICK_S)
 
     def _must_end(self, now: float) -> str | None:
         grace, since = self._settings.grace_s, self._view.failing_since
@@ -273,14 +169,15 @@ class Loop:
 
     def _unready(self, now: float) -> str | None:
         """Why not everything is as it should be, where that lasts."""
-        failing, behind = self._view.failing_since, self._facts.behind_since
-        grace = self._settings.grace_s
-        if self._facts.confirmed is None:
-            return f"nothing is published yet: {self._facts.error or self._view.failures.get('nvml') or 'starting'}"
+        failing, grace = self._view.failing_since, self._settings.grace_s
+        if not self._publication.complete:
+            return (
+                f"nothing is published yet: {self._publication.error or self._view.failures.get('nvml') or 'starting'}"
+            )
         if failing is not None and now - failing >= grace:
             return f"NVML fails, and what was published stays: {self._view.failures['nvml']}"
-        if behind is not None and now - behind >= grace:
-            return f"what changed is not published yet: {self._facts.error}"
+        if self._publication.late(now, grace):
+            return f"what changed is not published yet: {self._publication.error}"
         return self._must_end(now)
 
     def _status(self, now: Now) -> Status:
@@ -288,14 +185,14 @@ class Loop:
         return Status(
             turned_at=now.monotonic,
             observed=self._view.observed,
-            published=self._published,
+            published=self._publication.published,
             observed_at=None if self._observed_at is None else self._observed_at.timestamp(),
             failures=self._view.failures,
             good_at={source: epoch + at for source, at in self._view.good_at.items()},
             allocations=self._allocations(),
             podresources=self._reading.error,
-            kept_by_others=self._others,
-            behind=self._facts.behind_since is not None or self._state.behind_since is not None,
+            kept_by_others=self._publication.kept_by_others,
+            behind=self._publication.behind,
             unready=self._unready(now.monotonic),
         )
 
@@ -310,6 +207,6 @@ class Loop:
             "islands": None if seen is None or seen.islands is None else [island.size for island in seen.islands],
             "degraded": None if seen is None else [each.what for each in seen.degraded],
             "kept": dict(self._view.failures),  # sources whose earlier facts stand in
-            "changed": self._facts.behind_since is not None,
+            "changed": self._publication.changed,
         }
         _log.info("pass", extra={"fields": fields})

@@ -472,7 +472,7 @@ def test_an_agent_that_starts_while_the_api_server_is_away_recalls_before_it_wri
     Node(cluster, lost(WELL, 3)).run(60)
     cluster.away = PublishError("connection refused")
     node = Node(cluster, lost(WELL, 3)).run(600)
-    assert node.loop.status.unready == "nothing is published yet: starting"
+    assert node.loop.status.unready == "nothing is published yet: connection refused"
     assert len(node.looks) > 5
     before = cluster.facts
 
