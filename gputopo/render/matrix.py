@@ -16,10 +16,10 @@ from gputopo.render.wording import UNKNOWN, marks, plain, role_of
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology, Nvlink
-    from gputopo.render.glyphs import Glyphs
     from gputopo.render.wording import Cell, Paint
 
 SELF = "X"
+_LIST = re.compile(r"[0-9,-]+|N/A")
 _LEGEND = {
     SELF: "Self",
     PcieDistance.SYS.value: "Connection traversing PCIe as well as the link between NUMA nodes",
@@ -37,7 +37,7 @@ def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Pa
     if not topology.gpus:
         return "no GPU\n"
     glyphs = ASCII if ascii_only else UNICODE
-    table = _table(topology, glyphs)
+    table = _table(topology)
     widths = [max(len(text) for _, text in column) for column in zip(*table, strict=True)]
     lines = [_line(row, widths, paint) for row in table]
     if topology.nics:
@@ -65,7 +65,7 @@ def _legend(table: list[list[Cell]]) -> list[tuple[str, str]]:
     return [(word, meaning) for word, meaning in _LEGEND.items() if word in seen]
 
 
-def _table(topology: NodeTopology, glyphs: Glyphs) -> list[list[Cell]]:
+def _table(topology: NodeTopology) -> list[list[Cell]]:
     """Header, GPU rows, NIC rows. Rows are of one length; NICs have no affinities, so theirs end in blanks."""
     marked = marks(topology)
     names = {gpu.index: (_role(marked.get(gpu.index)), f"GPU{gpu.index}") for gpu in topology.gpus}
@@ -77,7 +77,7 @@ def _table(topology: NodeTopology, glyphs: Glyphs) -> list[list[Cell]]:
     for place, gpu in enumerate(topology.gpus):
         pairs = [_pair(topology, gpu, far) for far in topology.gpus]
         beside = [_distance(nic.distances[place]) for nic in topology.nics]
-        rows.append([names[gpu.index], *pairs, *beside, *_affinities(topology, gpu, glyphs)[: len(titles)]])
+        rows.append([names[gpu.index], *pairs, *beside, *_affinities(topology, gpu)[: len(titles)]])
     for place, nic in enumerate(topology.nics):
         others = [("dim", SELF if other == place else UNKNOWN) for other in range(len(nics))]
         blank = [("text", "")] * len(titles)
@@ -115,11 +115,14 @@ def _distance(distance: PcieDistance | None) -> Cell:
     return ("unknown", UNKNOWN) if distance is None else ("dim", distance.value)
 
 
-def _affinities(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> list[Cell]:
-    """CPU affinity, NUMA affinity, the NUMA node that is the GPU's memory. Blanks inside would shift the columns."""
+def _affinities(topology: NodeTopology, gpu: Gpu) -> list[Cell]:
+    """CPU affinity, NUMA affinity, the NUMA node that is the GPU's memory.
+
+    A text that is no list of numbers is not shown: whoever reads the matrix again would take it for cells.
+    """
     node = None if gpu.numa_node is None else str(gpu.numa_node)
     cpus = next((each.cpus for each in topology.numa_nodes if str(each.id) == node), None)
     memory = "N/A" if gpu.memory_numa_node is None else str(gpu.memory_numa_node)
     texts = (gpu.cpu_affinity or cpus, gpu.numa_affinity or node, memory)
-    shown = ["".join(glyphs.shown(text or "").split()) for text in texts]
-    return [("text", text) if text else ("unknown", UNKNOWN) for text in shown]
+    shown = ["".join((text or "").split()) for text in texts]
+    return [("text", text) if _LIST.fullmatch(text) else ("unknown", UNKNOWN) for text in shown]
