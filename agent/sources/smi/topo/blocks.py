@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo.affinity import affinity_words
@@ -21,14 +22,13 @@ _NAMED_ROW = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+(?={FIRST_CELL})
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
 _NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
 _DECORATION = " \t>#/+-"  # of quotations, comments and patches, before a line
-_FRAGMENT = re.compile(
-    r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}(?:N/?)?|\.{0,2})", re.IGNORECASE
-)  # of a word broken again
-_REST = re.compile(r"[,-]\d[\d,-]{0,40}\s*")  # the rest of a NUMA affinity that was broken: "-1" of "0-1"
+# Of broken lines; compiled (and then cached, by ``re``) once there is one.
+_FRAGMENT = r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}(?:N/?)?|\.{0,2})"  # of a word broken again
+_REST = r"[,-]\d[\d,-]{0,40}\s*"  # the rest of a NUMA affinity that was broken: "-1" of "0-1"
 _COMMAND = re.compile(r"topo\s{1,8}(?:-(?P<short>mp?)\b|--matrix(?P<long>_pci)?\b)")
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True):
     """A row of the matrix."""
 
     number: int  # of its first line
@@ -151,7 +151,7 @@ class _Finder:
         if header is None or (again and spell(again[0]) in header.labels) or not words or self.folds >= MAX_FOLDS:
             return False
         joined = parse_header(header.text + FOLD + words, header.number)
-        if joined is None or joined[2:4] == header[2:4]:
+        if joined is None or (joined.labels, joined.affinity) == (header.labels, header.affinity):
             return False
         whole = joined.labels if joined.affinity else joined.labels[:-1]  # the last may be broken: "GPU1" of "GPU12"
         if len(set(whole)) < len(whole):
@@ -166,12 +166,12 @@ class _Finder:
         columns, wanted = _size(block.header)
         complete = len(row.seen.cells) >= columns and len(affinity_words(row.tail, wanted)[0]) >= wanted
         more = text[_shared(self.prefix, text) :]
-        if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not _REST.fullmatch(more)):
+        if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not re.fullmatch(_REST, more)):
             return False
         body = row.body + FOLD + more
-        longer = row._replace(body=body, text=row.text + " " + text.strip(), seen=scan(body))
+        longer = msgspec.structs.replace(row, body=body, text=row.text + " " + text.strip(), seen=scan(body))
         words, rest = affinity_words(longer.tail, wanted)
-        if not _FRAGMENT.fullmatch(rest) or len(words) > len(AFFINITY_COLUMNS):
+        if not re.fullmatch(_FRAGMENT, rest, re.IGNORECASE) or len(words) > len(AFFINITY_COLUMNS):
             return False
         block.rows[-1] = longer
         self.folds += 1

@@ -55,7 +55,7 @@ def _nothing_here(lines: list[Line], blocks: list[Block]) -> str:
         if "GPU0" in line.text.upper():
             return f"topo -m: no row of a matrix follows {quote(line.number, line.text)}. {_WANTED}"
     first = next((line for line in lines if line.text.strip()), None)
-    return f"topo -m: {quote(*first) if first else 'the text is empty'}: no matrix in it. {_WANTED}"
+    return f"topo -m: {quote(first.number, first.text) if first else 'the text is empty'}: no matrix in it. {_WANTED}"
 
 
 def _choose(matrices: list[tuple[Block, TopoMatrix]]) -> TopoMatrix:
