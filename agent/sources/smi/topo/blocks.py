@@ -17,8 +17,9 @@ MAX_ROWS = 512
 MAX_BODY = 1 << 14  # characters of a row that are looked at: cells, and a list of single CPUs
 MAX_BLOCKS = 256  # hosts in one paste
 _INTERESTING = re.compile(r"GPU|NIC|mlx|topo|Legend|=|PIX|PXB|PHB|NODE|SYS|SOC|NV\d|\bX\b", re.IGNORECASE)
-_ROW = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*(?={FIRST_CELL})", re.IGNORECASE)
-_NAMED_ROW = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+(?={FIRST_CELL})", re.IGNORECASE)
+_LABEL = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*", re.IGNORECASE)
+_NAMED_LABEL = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+", re.IGNORECASE)
+_FIRST_CELL = re.compile(FIRST_CELL, re.IGNORECASE)
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
 _NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
 _DECORATION = " \t>#/+-"  # of quotations, comments and patches, before a line
@@ -75,10 +76,11 @@ def find_blocks(lines: list[Line]) -> list[Block]:
 
 def _rows_in(text: str, header: Header | None) -> list[re.Match[str]]:
     """Where rows start in a line: one as a rule, several in a paste that lost its line ends."""
-    starts = list(_ROW.finditer(text))
-    if not starts and header and (named := _NAMED_ROW.match(text)) and named[1] in header.labels:
-        starts = [named]
-    return starts
+    starts = [label for label in _LABEL.finditer(text) if _FIRST_CELL.match(text, label.end())]
+    if starts or header is None:
+        return starts
+    named = _NAMED_LABEL.match(text)
+    return [named] if named and named[1] in header.labels and _FIRST_CELL.match(text, named.end()) else []
 
 
 class _Finder:
