@@ -34,7 +34,8 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     nodes = numa_nodes(heard)
     gpus = tuple(gpu(each, cpu_nodes(nodes), witnesses) for each in seen)
     ports, peers = ports_and_peers(heard, seen, gpus, witnesses)
-    nvlink = with_expectations(graph(ports, peers), gpus, before) if ports or not gpus else None
+    told = tuple(each for each in gpus if each.index in ports)
+    nvlink = with_expectations(graph(ports, peers), told, before) if ports or not gpus else None
     host = snapshot.host
     return NodeTopology(
         gpus=gpus,

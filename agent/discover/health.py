@@ -16,7 +16,10 @@ from gputopo.model import Degradation, FabricState, Gpu, Health, Link, NodeTopol
 
 
 def with_expectations(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology | None) -> Nvlink:
-    """The graph with what every edge should have, and an edge of no lanes for each one that is gone."""
+    """The graph with what every edge should have, and an edge of no lanes for each one that is gone.
+
+    ``gpus`` are those whose NVLinks are known: nothing is missed of a GPU that nobody could ask.
+    """
     by_index = {gpu.index: gpu for gpu in gpus}
     uplinks = [_expected_uplink(up, nvlink.uplinks, by_index) for up in nvlink.uplinks]
     uplinks += _fallen(nvlink, gpus)

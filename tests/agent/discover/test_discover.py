@@ -130,6 +130,17 @@ def test_a_gpu_whose_links_nvml_cannot_read_is_taken_from_the_matrix() -> None:
     assert alone.problems[0] == Problem("gpus.1.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
 
 
+def test_a_gpu_whose_links_nobody_could_read_has_not_fallen_out_of_anything() -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
+    gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(3))
+    unread = nvml_gpu(2, errors={"nvmlDeviceGetNvLinkState": "TIMEOUT"})
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(*gpus[:2], unread))), discover(Snapshot(nvml=Nvml(gpus=gpus))))
+
+    assert topology.degraded == ()
+    assert whats(topology) == ["gpus.2.nvlink", "gpus.numaNode"]
+
+
 def test_peer_access_as_nvidia_smi_prints_it_tells_fabrics_apart() -> None:
     up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
     gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(4))
