@@ -13,7 +13,7 @@ from agent.discover.heard import Heard, hear
 from agent.discover.links import ports_and_peers
 from agent.discover.locality import nics, numa_nodes, pcie_matrix
 from agent.discover.nvlink import graph
-from agent.discover.sightings import Sighting, hidden, sightings
+from agent.discover.sightings import Sighting, forbidden, hidden, sightings
 from agent.discover.unknown import unknown
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import Snapshot
@@ -78,6 +78,10 @@ def _partial(heard: Heard, seen: tuple[Sighting, ...], ports_hidden: bool, witne
     if cards:
         why = f"{len(cards)} cards on the bus are not visible to the driver here ({', '.join(cards)})"
         witnesses.note("gpus", ProblemKind.INCOMPLETE, why)
+    others = forbidden(heard)
+    if others:
+        why = f"GPU {', '.join(map(str, others))} may not be opened by this process (NO_PERMISSION)"
+        witnesses.note("gpus", ProblemKind.INCOMPLETE, why)
     if ports_hidden:
         witnesses.note("gpus", ProblemKind.INCOMPLETE, "NVLinks lead to GPUs that are not visible here")
-    return bool(cards or gaps or ports_hidden)
+    return bool(cards or gaps or others or ports_hidden)

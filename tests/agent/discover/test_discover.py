@@ -236,6 +236,15 @@ def test_a_lost_gpu_is_the_one_card_that_nobody_else_claims() -> None:
     assert (topology.gpus[1].health, topology.gpus[1].bus_id, topology.partial) == (Health.LOST, "0000:09:00.0", False)
 
 
+def test_a_gpu_that_may_not_be_opened_is_somebody_elses_and_not_lost() -> None:
+    theirs = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex_v2": "NO_PERMISSION"})
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0), theirs))))
+
+    assert ([gpu.index for gpu in topology.gpus], topology.degraded, topology.partial) == ([0], (), True)
+    assert topology.problems[0].why == "GPU 1 may not be opened by this process (NO_PERMISSION)"
+
+
 def test_indices_with_gaps_are_a_part_of_a_machine() -> None:
     assert discover(Snapshot(smi=smi(topo=TOPO.replace("GPU1", "GPU3")))).partial
 
