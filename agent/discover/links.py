@@ -35,6 +35,7 @@ def ports_and_peers(
     nccl = {each.index: _nccl(each.nccl, by_bus_id) for each in seen if each.nccl and each.nccl.nvlinks is not None}
     ports = {**nccl, **smi, **nvml}
     ports = {gpu.index: _with_rate(ports[gpu.index], gpu, heard) for gpu in gpus if gpu.index in ports}
+    ports = _without_partitioned(ports, frozenset(gpu.index for gpu in gpus if gpu.mig_enabled))
     for gpu in gpus:
         if gpu.index not in ports and gpu.usable:
             witnesses.note(f"gpus.{gpu.index}.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
@@ -74,6 +75,20 @@ def _nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:
         else:
             switch += link.lanes
     return GpuPorts(gpus=direct, switch=switch, hidden=hidden, elsewhere=elsewhere)
+
+
+def _without_partitioned(ports: dict[int, GpuPorts], partitioned: frozenset[int]) -> dict[int, GpuPorts]:
+    """In MIG mode a GPU has no NVLink peers, and what it says of its ports is not what its neighbours say.
+
+    A neighbour's lanes to it are up and lead nowhere: they are not missing.
+    """
+    found = {}
+    for index, each in ports.items():
+        idle = sum(lanes for peer, lanes in each.gpus.items() if peer in partitioned)
+        peers = {peer: lanes for peer, lanes in each.gpus.items() if peer not in partitioned}
+        kept = msgspec.structs.replace(each, gpus=peers, elsewhere=each.elsewhere + idle) if idle else each
+        found[index] = GpuPorts() if index in partitioned else kept
+    return found
 
 
 def _with_rate(ports: GpuPorts, gpu: Gpu, heard: Heard) -> GpuPorts:

@@ -29,7 +29,7 @@ class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
     switch: int = 0  # lanes into an NVSwitch
     assumed: bool = False  # those lanes did not say what they lead to
     hidden: int = 0  # lanes to GPUs that are not visible here
-    elsewhere: int = 0  # lanes to a CPU
+    elsewhere: int = 0  # lanes to a CPU, or to a GPU in MIG mode, which has no peers
     ports: int | None = None  # what the product has, up or down
     gbps: float | None = None  # GB/s per lane, both ways; None: unknown or not all alike
 

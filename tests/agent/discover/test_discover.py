@@ -141,6 +141,20 @@ def test_a_gpu_whose_links_nobody_could_read_has_not_fallen_out_of_anything() ->
     assert whats(topology) == ["gpus.2.nvlink", "gpus.numaNode"]
 
 
+def test_a_neighbour_in_mig_mode_is_no_link_that_is_down() -> None:
+    def to(*peers: int) -> tuple[NvmlLink, ...]:
+        buses = [f"00000000:{peer:02X}:00.0" for peer in peers]
+        return tuple(NvmlLink(i, active=True, remote_type="gpu", remote_bus_id=bus) for i, bus in enumerate(buses))
+
+    mig = nvml_gpu(0, mig_mode=1, errors={"nvmlDeviceGetNvLinkState": "NOT_SUPPORTED"})
+    gpus = (mig, nvml_gpu(1, nvlinks=to(0, 2, 2)), nvml_gpu(2, nvlinks=to(1, 1, 0)))
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=gpus)))
+
+    assert topology.nvlink == Nvlink(links=(Link(a=1, b=2, lanes=2, gbps=56.25),))
+    assert topology.degraded == ()
+
+
 def test_peer_access_as_nvidia_smi_prints_it_tells_fabrics_apart() -> None:
     up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
     gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(4))
