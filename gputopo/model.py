@@ -187,7 +187,9 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str  # "mlx5_0"
     bus_id: str | None = None
     numa_node: int | None = None
-    rate_gbps: int | None = None  # Gbit/s (not bytes), as /sys/class/infiniband/*/ports/1/rate says
+    rate_gbps: int | None = (
+        None  # Gbit/s (not bytes), /sys/class/infiniband/*/ports/1/rate; None while the port is down
+    )
     distances: tuple[PcieDistance | None, ...]  # to each GPU, in the order of NodeTopology.gpus
 
 
@@ -264,12 +266,16 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return fabric if complete and fabric.cluster_uuid is not None and fabric.clique is not None else None
 
     def slow(self) -> NodeTopology:
-        """The same without the facts that change while nothing is wrong: the PCIe speed, which drops when idle."""
+        """The same without what moves while the machine stays as it is.
+
+        A GPU's PCIe speed drops while it is idle; the rate of a NIC goes and comes with its cable and the far switch.
+        """
         gpus = [
             msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, generation=None, width=None))
             for gpu in self.gpus
         ]
-        return msgspec.structs.replace(self, gpus=tuple(gpus))
+        nics = [msgspec.structs.replace(nic, rate_gbps=None) for nic in self.nics]
+        return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics))
 
     def gpu(self, index: int) -> Gpu:
         """The GPU of that index. Raises ``ModelError`` that names the indices there are."""
