@@ -128,12 +128,12 @@ def _slow_pcie_before(before: NodeTopology, now: Mapping[int, int]) -> Iterator[
 
 def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
     for up in nvlink.uplinks:
-        if up.expected_lanes is not None and up.lanes == 0:
+        if up.lanes == 0:
             yield Degradation(f"gpu{up.gpu}.nvlink", "fallen out of the NVSwitch fabric: no NVLink is active")
-        elif up.expected_lanes is not None and up.lanes < up.expected_lanes:
+        elif up.short:
             yield Degradation(f"gpu{up.gpu}.nvlink", f"{up.lanes} of {up.expected_lanes} NVLinks active")
     for link in nvlink.links:
-        if link.expected_lanes is not None and link.lanes < link.expected_lanes:
+        if link.short:
             text = f"{link.lanes} of {link.expected_lanes} NVLinks active"
             yield Degradation(f"gpu{link.a}-gpu{link.b}", text)
 

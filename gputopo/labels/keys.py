@@ -70,7 +70,7 @@ NODE_LABELS = (
 TOPOLOGY = Key(
     "gputopo.io/topology",
     '{"v":1,…}',
-    "The whole graph as versioned compact JSON, below 8 KiB for 16 GPUs; `gputopo show --from` reads it off the Node.",
+    "The whole graph as versioned compact JSON, below 8 KiB for 16 GPUs; read it with `gputopo show --node`.",
 )
 NODE_ANNOTATIONS = (TOPOLOGY,)
 
