@@ -10,7 +10,7 @@ from __future__ import annotations
 from agent.discover.gpus import cpu_nodes, gpu
 from agent.discover.health import degradations, with_expectations
 from agent.discover.heard import Heard, hear
-from agent.discover.links import ports_and_peers
+from agent.discover.links import compare, ports_and_peers
 from agent.discover.locality import nics, numa_nodes, pcie_matrix
 from agent.discover.nvlink import graph
 from agent.discover.sightings import Sighting, forbidden, hidden, sightings
@@ -36,6 +36,8 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     ports, peers = ports_and_peers(heard, seen, gpus, witnesses)
     told = tuple(each for each in gpus if each.index in ports)
     nvlink = with_expectations(graph(ports, peers), told, before) if ports or not gpus else None
+    if nvlink is not None:
+        compare(heard, nvlink, witnesses)
     host = snapshot.host
     return NodeTopology(
         gpus=gpus,

@@ -5,24 +5,27 @@ A GPU whose NVLinks NVML could not read is taken from ``topo -m``, and its sibli
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from agent.discover.heard import Heard
-from agent.discover.matrix import matrix_ports
-from agent.discover.nvlink import PeerAccess
+from agent.discover.matrix import Lanes, matrix_ports
+from agent.discover.nvlink import PeerAccess, lanes_between
 from agent.discover.ports import GpuPorts, lane_gbps, nvml_ports
 from agent.discover.products import lane_gbps as product_gbps
 from agent.discover.sightings import Sighting
 from agent.discover.witnesses import Witnesses
-from gputopo.model import Gpu, ProblemKind
+from gputopo.model import Gpu, Nvlink, ProblemKind
 
 if TYPE_CHECKING:
     from agent.sources.nccl import NcclGpu
+    from agent.sources.smi.topo import TopoMatrix
 
 _P2P_OK, _P2P_UNKNOWN = 0, 6  # NVML_P2P_STATUS_*
+_NAMED = 4  # pairs in one message; a whole matrix of 16 GPUs has 120
 
 
 def ports_and_peers(
@@ -51,12 +54,35 @@ def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
 def _smi(heard: Heard, indices: tuple[int, ...]) -> tuple[dict[int, GpuPorts], PeerAccess]:
     if heard.topo is None or not heard.topo.nvlink_shown:
         return {}, {}
-    place = {gpu.index: number for number, gpu in enumerate(heard.topo.gpus) if gpu.index in indices}
-    lanes = {}
-    for a, b in combinations(sorted(place), 2):
-        cell = heard.topo.cells[place[a]][place[b]]
-        lanes[a, b] = cell if isinstance(cell, int) else None if cell is None else 0
-    return matrix_ports(tuple(sorted(place)), lanes)
+    shown = tuple(gpu.index for gpu in heard.topo.gpus if gpu.index in indices)
+    return matrix_ports(shown, _printed(heard.topo, shown))
+
+
+def _printed(topo: TopoMatrix, indices: Collection[int]) -> Lanes:
+    """The lanes of each pair as ``topo -m`` prints them: a PCIe distance is none."""
+    rows = [(gpu.index, row) for gpu, row in zip(topo.gpus, topo.cells, strict=True)]
+    place = {index: number for number, (index, _) in enumerate(rows)}
+    cells = {(a, b): row[place[b]] for a, row in rows for b in place if a < b and a in indices and b in indices}
+    return {pair: cell if isinstance(cell, int) else None if cell is None else 0 for pair, cell in cells.items()}
+
+
+def compare(heard: Heard, nvlink: Nvlink, witnesses: Witnesses) -> None:
+    """Note the pairs of whose NVLinks ``topo -m`` prints another number of lanes than NVML's ports make."""
+    if heard.nvml is None or heard.topo is None or not heard.topo.nvlink_shown:
+        return
+    found = lanes_between(nvlink)
+    printed = _printed(heard.topo, {gpu.index for gpu in heard.nvml.gpus})
+    odd = [
+        f"GPU{a}-GPU{b}: {found.get((a, b), 0)}, not {lanes}"
+        for (a, b), lanes in printed.items()
+        if lanes not in (None, found.get((a, b), 0))
+    ]
+    if odd:
+        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        why = (
+            f"NVML's ports are believed, and nvidia-smi prints other numbers of lanes ({'; '.join(odd[:_NAMED])}{more})"
+        )
+        witnesses.note("nvlink", ProblemKind.CONFLICT, why)
 
 
 def _nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:

@@ -130,6 +130,43 @@ def test_a_gpu_whose_links_nvml_cannot_read_is_taken_from_the_matrix() -> None:
     assert alone.problems[0] == Problem("gpus.1.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
 
 
+def printed_lanes(word: str, gpus: int) -> str:
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [f"{a}\t" + "\t".join(" X " if a == b else word for b in names) + "\t0-15\t0" for a in names]
+    return "\t" + "\t".join((*names, "CPU Affinity", "NUMA Affinity")) + "\n" + "\n".join(rows) + "\n"
+
+
+LANES = {
+    "the same": (4, "NV18", []),
+    "of one pair": (
+        2,
+        "SYS",
+        ["NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 0)"],
+    ),
+    "of all six pairs of four": (
+        4,
+        "NV17",
+        [
+            (
+                "NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 17; "
+                "GPU0-GPU2: 18, not 17; GPU0-GPU3: 18, not 17; GPU1-GPU2: 18, not 17 and 2 more)"
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("gpus", "word", "whys"), LANES.values(), ids=LANES)
+def test_lanes_that_nvidia_smi_prints_otherwise_are_said(gpus: int, word: str, whys: list[str]) -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
+    nvml = Nvml(gpus=tuple(nvml_gpu(i, nvlinks=up) for i in range(gpus)))
+
+    topology = discover(Snapshot(nvml=nvml, smi=smi(topo=printed_lanes(word, gpus))))
+
+    assert [island.size for island in topology.islands or ()] == [gpus]
+    assert [each.why for each in topology.problems if each.kind is ProblemKind.CONFLICT] == whys
+
+
 def test_a_gpu_whose_links_nobody_could_read_has_not_fallen_out_of_anything() -> None:
     up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
     gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(3))
