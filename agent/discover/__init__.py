@@ -23,10 +23,11 @@ __all__ = ["discover"]
 
 
 def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopology:
-    """What the sources together say of the machine. Never raises for what they say.
+    """What the sources together say of the machine.
 
     ``before`` is the last topology of the same machine, where there is one: a link that it had and that is gone now is
-    degraded rather than never there.
+    degraded rather than never there. Raises ``ModelError`` where what they say can be no machine: more GPUs than one
+    holds, a negative size.
     """
     witnesses = Witnesses()
     heard = hear(snapshot, witnesses)
