@@ -194,7 +194,7 @@ def test_astral_characters_are_escaped_as_json_wants_them() -> None:
 
 def test_the_published_schema_is_the_one_in_the_code() -> None:
     assert PUBLISHED.read_text() == schema_text(), (
-        "run: python -m gputopo.render.schema > docs/schema/node-topology.v1.json"
+        "run: make docs"
     )
 
 
