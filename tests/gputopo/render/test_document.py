@@ -193,9 +193,7 @@ def test_astral_characters_are_escaped_as_json_wants_them() -> None:
 
 
 def test_the_published_schema_is_the_one_in_the_code() -> None:
-    assert PUBLISHED.read_text() == schema_text(), (
-        "run: make docs"
-    )
+    assert PUBLISHED.read_text() == schema_text(), "run: make docs"
 
 
 def test_the_schema_is_a_schema_and_leaves_room_for_later_keys() -> None:
