@@ -51,7 +51,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
         cuda_version=_cuda(heard),
         boot_id=None if host is None else host.boot_id,
         partial=_partial(heard, seen, ports_hidden=any(each.hidden for each in ports.values()), witnesses=witnesses),
-        degraded=tuple(degradations(gpus, nvlink, ports, awake=_awake(heard), before=before)),
+        degraded=tuple(degradations(gpus, nvlink, ports, awake=_awake(heard))),
         problems=(*witnesses.problems, *(heard.topo.problems if heard.topo else ()), *unknown(heard, gpus)),
     )
 

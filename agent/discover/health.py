@@ -51,7 +51,8 @@ def _product(gpus: tuple[Gpu, ...], index: int) -> str | None:
 
 def _remembered(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology) -> Nvlink:
     """Edges expected to have at least the lanes they had before; GPUs are matched by UUID, since indices move."""
-    now = _moved(before, (gpu for gpu in gpus if gpu.usable and not gpu.mig_enabled))
+    index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None and gpu.usable and not gpu.mig_enabled}
+    now = {gpu.index: index_of[gpu.uuid] for gpu in before.gpus if gpu.uuid in index_of}
     known = before.nvlink or Nvlink()
     uplinks = {up.gpu: up for up in nvlink.uplinks}
     for up in known.uplinks:
@@ -66,12 +67,6 @@ def _remembered(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology) -> 
     return Nvlink(tuple(links[pair] for pair in sorted(links)), tuple(uplinks[gpu] for gpu in sorted(uplinks)))
 
 
-def _moved(before: NodeTopology, gpus: Iterable[Gpu]) -> dict[int, int]:
-    """The index before -> the index now, of the same card."""
-    index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None}
-    return {gpu.index: index_of[gpu.uuid] for gpu in before.gpus if gpu.uuid in index_of}
-
-
 EdgeT = TypeVar("EdgeT", Link, Uplink)
 
 
@@ -81,22 +76,14 @@ def _at_least(edge: EdgeT, before: Link | Uplink) -> EdgeT:
 
 
 def degradations(
-    gpus: tuple[Gpu, ...],
-    nvlink: Nvlink | None,
-    ports: Mapping[int, GpuPorts],
-    *,
-    awake: frozenset[int] = frozenset(),
-    before: NodeTopology | None = None,
+    gpus: tuple[Gpu, ...], nvlink: Nvlink | None, ports: Mapping[int, GpuPorts], *, awake: frozenset[int] = frozenset()
 ) -> list[Degradation]:
     """Everything that is worse than it should be, in the order of GPUs.
 
     ``awake`` are the GPUs at their highest performance state: an idle GPU lowers its PCIe link by itself, so only of
-    these is it known that the link ought to be as fast and as wide as it can. Of the others what was found ``before``
-    still stands: a verdict that came and went with the load would make every watcher of the node work.
+    these is it known that the link ought to be as fast and as wide as it can.
     """
     found = [*_lost(gpus), *_fabric_faults(gpus), *_slow_pcie(gpu for gpu in gpus if gpu.index in awake)]
-    if before is not None:
-        found += _slow_pcie_before(before, _moved(before, (gpu for gpu in gpus if gpu.index not in awake)))
     if nvlink is not None:
         found += _weak_edges(nvlink)
         found += _fewer_than_siblings(gpus, nvlink, ports)
@@ -117,13 +104,6 @@ def _slow_pcie(gpus: Iterable[Gpu]) -> Iterator[Degradation]:
             yield Degradation(f"gpu{gpu.index}.pcie", why)
         if link.width and link.max_width and link.width < link.max_width:
             yield Degradation(f"gpu{gpu.index}.pcie", f"PCIe x{link.width} of x{link.max_width} under load")
-
-
-def _slow_pcie_before(before: NodeTopology, now: Mapping[int, int]) -> Iterator[Degradation]:
-    called = {f"gpu{index}.pcie": f"gpu{moved_to}.pcie" for index, moved_to in now.items()}
-    for each in before.degraded:
-        if each.what in called:
-            yield Degradation(called[each.what], each.why)
 
 
 def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:

@@ -180,30 +180,3 @@ def test_a_pcie_link_is_judged_only_where_the_gpu_is_awake(
     gpus = (Gpu(index=0, pcie=pcie),)
 
     assert degradations(gpus, None, {}, awake=frozenset(awake)) == expected
-
-
-SLOW = (
-    Degradation("gpu0.pcie", "PCIe generation 1 of 4 under load"),
-    Degradation("gpu0.pcie", "PCIe x8 of x16 under load"),
-)
-ASLEEP = {
-    "asleep, it is as it was found": (frozenset[int](), list(SLOW)),
-    "awake, it is judged anew": (frozenset({0}), []),
-}
-
-
-@pytest.mark.parametrize(("awake", "expected"), ASLEEP.values(), ids=ASLEEP)
-def test_a_verdict_on_pcie_does_not_come_and_go_with_the_load(
-    awake: frozenset[int], expected: list[Degradation]
-) -> None:
-    gpus = (Gpu(index=0, uuid="GPU-0", pcie=Pcie(4, 16, 4, 16)),)
-    before = NodeTopology(gpus=gpus, degraded=(*SLOW, Degradation("gpu0", "of another kind")))
-
-    assert degradations(gpus, None, {}, awake=awake, before=before) == expected
-
-
-def test_a_verdict_on_pcie_goes_with_the_card() -> None:
-    before = NodeTopology(gpus=h100s(2), degraded=(Degradation("gpu1.pcie", "PCIe x8 of x16 under load"),))
-    now = (Gpu(index=0, uuid="GPU-1"), Gpu(index=1, uuid="GPU-7"))
-
-    assert degradations(now, None, {}, before=before) == [Degradation("gpu0.pcie", "PCIe x8 of x16 under load")]
