@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.model import Degradation, Gpu, Health, Link, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
+from gputopo.model import Degradation, Gpu, Health, Link, NodeTopology, Nvlink, PcieDistance, Uplink
 
 _GPU_NAME = re.compile(r"gpu(\d+)")  # "gpu3.nvlink", "gpu2-gpu3": how Degradation.what names GPUs
 _GONE = "gone: it was here since this machine booted and is on no list any more"
@@ -72,7 +72,6 @@ def published(held: Held) -> NodeTopology:
         newest,
         gpus=gpus,
         nvlink=None if newest.nvlink is None else _between_usable(_worst_nvlink(newest.nvlink, views), gpus),
-        nics=tuple(_worst_nic(nic, held.seen) for nic in newest.nics),
         degraded=tuple(sorted({*_worst_degradations(views), *_back(gpus, held.seen), *_gone(missing)})),
         problems=tuple(dict.fromkeys(problem for each in reversed(held.seen) for problem in each.topology.problems)),
     )
@@ -200,13 +199,6 @@ def _worse(edge: Edge, other: Edge) -> Edge:
         return edge
     expected = max(edge.lanes, edge.expected_lanes or 0, other.expected_lanes or 0)
     return msgspec.structs.replace(edge, lanes=other.lanes, gbps=other.gbps, expected_lanes=expected)
-
-
-def _worst_nic(nic: Nic, seen: Iterable[_Seen]) -> Nic:
-    """A port that goes down tells a lower rate."""
-    rates = [was.rate_gbps for each in seen for was in each.topology.nics if was.name == nic.name]
-    known = [rate for rate in rates if rate is not None]
-    return msgspec.structs.replace(nic, rate_gbps=min(known, default=None))
 
 
 def _worst_degradations(views: list[tuple[NodeTopology, dict[int, int]]]) -> Iterable[Degradation]:

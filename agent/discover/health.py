@@ -16,7 +16,10 @@ from gputopo.model import Degradation, FabricState, Gpu, Health, Link, NodeTopol
 
 
 def with_expectations(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology | None) -> Nvlink:
-    """The graph with what every edge should have, and an edge of no lanes for each one that is gone."""
+    """The graph with what every edge should have, and an edge of no lanes for each one that is gone.
+
+    ``gpus`` are those whose NVLinks are known: nothing is missed of a GPU that nobody could ask.
+    """
     by_index = {gpu.index: gpu for gpu in gpus}
     uplinks = [_expected_uplink(up, nvlink.uplinks, by_index) for up in nvlink.uplinks]
     uplinks += _fallen(nvlink, gpus)
@@ -109,12 +112,12 @@ def _slow_pcie(gpus: Iterable[Gpu]) -> Iterator[Degradation]:
 
 def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
     for up in nvlink.uplinks:
-        if up.expected_lanes is not None and up.lanes == 0:
+        if up.lanes == 0:
             yield Degradation(f"gpu{up.gpu}.nvlink", "fallen out of the NVSwitch fabric: no NVLink is active")
-        elif up.expected_lanes is not None and up.lanes < up.expected_lanes:
+        elif up.short:
             yield Degradation(f"gpu{up.gpu}.nvlink", f"{up.lanes} of {up.expected_lanes} NVLinks active")
     for link in nvlink.links:
-        if link.expected_lanes is not None and link.lanes < link.expected_lanes:
+        if link.short:
             text = f"{link.lanes} of {link.expected_lanes} NVLinks active"
             yield Degradation(f"gpu{link.a}-gpu{link.b}", text)
 

@@ -23,6 +23,16 @@ def graph(ports: Mapping[int, GpuPorts], peers: PeerAccess, unknown: tuple[tuple
     return Nvlink(tuple(links), _uplinks(ports, peers), unknown)
 
 
+def lanes_between(nvlink: Nvlink) -> dict[tuple[int, int], int]:
+    """The lanes of each pair ``a < b`` that NVLinks join, directly or over a fabric (the narrower of the uplinks)."""
+    over = {
+        (one.gpu, other.gpu): min(one.lanes, other.lanes)
+        for one, other in combinations(nvlink.uplinks, 2)
+        if one.fabric == other.fabric
+    }
+    return over | {(link.a, link.b): link.lanes for link in nvlink.links}
+
+
 def _link(a: int, b: int, ports: Mapping[int, GpuPorts]) -> Link | None:
     there, back = ports[a].gpus.get(b, 0), ports[b].gpus.get(a, 0)
     most = max(there, back)

@@ -22,6 +22,7 @@ from enum import Enum
 import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
+from agent.sources.kernel_list import from_mask
 from agent.sources.smi.errors import ParseError
 from agent.sources.xml_tree import Element, parse_xml
 from gputopo.model import PcieDistance
@@ -198,9 +199,7 @@ def _cpulist(cpu: Element) -> str | None:
     words = cpu.attributes.get("affinity", "0").split(",")
     if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
         raise _wrong(cpu, "affinity", "is no CPU mask like '00000000,00ffffff'")
-    bits = "".join(f"{int(word, 16):032b}" for word in words)[::-1]
-    runs = (f"{run.start()}" if len(run[0]) == 1 else f"{run.start()}-{run.end() - 1}" for run in _RUN.finditer(bits))
-    return ",".join(runs) or None
+    return from_mask(int("".join(f"{int(word, 16):08x}" for word in words), 16))
 
 
 def _integer(element: Element, name: str, least: int) -> int:
@@ -219,4 +218,3 @@ def _wrong(element: Element, name: str, why: str) -> ParseError:
 _INTEGER = re.compile(r"-?[0-9]{1,9}|0x[0-9a-fA-F]{1,8}")
 _WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}")
 _MAX_WORDS = 512  # 16384 CPUs
-_RUN = re.compile(r"1+")

@@ -42,7 +42,7 @@ class RdmaDevice(msgspec.Struct, frozen=True):
 
     name: str  # "mlx5_0"
     pci: PciDevice | None  # None: not on a PCI bus, or not recorded
-    rate_gbps: int | None  # Gbit/s, port 1
+    rate_gbps: int | None  # Gbit/s, port 1; None where it is down
     link_layer: str | None  # "InfiniBand" or "Ethernet"
 
 
@@ -143,11 +143,13 @@ def _rdma_device(sysfs: Sysfs, name: str) -> RdmaDevice:
     base = f"class/infiniband/{name}"
     bus_id = sysfs.links.get(f"{base}/device", "").rsplit("/", 1)[-1]
     rate, _, unit = (_text(sysfs, f"{base}/ports/1/rate") or "").partition(" ")
+    state = _text(sysfs, f"{base}/ports/1/state")
+    up = state is None or "ACTIVE" in state  # "4: ACTIVE", "5: ACTIVE_DEFER"
     return RdmaDevice(
         name=name,
         pci=_device(sysfs, bus_id) if _BUS_ID.fullmatch(bus_id) else None,
-        # "400 Gb/sec (4X NDR)". The one fraction there is, 2.5, is a port that is down.
-        rate_gbps=_natural(rate) if unit.startswith("Gb/sec") else None,
+        # "400 Gb/sec (4X NDR)". A port that is down names the lowest rate that it knows: 2.5, 10, 40.
+        rate_gbps=_natural(rate) if up and unit.startswith("Gb/sec") else None,
         link_layer=_text(sysfs, f"{base}/ports/1/link_layer") or None,
     )
 

@@ -48,7 +48,9 @@ def read_sysfs(root: Path) -> Sysfs:
     reader = _Reader(root)
     reader.files(*_MACHINE_FILES)
     for bus_id in reader.names(_PCI):
-        if _wanted(reader.text(f"{_PCI}/{bus_id}/vendor"), reader.text(f"{_PCI}/{bus_id}/class")):
+        device = f"{_PCI}/{bus_id}"
+        virtual = reader.has(f"{device}/physfn")  # a slice of a GPU for a virtual machine: no card of its own
+        if not virtual and _wanted(reader.text(f"{device}/vendor"), reader.text(f"{device}/class")):
             _read_device(reader, bus_id)
     for name in reader.names(_INFINIBAND):
         _read_infiniband(reader, name)

@@ -2,8 +2,8 @@
 
 Lists of GPUs, NICs and links are stored by column, since siblings agree in most columns. A column is ``[v]`` where all
 rows agree, ``[v1, ..., vn]`` where they do not, or ``{"of": [v, w], "at": [0, 0, 1]}`` where few distinct values
-repeat; a column of nothing but defaults is left out. PCIe distances are one letter a pair. Facts that change while
-nothing is wrong (the current PCIe speed) are not in it: see ``NodeTopology.slow``.
+repeat; a column of nothing but defaults is left out. PCIe distances are one letter a pair. What moves while the machine
+stays as it is (the current PCIe speed, the rate of a NIC) is not in it: see ``NodeTopology.slow``.
 
     AnnotationError(ValueError)     the text is not such an annotation; the message says why and what to do
     EncodeError(ValueError)         the topology does not fit into an annotation however much is left out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gputopo.model import NodeTopology
+    from gputopo.model import Link, NodeTopology, Uplink
 
     Cell = tuple[str, str]  # role, text
     Paint = Callable[[str, str], str]  # (role, text) -> text with colour or markup
@@ -61,6 +61,11 @@ def gib(mib: int) -> str:
     """Memory as people read it: ``79.6 GiB``, ``1007 GiB``."""
     size = mib / 1024
     return f"{size:.0f} GiB" if size >= 100 else f"{number(size)} GiB"
+
+
+def bonded(edge: Link | Uplink) -> str:
+    """``NV12``, or ``NV11/12`` where one is down."""
+    return f"NV{edge.lanes}/{edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
 
 
 def marks(topology: NodeTopology) -> dict[int, str]:

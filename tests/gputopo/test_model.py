@@ -179,10 +179,13 @@ def test_a_node_is_in_a_fabric_only_where_all_its_gpus_are(
     assert NodeTopology(gpus=machine).fabric == expected
 
 
-def test_slow_facts_leave_out_the_current_pcie_speed() -> None:
-    topology = NodeTopology(gpus=(Gpu(index=0, pcie=Pcie(1, 16, 5, 16)),))
+def test_slow_facts_leave_out_what_comes_and_goes() -> None:
+    nic = Nic(name="mlx5_0", rate_gbps=400, distances=(None,))
+    topology = NodeTopology(gpus=(Gpu(index=0, pcie=Pcie(1, 16, 5, 16)),), nics=(nic,))
 
-    assert topology.slow() == NodeTopology(gpus=(Gpu(index=0, pcie=Pcie(None, None, 5, 16)),))
+    assert topology.slow() == NodeTopology(
+        gpus=(Gpu(index=0, pcie=Pcie(None, None, 5, 16)),), nics=(Nic(name="mlx5_0", distances=(None,)),)
+    )
 
 
 def test_gpus_and_distances_are_found_by_index() -> None:

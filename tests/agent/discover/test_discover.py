@@ -140,6 +140,68 @@ def test_a_gpu_whose_links_nvml_cannot_read_is_taken_from_the_matrix() -> None:
     assert alone.problems[0] == Problem("gpus.1.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
 
 
+def printed_lanes(word: str, gpus: int) -> str:
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [f"{a}\t" + "\t".join(" X " if a == b else word for b in names) + "\t0-15\t0" for a in names]
+    return "\t" + "\t".join((*names, "CPU Affinity", "NUMA Affinity")) + "\n" + "\n".join(rows) + "\n"
+
+
+LANES = {
+    "the same": (4, "NV18", []),
+    "of one pair": (
+        2,
+        "SYS",
+        ["NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 0)"],
+    ),
+    "of all six pairs of four": (
+        4,
+        "NV17",
+        [
+            (
+                "NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 17; "
+                "GPU0-GPU2: 18, not 17; GPU0-GPU3: 18, not 17; GPU1-GPU2: 18, not 17 and 2 more)"
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("gpus", "word", "whys"), LANES.values(), ids=LANES)
+def test_lanes_that_nvidia_smi_prints_otherwise_are_said(gpus: int, word: str, whys: list[str]) -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
+    nvml = Nvml(gpus=tuple(nvml_gpu(i, nvlinks=up) for i in range(gpus)))
+
+    topology = discover(Snapshot(nvml=nvml, smi=smi(topo=printed_lanes(word, gpus))))
+
+    assert [island.size for island in topology.islands or ()] == [gpus]
+    assert [each.why for each in topology.problems if each.kind is ProblemKind.CONFLICT] == whys
+
+
+def test_a_gpu_whose_links_nobody_could_read_has_not_fallen_out_of_anything() -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
+    gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(3))
+    unread = nvml_gpu(2, errors={"nvmlDeviceGetNvLinkState": "TIMEOUT"})
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(*gpus[:2], unread))), discover(Snapshot(nvml=Nvml(gpus=gpus))))
+
+    assert topology.degraded == ()
+    assert whats(topology) == ["gpus.2.nvlink", "gpus.numaNode"]
+
+
+def test_a_neighbour_in_mig_mode_is_no_link_that_is_down() -> None:
+    def to(*peers: int) -> tuple[NvmlLink, ...]:
+        buses = [f"00000000:{peer:02X}:00.0" for peer in peers]
+        return tuple(NvmlLink(i, active=True, remote_type="gpu", remote_bus_id=bus) for i, bus in enumerate(buses))
+
+    mig = nvml_gpu(0, mig_mode=1, errors={"nvmlDeviceGetNvLinkState": "NOT_SUPPORTED"})
+    gpus = (mig, nvml_gpu(1, nvlinks=to(0, 2, 2)), nvml_gpu(2, nvlinks=to(1, 1, 0)))
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=gpus)))
+
+    assert topology.nvlink == Nvlink(links=(Link(a=1, b=2, lanes=2, gbps=56.25),))
+    assert topology.degraded == ()
+
+
 def test_peer_access_as_nvidia_smi_prints_it_tells_fabrics_apart() -> None:
     up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
     gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(4))
@@ -233,6 +295,15 @@ def test_a_lost_gpu_is_the_one_card_that_nobody_else_claims() -> None:
     )
 
     assert (topology.gpus[1].health, topology.gpus[1].bus_id, topology.partial) == (Health.LOST, "0000:09:00.0", False)
+
+
+def test_a_gpu_that_may_not_be_opened_is_somebody_elses_and_not_lost() -> None:
+    theirs = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex_v2": "NO_PERMISSION"})
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0), theirs))))
+
+    assert ([gpu.index for gpu in topology.gpus], topology.degraded, topology.partial) == ([0], (), True)
+    assert topology.problems[0].why == "GPU 1 may not be opened by this process (NO_PERMISSION)"
 
 
 def test_indices_with_gaps_are_a_part_of_a_machine() -> None:
