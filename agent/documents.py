@@ -11,7 +11,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -56,19 +55,20 @@ def _reader(text: str) -> Callable[[str], Observation]:
         return _from_json
     if start.startswith("<") and "<system" in start:
         return _from_nccl
-    if "<nvidia_smi_log" in start or _QUERY.search(start):
+    if "<nvidia_smi_log" in start or re.search(_QUERY, start):
         return _from_query
-    if _YAML.match(start):
+    if re.match(_YAML, start):
         return _from_yaml
-    if _LISTING.search(text) and not _MATRIX.search(text):
+    if re.search(_LISTING, text) and not re.search(_MATRIX, text):
         return _from_listing
     return _from_topo
 
 
-_QUERY = re.compile(r"^=+NVSMI LOG=+\s*$", re.MULTILINE)
-_YAML = re.compile(r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):")
-_LISTING = re.compile(r"^\s*GPU \d+: .*\(UUID: ", re.MULTILINE)
-_MATRIX = re.compile(r"GPU\d+.*\bX\b")
+# Compiled (and then cached, by ``re``) by the first document that is looked at so closely.
+_QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
+_YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
+_LISTING = r"(?m)^\s*GPU \d+: .*\(UUID: "
+_MATRIX = r"GPU\d+.*\bX\b"
 
 
 def _from_topo(text: str) -> Observation:
@@ -83,7 +83,7 @@ def _from_topo(text: str) -> Observation:
             return observe(Snapshot(smi={"topo -m": Output(text)}))
         raise DocumentError(f"{error}\nWhat is read here: {ACCEPTED}") from error
     smi = {"topo -m": Output(text)}
-    listing = "\n".join(line for line in text.splitlines() if _LISTING.match(line))
+    listing = "\n".join(line for line in text.splitlines() if re.match(_LISTING, line))
     return observe(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
 
 
@@ -114,13 +114,15 @@ def _from_json(text: str) -> Observation:
     except (msgspec.DecodeError, RecursionError) as error:
         raise DocumentError(f"this begins like JSON and is not: {error}") from error
     if document.get("kind") in ("Node", "List", "NodeList"):
-        return _from_node(document)
+        from agent.node_document import from_node  # noqa: PLC0415
+
+        return from_node(document)
     if document.get("kind") == "NodeTopology":
         raise DocumentError("this is what `gputopo show -o json` prints; give the input that it was made from instead")
     if "format" in document:
-        from agent.snapshot_io import load_snapshot  # noqa: PLC0415
+        from agent.snapshot_io import snapshot_of  # noqa: PLC0415
 
-        return observe(load_snapshot(text))
+        return observe(snapshot_of(document))
     raise DocumentError(f"a JSON object with the keys {sorted(document)[:8]} is none of: {ACCEPTED}")
 
 
@@ -134,38 +136,6 @@ def _from_yaml(text: str) -> Observation:
         raise DocumentError(f"this begins like YAML and is not: {error}") from error
     if not isinstance(document, dict):
         raise DocumentError(f"a YAML {type(document).__name__} is none of: {ACCEPTED}")
-    return _from_node(document)
+    from agent.node_document import from_node  # noqa: PLC0415
 
-
-class _Metadata(msgspec.Struct):
-    name: str = "?"
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-
-class _Node(msgspec.Struct):
-    kind: str
-    metadata: _Metadata
-
-
-class _NodeList(msgspec.Struct):
-    items: list[_Node]
-
-
-def _from_node(document: dict[str, Any]) -> Observation:
-    """A Node, or a list that holds one."""
-    try:
-        nodes = (
-            msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
-        )
-    except msgspec.ValidationError as error:
-        raise DocumentError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
-    if len(nodes) != 1 or nodes[0].kind != "Node":
-        names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
-        raise DocumentError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
-    from gputopo.labels import AnnotationError, NoTopologyError, decode  # noqa: PLC0415
-
-    try:
-        return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
-    except (AnnotationError, NoTopologyError) as error:
-        raise DocumentError(f"Node {nodes[0].metadata.name}: {error}") from error
+    return from_node(document)

@@ -31,7 +31,11 @@ def load_snapshot(text: str | bytes) -> Snapshot:
     Raises ``SnapshotError``: no JSON, no snapshot, a format of another version, or values of the wrong kind (every
     one is listed with its JSON path, the value found and what was expected).
     """
-    document = _decode(text)
+    return snapshot_of(_decode(text))
+
+
+def snapshot_of(document: Any) -> Snapshot:
+    """The snapshot in a decoded document, which it changes. Raises ``SnapshotError`` as ``load_snapshot`` does."""
     _check_format(document)
     for holder, key in _texts(document):
         holder[key] = _joined(holder[key])

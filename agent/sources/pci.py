@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.sources.sysfs import GPU_CLASSES, NVIDIA, SWITCH_CLASS
 from gputopo.model import NumaNode, Pcie, PcieDistance
 
 if TYPE_CHECKING:
     from agent.snapshot import Sysfs
+
+NVIDIA = "0x10de"
+GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA board is either, by its display outputs
+SWITCH_CLASS = "0x0680"  # "other bridge": how an NVSwitch presents itself
 
 _PCI = "bus/pci/devices"
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")

@@ -11,14 +11,11 @@ import os
 from typing import TYPE_CHECKING
 
 from agent.snapshot import Sysfs
+from agent.sources.pci import GPU_CLASSES, NVIDIA, SWITCH_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-NVIDIA = "0x10de"
-GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA board is either, by its display outputs
-SWITCH_CLASS = "0x0680"  # "other bridge": how an NVSwitch presents itself
 
 _PCI = "bus/pci/devices"
 _INFINIBAND = "class/infiniband"

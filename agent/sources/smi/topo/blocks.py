@@ -10,7 +10,7 @@ from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo.affinity import affinity_words
 from agent.sources.smi.topo.header import AFFINITY_COLUMNS, DEVICE, FIRST_GPU, NAME, Header, parse_header, spell
 from agent.sources.smi.topo.lines import Line
-from agent.sources.smi.topo.words import FIRST_CELL, FOLD, P2P, SELF, Scan, scan
+from agent.sources.smi.topo.words import FOLD, P2P, SELF, Scan, scan, starts_cells
 
 MAX_FOLDS = 40  # a row of 64 GPUs and as many NICs on a terminal of 40 columns
 MAX_ROWS = 512
@@ -19,7 +19,6 @@ MAX_BLOCKS = 256  # hosts in one paste
 _INTERESTING = re.compile(r"GPU|NIC|mlx|topo|Legend|=|PIX|PXB|PHB|NODE|SYS|SOC|NV\d|\bX\b", re.IGNORECASE)
 _LABEL = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*", re.IGNORECASE)
 _NAMED_LABEL = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+", re.IGNORECASE)
-_FIRST_CELL = re.compile(FIRST_CELL, re.IGNORECASE)
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
 _NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
 _DECORATION = " \t>#/+-"  # of quotations, comments and patches, before a line
@@ -76,11 +75,11 @@ def find_blocks(lines: list[Line]) -> list[Block]:
 
 def _rows_in(text: str, header: Header | None) -> list[re.Match[str]]:
     """Where rows start in a line: one as a rule, several in a paste that lost its line ends."""
-    starts = [label for label in _LABEL.finditer(text) if _FIRST_CELL.match(text, label.end())]
+    starts = [label for label in _LABEL.finditer(text) if starts_cells(text, label.end())]
     if starts or header is None:
         return starts
     named = _NAMED_LABEL.match(text)
-    return [named] if named and named[1] in header.labels and _FIRST_CELL.match(text, named.end()) else []
+    return [named] if named and named[1] in header.labels and starts_cells(text, named.end()) else []
 
 
 class _Finder:

@@ -27,11 +27,11 @@ _NV = "|".join(
     )
 )
 _X = rf"X(?![A-Za-z0-9_])|X(?={_PCIE}|N{FOLD}?V{FOLD}?\d|X\b)"
-_CELL = rf"{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w)|\.\.\.+"
+_CELL = rf"{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w)"
 _BETWEEN = rf"[\s,;{FOLD}]*"
-_NEXT_CELL = re.compile(rf"{_BETWEEN}({_CELL}|X(?=\d+[-,]))", re.IGNORECASE)
+# Among other cells there may also be an ellipsis, and an X glued to a CPU list.
+_NEXT_CELL = re.compile(rf"{_BETWEEN}((?P<plain>{_CELL})|\.\.\.+|X(?=\d+[-,]))", re.IGNORECASE)
 _PLACEHOLDER = re.compile(rf"{_BETWEEN}((?:[A-Z?#][A-Z0-9?#/]{{0,5}}|-{{1,3}})(?![\w-]))")
-FIRST_CELL = rf"(?:{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w))"
 
 
 class Scan(msgspec.Struct, frozen=True):
@@ -40,6 +40,12 @@ class Scan(msgspec.Struct, frozen=True):
     cells: tuple[str, ...]  # "X", "NV12", "PIX", "SYS", ...; UNKNOWN for a word that is no cell, ELLIPSIS
     last_start: int
     end: int
+
+
+def starts_cells(text: str, at: int) -> bool:
+    """Whether the cells of a row begin there: with a plain one."""
+    found = _NEXT_CELL.match(text, at)
+    return found is not None and found["plain"] is not None
 
 
 def scan(body: str) -> Scan:
