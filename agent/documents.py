@@ -17,6 +17,7 @@ import msgspec
 from agent.observe import Observation, observe
 from agent.snapshot import Output, Snapshot, SnapshotError
 from agent.sources.smi.errors import ParseError
+from gputopo.model import ModelError
 
 ACCEPTED = (
     "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
@@ -40,7 +41,7 @@ def read(text: str) -> Observation:
     """The observation in a document of any accepted kind. Raises ``DocumentError``."""
     try:
         return _reader(text)(text)
-    except (ParseError, SnapshotError) as error:
+    except (ParseError, SnapshotError, ModelError) as error:
         raise DocumentError(str(error)) from error
 
 
@@ -55,20 +56,26 @@ def _reader(text: str) -> Callable[[str], Observation]:
         return _from_json
     if start.startswith("<") and "<system" in start:
         return _from_nccl
+    if start.startswith("<") and "<topology" in start:
+        return _from_lstopo
     if "<nvidia_smi_log" in start or re.search(_QUERY, start):
         return _from_query
     if re.match(_YAML, start):
         return _from_yaml
-    if re.search(_LISTING, text) and not re.search(_MATRIX, text):
+    if re.search(_LISTING, text) and not _has_matrix(text):
         return _from_listing
     return _from_topo
+
+
+def _has_matrix(text: str) -> bool:
+    """Whether a line speaks of a GPU and has the X of a diagonal."""
+    return any("GPU" in line and "X" in line.split() for line in text.splitlines())
 
 
 # Compiled (and then cached, by ``re``) by the first document that is looked at so closely.
 _QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
 _YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
-_LISTING = r"(?m)^\s*GPU \d+: .*\(UUID: "
-_MATRIX = r"GPU\d+.*\bX\b"
+_LISTING = r"(?m)^[ \t]*GPU \d+: [^\n]*\(UUID: "
 
 
 def _from_topo(text: str) -> Observation:
@@ -108,10 +115,17 @@ def _from_nccl(text: str) -> Observation:
     return observe(Snapshot(nccl=text))
 
 
+def _from_lstopo(text: str) -> Observation:
+    from agent.sources.lstopo import parse_lstopo  # noqa: PLC0415
+
+    parse_lstopo(text)
+    return observe(Snapshot(lstopo=text))
+
+
 def _from_json(text: str) -> Observation:
     try:
         document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise DocumentError(f"this begins like JSON and is not: {error}") from error
     if document.get("kind") in ("Node", "List", "NodeList"):
         from agent.node_document import from_node  # noqa: PLC0415

@@ -73,7 +73,6 @@ def published(held: Held) -> NodeTopology:
         gpus=gpus,
         nvlink=None if newest.nvlink is None else _between_usable(_worst_nvlink(newest.nvlink, views), gpus),
         degraded=tuple(sorted({*_worst_degradations(views), *_back(gpus, held.seen), *_gone(missing)})),
-        problems=tuple(dict.fromkeys(problem for each in reversed(held.seen) for problem in each.topology.problems)),
     )
 
 

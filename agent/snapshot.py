@@ -171,3 +171,4 @@ class Snapshot(_Said, frozen=True):
     sysfs: Sysfs | None = None
     errors: dict[str, str] = {}  # source that ended in a surprise -> what happened
     nccl: Text | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)
+    lstopo: Text | None = None  # text of an hwloc topology XML file (`lstopo machine.xml`)

@@ -92,7 +92,7 @@ def _check_format(document: Any) -> None:
 
 def _texts(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Where a document holds a ``Text``. Tolerant: what has the wrong shape is left to the validation."""
-    yield from _keys(document, ("nccl",).__contains__)
+    yield from _keys(document, ("nccl", "lstopo").__contains__)
     yield from _keys(_object(document.get("sysfs")).get("files"), lambda _: True)
     for output in _object(document.get("smi")).values():
         yield from _keys(output, ("stdout", "stderr").__contains__)

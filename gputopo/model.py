@@ -291,14 +291,15 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def slow(self) -> NodeTopology:
         """The same without what moves while the machine stays as it is.
 
-        A GPU's PCIe speed drops while it is idle; the rate of a NIC goes and comes with its cable and the far switch.
+        A GPU's PCIe speed drops while it is idle; the rate of a NIC goes and comes with its cable and the far switch;
+        problems tell of the observation: a source that did not answer once is no change of the machine.
         """
         gpus = [
             msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, generation=None, width=None))
             for gpu in self.gpus
         ]
         nics = [msgspec.structs.replace(nic, rate_gbps=None) for nic in self.nics]
-        return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics))
+        return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics), problems=())
 
     def gpu(self, index: int) -> Gpu:
         """The GPU of that index. Raises ``ModelError`` that names the indices there are."""

@@ -145,7 +145,7 @@ def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
             continue
         if gpu.fabric.state is FabricState.COMPLETED and gpu.fabric.status is not None:
             yield Degradation(f"gpu{gpu.index}.fabric", f"fabric registration failed: {gpu.fabric.status}")
-        elif gpu.fabric.state is not FabricState.COMPLETED and completed:
+        elif gpu.fabric.state is FabricState.NOT_STARTED and completed:
             yield Degradation(
                 f"gpu{gpu.index}.fabric", f"fabric registration {gpu.fabric.state.value}; siblings completed"
             )

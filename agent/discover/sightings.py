@@ -34,11 +34,12 @@ class Sighting(msgspec.Struct, frozen=True):
     listed: ListedGpu | None = None
     nccl: NcclGpu | None = None
     pci: PciDevice | None = None
+    unreachable: bool = False  # nvidia-smi named it and could not talk to it
 
     @property
     def lost(self) -> bool:
         """Whether the driver counts the GPU and cannot talk to it."""
-        return self.nvml is not None and _HANDLE in self.nvml.errors
+        return self.unreachable or (self.nvml is not None and _HANDLE in self.nvml.errors)
 
     @property
     def bus_id(self) -> str | None:
@@ -63,9 +64,19 @@ def sightings(heard: Heard) -> tuple[Sighting, ...]:
     query = _queried(heard, nvml)
     listed = {gpu.index: gpu for gpu in heard.listing.gpus} if heard.listing else {}
     nccl = _told_nccl(heard, nvml)
+    gone = frozenset() if nvml else _unreachable(heard)
     indices: Iterable[int] = nvml or topo or query or listed or nccl
-    seen = [Sighting(i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i)) for i in sorted(indices)]
+    seen = [
+        Sighting(i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i), unreachable=i in gone)
+        for i in sorted({*indices, *gone})
+    ]
     return _on_the_bus(seen, heard.bus.gpus)
+
+
+def _unreachable(heard: Heard) -> frozenset[int]:
+    """Indices of the GPUs that nvidia-smi names and cannot talk to."""
+    told = [each.unreachable for each in (heard.listing, heard.query) if each is not None]
+    return frozenset(gpu.index for gpus in told for gpu in gpus if gpu.index is not None)
 
 
 def forbidden(heard: Heard) -> tuple[int, ...]:

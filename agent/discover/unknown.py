@@ -32,5 +32,7 @@ def _sources(heard: Heard) -> Iterator[str]:
         yield f"nvidia-smi {command}"
     if heard.snapshot.sysfs is not None:
         yield "sysfs"
-    if heard.nccl is not None:
+    if heard.snapshot.nccl is not None:
         yield "the NCCL topology"
+    if heard.snapshot.lstopo is not None:
+        yield "hwloc"

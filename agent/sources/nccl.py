@@ -49,7 +49,8 @@ class Place(msgspec.Struct, frozen=True):
     """Where a device hangs."""
 
     numa_node: int | None  # None: NCCL says -1, it did not know
-    switches: tuple[str, ...] = ()  # bus ids of the PCIe switches above it, from the root down
+    # Bus ids of the PCIe switches above it, from the root down; None: the source does not show the tree
+    switches: tuple[str, ...] | None = ()
 
 
 class NcclGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +120,8 @@ def distance(a: Place, b: Place) -> PcieDistance | None:
         return PcieDistance.PIX if a.switches == b.switches else PcieDistance.PXB
     if a.numa_node is None or b.numa_node is None:
         return None
+    if a.switches is None and a.numa_node == b.numa_node:
+        return None
     return PcieDistance.PHB if a.numa_node == b.numa_node else PcieDistance.SYS
 
 
@@ -150,7 +153,7 @@ class _Found:
             self._add_nets(device, bus_id, place)
         elif pci_class.startswith("0x02"):
             self.nics.append(NcclNic(name=None, bus_id=bus_id, place=place))
-        below = Place(place.numa_node, (*place.switches, bus_id))
+        below = Place(place.numa_node, (*(place.switches or ()), bus_id))
         for child in device.all("pci"):
             self._add_pci(child, below)
 

@@ -63,7 +63,6 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     nics: _Table | None = None
     numa_nodes: _Table | None = None
     degraded: _Table | None = None
-    problems: _Table | None = None
     left_out: list[str] = []
 
 
@@ -102,7 +101,6 @@ def loads(text: str) -> NodeTopology:
 
 # What is left out, in this order, until the rest fits: what matters least to placement first.
 _SHEDDING = (
-    ("problems", None),
     ("gpus", "mig_devices"),
     ("gpus", "cpu_affinity"),
     ("numa_nodes", None),
@@ -146,7 +144,6 @@ def _to_wire(topology: NodeTopology) -> _Wire:
         nics=_table(nics),
         numa_nodes=_table(body.get("numa_nodes", [])),
         degraded=_table(body.get("degraded", [])),
-        problems=_table(body.get("problems", [])),
     )
 
 
@@ -154,7 +151,7 @@ def _from_wire(wire: _Wire) -> NodeTopology:
     gpus = _rows(wire.gpus)
     body: dict[str, Any] = dict(wire.node)
     body |= {"gpus": gpus, "pcie": _matrix(wire.pcie, len(gpus)), "numa_nodes": _rows(wire.numa_nodes)}
-    body |= {"degraded": _rows(wire.degraded), "problems": _rows(wire.problems) + _left_out(wire)}
+    body |= {"degraded": _rows(wire.degraded), "problems": _left_out(wire)}
     body["nics"] = _rows(wire.nics)
     for row in body["nics"]:
         row["distances"] = [_distance(letter) for letter in str(row.get("distances", ""))]

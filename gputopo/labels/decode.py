@@ -43,12 +43,17 @@ def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
             f"the node has no annotation {keys.TOPOLOGY.key} and no usable label {keys.GPUS.key} or "
             f"{keys.NVIDIA_COUNT.key} (its labels: {found}); run the agent on it, or label it by hand"
         )
+    product = labels.get(keys.NVIDIA_PRODUCT.key, "")
+    if "-MIG-" in product and keys.GPUS.key not in labels:
+        raise NoTopologyError(
+            f"the labels count MIG devices, not GPUs ({keys.NVIDIA_PRODUCT.key}={product}); run the agent on the node"
+        )
     numa = labels.get(keys.NVIDIA_NUMA.key)
     mixed = sum(key.startswith(keys.PRODUCT_PREFIX) for key in labels) > 1
     gpus = [
         Gpu(
             index=index,
-            product=None if mixed else labels.get(keys.NVIDIA_PRODUCT.key),
+            product=None if mixed else product.removesuffix("-SHARED") or None,
             architecture=None if mixed else labels.get(keys.NVIDIA_FAMILY.key),
             memory_mib=None if mixed else _number(labels, keys.NVIDIA_MEMORY, keys.VRAM_MIB) or None,
             numa_node=_number(labels, keys.NVIDIA_NUMA),

@@ -61,6 +61,14 @@ def test_an_nccl_topology() -> None:
     assert [gpu.bus_id for gpu in read(NCCL).topology.gpus] == ["0000:03:00.0"]
 
 
+def test_an_hwloc_topology() -> None:
+    device = '<object type="PCIDev" pci_busid="0000:03:00.0" pci_type="0302 [10de:15f9]"/>'
+
+    found = read(f'<?xml version="1.0"?><topology version="3.0"><object type="Machine">{device}</object></topology>')
+
+    assert [gpu.bus_id for gpu in found.topology.gpus] == ["0000:03:00.0"]
+
+
 def test_a_snapshot() -> None:
     snapshot = (Path(folder()) / "8v100-2n-cubemesh" / "snapshot.json").read_text("utf-8")
 
@@ -93,6 +101,11 @@ BAD = {
         '{"format": "gputopo.io/snapshot/v1", "nvml": {"gpus": [{"index": "x"}]}}',
         '$.nvml.gpus[0].index: got "x"; expected a valid integer',
     ),
+    "a snapshot that cannot be": (
+        '{"format": "gputopo.io/snapshot/v1", "nvml": {"gpus": [{"index": 1000}]}}',
+        "GPU index 1000 is not between 0 and 999",
+    ),
+    "half a character": ('{"\ud800": 1}', "this begins like JSON and is not"),
     "broken YAML": ("kind: [", "this begins like YAML and is not"),
     "a date that there is not": ("kind: Node\nmetadata: {name: 2001-99-99}", "this begins like YAML and is not"),
     "deep YAML": ("kind: Node\nmetadata: " + "[" * 5000, "this begins like YAML and is not"),

@@ -398,7 +398,44 @@ def test_an_nccl_topology_gives_links_places_and_nics() -> None:
     assert topology.partial  # a link of GPU 0 leads to a GPU that is not in the file
 
 
+LSTOPO = """<topology version="3.0"><object type="Machine">
+<object type="Package" nodeset="0x00000001">
+<object type="PCIDev" gp_index="1" pci_busid="0000:03:00.0" pci_type="0302 [10de:15f9]">
+<object type="OSDev" gp_index="10" name="nvml0"><info name="GPUModel" value="{product}"/></object></object>
+<object type="PCIDev" gp_index="2" pci_busid="0000:04:00.0" pci_type="0302 [10de:15f9]">
+<object type="OSDev" gp_index="20" name="nvml1"><info name="GPUModel" value="{product}"/></object></object>
+</object></object>
+<distances2 type="OSDev" nbobjs="2" kind="1" name="NVLinkBandwidth" indexing="gp"><indexes length="5">10 20</indexes>
+<u64values length="20">1000000 40000 40000 1000000</u64values></distances2></topology>
+"""
+
+
+def test_an_hwloc_topology_gives_products_places_and_links_but_no_distances() -> None:
+    topology = discover(Snapshot(lstopo=LSTOPO.format(product="Tesla P100-SXM2-16GB")))
+
+    assert [(gpu.product, gpu.numa_node, gpu.bus_id) for gpu in topology.gpus] == [
+        ("Tesla P100-SXM2-16GB", 0, "0000:03:00.0"),
+        ("Tesla P100-SXM2-16GB", 0, "0000:04:00.0"),
+    ]
+    # 40000 MB/s one way are 80 GB/s both ways: two lanes of 40
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=2, gbps=80.0),))
+    assert topology.pcie == ()
+
+
+def test_bandwidths_of_a_product_that_is_not_known_make_no_lanes() -> None:
+    assert discover(Snapshot(lstopo=LSTOPO.format(product="Tesla X"))).nvlink is None
+
+
+def test_a_gpu_that_nvidia_smi_cannot_reach_is_lost() -> None:
+    text = LISTING.splitlines()[0] + "\nUnable to determine the device handle for GPU1: 0000:34:00.0: GPU is lost\n"
+
+    topology = discover(Snapshot(smi=smi(listing=text)))
+
+    assert [gpu.health for gpu in topology.gpus] == [Health.OK, Health.LOST]
+
+
 FAILED = {
+    "a damaged hwloc file": (Snapshot(smi=smi(topo=TOPO), lstopo="<topology"), "lstopo", ""),
     "NVML": (
         Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), smi=smi(topo=TOPO)),
         "nvml",

@@ -36,6 +36,14 @@ def test_a_hand_made_interconnect_is_quoted_and_not_turned_into_links() -> None:
     )
 
 
+def test_shared_gpus_are_gpus_and_mig_devices_are_not() -> None:
+    shared = decode({"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}, {})
+
+    assert shared.gpus[0].product == "NVIDIA-L4"
+    with pytest.raises(NoTopologyError, match="the labels count MIG devices, not GPUs"):
+        decode({"nvidia.com/gpu.count": "14", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"}, {})
+
+
 def test_products_of_a_mixed_node_are_not_guessed() -> None:
     labels = {
         "gputopo.io/gpus": "2",
