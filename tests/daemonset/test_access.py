@@ -10,9 +10,8 @@ import yaml
 
 from agent.settings import TABLE
 from gputopo import __version__
-from gputopo.kube.access import AGENT, AGENT_WITH_NFD, Role
+from gputopo.kube.access import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS, NODES, Resource, Role
 from gputopo.labels import keys
-from gputopo.labels.nodegpus import PLURAL
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized
 
 VARIANTS = [
@@ -107,22 +106,21 @@ def test_the_policy_spells_the_keys_of_the_contract() -> None:
 
 
 def test_the_policies_cover_what_the_agent_may_write() -> None:
+    def guard(resource: Resource) -> set[tuple[str, str, str]]:
+        return {(resource.group, resource.version, name) for name in (resource.plural, f"{resource.plural}/*")}
+
     guarded = {
-        (group, resource)
+        (group, version, resource)
         for file in ("base/admission.yaml", "overlays/nfd/admission.yaml")
         for policy in policies(file).values()
         for rule in policy["matchConstraints"]["resourceRules"]
         for group in rule["apiGroups"]
+        for version in rule["apiVersions"]
         for resource in rule["resources"]
     }
 
-    assert guarded == {
-        ("", "nodes"),
-        ("", "nodes/*"),
-        (keys.API_GROUP, PLURAL),
-        (keys.API_GROUP, f"{PLURAL}/*"),
-        ("nfd.k8s-sigs.io", "*"),
-    }
+    of_nfd = (NODE_FEATURES.group, NODE_FEATURES.version, NODE_FEATURES.plural)
+    assert guarded == {*guard(NODES), *guard(NODE_GPUS), of_nfd}
     nfd = str(policies("overlays/nfd/admission.yaml"))
     assert keys.NFD_NODE_NAME in nfd
 

@@ -35,7 +35,7 @@ MAP: Object = {
     "type": "object",
     "additionalProperties": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
-NODE_FEATURE = copy.deepcopy(LABELS_ONLY)
+NODE_FEATURE: Object = copy.deepcopy(LABELS_ONLY)
 NODE_FEATURE["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["features"] = {
     "type": "object",
     "properties": {"flags": MAP, "attributes": MAP, "instances": MAP},
