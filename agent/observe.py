@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.discover import discover
 from agent.snapshot import Snapshot
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from agent.failures import Failure
 
 
-class Observation(NamedTuple):
+class Observation(msgspec.Struct, frozen=True):
     """A topology and what it was made from; a Node of the cluster has its topology and no snapshot."""
 
     topology: NodeTopology

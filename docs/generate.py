@@ -39,10 +39,10 @@ def picture(name: str) -> Callable[[], str]:
     """A recorded machine, drawn."""
 
     def draw() -> str:
-        machine = find(name, folder())
-        if machine is None:
+        snapshot = find(name, folder())
+        if snapshot is None:
             raise SystemExit(f"there is no recorded machine {name!r}")
-        return renderer("svg")(read(machine.snapshot.read_text(encoding="utf-8")).topology)
+        return renderer("svg")(read(Path(snapshot).read_text(encoding="utf-8")).topology)
 
     return draw
 

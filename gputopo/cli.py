@@ -256,7 +256,7 @@ def _read(source: str) -> str:
     try:
         if source == "-":
             return text_of(sys.stdin.buffer.read())
-        with open(source if os.path.exists(source) else _recorded(source), "rb") as file:  # noqa: PTH110,PTH123  see _recorded
+        with open(source if os.path.exists(source) else _recorded(source), "rb") as file:  # noqa: PTH110,PTH123  see _write
             return text_of(file.read())
     except OSError as error:
         _fail(BAD_INPUT, f"cannot read {source}: {error.strerror}")
@@ -265,13 +265,13 @@ def _read(source: str) -> str:
 
 
 def _recorded(name: str) -> str:
-    """The file of a recorded machine. ``pathlib`` and ``tomllib`` are loaded for this alone: 8 ms."""
-    from agent import machines as recorded  # noqa: PLC0415
+    """The file of a recorded machine."""
+    from agent import machines as recorded  # noqa: PLC0415  only for a name
 
-    machine = recorded.find(name, recorded.folder())
-    if machine is None:
+    snapshot = recorded.find(name, recorded.folder())
+    if snapshot is None:
         _fail(BAD_INPUT, f"there is no file {name!r} and no recorded machine of that name ({_names()})")
-    return str(machine.snapshot)
+    return snapshot
 
 
 def _names() -> str:
@@ -305,7 +305,7 @@ def _style(role: str, text: str) -> str:
 
 def _write(name: str, text: str) -> None:
     """Write a file whole or not at all."""
-    from pathlib import Path  # noqa: PLC0415  see _recorded
+    from pathlib import Path  # noqa: PLC0415  8 ms that reading does without
 
     output = Path(name)
     partial = output.with_name(output.name + ".partial")

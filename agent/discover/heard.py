@@ -7,7 +7,9 @@ a command line is felt by.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import Nvml, Output, Snapshot, Sysfs
@@ -33,7 +35,7 @@ _PARSERS = {
 }
 
 
-class Bus(NamedTuple):
+class Bus(msgspec.Struct, frozen=True):
     """What the kernel says of the machine."""
 
     gpus: tuple[PciDevice, ...] = ()
@@ -43,7 +45,7 @@ class Bus(NamedTuple):
     machine: str | None = None
 
 
-class Heard(NamedTuple):
+class Heard(msgspec.Struct, frozen=True):
     """What each source said, parsed. None: it was not asked, could not answer, or was not understood."""
 
     snapshot: Snapshot

@@ -7,7 +7,9 @@ speed, 0 or 255 for a width.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.sources.sysfs import GPU_CLASSES, NVIDIA, SWITCH_CLASS
 from gputopo.model import NumaNode, Pcie, PcieDistance
@@ -25,7 +27,7 @@ _GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6, "128": 7}  
 _WIDTHS = ("1", "2", "4", "8", "12", "16", "32")
 
 
-class PciDevice(NamedTuple):
+class PciDevice(msgspec.Struct, frozen=True):
     """A device on the PCI bus."""
 
     bus_id: str  # "0000:07:00.0"
@@ -35,7 +37,7 @@ class PciDevice(NamedTuple):
     path: tuple[str, ...]  # from the top of /sys/devices down to the device; empty where it was not recorded
 
 
-class RdmaDevice(NamedTuple):
+class RdmaDevice(msgspec.Struct, frozen=True):
     """A device of /sys/class/infiniband: InfiniBand or RoCE."""
 
     name: str  # "mlx5_0"

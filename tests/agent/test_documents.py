@@ -55,7 +55,7 @@ def test_an_nccl_topology() -> None:
 
 
 def test_a_snapshot() -> None:
-    snapshot = (folder() / "8v100-2n-cubemesh" / "snapshot.json").read_text("utf-8")
+    snapshot = (Path(folder()) / "8v100-2n-cubemesh" / "snapshot.json").read_text("utf-8")
 
     assert len(read(snapshot).topology.gpus) == 8
 
@@ -145,5 +145,5 @@ def test_a_disk_image_is_refused_by_its_size() -> None:
 
 def test_the_recorded_machines_are_documents_too(tmp_path: Path) -> None:
     assert tmp_path.exists()
-    for snapshot in folder().glob("*/snapshot.json"):
+    for snapshot in Path(folder()).glob("*/snapshot.json"):
         read(text_of(snapshot.read_bytes()))

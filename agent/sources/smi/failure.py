@@ -8,39 +8,19 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from agent.failures import Failure
-from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.smi.lines import Line, lines
-
-
-class Unreachable(msgspec.Struct, frozen=True):
-    """A GPU that nvidia-smi names and cannot talk to; newer drivers then go on with the others."""
-
-    index: int | None  # NVML index, where it was printed
-    bus_id: str | None  # sysfs spelling
-    why: str  # "Unknown Error", "GPU is lost"
 
 
 def classify(text: str, exit_code: int = 0) -> Failure | None:
     """Why nvidia-smi failed, from what it (or the shell that did not find it) printed; None: nothing says it did.
 
-    Text that goes on to describe GPUs after an unreachable one is no failure: ``unreachable`` finds those.
+    Text that goes on to describe GPUs after an unreachable one is no failure: ``unreachable.py`` finds those.
     """
     said = [_said(line) for line in lines(text)]
     if Failure.GPU_LOST in said:
         return Failure.GPU_LOST if set(said) <= {Failure.GPU_LOST, Failure.NO_DEVICE} else None
     return next((failure for failure in said if failure is not None), _EXIT_CODES.get(exit_code))
-
-
-def unreachable(line: Line) -> Unreachable | None:
-    """The GPU of a line like "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error"."""
-    match = _UNREACHABLE.match(line.text)
-    if match is None:
-        return None
-    index, bus_id, why = match.groups()
-    return Unreachable(int(index) if index else None, sysfs_bus_id(bus_id or ""), why.strip())
 
 
 def _said(line: Line) -> Failure | None:
@@ -51,13 +31,6 @@ def _said(line: Line) -> Failure | None:
         return _NVML_STRINGS.get(init[1].strip(" .").lower(), Failure.UNKNOWN)
     return None
 
-
-# "GPU0000:CB:00.0: ..." (until 5xx), "GPU 0000:66:00.0: ...", "GPU1: 0000:34:00.0: ...", "GPU1: ..."
-_UNREACHABLE = re.compile(
-    r"Unable to determine the device handle for gpu\s{0,8}(?:(\d{1,3}):\s)?\s{0,8}"
-    r"(?:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]):\s)?(.*)",
-    re.IGNORECASE,
-)
 
 _INIT = re.compile(r"Failed to initialize NVML:(.*)", re.IGNORECASE)
 _NVML_STRINGS = {  # nvmlErrorString of the return code, in small letters

@@ -7,7 +7,8 @@ The cells of `topo -m` as its legend names them (drivers 384 to 610; SOC was the
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 FOLD = "\x1f"  # where a line was broken in the paste and joined again; cleaned text holds no control characters
 SELF = "X"
@@ -33,7 +34,7 @@ _PLACEHOLDER = re.compile(rf"{_BETWEEN}((?:[A-Z?#][A-Z0-9?#/]{{0,5}}|-{{1,3}})(?
 FIRST_CELL = rf"(?:{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w))"
 
 
-class Scan(NamedTuple):
+class Scan(msgspec.Struct, frozen=True):
     """What a row says after its label: its cells in order, where the last one starts, and the text behind them."""
 
     cells: tuple[str, ...]  # "X", "NV12", "PIX", "SYS", ...; UNKNOWN for a word that is no cell, ELLIPSIS
