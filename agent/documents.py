@@ -21,10 +21,9 @@ from agent.sources.smi.errors import ParseError
 
 ACCEPTED = (
     "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
-    "`kubectl get node NAME -o json` (or yaml), an NCCL topology XML file, or the name of a recorded machine "
+    "`kubectl get node NAME -o json` (or yaml), an NCCL or hwloc topology XML file, or the name of a machine "
     "(`gputopo machines` lists them)"
 )
-_MAX_BYTES = 64 * 1024 * 1024  # far above any real document; a device file or a disk image is refused before it is read
 
 
 class DocumentError(ValueError):
@@ -32,9 +31,7 @@ class DocumentError(ValueError):
 
 
 def text_of(data: bytes) -> str:
-    """The text of a file, whatever a terminal or PowerShell made of it. Raises ``DocumentError``."""
-    if len(data) > _MAX_BYTES:
-        raise DocumentError(f"{len(data)} bytes are no topology; at most {_MAX_BYTES} are read")
+    """The text of a file, whatever a terminal or PowerShell made of it."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="replace")
     return data.decode("utf-8-sig", errors="replace")
@@ -80,6 +77,10 @@ def _from_topo(text: str) -> Observation:
     try:
         parse_topo(text)
     except ParseError as error:
+        from agent.sources.smi.failure import classify  # noqa: PLC0415  only where it is no matrix
+
+        if classify(text) is not None:  # what nvidia-smi says instead of a matrix: the advice for it is known
+            return observe(Snapshot(smi={"topo -m": Output(text)}))
         raise DocumentError(f"{error}\nWhat is read here: {ACCEPTED}") from error
     smi = {"topo -m": Output(text)}
     listing = "\n".join(line for line in text.splitlines() if _LISTING.match(line))
@@ -110,7 +111,7 @@ def _from_nccl(text: str) -> Observation:
 def _from_json(text: str) -> Observation:
     try:
         document = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DocumentError(f"this begins like JSON and is not: {error}") from error
     if document.get("kind") in ("Node", "List", "NodeList"):
         return _from_node(document)
@@ -127,8 +128,9 @@ def _from_yaml(text: str) -> Observation:
     import yaml  # noqa: PLC0415  30 ms that only a YAML document needs
 
     try:
-        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  safe either way
-    except (yaml.YAMLError, RecursionError) as error:
+        # Not libyaml: nesting ends the Python loader with a RecursionError, and libyaml's with the process.
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
         raise DocumentError(f"this begins like YAML and is not: {error}") from error
     if not isinstance(document, dict):
         raise DocumentError(f"a YAML {type(document).__name__} is none of: {ACCEPTED}")

@@ -172,7 +172,8 @@ def _between_usable(nvlink: Nvlink, gpus: Iterable[Gpu]) -> Nvlink:
     """Without the edges of lost GPUs: such a GPU tells none, so that one on probation must not show any either."""
     usable = {gpu.index for gpu in gpus if gpu.usable}
     links = (link for link in nvlink.links if link.a in usable and link.b in usable)
-    return Nvlink(tuple(links), tuple(up for up in nvlink.uplinks if up.gpu in usable))
+    unknown = (pair for pair in nvlink.unknown if usable.issuperset(pair))
+    return Nvlink(tuple(links), tuple(up for up in nvlink.uplinks if up.gpu in usable), tuple(unknown))
 
 
 def _worst_nvlink(newest: Nvlink, views: list[tuple[NodeTopology, dict[int, int]]]) -> Nvlink:
@@ -186,7 +187,7 @@ def _worst_nvlink(newest: Nvlink, views: list[tuple[NodeTopology, dict[int, int]
         for up in seen.uplinks:
             if up.gpu in to and (there := uplinks.get(to[up.gpu])):
                 uplinks[there.gpu] = _worse(there, up)
-    return Nvlink(tuple(links.values()), tuple(uplinks.values()))
+    return Nvlink(tuple(links.values()), tuple(uplinks.values()), newest.unknown)
 
 
 def _pair(a: int, b: int) -> tuple[int, int]:

@@ -124,7 +124,7 @@ def main() -> None:
 def _machine() -> str:
     found = find("8h100-2n-nvswitch18", folder())
     assert found is not None
-    return str(found.snapshot)
+    return found
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from gputopo.render.schema import schema_text
 def command_line() -> str:
     """The page docs/cli.md: `--help` of every command."""
     parts = ["# The command line\n\nThis page is generated from `--help`; `make docs` rewrites it.\n"]
-    for name in (None, *sorted(cli.main.commands)):
-        command = cli.main if name is None else cli.main.commands[name]
+    group = click.Context(cli.main)
+    for name in (None, *cli.main.list_commands(group)):
+        command = cli.main if name is None else cli.main.get_command(group, name) or cli.main
         path = "gputopo" if name is None else f"gputopo {name}"
         context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
         parts.append(f"## {path}\n\n```\n{command.get_help(context)}\n```\n")

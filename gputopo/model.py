@@ -179,6 +179,7 @@ class Nvlink(msgspec.Struct, frozen=True, omit_defaults=True):
 
     links: tuple[Link, ...] = ()
     uplinks: tuple[Uplink, ...] = ()
+    unknown: tuple[tuple[int, int], ...] = ()  # pairs a < b of which nobody told whether NVLinks join them
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -253,6 +254,16 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def islands(self) -> tuple[Island, ...] | None:
         """The islands of usable GPUs, those of one included, by their first GPU; None where NVLink is unknown."""
         return None if self.nvlink is None else _islands(self.usable, self.nvlink)
+
+    @property
+    def doubtful(self) -> frozenset[int]:
+        """The GPUs whose island could be larger than ``islands`` says: an unknown pair leads out of it."""
+        if self.nvlink is None or self.islands is None:
+            return frozenset()
+        island = {index: place for place, each in enumerate(self.islands) for index in each.gpus}
+        pairs = [pair for pair in self.nvlink.unknown if pair[0] in island and pair[1] in island]
+        open_ends = {island[end] for pair in pairs if island[pair[0]] != island[pair[1]] for end in pair}
+        return frozenset(index for index, place in island.items() if place in open_ends)
 
     @property
     def fabric(self) -> GpuFabric | None:
@@ -349,7 +360,9 @@ def _check_nvlink(nvlink: Nvlink | None, indices: set[int]) -> None:
     _check(pairs == sorted(set(pairs)), "links are not ascending and distinct")
     ups = [up.gpu for up in nvlink.uplinks]
     _check(ups == sorted(set(ups)), "uplinks are not ascending and distinct: a GPU has one per fabric, and one fabric")
-    strangers = ({end for pair in pairs for end in pair} | set(ups)) - indices
+    _check(list(nvlink.unknown) == sorted(set(nvlink.unknown)), "unknown pairs are not ascending and distinct")
+    _check(all(a < b for a, b in nvlink.unknown), "an unknown pair has its smaller GPU first")
+    strangers = ({end for pair in (*pairs, *nvlink.unknown) for end in pair} | set(ups)) - indices
     _check(not strangers, f"NVLinks name GPUs that are not there: {sorted(strangers)}")
 
 

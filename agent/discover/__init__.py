@@ -10,7 +10,7 @@ from __future__ import annotations
 from agent.discover.gpus import cpu_nodes, gpu
 from agent.discover.health import degradations, with_expectations
 from agent.discover.heard import Heard, hear
-from agent.discover.links import ports_and_peers
+from agent.discover.links import told
 from agent.discover.locality import nics, numa_nodes, pcie_matrix
 from agent.discover.nvlink import graph
 from agent.discover.sightings import Sighting, hidden, sightings
@@ -33,8 +33,8 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     seen = sightings(heard)
     nodes = numa_nodes(heard)
     gpus = tuple(gpu(each, cpu_nodes(nodes), witnesses) for each in seen)
-    ports, peers = ports_and_peers(heard, seen, gpus, witnesses)
-    nvlink = with_expectations(graph(ports, peers), gpus, before) if ports or not gpus else None
+    ports, peers, unread = told(heard, seen, gpus, witnesses)
+    nvlink = with_expectations(graph(ports, peers, unread), gpus, before) if ports or not gpus else None
     host = snapshot.host
     return NodeTopology(
         gpus=gpus,

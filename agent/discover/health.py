@@ -20,7 +20,7 @@ def with_expectations(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopolog
     by_index = {gpu.index: gpu for gpu in gpus}
     uplinks = [_expected_uplink(up, nvlink.uplinks, by_index) for up in nvlink.uplinks]
     uplinks += _fallen(nvlink, gpus)
-    seen = Nvlink(nvlink.links, tuple(sorted(uplinks, key=lambda up: up.gpu)))
+    seen = msgspec.structs.replace(nvlink, uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu)))
     return seen if before is None or before.nvlink is None else _remembered(seen, gpus, before)
 
 
@@ -61,7 +61,11 @@ def _remembered(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology) -> 
         if link.a in now and link.b in now:
             a, b = sorted((now[link.a], now[link.b]))
             links[a, b] = _at_least(links.get((a, b), Link(a=a, b=b, lanes=0, expected_lanes=1, gbps=0.0)), link)
-    return Nvlink(tuple(links[pair] for pair in sorted(links)), tuple(uplinks[gpu] for gpu in sorted(uplinks)))
+    return msgspec.structs.replace(
+        nvlink,
+        links=tuple(links[pair] for pair in sorted(links)),
+        uplinks=tuple(uplinks[gpu] for gpu in sorted(uplinks)),
+    )
 
 
 EdgeT = TypeVar("EdgeT", Link, Uplink)

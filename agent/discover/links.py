@@ -6,7 +6,7 @@ A GPU whose NVLinks NVML could not read is taken from ``topo -m``, and its sibli
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -25,20 +25,38 @@ if TYPE_CHECKING:
 _P2P_OK, _P2P_UNKNOWN = 0, 6  # NVML_P2P_STATUS_*
 
 
-def ports_and_peers(
-    heard: Heard, seen: tuple[Sighting, ...], gpus: tuple[Gpu, ...], witnesses: Witnesses
-) -> tuple[dict[int, GpuPorts], PeerAccess]:
-    """The ports of each GPU that any source could tell, and between which GPUs NVLink peer access works."""
+class Told(NamedTuple):
+    """What the sources together tell of NVLinks."""
+
+    ports: dict[int, GpuPorts]  # of each GPU that any source could tell of
+    peers: PeerAccess
+    unknown: tuple[tuple[int, int], ...]  # pairs of usable GPUs of which nobody told, a < b
+
+
+def told(heard: Heard, seen: tuple[Sighting, ...], gpus: tuple[Gpu, ...], witnesses: Witnesses) -> Told:
+    """The ports of each GPU, between which GPUs NVLink peer access works, and of which pairs nothing is known."""
     by_bus_id = {each.bus_id: each.index for each in seen if each.bus_id is not None}
     nvml = _nvml(heard, by_bus_id)
-    smi, smi_peers = _smi(heard, tuple(each.index for each in seen))
+    smi, smi_peers, gaps = _smi(heard, tuple(each.index for each in seen))
     nccl = {each.index: _nccl(each.nccl, by_bus_id) for each in seen if each.nccl and each.nccl.nvlinks is not None}
     ports = {**nccl, **smi, **nvml}
     ports = {gpu.index: _with_rate(ports[gpu.index], gpu, heard) for gpu in gpus if gpu.index in ports}
-    for gpu in gpus:
-        if gpu.index not in ports and gpu.usable:
-            witnesses.note(f"gpus.{gpu.index}.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
-    return ports, {**_cliques(gpus), **smi_peers, **_p2p(heard)}
+    silent = frozenset(gpu.index for gpu in gpus if gpu.index not in ports and gpu.usable)
+    _note(silent, gpus, witnesses)
+    usable = sorted(gpu.index for gpu in gpus if gpu.usable)
+    unread = {pair for pair in combinations(usable, 2) if silent.intersection(pair)}
+    gaps = {pair for pair in gaps if not nvml.keys() & set(pair) and set(pair) <= set(usable)}
+    return Told(ports, {**_cliques(gpus), **smi_peers, **_p2p(heard)}, tuple(sorted(gaps | unread)))
+
+
+def _note(silent: frozenset[int], gpus: tuple[Gpu, ...], witnesses: Witnesses) -> None:
+    """Say whose NVLinks are not known: once where it is all of them."""
+    why = "no source could read its NVLinks"
+    if silent and len(silent) == sum(gpu.usable for gpu in gpus):
+        witnesses.note("nvlink", ProblemKind.UNKNOWN, "no source could read the NVLinks")
+        return
+    for index in sorted(silent):
+        witnesses.note(f"gpus.{index}.nvlink", ProblemKind.UNKNOWN, why)
 
 
 def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
@@ -47,15 +65,17 @@ def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
     return {index: ports for index, ports in told.items() if ports is not None}
 
 
-def _smi(heard: Heard, indices: tuple[int, ...]) -> tuple[dict[int, GpuPorts], PeerAccess]:
+def _smi(heard: Heard, indices: tuple[int, ...]) -> tuple[dict[int, GpuPorts], PeerAccess, set[tuple[int, int]]]:
+    """Ports and peers from ``topo -m``, and the pairs whose cell is missing from it."""
     if heard.topo is None or not heard.topo.nvlink_shown:
-        return {}, {}
+        return {}, {}, set()
     place = {gpu.index: number for number, gpu in enumerate(heard.topo.gpus) if gpu.index in indices}
     lanes = {}
     for a, b in combinations(sorted(place), 2):
         cell = heard.topo.cells[place[a]][place[b]]
         lanes[a, b] = cell if isinstance(cell, int) else None if cell is None else 0
-    return matrix_ports(tuple(sorted(place)), lanes)
+    ports, peers = matrix_ports(tuple(sorted(place)), lanes)
+    return ports, peers, {pair for pair, number in lanes.items() if number is None}
 
 
 def _nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:

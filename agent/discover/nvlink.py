@@ -17,10 +17,10 @@ from gputopo.model import Link, Nvlink, Uplink
 PeerAccess = Mapping[tuple[int, int], bool]
 
 
-def graph(ports: Mapping[int, GpuPorts], peers: PeerAccess) -> Nvlink:
-    """The graph over the GPUs whose ports are known, by index."""
+def graph(ports: Mapping[int, GpuPorts], peers: PeerAccess, unknown: tuple[tuple[int, int], ...] = ()) -> Nvlink:
+    """The graph over the GPUs whose ports are known, by index; ``unknown`` are pairs of which nobody told."""
     links = [link for a, b in combinations(sorted(ports), 2) if (link := _link(a, b, ports)) is not None]
-    return Nvlink(tuple(links), _uplinks(ports, peers))
+    return Nvlink(tuple(links), _uplinks(ports, peers), unknown)
 
 
 def _link(a: int, b: int, ports: Mapping[int, GpuPorts]) -> Link | None:

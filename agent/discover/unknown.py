@@ -11,7 +11,7 @@ from gputopo.model import Gpu, Problem, ProblemKind
 _FACTS = {
     "product": ("product", "`nvidia-smi -L` tells it"),
     "memory_mib": ("memoryMiB", "`nvidia-smi -q` tells it"),
-    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node tells it, but for virtual machines"),
+    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node tells it, except in most virtual machines"),
 }
 
 

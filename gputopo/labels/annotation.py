@@ -58,6 +58,7 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     gpus: _Table | None = None
     links: _Table | None = None  # None: NVLink unknown
     uplinks: _Table | None = None
+    unknown_links: list[tuple[int, int]] = []
     pcie: str | None = None  # upper triangle, row by row; None: no distance is known
     nics: _Table | None = None
     numa_nodes: _Table | None = None
@@ -140,6 +141,7 @@ def _to_wire(topology: NodeTopology) -> _Wire:
         gpus=_table(body.get("gpus", [])),
         links=None if nvlink is None else _Table(0) if not nvlink.links else _table(body["nvlink"]["links"]),
         uplinks=None if nvlink is None else _table(body["nvlink"].get("uplinks", [])),
+        unknown_links=[] if nvlink is None else list(nvlink.unknown),
         pcie=_triangle(topology.pcie) if topology.pcie else None,
         nics=_table(nics),
         numa_nodes=_table(body.get("numa_nodes", [])),
@@ -157,7 +159,8 @@ def _from_wire(wire: _Wire) -> NodeTopology:
     for row in body["nics"]:
         row["distances"] = [_distance(letter) for letter in str(row.get("distances", ""))]
     if wire.links is not None:
-        body["nvlink"] = {"links": _rows(wire.links), "uplinks": _rows(wire.uplinks)}
+        rows = {"links": _rows(wire.links), "uplinks": _rows(wire.uplinks)}
+        body["nvlink"] = rows | {"unknown": wire.unknown_links}
     return msgspec.convert(body, NodeTopology)
 
 

@@ -24,9 +24,13 @@ def decode(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTop
     ``nvlink`` is then None, and the problems quote what the labels say.
     """
     text = annotations.get(keys.TOPOLOGY.key)
-    if text is not None:
-        return annotation.loads(text)
-    return _from_labels(labels)
+    if text is None:
+        return _from_labels(labels)
+    topology = annotation.loads(text)
+    if not topology.gpus and _number(labels, keys.GPUS):
+        told = f"the topology annotation names no GPU, but the label {keys.GPUS.key} says {labels[keys.GPUS.key]}"
+        raise annotation.AnnotationError(f"{told}: one of them was changed by hand; restart the agent on that node")
+    return topology
 
 
 def _from_labels(labels: Mapping[str, str]) -> NodeTopology:

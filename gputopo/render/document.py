@@ -37,6 +37,7 @@ def document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
         island_details=None if islands is None else tuple(_same(schema.IslandEntry, each) for each in islands),
         links=None if nvlink is None else tuple(_links(topology, nvlink)),
         uplinks=None if nvlink is None else tuple(_same(schema.UplinkEntry, each) for each in nvlink.uplinks),
+        unknown_links=() if nvlink is None else nvlink.unknown,
         pcie=tuple(_distance(topology, a, b) for a, b in combinations([gpu.index for gpu in topology.gpus], 2)),
         nics=tuple(_nic(topology, nic) for nic in topology.nics),
         numa_nodes=tuple(_same(schema.NumaNodeEntry, each) for each in topology.numa_nodes),

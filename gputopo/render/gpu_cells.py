@@ -54,6 +54,8 @@ def _nvlinks(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> Cell:
     for link in sorted(links, key=lambda link: -link.lanes):
         peers.setdefault(_lanes(link), []).append(link.a + link.b - gpu.index)
     parts += [f"{lanes} {glyphs.arrow} {gpu_names(ends)}" for lanes, ends in peers.items()]
+    if any(gpu.index in pair for pair in topology.nvlink.unknown) and gpu.index in topology.doubtful:
+        return "unknown", "  ".join([*parts, "NVLink ?"])
     if not parts:
         return "dim", "no NVLink"
     edges: list[Link | Uplink] = [*links, *uplinks]

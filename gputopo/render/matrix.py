@@ -44,7 +44,7 @@ def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Pa
         lines += ["", "NIC Legend:", ""]
         lines += [f"  NIC{place}: {glyphs.shown(nic.name)}".rstrip() for place, nic in enumerate(topology.nics)]
     lines += ["", "Legend:", ""]
-    lines += [f"  {word:4} = {meaning}" for word, meaning in _legend(table)]
+    lines += [f"  {word:4} = {meaning}" for word, meaning in _legend(table, nvlink=topology.nvlink is not None)]
     if islands := island_notes(topology, glyphs):
         lines += ["", "NVLink islands:", ""]
         lines += ["".join(paint(role, text) for role, text in note) for note in islands]
@@ -59,9 +59,13 @@ def _line(row: list[Cell], widths: list[int], paint: Paint) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _legend(table: list[list[Cell]]) -> list[tuple[str, str]]:
-    """The words that occur, in the order of nvidia-smi's legend."""
-    seen = {re.sub(r"^NV[0-9]+$", "NV#", text) for row in table[1:] for _, text in row[1:]}
+def _legend(table: list[list[Cell]], *, nvlink: bool) -> list[tuple[str, str]]:
+    """The words that occur, in the order of nvidia-smi's legend.
+
+    NV# is among them wherever NVLinks are known: a legend without it is that of ``topo -mp``, which shows none.
+    """
+    seen = {"NV#"} if nvlink else set()
+    seen |= {re.sub(r"^NV[0-9]+$", "NV#", text) for row in table[1:] for _, text in row[1:]}
     return [(word, meaning) for word, meaning in _LEGEND.items() if word in seen]
 
 
@@ -94,7 +98,7 @@ def _pair(topology: NodeTopology, gpu: Gpu, far: Gpu) -> Cell:
     """NVLink hides the distance, as in nvidia-smi: ``NV12``, and ``NV17`` where one of 18 is down."""
     if gpu.index == far.index:
         return "dim", SELF
-    if topology.nvlink is None:
+    if topology.nvlink is None or (min(gpu.index, far.index), max(gpu.index, far.index)) in topology.nvlink.unknown:
         return "unknown", UNKNOWN  # a distance here would claim that there is no NVLink
     lanes = _lanes(topology.nvlink, gpu, far)
     return ("text", f"NV{lanes}") if lanes else _distance(topology.distance(gpu.index, far.index))

@@ -186,6 +186,10 @@ class Document(Entry):
     island_details: Annotated[tuple[IslandEntry, ...] | None, Meta(description="in the order of islands")]
     links: Annotated[tuple[LinkEntry, ...] | None, Meta(description="null where NVLink is unknown")]
     uplinks: Annotated[tuple[UplinkEntry, ...] | None, Meta(description="null where NVLink is unknown")]
+    unknown_links: Annotated[
+        tuple[tuple[int, int], ...],
+        Meta(description="pairs of GPU indices of which nobody told whether NVLinks join them"),
+    ]
     pcie: tuple[DistanceEntry, ...]
     nics: tuple[NicEntry, ...]
     numa_nodes: tuple[NumaNodeEntry, ...]

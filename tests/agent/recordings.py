@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ def machine(name: str) -> Snapshot:
     """A machine of ``fixtures/machines``, by name or alias."""
     found = find(name, folder())
     assert found is not None, name
-    return load_snapshot(found.snapshot.read_bytes())
+    return load_snapshot(Path(found).read_bytes())
 
 
 def nvml_of(snapshot: Snapshot) -> Nvml:

@@ -85,7 +85,16 @@ def test_a_matrix_without_nvlinks_leaves_them_unknown() -> None:
     topology = discover(Snapshot(smi=smi(topo=text)))
 
     assert topology.nvlink is None
-    assert "gpus.0.nvlink" in whats(topology)
+    assert "nvlink" in whats(topology)
+
+
+def test_a_pair_that_the_matrix_does_not_tell_of_is_unknown_and_leaves_the_islands_in_doubt() -> None:
+    rows = "GPU0\t X \tNV4\tSYS\tSYS\t0-15\t0\nGPU1\tNV4\t X \tSYS\tSYS\t0-15\t0\n"
+
+    topology = discover(Snapshot(smi=smi(topo="\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n" + rows)))
+
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4),), unknown=((2, 3),))
+    assert topology.doubtful == {2, 3}
 
 
 def nvml_gpu(index: int, **facts: object) -> NvmlGpu:
@@ -127,6 +136,7 @@ def test_a_gpu_whose_links_nvml_cannot_read_is_taken_from_the_matrix() -> None:
     alone = discover(Snapshot(nvml=Nvml(gpus=gpus)))
 
     assert whole.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4, gbps=112.5),))
+    assert alone.nvlink == Nvlink(unknown=((0, 1),))
     assert alone.problems[0] == Problem("gpus.1.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.labels import NoTopologyError, decode
+from gputopo.labels import AnnotationError, NoTopologyError, decode, encode
 from gputopo.model import Gpu, NodeTopology, Problem, ProblemKind
 
 NO_ANNOTATION = "the node has no annotation gputopo.io/topology"
@@ -46,6 +46,14 @@ def test_products_of_a_mixed_node_are_not_guessed() -> None:
     }
 
     assert decode(labels, {}).gpus == (Gpu(index=0), Gpu(index=1))
+
+
+def test_an_annotation_without_gpus_beside_a_label_with_some_is_refused() -> None:
+    annotations = encode(NodeTopology()).annotations
+
+    assert decode({"gputopo.io/gpus": "0"}, annotations) == NodeTopology()
+    with pytest.raises(AnnotationError, match=r"names no GPU, but the label gputopo.io/gpus says 4"):
+        decode({"gputopo.io/gpus": "4"}, annotations)
 
 
 UNUSABLE = {

@@ -150,6 +150,7 @@ def test_what_is_not_known_is_null() -> None:
         "islandDetails": None,
         "links": None,
         "uplinks": None,
+        "unknownLinks": [],
         "pcie": [],
         "nics": [],
         "numaNodes": [],
