@@ -34,7 +34,7 @@ def text_of(data: bytes) -> str:
     """The text of a file, whatever a terminal or PowerShell made of it."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="replace")
-    return data.decode("utf-8-sig", errors="replace")
+    return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="replace")
 
 
 def read(text: str) -> Observation:

@@ -58,11 +58,12 @@ def _unlinked(nvlink: Nvlink, island: Island) -> int:
 
 def island_notes(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
     """One line per island of several GPUs, and one for all that are on their own."""
-    if topology.nvlink is None or topology.islands is None:
+    islands = topology.islands
+    if topology.nvlink is None or islands is None:
         return [(("unknown", "  ?  "), ("text", "nobody could tell which NVLinks there are"))] if topology.gpus else []
     marked = marks(topology)
-    together = [island for island in topology.islands if island.size > 1]
-    alone = [island.gpus[0] for island in topology.islands if island.size == 1]
+    together = [island for island in islands if island.size > 1]
+    alone = [island.gpus[0] for island in islands if island.size == 1]
     names = [gpu_names(island.gpus) for island in together] + ([gpu_names(alone)] if alone else [])
     width = max(map(len, names), default=0)
     notes: list[Note] = []

@@ -73,11 +73,12 @@ def marks(topology: NodeTopology) -> dict[int, str]:
 
     A lost GPU is in no island and has no mark.
     """
-    if topology.islands is None:
+    islands = topology.islands
+    if islands is None:
         return {gpu.index: UNKNOWN for gpu in topology.usable}
-    letters = (letter(place) for place in range(len(topology.islands)))
+    letters = (letter(place) for place in range(len(islands)))
     found: dict[int, str] = {}
-    for island in topology.islands:
+    for island in islands:
         mark = next(letters) if island.size > 1 else ALONE
         found.update(dict.fromkeys(island.gpus, mark))
     return found

@@ -25,7 +25,7 @@ def classify(text: str, exit_code: int = 0) -> Failure | None:
 
 def _said(line: Line) -> Failure | None:
     for pattern, failure in _SENTENCES:
-        if pattern.match(line.text):
+        if re.match(pattern, line.text, re.IGNORECASE):
             return failure
     if init := _INIT.match(line.text):
         return _NVML_STRINGS.get(init[1].strip(" .").lower(), Failure.UNKNOWN)
@@ -44,20 +44,17 @@ _NVML_STRINGS = {  # nvmlErrorString of the return code, in small letters
     "the operating system has blocked the request": Failure.BLOCKED,
 }
 
-_SENTENCES = tuple(
-    (re.compile(pattern, re.IGNORECASE), failure)
-    for pattern, failure in (
-        (r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", Failure.NO_DRIVER),
-        (r"NVIDIA-SMI has failed because you .{0,40}permission", Failure.NO_PERMISSION),
-        (r"NVIDIA-SMI couldn't find libnvidia-ml", Failure.NO_LIBRARY),
-        (r"No devices (?:were )?found", Failure.NO_DEVICE),
-        (r"Unable to determine the device handle for gpu", Failure.GPU_LOST),
-        (r"Reboot the system to recover this GPU", Failure.GPU_LOST),  # its second half, where a terminal wrapped it
-        (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox, zsh's reverse
-        (r".{0,200}command not found: nvidia-smi", Failure.NO_COMMAND),
-        (r".{0,200}executable file not found in \$PATH", Failure.NO_COMMAND),  # runc, containerd, kubectl exec
-        (r".{0,200}nvidia-smi['\"]?: No such file or directory", Failure.NO_COMMAND),
-    )
+_SENTENCES = (
+    (r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", Failure.NO_DRIVER),
+    (r"NVIDIA-SMI has failed because you .{0,40}permission", Failure.NO_PERMISSION),
+    (r"NVIDIA-SMI couldn't find libnvidia-ml", Failure.NO_LIBRARY),
+    (r"No devices (?:were )?found", Failure.NO_DEVICE),
+    (r"Unable to determine the device handle for gpu", Failure.GPU_LOST),
+    (r"Reboot the system to recover this GPU", Failure.GPU_LOST),  # its second half, where a terminal wrapped it
+    (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox, zsh's reverse
+    (r".{0,200}command not found: nvidia-smi", Failure.NO_COMMAND),
+    (r".{0,200}executable file not found in \$PATH", Failure.NO_COMMAND),  # runc, containerd, kubectl exec
+    (r".{0,200}nvidia-smi['\"]?: No such file or directory", Failure.NO_COMMAND),
 )
 
 _EXIT_CODES = {

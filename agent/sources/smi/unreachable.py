@@ -23,7 +23,7 @@ class Unreachable(msgspec.Struct, frozen=True):
 
 def unreachable(line: Line) -> Unreachable | None:
     """The GPU of a line like "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error"."""
-    match = _UNREACHABLE.match(line.text)
+    match = re.match(_UNREACHABLE, line.text, re.IGNORECASE)
     if match is None:
         return None
     index, bus_id, why = match.groups()
@@ -31,8 +31,7 @@ def unreachable(line: Line) -> Unreachable | None:
 
 
 # "GPU0000:CB:00.0: ..." (until 5xx), "GPU 0000:66:00.0: ...", "GPU1: 0000:34:00.0: ...", "GPU1: ..."
-_UNREACHABLE = re.compile(
+_UNREACHABLE = (
     r"Unable to determine the device handle for gpu\s{0,8}(?:(\d{1,3}):\s)?\s{0,8}"
-    r"(?:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]):\s)?(.*)",
-    re.IGNORECASE,
+    r"(?:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]):\s)?(.*)"
 )
