@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gputopo.render.wording import Cell, Paint
 
 SELF = "X"
+_ODD = re.compile(r"[^A-Za-z0-9_.:+@-]")  # no name of a network device holds such; a reader could take it for cells
 _LIST = re.compile(r"[0-9,-]+|N/A")
 _LEGEND = {
     SELF: "Self",
@@ -42,7 +43,7 @@ def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Pa
     lines = [_line(row, widths, paint) for row in table]
     if topology.nics:
         lines += ["", "NIC Legend:", ""]
-        lines += [f"  NIC{place}: {glyphs.shown(nic.name)}".rstrip() for place, nic in enumerate(topology.nics)]
+        lines += [f"  NIC{place}: {_ODD.sub(UNKNOWN, nic.name)}".rstrip() for place, nic in enumerate(topology.nics)]
     lines += ["", "Legend:", ""]
     lines += [f"  {word:4} = {meaning}" for word, meaning in _legend(table, nvlink=topology.nvlink is not None)]
     if islands := island_notes(topology, glyphs):

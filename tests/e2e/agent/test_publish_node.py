@@ -17,7 +17,7 @@ from gputopo.model import Degradation, Health, NodeTopology
 from tests.e2e import objects
 from tests.e2e.agent.access import user
 from tests.e2e.agent.conftest import ACCOUNT
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.objects import Object
 from tests.machines import dgx1, dgx1_link_down, hgx_h100
 
@@ -73,8 +73,16 @@ def ours(metadata: Object) -> dict[str, str]:
 
 
 def label(cluster: Cluster, labels: dict[str, str | None], manager: str) -> None:
-    """Label the Node as ``kubectl label --overwrite --field-manager=...`` does."""
-    cluster.api.patch(PATH, {"metadata": {"labels": labels}}, "merge", fieldManager=manager)
+    """Label the Node as ``kubectl label --overwrite --field-manager=...`` does, and wait until cached reads show it.
+
+    The publisher reads from the API server's cache: a change of somebody else may reach it a pass later.
+    """
+    written = cluster.api.patch(PATH, {"metadata": {"labels": labels}}, "merge", fieldManager=manager)
+    version = written["metadata"]["resourceVersion"]
+    wait_for(
+        lambda: cluster.api.get(PATH, resourceVersion="0")["metadata"]["resourceVersion"] == version,
+        "the API server's cache",
+    )
 
 
 def with_lost_gpu(topology: NodeTopology) -> NodeTopology:

@@ -148,7 +148,7 @@ def test_the_legend_explains_what_occurs_and_names_cannot_forge_it() -> None:
     assert render_matrix(machine).splitlines()[5:] == [
         "NIC Legend:",
         "",
-        "  NIC0: x\\n  SYS  = lie",
+        "  NIC0: x???SYS????lie",
         "",
         "Legend:",
         "",
