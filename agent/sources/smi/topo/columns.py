@@ -10,7 +10,7 @@ from collections import Counter
 
 import msgspec
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo.blocks import Block, Row
 from agent.sources.smi.topo.header import Header
 from agent.sources.smi.topo.words import ELLIPSIS, SELF

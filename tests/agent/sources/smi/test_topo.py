@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo import Cell, TopoGpu, TopoMatrix, TopoNic, parse_topo
 from gputopo.model import PcieDistance, ProblemKind
 from tests.topo_text import P2P, islands, numa
