@@ -16,7 +16,7 @@ import msgspec
 
 from agent.observe import Observation, observe
 from agent.snapshot import Output, Snapshot, SnapshotError
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from gputopo.model import ModelError
 
 ACCEPTED = (

@@ -13,7 +13,7 @@ import msgspec
 
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import Nvml, Output, Snapshot, Sysfs
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from gputopo.model import NumaNode, ProblemKind
 
 if TYPE_CHECKING:

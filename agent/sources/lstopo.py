@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
+from agent.sources.errors import ParseError
 from agent.sources.nccl import NvlinkEnd
-from agent.sources.smi.errors import ParseError
 from agent.sources.xml_tree import Element, parse_xml
 
 if TYPE_CHECKING:

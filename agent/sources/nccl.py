@@ -22,8 +22,8 @@ from enum import Enum
 import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
+from agent.sources.errors import ParseError
 from agent.sources.kernel_list import from_mask
-from agent.sources.smi.errors import ParseError
 from agent.sources.xml_tree import Element, parse_xml
 from gputopo.model import PcieDistance
 

@@ -99,10 +99,13 @@ def _pair(topology: NodeTopology, gpu: Gpu, far: Gpu) -> Cell:
     """NVLink hides the distance, as in nvidia-smi: ``NV12``, and ``NV17`` where one of 18 is down."""
     if gpu.index == far.index:
         return "dim", SELF
-    if topology.nvlink is None or (min(gpu.index, far.index), max(gpu.index, far.index)) in topology.nvlink.unknown:
+    lanes = 0 if topology.nvlink is None else _lanes(topology.nvlink, gpu, far)
+    if lanes:
+        return "text", f"NV{lanes}"
+    pair = (min(gpu.index, far.index), max(gpu.index, far.index))
+    if topology.nvlink is None or pair in topology.nvlink.unknown:
         return "unknown", UNKNOWN  # a distance here would claim that there is no NVLink
-    lanes = _lanes(topology.nvlink, gpu, far)
-    return ("text", f"NV{lanes}") if lanes else _distance(topology.distance(gpu.index, far.index))
+    return _distance(topology.distance(gpu.index, far.index))
 
 
 def _lanes(nvlink: Nvlink, gpu: Gpu, far: Gpu) -> int:

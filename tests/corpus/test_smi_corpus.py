@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.failures import Failure
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.failure import classify
 from agent.sources.smi.listing import parse_listing
 from agent.sources.smi.nvlink import parse_nvlink_status

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo import parse_topo
 from tests.topo_text import HARMLESS, damaged, in_terminal, islands, numa, said
 

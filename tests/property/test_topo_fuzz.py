@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.sources.smi.errors import ParseError
-from agent.sources.smi.topo import TopoMatrix, parse_topo, single_numa_node
+from agent.sources.errors import ParseError
+from agent.sources.kernel_list import single_number
+from agent.sources.smi.topo import TopoMatrix, parse_topo
 from gputopo.model import MAX_GPUS, PcieDistance
 from tests.topo_text import ERAS, HARMLESS, Era, Machine, damaged, in_terminal, islands, numa, printed, said
 
@@ -34,7 +35,7 @@ def lawful(text: str) -> TopoMatrix | None:
     assert all(len(nic.distances) == size for nic in matrix.nics)
     assert matrix.problems or matrix.known_cells == size * (size - 1)
     for gpu in matrix.gpus:
-        single_numa_node(gpu.numa_affinity)
+        single_number(gpu.numa_affinity)
     return matrix
 
 

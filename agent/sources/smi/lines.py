@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

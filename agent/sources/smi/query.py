@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.lines import lines
 from agent.sources.smi.query_words import TEXT, XML, Words, text_tree
 from agent.sources.smi.unreachable import Unreachable, unreachable

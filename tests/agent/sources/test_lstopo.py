@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.sources.errors import ParseError
 from agent.sources.lstopo import LstopoGpu, LstopoNic, LstopoNvlink, LstopoTopology, parse_lstopo
 from agent.sources.nccl import NvlinkEnd
-from agent.sources.smi.errors import ParseError
 
 
 def machine(inside: str = "", distances: str = "", version: str = "3.0", nodeset: str = "0x00000003") -> str:

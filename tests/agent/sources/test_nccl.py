@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.sources.errors import ParseError
 from agent.sources.nccl import (
     NcclCpu,
     NcclGpu,
@@ -15,7 +16,6 @@ from agent.sources.nccl import (
     distance,
     parse_nccl,
 )
-from agent.sources.smi.errors import ParseError
 from gputopo.model import PcieDistance
 
 DUMP = """\

@@ -6,8 +6,8 @@ from itertools import combinations
 import pytest
 from hypothesis import assume, given, settings
 
+from agent.sources.errors import ParseError
 from agent.sources.nccl import NvlinkEnd, parse_nccl
-from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo import parse_topo
 from gputopo.model import NodeTopology, PcieDistance
 from gputopo.render.document import document

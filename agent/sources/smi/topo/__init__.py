@@ -5,8 +5,7 @@ The stages, a module each: ``lines`` (text to clean lines), ``words`` (the cells
 matrix and what is wrong with it), ``parse`` (all in order).
 """
 
-from agent.sources.smi.topo.affinity import single_numa_node
 from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic
 from agent.sources.smi.topo.parse import parse_topo
 
-__all__ = ["Cell", "TopoGpu", "TopoMatrix", "TopoNic", "parse_topo", "single_numa_node"]
+__all__ = ["Cell", "TopoGpu", "TopoMatrix", "TopoNic", "parse_topo"]

@@ -9,7 +9,6 @@ from agent.sources.smi.topo.words import FOLD, Scan
 
 _ITEM = r"\d{1,6}(?:-\d{1,6})?"
 _WORD = re.compile(rf"[\s;]*(?:,\s)?(N/A|{_ITEM}(?:,\s?{_ITEM})*)(?=N/A|[\s;,<#(]|$)", re.IGNORECASE)
-_SINGLE_NODE = re.compile(r"\d{1,6}")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?=,|$)")
 _BLANK_GAP = 1.5  # cells are one column apart; a wider gap before the first word is an affinity left blank
 
@@ -20,11 +19,6 @@ class Affinity(NamedTuple):
     cpu: str | None = None
     numa: str | None = None
     gpu_numa_id: str | None = None
-
-
-def single_numa_node(affinity: str | None) -> int | None:
-    """The one NUMA node that an affinity names: "0" is 0; "0-1", "0,5-11" and None are None: several, or unknown."""
-    return int(affinity) if affinity is not None and _SINGLE_NODE.fullmatch(affinity) else None
 
 
 def affinity_words(tail: str, wanted: int) -> tuple[list[str], str]:

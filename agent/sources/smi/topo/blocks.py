@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo.affinity import affinity_words
 from agent.sources.smi.topo.header import AFFINITY_COLUMNS, DEVICE, FIRST_GPU, NAME, Header, parse_header, spell
 from agent.sources.smi.topo.lines import Line

@@ -1,21 +1,25 @@
 """Stage 4: which device each column is, and which cells of each row can be trusted to stand in their column.
 
-The diagonal decides. Every row shows X under its own device, so a row whose X stands elsewhere lost or gained a cell,
-and a header that disagrees with the X of most rows is damaged itself.
+The diagonal decides. Every row shows X under its own device: a row whose X stands elsewhere lost or gained a cell, or
+the header a name. Where a header that lost names fits the X of all rows in one way only, it is that; else the matrix
+is refused.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo.blocks import Block, Row
 from agent.sources.smi.topo.header import Header
 from agent.sources.smi.topo.words import ELLIPSIS, SELF
 from gputopo.model import Problem, ProblemKind
 
+_AGAIN = "Paste the output of `nvidia-smi topo -m` again, unedited"
 _QUOTED = 100  # characters of a line that a message shows
 
 
@@ -43,18 +47,19 @@ def place(block: Block) -> Table:
     """Put every row's cells under their columns. Raises ``ParseError`` where nothing can be trusted."""
     problems: list[Problem] = []
     rows = _distinct(block.rows, problems)
-    columns = _columns(block.header, list(rows.values()), problems)
-    columns, sound = _check_diagonal(block.header, columns, rows, problems)
+    columns, rows = _columns(block.header, rows, problems)
+    sound = _sound(block.header, columns, rows, problems)
     if not any(row.label.startswith("GPU") for row in sound):
         first = block.rows[0]
         raise ParseError(
             f"topo -m: no row's X stands under its own column, beginning with {quote(first.number, first.text)}: "
-            "cells were lost or moved. Paste the output of `nvidia-smi topo -m` again, unedited"
+            f"cells were lost or moved. {_AGAIN}"
         )
     usual = _usual_count(sound)
+    last = block.rows[-1]
     cells: dict[tuple[str, str], str] = {}
     for row in sound:
-        trusted = _trusted(row, len(columns), usual, is_last=row is block.rows[-1])
+        trusted = _trusted(row, len(columns), usual, is_last=row is last)
         if trusted < len(row.seen.cells):
             problems.append(_untrusted(row, trusted, len(columns)))
         for column, cell in zip(columns, row.seen.cells[:trusted], strict=False):
@@ -88,10 +93,10 @@ def _distinct(rows: list[Row], problems: list[Problem]) -> dict[str, Row]:
     return {label: row for label, row in kept.items() if label not in contradicted}
 
 
-def _usual_count(rows: list[Row]) -> int:
-    """The number of cells that most GPU rows have; the larger where two are as common."""
+def _usual_count(rows: list[Row], ties: Callable[[list[int]], int] = max) -> int:
+    """The number of cells that most GPU rows have; the larger, or as ``ties`` says, where several are as common."""
     counts = Counter(len(row.seen.cells) for row in rows if row.label.startswith("GPU"))
-    return max(counts, key=lambda count: (counts[count], count), default=0)
+    return ties([count for count, times in counts.items() if times == max(counts.values())] or [0])
 
 
 def _self_at(row: Row) -> int | None:
@@ -99,28 +104,142 @@ def _self_at(row: Row) -> int | None:
     return row.seen.cells.index(SELF) if row.seen.cells.count(SELF) == 1 else None
 
 
-def _columns(header: Header | None, rows: list[Row], problems: list[Problem]) -> list[str | None]:
-    """The columns as the header names them, moved to where the X of most rows puts them."""
-    usual = _usual_count(rows)
+def _columns(
+    header: Header | None, rows: dict[str, Row], problems: list[Problem]
+) -> tuple[list[str | None], dict[str, Row]]:
+    """What each column is; and the rows, one whose name was misread under its own.
+
+    The header's names, as far as no row's X contradicts them. Raises ``ParseError`` where they cannot be reconciled:
+    columns that are named wrongly would invent links.
+    """
     if header is None:
-        problems.append(incomplete("topo -m header", "the header line is missing: columns are named after the rows' X"))
-        return [None] * usual
+        return _columns_of_rows(rows, problems), rows
+    usual = _usual_count(list(rows.values()))
+    anchors = _anchors(rows, usual)
     labels = list(header.labels)
     if len(set(labels) - {ELLIPSIS}) < len(labels) - labels.count(ELLIPSIS):
         labels = _without_cut_end(header, labels, problems)
-    votes = Counter(
-        at - labels.index(row.label) for row in rows if (at := _self_at(row)) is not None and row.label in labels
-    )
-    shift = max(votes, key=lambda each: (votes[each], -abs(each)), default=0)
-    if shift > 0:
-        why = f"{quote(header.number, header.text)} lost its first {shift} columns: they are named after the rows' X"
-        problems.append(incomplete("topo -m header", why))
-    columns: list[str | None] = [None] * max(0, shift) + labels
-    if usual > len(columns):
-        why = f"{quote(header.number, header.text)} names {len(columns)} columns, but rows have {usual} cells"
-        problems.append(incomplete("topo -m header", why))
-        columns += [None] * (usual - len(columns))
+    if len(labels) == usual:
+        labels, rows, anchors = _one_name_each(labels, rows, anchors, problems)
+    aligned = _align(labels, anchors, max(usual, len(labels)))
+    if (
+        aligned is None
+        or not _plausible(aligned, anchors)
+        or _lost_a_column(rows, labels, usual)
+        or (usual > len(labels) and any(label.startswith("GPU") and label not in rows for label in labels))
+    ):
+        raise ParseError(
+            f"topo -m: the rows' X do not fit the names in {quote(header.number, header.text)}: "
+            f"names or cells were lost or moved. {_AGAIN}"
+        )
+    if usual > len(labels):
+        why = f"names {len(labels)} columns, but rows have {usual} cells"
+        problems.append(incomplete("topo -m header", f"{quote(header.number, header.text)} {why}"))
+    return aligned, rows
+
+
+def _columns_of_rows(rows: dict[str, Row], problems: list[Problem]) -> list[str | None]:
+    """The columns of a matrix without header: GPUs come first and are counted, and the X of other rows names theirs."""
+    usual = _usual_count(list(rows.values()), ties=min)
+    anchors = _anchors(rows, usual)
+    for at, label in anchors.items():
+        if label.startswith("GPU") and label != f"GPU{at}":
+            raise ParseError(
+                f"topo -m: the header line is missing, and {quote(rows[label].number, rows[label].text)} has its X in "
+                f"column {at + 1}: which GPU that is cannot be told. {_AGAIN}"
+            )
+    problems.append(incomplete("topo -m header", "the header line is missing: columns are named after the rows' X"))
+    columns = [anchors.get(at, f"GPU{at}" if f"GPU{at}" in rows else None) for at in range(usual)]
+    _name_gpus_left_out(columns, [row for row in rows.values() if len(row.seen.cells) == usual])
     return columns
+
+
+def _anchors(rows: dict[str, Row], usual: int) -> dict[int, str]:
+    """The columns that the X of whole rows names."""
+    anchors: dict[int, str] = {}
+    for row in rows.values():
+        at = _self_at(row)
+        if at is None or len(row.seen.cells) != usual or (at in anchors and not row.label.startswith("GPU")):
+            continue
+        if at in anchors:
+            raise ParseError(
+                f"topo -m: {quote(row.number, row.text)} has its X in column {at + 1}, as {anchors[at]} has: "
+                f"names or cells were lost or moved. {_AGAIN}"
+            )
+        anchors[at] = row.label
+    return anchors
+
+
+def _plausible(columns: list[str | None], anchors: dict[int, str]) -> bool:
+    """Whether GPUs are in their order, and none is only named by a header that leaves out others."""
+    gpus = [int(column[3:]) for column in columns if column and column.startswith("GPU")]
+    return gpus == sorted(gpus) and all(
+        at in anchors or (at and columns[at - 1] == ELLIPSIS) or column == _following(columns, at)
+        for at, column in enumerate(columns)
+        if column and column.startswith("GPU")
+    )
+
+
+def _lost_a_column(rows: dict[str, Row], labels: list[str], usual: int) -> bool:
+    """Whether all rows are short by a column that is not the last: one as long as the others has no X."""
+    return usual < len(labels) and any(
+        len(row.seen.cells) == usual and SELF not in row.seen.cells and row.label in labels[:usual]
+        for row in rows.values()
+    )
+
+
+def _align(labels: list[str], anchors: dict[int, str], width: int) -> list[str | None] | None:
+    """The header's names put between the columns that rows name, in their order; None where they do not fit.
+
+    Columns behind all the names have none.
+    """
+    columns: list[str | None] = [anchors.get(at) for at in range(width)]
+    known = [(at, labels.index(label)) for at, label in sorted(anchors.items()) if label in labels]
+    for (left, first), (right, last) in pairwise([(-1, -1), *known, (width, len(labels))]):
+        free = [at for at in range(left + 1, right) if at not in anchors]
+        names = labels[first + 1 : last]
+        if first >= last or len(free) < len(names):
+            return None
+        if len(free) == len(names):
+            for at, name in zip(free, names, strict=True):
+                columns[at] = name
+        elif names:
+            return None
+    return columns
+
+
+def _one_name_each(
+    labels: list[str], rows: dict[str, Row], anchors: dict[int, str], problems: list[Problem]
+) -> tuple[list[str], dict[str, Row], dict[int, str]]:
+    """Settle where header and row name one column differently, and neither name is anywhere else.
+
+    GPUs are numbered in the order of their columns: the name that follows on the one before is taken.
+    """
+    labels, rows, anchors = list(labels), dict(rows), dict(anchors)
+    for at, label in sorted(anchors.items()):
+        other = labels[at]
+        if label in labels or other in rows:
+            continue
+        row = rows[label]
+        if other == _following(labels, at):
+            why = f"{quote(row.number, row.text)} has its X in the column of {other}: it is taken for the row of that"
+            problems.append(Problem(f"topo -m row {label}", ProblemKind.CONFLICT, why))
+            rows = {
+                other if name == label else name: msgspec.structs.replace(each, label=other) if each is row else each
+                for name, each in rows.items()
+            }
+            anchors[at] = other
+        elif label == _following(labels, at):
+            why = f"{quote(row.number, row.text)} has its X in the column that the header calls {other}"
+            problems.append(Problem(f"topo -m column {other}", ProblemKind.CONFLICT, why))
+            labels[at] = label
+    return labels, rows, anchors
+
+
+def _following(labels: Sequence[str | None], at: int) -> str | None:
+    """The name of a GPU in this column, counted from the column before it, which is a GPU's or none."""
+    before = labels[at - 1] if at else "GPU-1"
+    return f"GPU{int(before[3:]) + 1}" if before and before.startswith("GPU") else None
 
 
 def _without_cut_end(header: Header, labels: list[str], problems: list[Problem]) -> list[str]:
@@ -137,22 +256,10 @@ def _without_cut_end(header: Header, labels: list[str], problems: list[Problem])
     )
 
 
-def _check_diagonal(
+def _sound(
     header: Header | None, columns: list[str | None], rows: dict[str, Row], problems: list[Problem]
-) -> tuple[list[str | None], list[Row]]:
-    """Name nameless columns after the rows whose X is there, and set rows aside whose X contradicts their label."""
-    columns = list(columns)
-    for row in rows.values():
-        at = _self_at(row)
-        if at is not None and at < len(columns) and row.label not in columns:
-            stranger = columns[at]
-            if stranger is None:
-                columns[at] = row.label
-            elif stranger not in rows and stranger.startswith("GPU") == row.label.startswith("GPU"):
-                why = f"{quote(row.number, row.text)} has its X in the column that the header calls {stranger}"
-                problems.append(Problem(f"topo -m column {stranger}", ProblemKind.CONFLICT, why))
-                columns[at] = row.label
-    _name_gpus_left_out(columns, list(rows.values()))
+) -> list[Row]:
+    """The rows without those whose X contradicts their name."""
     sound = []
     for row in rows.values():
         fault = _fault(row, columns, header)
@@ -161,26 +268,19 @@ def _check_diagonal(
         else:
             why = f"{quote(row.number, row.text)}: {fault}; the row is not used"
             problems.append(Problem(f"topo -m row {row.label}", ProblemKind.CONFLICT, why))
-    return columns, sound
+    return sound
 
 
 def _name_gpus_left_out(columns: list[str | None], rows: list[Row]) -> None:
-    """GPU columns come first and in order, so nameless ones before or between known ones can be counted out.
+    """Without header: GPU columns come first and are counted, so nameless ones before the last of them are GPUs.
 
     A nameless column with NVLinks in it is of a GPU as well.
     """
-    linked = {at for row in rows for at, cell in enumerate(row.seen.cells[: len(columns)]) if cell.startswith("NV")}
-    at, index = -1, -1  # of the last column whose GPU is known
-    for place, name in enumerate(columns):
-        if name is None and place in linked and at >= 0 and not any(columns[at + 1 : place]):
-            here = index + place - at
-        elif name is not None and name.startswith("GPU"):
-            here = int(name[3:])
-        else:
-            continue
-        if here - index == place - at and f"GPU{here}" not in columns[place + 1 :]:
-            columns[at + 1 : place + 1] = [f"GPU{index + step}" for step in range(1, place - at + 1)]
-        at, index = place, here
+    linked = {at for row in rows for at, cell in enumerate(row.seen.cells) if cell.startswith("NV")}
+    before_nics = next((at for at, name in enumerate(columns) if _is_nic(name)), len(columns))
+    gpus = [at for at in range(before_nics) if columns[at] is not None or at in linked]
+    for at in range(max(gpus, default=-1) + 1):
+        columns[at] = f"GPU{at}"
 
 
 def _fault(row: Row, columns: list[str | None], header: Header | None) -> str | None:
@@ -211,7 +311,7 @@ def _trusted(row: Row, width: int, usual: int, *, is_last: bool) -> int:
     was cut): all it has. Any other lost a cell somewhere behind its X, or gained one: those up to its X.
     """
     count = len(row.seen.cells)
-    if count == width or (count < width and (is_last or count == usual)):
+    if count == width or (count < width and (count == usual or (is_last and not row.tail.strip()))):
         return count
     at = _self_at(row)
     return 0 if at is None else at + 1

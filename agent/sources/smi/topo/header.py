@@ -18,7 +18,7 @@ _AFFINITY = r"(?P<affinity>CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID)"
 _TOKEN = re.compile(
     rf"[\s,;]*(?:{_AFFINITY}|(?P<known>{DEVICE})|(?P<ellipsis>\.\.\.+)|(?P<name>{NAME})(?![\w.-]))", re.IGNORECASE
 )
-FIRST_GPU = re.compile(rf"(?<![\w/.-]){GPU}", re.IGNORECASE)
+FIRST_GPU = re.compile(rf"(?:(?<![\w/.-])|(?<=topo -m)){GPU}", re.IGNORECASE)
 
 
 class Header(msgspec.Struct, frozen=True):

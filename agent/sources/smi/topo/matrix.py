@@ -15,7 +15,7 @@ class TopoGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int  # the number in its label: "GPU3"
     cpu_affinity: str | None = None  # cpulist: "0-63,128-191"
-    numa_affinity: str | None = None  # "0", "0-1", "0,5-11": see single_numa_node
+    numa_affinity: str | None = None  # "0", "0-1", "0,5-11": a kernel list
     gpu_numa_id: str | None = None  # Grace: the NUMA node that is this GPU's memory
 
 

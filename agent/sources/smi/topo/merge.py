@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo.affinity import Affinity, affinity_words, first_run, read_affinity
 from agent.sources.smi.topo.blocks import Block
 from agent.sources.smi.topo.columns import Table, incomplete, place, quote

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo.blocks import Block, find_blocks
 from agent.sources.smi.topo.columns import quote
 from agent.sources.smi.topo.lines import Line, clean

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.listing import ListedGpu, ListedMig, Listing, parse_listing
 from agent.sources.smi.unreachable import Unreachable
 

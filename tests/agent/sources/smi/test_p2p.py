@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.p2p import P2pMatrix, P2pStatus, parse_p2p
 
 OK, CNS = P2pStatus.OK, P2pStatus.CHIPSET_NOT_SUPPORTED

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from agent.sources.smi.errors import ParseError
+from agent.sources.errors import ParseError
 from agent.sources.smi.topo import Cell, TopoGpu, TopoMatrix, TopoNic, parse_topo
 from gputopo.model import PcieDistance, ProblemKind
 from tests.topo_text import P2P, islands, numa
@@ -235,8 +237,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             [
                 (
                     "topo -m header",
-                    ("line 1 (GPU2 GPU3 CPU Affinity NUMA Affinity) lost its "
-                    "first 2 columns: they are named after the rows' X"),
+                    "line 1 (GPU2 GPU3 CPU Affinity NUMA Affinity) names 2 columns, but rows have 4 cells",
                 )
             ],
             id="a header that lost its beginning: the X tells",
@@ -276,17 +277,32 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
         pytest.param(
             "GPU2    GPU3",
             "GPU2    NIC0",
-            [2, None, 1],
+            [2, SYS, 1, 1, SYS, 2],
             [
-                ("topo -m row GPU0", ("line 2 (GPU0 X NV2 SYS NV1 0-31 0): NIC0 is no GPU, but has "
-                "NVLinks there; the row is not used")),
-                ("topo -m row GPU2", ("line 4 (GPU2 SYS NV1 X NV2 32-63 1): NIC0 is no GPU, but "
-                "has NVLinks there; the row is not used")),
-                ("topo -m row GPU3", "line 5 (GPU3 NV1 SYS NV2 X 32-63 1): its X is in column 4; the row is not used"),
-                ("topo -m rows", "no usable row for GPU0, GPU2: other rows tell of its links"),
-                ("nvlink", "nothing in the text says how these are connected: GPU0-GPU2"),
+                ("topo -m column NIC0", ("line 5 (GPU3 NV1 SYS NV2 X 32-63 1) has its X in the column "
+                "that the header calls NIC0")),
             ],
-            id="NVLinks to what is no GPU",
+            id="a GPU's column called a NIC: the X tells",
+        ),
+        pytest.param(
+            "GPU1    GPU2",
+            "GPU1    ",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("topo -m header", ("line 1 (GPU0 GPU1 GPU3 CPU Affinity NUMA Affinity) names 3 columns, "
+                "but rows have 4 cells")),
+            ],
+            id="a name lost in the middle of the header: the X tells",
+        ),
+        pytest.param(
+            "GPU3    NV1",
+            "GPU4    NV1",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("topo -m row GPU4", ("line 5 (GPU4 NV1 SYS NV2 X 32-63 1) has its X in the column of GPU3: "
+                "it is taken for the row of that")),
+            ],
+            id="a row's name misread: header and X tell",
         ),
         pytest.param(
             "32-63           1\nGPU3",
@@ -368,6 +384,30 @@ def test_a_row_said_twice_counts_once_if_both_agree(added: str, expected: list[t
     matrix = parse_topo(RING + added)
 
     assert (upper(matrix), problems(matrix)) == ([2, SYS, 1, 1, SYS, 2], expected)
+
+
+def test_without_header_a_row_that_is_short_or_long_names_no_column() -> None:
+    rows = RING.splitlines()[1:]
+
+    assert upper(parse_topo("\n".join([*rows[:3], rows[3].replace("SYS", "")]))) == [2, SYS, 1, 1, SYS, 2]
+    assert upper(parse_topo("\n".join([rows[0].replace("NV2", "NV2 NV2"), *rows[1:]]))) == [2, SYS, 1, 1, SYS, 2]
+
+
+def test_a_row_of_a_gpu_that_is_cut_off_in_the_middle_of_the_text_counts_to_its_x() -> None:
+    matrix = parse_topo(RING.replace("NV1     SYS     NV2      X  ", "NV1     NV2      X  "))
+
+    assert upper(matrix) == [2, SYS, 1, 1, SYS, 2]
+
+
+def test_a_row_without_links_in_place_of_a_nics_is_not_used() -> None:
+    """The header calls GPU2's column a NIC's, and GPU2's row is gone."""
+    matrix = parse_topo("\tGPU0\tGPU1\tNIC0\tCPU Affinity\nGPU0\tX\tNV1\tNV1\t0\nGPU1\tNV1\tX\tSYS\t0\n")
+
+    assert matrix.cells == ((None, 1), (1, None))
+    assert problems(matrix)[0] == (
+        "topo -m row GPU0",
+        "line 2 (GPU0 X NV1 NV1 0): NIC0 is no GPU, but has NVLinks there; the row is not used",
+    )
 
 
 def test_lines_that_are_all_cut_at_one_width_are_right_as_far_as_they_go() -> None:
@@ -546,6 +586,37 @@ def test_a_legend_before_any_matrix_is_nothing() -> None:
         pytest.param("\tGPU0\nGPU0\tX\nLegend:\n OK   = Status Ok\n", "is of `nvidia-smi topo -p2p`", id="its legend"),
         pytest.param("\tGPU0\tGPU1\nGPU0\tX\tX\nGPU1\tX\tX\n", r"no row's X .* line 2 \(GPU0 X X\)", id="no sound row"),
         pytest.param("GPU0 GPU0 GPU1 GPU1 CPU Affinity\nGPU0 X SYS\n", "names a device twice: line 1", id="twice"),
+        pytest.param(RING.replace("GPU1    GPU2", "GPU2    GPU1"), r"names in line 1 \(GPU0 GPU2", id="swapped names"),
+        pytest.param(
+            RING.replace("GPU1 ", "").replace("GPU2 ", "GPU7 "), "do not fit the names in line 1", id="lost, misread"
+        ),
+        pytest.param(
+            re.sub(r"(?m)^(GPU\d     ?\S+     ?)\S+", r"\1", RING.replace("  X  ", " X   ")),
+            r"do not fit the names in line 1",
+            id="a column lost",
+        ),
+        pytest.param(
+            "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tSYS\nGPU1\tNV1\tSYS\n", "do not fit the names in line 1", id="last column"
+        ),
+        pytest.param(
+            "\tGPU0\tGPU1\tNIC0\tNIC2\nGPU0\tX\tNV1\tPIX\tSYS\tSYS\nGPU1\tNV1\tX\tPIX\tSYS\tSYS\n",
+            "do not fit the names in line 1",
+            id="a NIC's name lost, and no row tells which",
+        ),
+        pytest.param(
+            "\tGPU0\tGPU2\nGPU0\tX\tNV1\n", "do not fit the names in line 1", id="a GPU that only the header leaves out"
+        ),
+        pytest.param(
+            "\tGPU0\tGPU2\nGPU0\tX\tNV1\tSYS\nGPU1\tNV1\tX\tSYS\n",
+            "do not fit the names in line 1",
+            id="a name lost, and no row of another",
+        ),
+        pytest.param("GPU0 X SYS\nGPU2 SYS X\n", r"line 2 \(GPU2 SYS X\) has its X in column 2: which", id="no header"),
+        pytest.param(
+            "\tGPU0\tGPU1\nGPU0\tX\tNV1\nGPU1\tX\tNV1\n",
+            r"line 3 \(GPU1 X NV1\) has its X in column 1, as GPU0 has",
+            id="two rows have their X in one column",
+        ),
         pytest.param("GPU0 X\n" * 600, "more than 512 rows before line 513", id="too many rows"),
         pytest.param("GPU0 GPU1\nGPU0 X NV1\n" * 300, "more than 256 matrices", id="too many matrices"),
         pytest.param("GPU64\t" + "NV1\t" * 64 + "X\n", "65 GPUs; at most 64", id="too many GPUs"),

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.sources.smi.topo import single_numa_node
 from agent.sources.smi.topo.affinity import Affinity, affinity_words, first_run, read_affinity, unglue
 from agent.sources.smi.topo.words import FOLD, scan
-
-
-@pytest.mark.parametrize(
-    ("text", "node"),
-    [("0", 0), ("8", 8), ("0-1", None), ("0,5-11", None), ("N/A", None), (None, None)],
-)
-def test_a_numa_node_is_known_only_where_the_affinity_names_one(text: str | None, node: int | None) -> None:
-    assert single_numa_node(text) == node
 
 
 @pytest.mark.parametrize(
