@@ -52,6 +52,7 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/start_up.py
 	$(BIN)/python bench/discovery.py
 	$(BIN)/python bench/nvml_calls.py
+	PYTHONPATH=. $(BIN)/python bench/evaluate.py
 
 clean:
 	rm -rf $(VENV)

@@ -27,7 +27,7 @@ def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
     if any(node.count(resource) < wanted for resource, wanted in profile.ask.totals):
         return Reason.TOO_FEW_GPUS
-    if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(profile, node)):
+    if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(profile.ask, node)):
         return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
     return None
 
@@ -37,7 +37,7 @@ def model(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     wanted = profile.wishes.model
     if wanted is None:
         return None
-    found = outcomes(profile, node)
+    found = outcomes(profile.ask, node)
     if node.shape is None or not all(_is_model(node.shape, each, wanted) for each in found):
         return Reason.MODEL
     return None
@@ -48,7 +48,7 @@ def vram(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     needed = max(profile.wishes.min_vram_mib or 0, profile.wishes.vram_mib or 0)
     if not needed:
         return None
-    found = outcomes(profile, node)
+    found = outcomes(profile.ask, node)
     if node.shape is None or not all(_has_memory(node.shape, each, needed) for each in found):
         return Reason.VRAM
     return None
@@ -58,7 +58,7 @@ def shape(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Island, interconnect, bandwidth and NUMA node, where required. One device has no shape."""
     if not profile.shape_required:
         return None
-    found = together(profile, node)
+    found = together(profile.ask, node)
     if node.shape is None or found is None:
         return Reason.UNKNOWN_TOPOLOGY
     reason = broken(profile.wishes, node.shape, found.sets)
@@ -109,7 +109,7 @@ def may_be_degraded(profile: Profile, node: NodeState) -> bool:
     if node.shape is None or not node.shape.degraded:
         return node.degraded and not node.described
     degraded = node.shape.degraded
-    return any(mask & degraded for each in outcomes(profile, node) for mask in candidates(each.sets))
+    return any(mask & degraded for each in outcomes(profile.ask, node) for mask in candidates(each.sets))
 
 
 def _is_model(shape: Shape, outcome: Outcome, wanted: str) -> bool:

@@ -7,7 +7,6 @@ it for placement. Nodes in the same state share one ``NodeState``, so what is wo
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -91,7 +90,7 @@ class NodeTable(msgspec.Struct, frozen=True):
     generation: int = 0
     records: Mapping[str, NodeRecord] = {}
     states: Mapping[str, NodeState] = {}
-    salts: Mapping[str, int] = {}  # a number per node, so that ties can be broken another way for each pod
+    order: tuple[str, ...] = ()  # the names, sorted
 
 
 def read_node(node: Node) -> Machine:
@@ -185,11 +184,12 @@ def table_of(records: Iterable[NodeRecord], now: float, policy: Policy, generati
 def with_records(table: NodeTable, records: Iterable[NodeRecord], now: float, policy: Policy) -> NodeTable:
     """The next generation, in which those nodes are as their records say."""
     changed = {record.name: record for record in records}
+    known = {**table.records, **changed}
     return NodeTable(
         table.generation + 1,
-        {**table.records, **changed},
+        known,
         {**table.states, **{name: state_of(record, now, policy) for name, record in changed.items()}},
-        {**table.salts, **{name: zlib.crc32(name.encode()) for name in changed.keys() - table.salts.keys()}},
+        table.order if len(known) == len(table.records) else tuple(sorted(known)),
     )
 
 
@@ -200,7 +200,7 @@ def without_nodes(table: NodeTable, names: Iterable[str]) -> NodeTable:
         table.generation + 1,
         {name: each for name, each in table.records.items() if name not in gone},
         {name: each for name, each in table.states.items() if name not in gone},
-        {name: each for name, each in table.salts.items() if name not in gone},
+        tuple(name for name in table.order if name not in gone),
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.rings import Ring
-from scheduler_core.asks import WHOLE, Program, total
+from scheduler_core.asks import WHOLE, Ask, Program, total
 from scheduler_core.nodes import NodeState
 from scheduler_core.prediction import Prediction, predict
-from scheduler_core.request import Profile
 from scheduler_core.sets import OneOf, Sets, any_of, bits, one_of, places, subsets, union
 from scheduler_core.shapes import Shape
 
@@ -25,25 +24,18 @@ class Outcome(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def outcomes(profile: Profile, node: NodeState) -> tuple[Outcome, ...]:
+def outcomes(ask: Ask, node: NodeState) -> tuple[Outcome, ...]:
     """What may be given for each resource that the pod asks for; none where the node's GPUs are not known."""
     shape = node.shape
     if shape is None:
         return ()
-    return tuple(
-        Outcome(resource, *_predicted(shape, node, resource, program)) for resource, program in profile.ask.programs
-    )
+    return tuple(Outcome(resource, *_predicted(shape, node, resource, program)) for resource, program in ask.programs)
 
 
-def together(profile: Profile, node: NodeState) -> Outcome | None:
+def together(ask: Ask, node: NodeState) -> Outcome | None:
     """The GPUs that work together in the pod; None where they are not known, as with MIG devices, which cannot."""
-    found = outcomes(profile, node)
+    found = outcomes(ask, node)
     return found[0] if len(found) == 1 and not found[0].resource.startswith(MIG_RESOURCE_PREFIX) else None
-
-
-def always(sets: Sets, holds: Callable[[int], bool]) -> bool:
-    """Whether something holds of each set. It must hold of all subsets of a set that it holds of."""
-    return all(map(holds, candidates(sets)))
 
 
 def candidates(sets: Sets) -> Iterable[int]:
@@ -74,7 +66,9 @@ def _predicted(shape: Shape, node: NodeState, resource: str, program: Program) -
 def _offering(shape: Shape, resource: str) -> int:
     """The GPUs that MIG devices of that profile are on; where it is not known how they are cut, all that may be."""
     profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
-    cut = {1 << place: {each.profile for each in shape.gpus[place].mig_devices} for place in places(shape.partitioned)}
-    if not all(cut.values()):
-        return shape.partitioned
-    return union(gpu for gpu, profiles in cut.items() if profile in profiles) or shape.whole | shape.partitioned
+    found = union(
+        1 << place
+        for place in places(shape.partitioned)
+        if any(each.profile == profile for each in shape.gpus[place].mig_devices)
+    )
+    return found or shape.partitioned or shape.whole

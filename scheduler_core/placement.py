@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def best_set(shape: Shape, free: int, size: int) -> Choice | None:
-    """The best ``size`` of the free GPUs; of equals the one of the lowest places. None: there are too few."""
+    """The best ``size`` of the free GPUs; of equals the one with the lowest mask. None: there are too few."""
     if not 0 < size <= free.bit_count():
         return None
     return _best(shape, free, size)

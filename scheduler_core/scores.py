@@ -80,7 +80,7 @@ def score(profile: Profile, node: NodeState, policy: Policy) -> Score:
 
 def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
     """Of the worst ring."""
-    found = together(profile, node)
+    found = together(profile.ask, node)
     if node.shape is None or found is None:
         return _HINT.get(node.interconnect, 0.0) if node.interconnect else 0.0
     return min((_of_ring(ring, node.interconnect) for ring in rings(node.shape, found.sets)), default=0.0)
@@ -88,7 +88,7 @@ def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
 
 def leftover(profile: Profile, node: NodeState, _: Policy) -> float:
     """The pod's GPUs as a share of what is free in the islands that it touches."""
-    found = together(profile, node)
+    found = together(profile.ask, node)
     if node.shape is None or node.free is None or found is None:
         return 0.0
     islands = node.shape.islands if node.shape.islands is not None else (node.shape.whole,)
@@ -101,8 +101,8 @@ def numa(profile: Profile, node: NodeState, policy: Policy) -> float:
         return 0.0
     return min(
         (
-            _locality(node, node.shape, mask, policy)
-            for each in outcomes(profile, node)
+            _locality(node, node.shape, mask, profile.wishes.numa, policy)
+            for each in outcomes(profile.ask, node)
             for mask in candidates(each.sets)
         ),
         default=0.0,
@@ -116,7 +116,7 @@ def nic(profile: Profile, node: NodeState, _: Policy) -> float:
     near = node.shape.nic_nearness
     means = [
         _worst_mean([near[place] for place in places(mask)], each.sets, mask)
-        for each in outcomes(profile, node)
+        for each in outcomes(profile.ask, node)
         for mask in candidates(each.sets)
     ]
     return min(means, default=0.0)
@@ -128,7 +128,7 @@ def health(profile: Profile, node: NodeState, policy: Policy) -> float:
         return 0.0
     if policy.degraded is not Handling.IGNORE and may_be_degraded(profile, node):
         return 0.0
-    return 0.0 if any(each.may_crash for each in outcomes(profile, node)) else 1.0
+    return 0.0 if any(each.may_crash for each in outcomes(profile.ask, node)) else 1.0
 
 
 FACTORS: dict[str, Raw] = {
@@ -163,12 +163,12 @@ def _share(islands: tuple[int, ...], free: int, mask: int, size: int) -> float:
     return min(1.0, size / touched)
 
 
-def _locality(node: NodeState, shape: Shape, mask: int, policy: Policy) -> float:
+def _locality(node: NodeState, shape: Shape, mask: int, wish: Wish | None, policy: Policy) -> float:
     count = shape.numa_nodes(mask)
     if count is None:
         return 0.0
-    if policy.prefer_numa_zero and not node.described and count == 1:
-        return 1.0 if shape.on_numa(0, mask) == mask else 0.5
+    if policy.prefer_numa_zero and not node.described and wish is None and count == 1:
+        return 1.0 if shape.on_numa(0, mask) == mask else 0.0
     return 1 / count
 
 
