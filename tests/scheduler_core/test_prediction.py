@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, PcieDistance
 from scheduler_core.asks import Program, Step
-from scheduler_core.prediction import Prediction, predict, preferred
-from scheduler_core.sets import AnyOf, OneOf, one_of, places, subsets
+from scheduler_core.prediction import Check, Prediction, check, predict, preferred
+from scheduler_core.sets import AnyOf, OneOf, Sets, one_of, places, subsets
 from scheduler_core.shapes import Shape, shape_of
 from tests.e2e.simulation.kubelet import Container, Device, DeviceManager, NumaPolicy, PluginError, Pod, Resource
 from tests.e2e.simulation.preferred import PluginCrashError, Scores, best_effort, pair_scores
@@ -62,6 +62,7 @@ def test_padded_set_that_may_win_is_a_possible_crash() -> None:
     [
         pytest.param(UNKNOWN, ALL, 4, id="points unknown"),
         pytest.param(DGX2, 0xFFFF, 2, id="eight sets: the plugin forgets some"),
+        pytest.param(DGX2, 0x1FFF, 2, id="seven sets: too"),
     ],
 )
 def test_what_cannot_be_told_may_be_any(shape: Shape, free: int, size: int) -> None:
@@ -276,3 +277,18 @@ def kubelet_pod(uid: str, program: list[Step]) -> Pod:
 
 def _listed(found: Prediction) -> set[int]:
     return set(found.sets.masks) if isinstance(found.sets, OneOf) else set(subsets(found.sets.among, found.sets.size))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "actual", "found"),
+    [
+        pytest.param(OneOf((0b11,)), 0b11, Check.HIT, id="the one"),
+        pytest.param(OneOf((0b11,)), 0b101, Check.MISS, id="another than the one"),
+        pytest.param(OneOf((0b11, 0b1100)), 0b1100, Check.AMBIGUOUS, id="one of two"),
+        pytest.param(OneOf((0b11, 0b1100)), 0b0110, Check.MISS, id="none of two"),
+        pytest.param(AnyOf(0b111, 2), 0b101, Check.AMBIGUOUS, id="any"),
+        pytest.param(AnyOf(0b111, 2), 0b1001, Check.MISS, id="one that was thought busy"),
+    ],
+)
+def test_prediction_is_checked(predicted: Sets, actual: int, found: Check) -> None:
+    assert check(predicted, actual) is found
