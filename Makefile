@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test e2e check bench docs clean
+.PHONY: demo test e2e manifests check bench docs lock clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -22,6 +22,10 @@ $(VENV)/.e2e: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,e2e]'
 	@touch $@ $(VENV)/.test $(VENV)/.run
 
+$(VENV)/.manifests: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,manifests]'
+	@touch $@ $(VENV)/.test $(VENV)/.run
+
 $(VENV)/.check: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,check]'
 	@touch $@ $(VENV)/.e2e $(VENV)/.test $(VENV)/.run
@@ -37,15 +41,28 @@ e2e: $(VENV)/.e2e
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/python -m pytest -m e2e tests/e2e
 
+# Manifests, chart, image and alerts, with helm, kubectl and promtool: what `make test` skips without them.
+manifests: $(VENV)/.manifests
+	PYTHON=$(BIN)/python scripts/tools
+	IMAGE_STEPS=1 $(BIN)/python -m pytest -rs tests/daemonset
+
 check: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m daemonset.copies --check
 
 docs: $(VENV)/.run
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m daemonset.copies
+
+# The image's dependencies, pinned by hash, after a change of pyproject.toml or for newer versions.
+lock: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	cd daemonset && ../$(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+		--generate-hashes --custom-compile-command 'make lock' -o requirements.lock ../pyproject.toml
 
 # Ratios measured side by side in one run; see the head of each file.
 bench: $(VENV)/.test
@@ -53,6 +70,7 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/discovery.py
 	$(BIN)/python bench/nvml_calls.py
 	PYTHONPATH=. $(BIN)/python bench/evaluate.py
+	$(BIN)/python bench/agent_costs.py
 
 clean:
 	rm -rf $(VENV)

@@ -11,20 +11,19 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from agent.observe import Observation, observe
 from agent.snapshot import Output, Snapshot, SnapshotError
 from agent.sources.smi.errors import ParseError
+from gputopo.model import ModelError
 
 ACCEPTED = (
     "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
-    "`kubectl get node NAME -o json` (or yaml), an NCCL topology XML file, or the name of a recorded machine "
+    "`kubectl get node NAME -o json` (or yaml), an NCCL or hwloc topology XML file, or the name of a machine "
     "(`gputopo machines` lists them)"
 )
-_MAX_BYTES = 64 * 1024 * 1024  # far above any real document; a device file or a disk image is refused before it is read
 
 
 class DocumentError(ValueError):
@@ -32,19 +31,17 @@ class DocumentError(ValueError):
 
 
 def text_of(data: bytes) -> str:
-    """The text of a file, whatever a terminal or PowerShell made of it. Raises ``DocumentError``."""
-    if len(data) > _MAX_BYTES:
-        raise DocumentError(f"{len(data)} bytes are no topology; at most {_MAX_BYTES} are read")
+    """The text of a file, whatever a terminal or PowerShell made of it."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="replace")
-    return data.decode("utf-8-sig", errors="replace")
+    return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="replace")
 
 
 def read(text: str) -> Observation:
     """The observation in a document of any accepted kind. Raises ``DocumentError``."""
     try:
         return _reader(text)(text)
-    except (ParseError, SnapshotError) as error:
+    except (ParseError, SnapshotError, ModelError) as error:
         raise DocumentError(str(error)) from error
 
 
@@ -59,19 +56,26 @@ def _reader(text: str) -> Callable[[str], Observation]:
         return _from_json
     if start.startswith("<") and "<system" in start:
         return _from_nccl
-    if "<nvidia_smi_log" in start or _QUERY.search(start):
+    if start.startswith("<") and "<topology" in start:
+        return _from_lstopo
+    if "<nvidia_smi_log" in start or re.search(_QUERY, start):
         return _from_query
-    if _YAML.match(start):
+    if re.match(_YAML, start):
         return _from_yaml
-    if _LISTING.search(text) and not _MATRIX.search(text):
+    if re.search(_LISTING, text) and not _has_matrix(text):
         return _from_listing
     return _from_topo
 
 
-_QUERY = re.compile(r"^=+NVSMI LOG=+\s*$", re.MULTILINE)
-_YAML = re.compile(r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):")
-_LISTING = re.compile(r"^\s*GPU \d+: .*\(UUID: ", re.MULTILINE)
-_MATRIX = re.compile(r"GPU\d+.*\bX\b")
+def _has_matrix(text: str) -> bool:
+    """Whether a line speaks of a GPU and has the X of a diagonal."""
+    return any("GPU" in line and "X" in line.split() for line in text.splitlines())
+
+
+# Compiled (and then cached, by ``re``) by the first document that is looked at so closely.
+_QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
+_YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
+_LISTING = r"(?m)^[ \t]*GPU \d+: [^\n]*\(UUID: "
 
 
 def _from_topo(text: str) -> Observation:
@@ -80,9 +84,13 @@ def _from_topo(text: str) -> Observation:
     try:
         parse_topo(text)
     except ParseError as error:
+        from agent.sources.smi.failure import classify  # noqa: PLC0415  only where it is no matrix
+
+        if classify(text) is not None:  # what nvidia-smi says instead of a matrix: the advice for it is known
+            return observe(Snapshot(smi={"topo -m": Output(text)}))
         raise DocumentError(f"{error}\nWhat is read here: {ACCEPTED}") from error
     smi = {"topo -m": Output(text)}
-    listing = "\n".join(line for line in text.splitlines() if _LISTING.match(line))
+    listing = "\n".join(line for line in text.splitlines() if re.match(_LISTING, line))
     return observe(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
 
 
@@ -107,19 +115,28 @@ def _from_nccl(text: str) -> Observation:
     return observe(Snapshot(nccl=text))
 
 
+def _from_lstopo(text: str) -> Observation:
+    from agent.sources.lstopo import parse_lstopo  # noqa: PLC0415
+
+    parse_lstopo(text)
+    return observe(Snapshot(lstopo=text))
+
+
 def _from_json(text: str) -> Observation:
     try:
         document = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise DocumentError(f"this begins like JSON and is not: {error}") from error
     if document.get("kind") in ("Node", "List", "NodeList"):
-        return _from_node(document)
+        from agent.node_document import from_node  # noqa: PLC0415
+
+        return from_node(document)
     if document.get("kind") == "NodeTopology":
         raise DocumentError("this is what `gputopo show -o json` prints; give the input that it was made from instead")
     if "format" in document:
-        from agent.snapshot_io import load_snapshot  # noqa: PLC0415
+        from agent.snapshot_io import snapshot_of  # noqa: PLC0415
 
-        return observe(load_snapshot(text))
+        return observe(snapshot_of(document))
     raise DocumentError(f"a JSON object with the keys {sorted(document)[:8]} is none of: {ACCEPTED}")
 
 
@@ -127,43 +144,12 @@ def _from_yaml(text: str) -> Observation:
     import yaml  # noqa: PLC0415  30 ms that only a YAML document needs
 
     try:
-        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  safe either way
-    except (yaml.YAMLError, RecursionError) as error:
+        # Not libyaml: nesting ends the Python loader with a RecursionError, and libyaml's with the process.
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
         raise DocumentError(f"this begins like YAML and is not: {error}") from error
     if not isinstance(document, dict):
         raise DocumentError(f"a YAML {type(document).__name__} is none of: {ACCEPTED}")
-    return _from_node(document)
+    from agent.node_document import from_node  # noqa: PLC0415
 
-
-class _Metadata(msgspec.Struct):
-    name: str = "?"
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-
-class _Node(msgspec.Struct):
-    kind: str
-    metadata: _Metadata
-
-
-class _NodeList(msgspec.Struct):
-    items: list[_Node]
-
-
-def _from_node(document: dict[str, Any]) -> Observation:
-    """A Node, or a list that holds one."""
-    try:
-        nodes = (
-            msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
-        )
-    except msgspec.ValidationError as error:
-        raise DocumentError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
-    if len(nodes) != 1 or nodes[0].kind != "Node":
-        names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
-        raise DocumentError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
-    from gputopo.labels import AnnotationError, NoTopologyError, decode  # noqa: PLC0415
-
-    try:
-        return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
-    except (AnnotationError, NoTopologyError) as error:
-        raise DocumentError(f"Node {nodes[0].metadata.name}: {error}") from error
+    return from_node(document)

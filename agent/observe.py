@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.discover import discover
-from agent.snapshot import Snapshot
+from agent.snapshot import Nvml, Snapshot
 from gputopo.model import NodeTopology
 
 if TYPE_CHECKING:
     from agent.failures import Failure
 
 
-class Observation(NamedTuple):
+class Observation(msgspec.Struct, frozen=True):
     """A topology and what it was made from; a Node of the cluster has its topology and no snapshot."""
 
     topology: NodeTopology
@@ -39,11 +41,19 @@ def failure(snapshot: Snapshot) -> Failure | None:
     from agent.failures import from_nvml  # noqa: PLC0415  only where there is no GPU
     from agent.sources.smi.failure import classify  # noqa: PLC0415
 
-    if snapshot.nvml is not None and snapshot.nvml.error is not None:
-        return from_nvml(snapshot.nvml.error)
+    error = None if snapshot.nvml is None else _nvml_error(snapshot.nvml)
+    if error is not None:
+        return from_nvml(error)
     outputs = (snapshot.smi or {}).values()
     told = (classify(f"{output.stdout}\n{output.stderr}", output.exit_code) for output in outputs)
     return next((each for each in told if each is not None), None)
+
+
+def _nvml_error(nvml: Nvml) -> str | None:
+    """The error that ended NVML, or else one of those that kept it from every GPU."""
+    of_gpus = (gpu.errors.get("nvmlDeviceGetHandleByIndex_v2") for gpu in nvml.gpus)
+    said = (nvml.error, nvml.errors.get("nvmlDeviceGetCount_v2"), *of_gpus)
+    return next((error for error in said if error is not None), None)
 
 
 def _cards(snapshot: Snapshot) -> int:

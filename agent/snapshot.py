@@ -6,9 +6,9 @@ validates what others send us and names every fault at once. Absent means "this 
 thing"; a call that failed is in ``errors`` under the name of the call.
 
     SnapshotError(ValueError)   the document is not a snapshot; the message says where and what was expected
-"""
 
-from __future__ import annotations
+Annotations are evaluated here (no ``from __future__``): as text, msgspec would compile each before its first decoding.
+"""
 
 from typing import Annotated, Any
 
@@ -171,3 +171,4 @@ class Snapshot(_Said, frozen=True):
     sysfs: Sysfs | None = None
     errors: dict[str, str] = {}  # source that ended in a surprise -> what happened
     nccl: Text | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)
+    lstopo: Text | None = None  # text of an hwloc topology XML file (`lstopo machine.xml`)

@@ -31,7 +31,11 @@ def load_snapshot(text: str | bytes) -> Snapshot:
     Raises ``SnapshotError``: no JSON, no snapshot, a format of another version, or values of the wrong kind (every
     one is listed with its JSON path, the value found and what was expected).
     """
-    document = _decode(text)
+    return snapshot_of(_decode(text))
+
+
+def snapshot_of(document: Any) -> Snapshot:
+    """The snapshot in a decoded document, which it changes. Raises ``SnapshotError`` as ``load_snapshot`` does."""
     _check_format(document)
     for holder, key in _texts(document):
         holder[key] = _joined(holder[key])
@@ -88,7 +92,7 @@ def _check_format(document: Any) -> None:
 
 def _texts(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Where a document holds a ``Text``. Tolerant: what has the wrong shape is left to the validation."""
-    yield from _keys(document, ("nccl",).__contains__)
+    yield from _keys(document, ("nccl", "lstopo").__contains__)
     yield from _keys(_object(document.get("sysfs")).get("files"), lambda _: True)
     for output in _object(document.get("smi")).values():
         yield from _keys(output, ("stdout", "stderr").__contains__)

@@ -11,6 +11,7 @@ import click
 
 from agent.documents import read
 from agent.machines import find, folder
+from agent.metrics import reference as metrics
 from agent.snapshot_io import snapshot_schema
 from gputopo import cli
 from gputopo.labels.reference import reference
@@ -21,8 +22,9 @@ from gputopo.render.schema import schema_text
 def command_line() -> str:
     """The page docs/cli.md: `--help` of every command."""
     parts = ["# The command line\n\nThis page is generated from `--help`; `make docs` rewrites it.\n"]
-    for name in (None, *sorted(cli.main.commands)):
-        command = cli.main if name is None else cli.main.commands[name]
+    group = click.Context(cli.main)
+    for name in (None, *cli.main.list_commands(group)):
+        command = cli.main if name is None else cli.main.get_command(group, name) or cli.main
         path = "gputopo" if name is None else f"gputopo {name}"
         context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
         parts.append(f"## {path}\n\n```\n{command.get_help(context)}\n```\n")
@@ -38,10 +40,10 @@ def picture(name: str) -> Callable[[], str]:
     """A recorded machine, drawn."""
 
     def draw() -> str:
-        machine = find(name, folder())
-        if machine is None:
+        snapshot = find(name, folder())
+        if snapshot is None:
             raise SystemExit(f"there is no recorded machine {name!r}")
-        return renderer("svg")(read(machine.snapshot.read_text(encoding="utf-8")).topology)
+        return renderer("svg")(read(Path(snapshot).read_text(encoding="utf-8")).topology)
 
     return draw
 
@@ -49,6 +51,7 @@ def picture(name: str) -> Callable[[], str]:
 DOCS = Path(__file__).parent
 PAGES = {
     "labels.md": reference,
+    "metrics.md": metrics,
     "cli.md": command_line,
     "schema/node-topology.v1.json": schema_text,
     "schema/snapshot.v1.json": snapshots,

@@ -1,5 +1,5 @@
 """``python -m gputopo``."""
 
-from gputopo.cli import main
+from gputopo.cli import run
 
-main()
+run()

@@ -24,8 +24,11 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def changes(before: NodeTopology, after: NodeTopology) -> tuple[Change, ...]:
-    """Every difference, GPUs first. Current PCIe speeds are left out: they change while nothing does."""
-    before, after = before.slow(), after.slow()
+    """Every difference, GPUs first. Current PCIe speeds are left out: they change while nothing does.
+
+    The rates of NICs stay in: who asks what changed wants to know of a port that lost its link.
+    """
+    before, after = (msgspec.structs.replace(each.slow(), nics=each.nics) for each in (before, after))
     names = _names(before, after), _names(after, before)
     shared = frozenset(names[0].values()) & frozenset(names[1].values())
     one, other = _facts(before, names[0], shared), _facts(after, names[1], shared)

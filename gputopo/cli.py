@@ -1,39 +1,54 @@
 """The command line: options in, one call, text out. What is heavy is imported by the command that needs it.
 
 Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage; 3 no GPU or driver here; 4 the
-cluster cannot be reached, refuses, or does not have what was asked for.
+cluster cannot be reached, refuses, or does not have what was asked for; 70 an error of gputopo's own.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
+from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
 
-DEGRADED, BAD_INPUT, NO_GPU = 1, 2, 3
+DEGRADED, NO_GPU = 1, 3
 FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
 
 _FROM = click.option(
     "--from",
     "source",
     metavar="FILE|NAME|-",
-    help="Read a recorded machine, a pasted `nvidia-smi topo -m`, a Node as `kubectl get node -o json` prints it, an "
+    help="Read a recording, a pasted `nvidia-smi topo -m`, a Node as `kubectl get node -o json` prints it, an "
     "NCCL topology XML, or a machine that comes with gputopo, instead of this machine. `-` is standard input.",
 )
 _NODE = click.option("--node", metavar="NAME", help="Read what this node of the cluster carries.")
 _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """The commands; the agent's is imported when it is asked for, with all that a daemon needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "agent"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "agent":
+            return super().get_command(ctx, cmd_name)
+        from agent.main import agent  # noqa: PLC0415  as the class says
+
+        return agent
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gputopo")
 def main() -> None:
     """Show the shape of a GPU machine: NVLink islands, NUMA nodes, PCIe, NICs and what is broken.
@@ -49,6 +64,8 @@ def main() -> None:
     Exit codes: 0 fine; 1 degraded hardware found (with --check); 2 bad input or usage;
     3 no GPU or driver here; 4 the cluster cannot be reached, refuses, or does not have it.
     """
+    # The interpreter would search all that is left for garbage on its way out: 7 ms for what the kernel takes at once.
+    click.get_current_context().call_on_close(gc.freeze)
 
 
 @main.command()
@@ -59,7 +76,7 @@ def main() -> None:
 @_ASCII
 @click.option("--check", is_flag=True, help="Exit with 1 if a link, a lane or a GPU is worse than it should be.")
 def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **of_cluster: str | None) -> None:
-    """Show the topology of this machine, of a recorded one, or of a node of the cluster.
+    """Show the topology of this machine, of another one, or of a node of the cluster.
 
     \b
     Examples:
@@ -73,9 +90,9 @@ def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **of
     from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
 
     try:
-        _print(renderer(output, ascii_only=ascii_only, paint=_paint())(topology))
+        write_out(renderer(output, ascii_only=ascii_only or not says_unicode(), paint=paint())(topology))
     except RenderError as error:
-        _fail(BAD_INPUT, f"-o {output}: {error}")
+        fail(f"-o {output}: {error}")
     if check and topology.degraded:
         sys.exit(DEGRADED)
 
@@ -91,21 +108,24 @@ def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **of
 )
 @click.option("--annotations", is_flag=True, help="Print the annotation too.")
 def labels(source: str | None, mirror: str, annotations: bool) -> None:
-    """Print the labels that the agent would publish, one `key=value` a line.
+    """Print the labels that the agent would publish, one `key=value` a line; caveats go to standard error.
 
     \b
     Examples:
       gputopo labels
       gputopo labels --from dgx-a100 --mirror off
-      kubectl label node N $(gputopo labels --from topo.txt)      no agent needed
+      kubectl label --overwrite node N $(gputopo labels --from topo.txt)      no agent needed
     """
     from gputopo.render import RenderError  # noqa: PLC0415  other commands do without
     from gputopo.render.label_lines import render_labels  # noqa: PLC0415
 
+    topology = _topology(source)
+    for problem in topology.problems:
+        click.echo(f"gputopo: {problem.what}: {problem.why}", err=True)
     try:
-        _print(render_labels(_topology(source), mirrors=mirror == "auto", annotations=annotations))
+        write_out(render_labels(topology, mirrors=mirror == "auto", annotations=annotations))
     except RenderError as error:
-        _fail(BAD_INPUT, str(error))
+        fail(str(error))
 
 
 @main.command()
@@ -127,9 +147,9 @@ def record(output: str | None, scrub_uuids: bool) -> None:
 
     text = dump_snapshot(scrub(probe(), uuids=scrub_uuids))
     if output is None:
-        _print(text)
+        write_out(text)
     else:
-        _write(output, text)
+        write_file(output, text)
 
 
 @main.command()
@@ -158,7 +178,7 @@ def diff(*, before: str | None, after: str | None, exit_code: bool, **of_cluster
     from gputopo.render.changes import render_changes  # noqa: PLC0415
 
     found = changes(first or _topology(before), _topology(after))
-    _print(render_changes(found, paint=_paint()))
+    write_out(render_changes(found, paint=paint()))
     if found and exit_code:
         sys.exit(DEGRADED)
 
@@ -184,13 +204,13 @@ def path(a: int, b: int, source: str | None, ascii_only: bool) -> None:
     try:
         found = path_between(topology, a, b)
     except ModelError as error:
-        _fail(BAD_INPUT, str(error))
-    _print(render_path(found, ascii_only=ascii_only))
+        fail(str(error))
+    write_out(render_path(found, ascii_only=ascii_only or not says_unicode()))
 
 
 @main.command()
 def machines() -> None:
-    """List the recorded machines that come with gputopo, for `--from`."""
+    """List the machines that come with gputopo, for `--from`."""
     from agent import machines as recorded  # noqa: PLC0415  reads the file system
 
     for machine in recorded.machines(recorded.folder()):
@@ -243,35 +263,28 @@ def _topology(source: str | None) -> NodeTopology:
         try:
             seen = read(_read(source))
         except DocumentError as error:
-            _fail(BAD_INPUT, f"{source}: {error}")
+            fail(f"{source}: {error}")
     if not seen.topology.gpus:
-        _fail(NO_GPU, f"{seen.advice}\nTo look at a recorded machine: gputopo show --from NAME ({_names()})")
+        fail(f"{seen.advice}\nTo look at another machine: gputopo show --from NAME ({_names()})", NO_GPU)
     return seen.topology
 
 
 def _read(source: str) -> str:
-    """The text of a file, of standard input, or of a recorded machine."""
-    from agent.documents import DocumentError, text_of  # noqa: PLC0415  start-up of --help and --version
+    """The text of a file, of standard input, or of a machine that comes along."""
+    from agent.documents import text_of  # noqa: PLC0415  start-up of --help and --version
 
-    try:
-        if source == "-":
-            return text_of(sys.stdin.buffer.read())
-        with open(source if os.path.exists(source) else _recorded(source), "rb") as file:  # noqa: PTH110,PTH123  see _recorded
-            return text_of(file.read())
-    except OSError as error:
-        _fail(BAD_INPUT, f"cannot read {source}: {error.strerror}")
-    except DocumentError as error:
-        _fail(BAD_INPUT, f"{source}: {error}")
+    known = source == "-" or os.path.exists(source)  # noqa: PTH110  pathlib costs 8 ms of start-up
+    return text_of(read_bytes(source if known else _recorded(source)))
 
 
 def _recorded(name: str) -> str:
-    """The file of a recorded machine. ``pathlib`` and ``tomllib`` are loaded for this alone: 8 ms."""
-    from agent import machines as recorded  # noqa: PLC0415
+    """The file of a recorded machine."""
+    from agent import machines as recorded  # noqa: PLC0415  only for a name
 
-    machine = recorded.find(name, recorded.folder())
-    if machine is None:
-        _fail(BAD_INPUT, f"there is no file {name!r} and no recorded machine of that name ({_names()})")
-    return str(machine.snapshot)
+    snapshot = recorded.find(name, recorded.folder())
+    if snapshot is None:
+        fail(f"there is no file {name!r} and no machine of that name comes with gputopo ({_names()})")
+    return snapshot
 
 
 def _names() -> str:
@@ -280,47 +293,6 @@ def _names() -> str:
     return ", ".join(sorted(alias for each in recorded.machines(recorded.folder()) for alias in each.aliases))
 
 
-def _paint() -> Callable[[str, str], str]:
-    """How roles of text are coloured: not at all where nobody looks or NO_COLOR is set (no-color.org)."""
-    if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
-        return lambda _, text: text
-    return _style
-
-
-# Colours that people with colour-blindness tell apart, and that show on light and dark terminals alike.
-_ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
-
-
-def _style(role: str, text: str) -> str:
-    """The text in the colours of its role (the roles are listed at ``gputopo.render.wording.plain``)."""
-    kind, _, number = role.partition("-")
-    if kind == "island":
-        return click.style(text, fg=_ISLANDS[int(number) % len(_ISLANDS)], bold=True)
-    if kind in ("bad", "good"):
-        return click.style(text, fg="red" if kind == "bad" else "green", bold=kind == "bad")
-    return (
-        click.style(text, bold=True) if kind == "title" else click.style(text, dim=kind in ("dim", "frame", "unknown"))
-    )
-
-
-def _write(name: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    from pathlib import Path  # noqa: PLC0415  see _recorded
-
-    output = Path(name)
-    partial = output.with_name(output.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(output)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        _fail(BAD_INPUT, f"cannot write {output}: {error.strerror}")
-
-
-def _print(text: str) -> None:
-    click.echo(text, nl=not text.endswith("\n"))
-
-
-def _fail(code: int, message: str) -> NoReturn:
-    click.echo(f"gputopo: {message}", err=True)
-    sys.exit(code)
+def run() -> None:
+    """The console script."""
+    ends_well(main)

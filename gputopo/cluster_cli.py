@@ -181,9 +181,13 @@ def _print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
     if not there:
         click.echo(otherwise, err=True)
         return
-    from gputopo.cluster.terminal import print_table  # noqa: PLC0415  imports rich
+    import os  # noqa: PLC0415  start-up of all other commands
 
-    print_table(table(), sys.stdout)
+    from gputopo.cluster.terminal import lines  # noqa: PLC0415
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    printed = lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)
+    click.echo("\n".join(printed))
 
 
 def _print_document(document: dict[str, Any], output: str) -> None:

@@ -146,28 +146,35 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.health is Health.OK
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Bonded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """NVLinks with the same two ends."""
+
+    lanes: int  # active on both sides: the weaker side counts
+    expected_lanes: int | None = None  # what it should be; None: nothing to compare with
+    gbps: float | None = None  # GB/s, both ways together, of the active lanes
+
+    @property
+    def short(self) -> bool:
+        """Whether lanes are missing."""
+        return self.expected_lanes is not None and self.lanes < self.expected_lanes
+
+
+class Link(_Bonded, frozen=True, kw_only=True, omit_defaults=True):
     """The active NVLinks that join two GPUs directly, bonded into one edge, ``a < b``."""
 
     a: int  # GPU index
     b: int  # GPU index
-    lanes: int  # active on both sides: the weaker side counts
-    expected_lanes: int | None = None  # what it should be; None: nothing to compare with
-    gbps: float | None = None  # GB/s, both ways together, of the active lanes
 
     def __post_init__(self) -> None:
         _check(self.a < self.b, f"link {self.a}-{self.b}: ends must differ, smaller first")
         _check_lanes(self, f"link {self.a}-{self.b}")
 
 
-class Uplink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Uplink(_Bonded, frozen=True, kw_only=True, omit_defaults=True):
     """The active NVLinks from a GPU into an NVSwitch fabric, bonded into one edge."""
 
     gpu: int  # GPU index
     fabric: int  # 0, 1, ...: GPUs of one fabric reach each other at full bandwidth
-    lanes: int
-    expected_lanes: int | None = None
-    gbps: float | None = None  # GB/s, both ways together, of the active lanes
     assumed: bool = False  # the far end did not say what it is (virtual machines, NVLink 5): taken for an NVSwitch
 
     def __post_init__(self) -> None:
@@ -179,6 +186,7 @@ class Nvlink(msgspec.Struct, frozen=True, omit_defaults=True):
 
     links: tuple[Link, ...] = ()
     uplinks: tuple[Uplink, ...] = ()
+    unknown: tuple[tuple[int, int], ...] = ()  # pairs a < b of which nobody told whether NVLinks join them
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,7 +195,9 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str  # "mlx5_0"
     bus_id: str | None = None
     numa_node: int | None = None
-    rate_gbps: int | None = None  # Gbit/s (not bytes), as /sys/class/infiniband/*/ports/1/rate says
+    rate_gbps: int | None = (
+        None  # Gbit/s (not bytes), /sys/class/infiniband/*/ports/1/rate; None while the port is down
+    )
     distances: tuple[PcieDistance | None, ...]  # to each GPU, in the order of NodeTopology.gpus
 
 
@@ -250,9 +260,24 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return tuple(gpu for gpu in self.gpus if gpu.usable)
 
     @property
+    def joinable(self) -> frozenset[int]:
+        """Indices of the GPUs that NVLink can join to others: usable, and not in MIG mode, which forbids it."""
+        return frozenset(gpu.index for gpu in self.usable if gpu.mig_enabled is not True)
+
+    @property
     def islands(self) -> tuple[Island, ...] | None:
         """The islands of usable GPUs, those of one included, by their first GPU; None where NVLink is unknown."""
-        return None if self.nvlink is None else _islands(self.usable, self.nvlink)
+        return None if self.nvlink is None else _islands(self.usable, self.nvlink, self.joinable)
+
+    @property
+    def doubtful(self) -> frozenset[int]:
+        """The GPUs whose island could be larger than ``islands`` says: an unknown pair leads out of it."""
+        if self.nvlink is None or self.islands is None:
+            return frozenset()
+        island = {index: place for place, each in enumerate(self.islands) for index in each.gpus}
+        pairs = [pair for pair in self.nvlink.unknown if pair[0] in island and pair[1] in island]
+        open_ends = {island[end] for pair in pairs if island[pair[0]] != island[pair[1]] for end in pair}
+        return frozenset(index for index, place in island.items() if place in open_ends)
 
     @property
     def fabric(self) -> GpuFabric | None:
@@ -264,12 +289,17 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return fabric if complete and fabric.cluster_uuid is not None and fabric.clique is not None else None
 
     def slow(self) -> NodeTopology:
-        """The same without the facts that change while nothing is wrong: the PCIe speed, which drops when idle."""
+        """The same without what moves while the machine stays as it is.
+
+        A GPU's PCIe speed drops while it is idle; the rate of a NIC goes and comes with its cable and the far switch;
+        problems tell of the observation: a source that did not answer once is no change of the machine.
+        """
         gpus = [
             msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, generation=None, width=None))
             for gpu in self.gpus
         ]
-        return msgspec.structs.replace(self, gpus=tuple(gpus))
+        nics = [msgspec.structs.replace(nic, rate_gbps=None) for nic in self.nics]
+        return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics), problems=())
 
     def gpu(self, index: int) -> Gpu:
         """The GPU of that index. Raises ``ModelError`` that names the indices there are."""
@@ -287,9 +317,8 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return self.pcie[position[a]][position[b]]
 
 
-def _islands(usable: tuple[Gpu, ...], nvlink: Nvlink) -> tuple[Island, ...]:
-    """Union-find over active edges. MIG forbids NVLink peer access, so a GPU in MIG mode is an island of one."""
-    joinable = {gpu.index for gpu in usable if gpu.mig_enabled is not True}
+def _islands(usable: tuple[Gpu, ...], nvlink: Nvlink, joinable: frozenset[int]) -> tuple[Island, ...]:
+    """Union-find over active edges. A GPU that cannot be joined is an island of one."""
     root = {gpu.index: gpu.index for gpu in usable}
 
     def find(index: int) -> int:
@@ -349,7 +378,9 @@ def _check_nvlink(nvlink: Nvlink | None, indices: set[int]) -> None:
     _check(pairs == sorted(set(pairs)), "links are not ascending and distinct")
     ups = [up.gpu for up in nvlink.uplinks]
     _check(ups == sorted(set(ups)), "uplinks are not ascending and distinct: a GPU has one per fabric, and one fabric")
-    strangers = ({end for pair in pairs for end in pair} | set(ups)) - indices
+    _check(list(nvlink.unknown) == sorted(set(nvlink.unknown)), "unknown pairs are not ascending and distinct")
+    _check(all(a < b for a, b in nvlink.unknown), "an unknown pair has its smaller GPU first")
+    strangers = ({end for pair in (*pairs, *nvlink.unknown) for end in pair} | set(ups)) - indices
     _check(not strangers, f"NVLinks name GPUs that are not there: {sorted(strangers)}")
 
 

@@ -84,7 +84,7 @@ def _pair(a: int, b: int) -> tuple[int, int]:
 
 def edges(topology: NodeTopology, nvlink: Nvlink) -> dict[tuple[int, int], Edge]:
     """Every pair that active NVLink joins; where both ways exist, the direct one. MIG and lost GPUs have none."""
-    joinable = {gpu.index for gpu in topology.usable if gpu.mig_enabled is not True}
+    joinable = topology.joinable
     joined: dict[tuple[int, int], Edge] = {}
     uplinks = [up for up in nvlink.uplinks if up.lanes and up.gpu in joinable]
     for up in uplinks:

@@ -4,6 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are shared and slow at times; what is slow is measured in bench/, not here.
+settings.register_profile("gputopo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gputopo")
 
 Golden = Callable[[Path, str], None]
 

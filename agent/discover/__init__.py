@@ -10,10 +10,10 @@ from __future__ import annotations
 from agent.discover.gpus import cpu_nodes, gpu
 from agent.discover.health import degradations, with_expectations
 from agent.discover.heard import Heard, hear
-from agent.discover.links import ports_and_peers
+from agent.discover.links import compare, told
 from agent.discover.locality import nics, numa_nodes, pcie_matrix
 from agent.discover.nvlink import graph
-from agent.discover.sightings import Sighting, hidden, sightings
+from agent.discover.sightings import Sighting, forbidden, hidden, sightings
 from agent.discover.unknown import unknown
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import Snapshot
@@ -23,18 +23,22 @@ __all__ = ["discover"]
 
 
 def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopology:
-    """What the sources together say of the machine. Never raises for what they say.
+    """What the sources together say of the machine.
 
     ``before`` is the last topology of the same machine, where there is one: a link that it had and that is gone now is
-    degraded rather than never there.
+    degraded rather than never there. Raises ``ModelError`` where what they say can be no machine: more GPUs than one
+    holds, a negative size.
     """
     witnesses = Witnesses()
     heard = hear(snapshot, witnesses)
     seen = sightings(heard)
     nodes = numa_nodes(heard)
     gpus = tuple(gpu(each, cpu_nodes(nodes), witnesses) for each in seen)
-    ports, peers = ports_and_peers(heard, seen, gpus, witnesses)
-    nvlink = with_expectations(graph(ports, peers), gpus, before) if ports or not gpus else None
+    ports, peers, unread = told(heard, seen, gpus, witnesses)
+    known = tuple(each for each in gpus if each.index in ports)
+    nvlink = with_expectations(graph(ports, peers, unread), known, before) if ports or not gpus else None
+    if nvlink is not None:
+        compare(heard, nvlink, witnesses)
     host = snapshot.host
     return NodeTopology(
         gpus=gpus,
@@ -77,6 +81,10 @@ def _partial(heard: Heard, seen: tuple[Sighting, ...], ports_hidden: bool, witne
     if cards:
         why = f"{len(cards)} cards on the bus are not visible to the driver here ({', '.join(cards)})"
         witnesses.note("gpus", ProblemKind.INCOMPLETE, why)
+    others = forbidden(heard)
+    if others:
+        why = f"GPU {', '.join(map(str, others))} may not be opened by this process (NO_PERMISSION)"
+        witnesses.note("gpus", ProblemKind.INCOMPLETE, why)
     if ports_hidden:
         witnesses.note("gpus", ProblemKind.INCOMPLETE, "NVLinks lead to GPUs that are not visible here")
-    return bool(cards or gaps or ports_hidden)
+    return bool(cards or gaps or others or ports_hidden)

@@ -16,11 +16,14 @@ from gputopo.model import Degradation, FabricState, Gpu, Health, Link, NodeTopol
 
 
 def with_expectations(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology | None) -> Nvlink:
-    """The graph with what every edge should have, and an edge of no lanes for each one that is gone."""
+    """The graph with what every edge should have, and an edge of no lanes for each one that is gone.
+
+    ``gpus`` are those whose NVLinks are known: nothing is missed of a GPU that nobody could ask.
+    """
     by_index = {gpu.index: gpu for gpu in gpus}
     uplinks = [_expected_uplink(up, nvlink.uplinks, by_index) for up in nvlink.uplinks]
     uplinks += _fallen(nvlink, gpus)
-    seen = Nvlink(nvlink.links, tuple(sorted(uplinks, key=lambda up: up.gpu)))
+    seen = msgspec.structs.replace(nvlink, uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu)))
     return seen if before is None or before.nvlink is None else _remembered(seen, gpus, before)
 
 
@@ -61,7 +64,11 @@ def _remembered(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology) -> 
         if link.a in now and link.b in now:
             a, b = sorted((now[link.a], now[link.b]))
             links[a, b] = _at_least(links.get((a, b), Link(a=a, b=b, lanes=0, expected_lanes=1, gbps=0.0)), link)
-    return Nvlink(tuple(links[pair] for pair in sorted(links)), tuple(uplinks[gpu] for gpu in sorted(uplinks)))
+    return msgspec.structs.replace(
+        nvlink,
+        links=tuple(links[pair] for pair in sorted(links)),
+        uplinks=tuple(uplinks[gpu] for gpu in sorted(uplinks)),
+    )
 
 
 EdgeT = TypeVar("EdgeT", Link, Uplink)
@@ -105,12 +112,12 @@ def _slow_pcie(gpus: Iterable[Gpu]) -> Iterator[Degradation]:
 
 def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
     for up in nvlink.uplinks:
-        if up.expected_lanes is not None and up.lanes == 0:
+        if up.lanes == 0:
             yield Degradation(f"gpu{up.gpu}.nvlink", "fallen out of the NVSwitch fabric: no NVLink is active")
-        elif up.expected_lanes is not None and up.lanes < up.expected_lanes:
+        elif up.short:
             yield Degradation(f"gpu{up.gpu}.nvlink", f"{up.lanes} of {up.expected_lanes} NVLinks active")
     for link in nvlink.links:
-        if link.expected_lanes is not None and link.lanes < link.expected_lanes:
+        if link.short:
             text = f"{link.lanes} of {link.expected_lanes} NVLinks active"
             yield Degradation(f"gpu{link.a}-gpu{link.b}", text)
 
@@ -138,7 +145,7 @@ def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
             continue
         if gpu.fabric.state is FabricState.COMPLETED and gpu.fabric.status is not None:
             yield Degradation(f"gpu{gpu.index}.fabric", f"fabric registration failed: {gpu.fabric.status}")
-        elif gpu.fabric.state is not FabricState.COMPLETED and completed:
+        elif gpu.fabric.state is FabricState.NOT_STARTED and completed:
             yield Degradation(
                 f"gpu{gpu.index}.fabric", f"fabric registration {gpu.fabric.state.value}; siblings completed"
             )

@@ -7,7 +7,9 @@ a command line is felt by.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from agent.discover.witnesses import Witnesses
 from agent.snapshot import Nvml, Output, Snapshot, Sysfs
@@ -33,7 +35,7 @@ _PARSERS = {
 }
 
 
-class Bus(NamedTuple):
+class Bus(msgspec.Struct, frozen=True):
     """What the kernel says of the machine."""
 
     gpus: tuple[PciDevice, ...] = ()
@@ -43,7 +45,7 @@ class Bus(NamedTuple):
     machine: str | None = None
 
 
-class Heard(NamedTuple):
+class Heard(msgspec.Struct, frozen=True):
     """What each source said, parsed. None: it was not asked, could not answer, or was not understood."""
 
     snapshot: Snapshot
@@ -61,17 +63,18 @@ def hear(snapshot: Snapshot, witnesses: Witnesses) -> Heard:
     """Every source of the snapshot, parsed; what could not be is noted as a problem."""
     for source, error in snapshot.errors.items():
         witnesses.note(source, ProblemKind.UNKNOWN, error)
+    hwloc_listing, hwloc_devices = _hwloc(snapshot.lstopo, witnesses)
     smi = {command: _parsed(command, output, witnesses) for command, output in (snapshot.smi or {}).items()}
     return Heard(
         snapshot=snapshot,
         nvml=_nvml(snapshot.nvml, witnesses),
         topo=smi.get("topo -m"),
-        listing=smi.get("-L"),
+        listing=smi.get("-L") or hwloc_listing,
         query=smi.get("-q -x"),
         link_status=smi.get("nvlink -s"),
         p2p=smi.get("topo -p2p n"),
         bus=Bus() if snapshot.sysfs is None else _bus(snapshot.sysfs),
-        nccl=_nccl(snapshot.nccl, witnesses),
+        nccl=_nccl(snapshot.nccl, witnesses) or hwloc_devices,
     )
 
 
@@ -122,3 +125,18 @@ def _nccl(text: str | None, witnesses: Witnesses) -> NcclTopology | None:
     except ParseError as error:
         witnesses.note("nccl", ProblemKind.UNKNOWN, str(error))
         return None
+
+
+def _hwloc(text: str | None, witnesses: Witnesses) -> tuple[Listing | None, NcclTopology | None]:
+    """Hwloc's GPUs as a list, and their places and links in the shape of NCCL's."""
+    if text is None:
+        return None, None
+    from agent.discover import hwloc  # noqa: PLC0415  only where there is such a file
+    from agent.sources.lstopo import parse_lstopo  # noqa: PLC0415
+
+    try:
+        machine = parse_lstopo(text)
+    except ParseError as error:
+        witnesses.note("lstopo", ProblemKind.UNKNOWN, str(error))
+        return None, None
+    return hwloc.listing(machine), hwloc.devices(machine)

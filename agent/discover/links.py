@@ -5,40 +5,62 @@ A GPU whose NVLinks NVML could not read is taken from ``topo -m``, and its sibli
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from agent.discover.heard import Heard
-from agent.discover.matrix import matrix_ports
-from agent.discover.nvlink import PeerAccess
+from agent.discover.matrix import Lanes, matrix_ports
+from agent.discover.nvlink import PeerAccess, lanes_between
 from agent.discover.ports import GpuPorts, lane_gbps, nvml_ports
 from agent.discover.products import lane_gbps as product_gbps
 from agent.discover.sightings import Sighting
 from agent.discover.witnesses import Witnesses
-from gputopo.model import Gpu, ProblemKind
+from gputopo.model import Gpu, Nvlink, ProblemKind
 
 if TYPE_CHECKING:
     from agent.sources.nccl import NcclGpu
+    from agent.sources.smi.topo import TopoMatrix
 
 _P2P_OK, _P2P_UNKNOWN = 0, 6  # NVML_P2P_STATUS_*
+_NAMED = 4  # pairs in one message; a whole matrix of 16 GPUs has 120
 
 
-def ports_and_peers(
-    heard: Heard, seen: tuple[Sighting, ...], gpus: tuple[Gpu, ...], witnesses: Witnesses
-) -> tuple[dict[int, GpuPorts], PeerAccess]:
-    """The ports of each GPU that any source could tell, and between which GPUs NVLink peer access works."""
+class Told(NamedTuple):
+    """What the sources together tell of NVLinks."""
+
+    ports: dict[int, GpuPorts]  # of each GPU that any source could tell of
+    peers: PeerAccess
+    unknown: tuple[tuple[int, int], ...]  # pairs of usable GPUs of which nobody told, a < b
+
+
+def told(heard: Heard, seen: tuple[Sighting, ...], gpus: tuple[Gpu, ...], witnesses: Witnesses) -> Told:
+    """The ports of each GPU, between which GPUs NVLink peer access works, and of which pairs nothing is known."""
     by_bus_id = {each.bus_id: each.index for each in seen if each.bus_id is not None}
     nvml = _nvml(heard, by_bus_id)
-    smi, smi_peers = _smi(heard, tuple(each.index for each in seen))
+    smi, smi_peers, gaps = _smi(heard, tuple(each.index for each in seen))
     nccl = {each.index: _nccl(each.nccl, by_bus_id) for each in seen if each.nccl and each.nccl.nvlinks is not None}
     ports = {**nccl, **smi, **nvml}
     ports = {gpu.index: _with_rate(ports[gpu.index], gpu, heard) for gpu in gpus if gpu.index in ports}
-    for gpu in gpus:
-        if gpu.index not in ports and gpu.usable:
-            witnesses.note(f"gpus.{gpu.index}.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
-    return ports, {**_cliques(gpus), **smi_peers, **_p2p(heard)}
+    ports = _without_partitioned(ports, frozenset(gpu.index for gpu in gpus if gpu.mig_enabled))
+    silent = frozenset(gpu.index for gpu in gpus if gpu.index not in ports and gpu.usable)
+    _note(silent, gpus, witnesses)
+    usable = sorted(gpu.index for gpu in gpus if gpu.usable and not gpu.mig_enabled)  # MIG has no peers
+    unread = {pair for pair in combinations(usable, 2) if silent.intersection(pair)}
+    gaps = {pair for pair in gaps if not nvml.keys() & set(pair) and set(pair) <= set(usable)}
+    return Told(ports, {**_cliques(gpus), **smi_peers, **_p2p(heard)}, tuple(sorted(gaps | unread)))
+
+
+def _note(silent: frozenset[int], gpus: tuple[Gpu, ...], witnesses: Witnesses) -> None:
+    """Say whose NVLinks are not known: once where it is all of them."""
+    why = "no source could read its NVLinks"
+    if silent and len(silent) == sum(gpu.usable for gpu in gpus):
+        witnesses.note("nvlink", ProblemKind.UNKNOWN, "no source could read the NVLinks")
+        return
+    for index in sorted(silent):
+        witnesses.note(f"gpus.{index}.nvlink", ProblemKind.UNKNOWN, why)
 
 
 def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
@@ -47,15 +69,41 @@ def _nvml(heard: Heard, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
     return {index: ports for index, ports in told.items() if ports is not None}
 
 
-def _smi(heard: Heard, indices: tuple[int, ...]) -> tuple[dict[int, GpuPorts], PeerAccess]:
+def _smi(heard: Heard, indices: tuple[int, ...]) -> tuple[dict[int, GpuPorts], PeerAccess, set[tuple[int, int]]]:
+    """Ports and peers from ``topo -m``, and the pairs whose cell is missing from it."""
     if heard.topo is None or not heard.topo.nvlink_shown:
-        return {}, {}
-    place = {gpu.index: number for number, gpu in enumerate(heard.topo.gpus) if gpu.index in indices}
-    lanes = {}
-    for a, b in combinations(sorted(place), 2):
-        cell = heard.topo.cells[place[a]][place[b]]
-        lanes[a, b] = cell if isinstance(cell, int) else None if cell is None else 0
-    return matrix_ports(tuple(sorted(place)), lanes)
+        return {}, {}, set()
+    shown = tuple(gpu.index for gpu in heard.topo.gpus if gpu.index in indices)
+    lanes = _printed(heard.topo, shown)
+    ports, peers = matrix_ports(shown, lanes)
+    return ports, peers, {pair for pair, number in lanes.items() if number is None}
+
+
+def _printed(topo: TopoMatrix, indices: Collection[int]) -> Lanes:
+    """The lanes of each pair as ``topo -m`` prints them: a PCIe distance is none."""
+    rows = [(gpu.index, row) for gpu, row in zip(topo.gpus, topo.cells, strict=True)]
+    place = {index: number for number, (index, _) in enumerate(rows)}
+    cells = {(a, b): row[place[b]] for a, row in rows for b in place if a < b and a in indices and b in indices}
+    return {pair: cell if isinstance(cell, int) else None if cell is None else 0 for pair, cell in cells.items()}
+
+
+def compare(heard: Heard, nvlink: Nvlink, witnesses: Witnesses) -> None:
+    """Note the pairs of whose NVLinks ``topo -m`` prints another number of lanes than NVML's ports make."""
+    if heard.nvml is None or heard.topo is None or not heard.topo.nvlink_shown:
+        return
+    found = lanes_between(nvlink)
+    printed = _printed(heard.topo, {gpu.index for gpu in heard.nvml.gpus})
+    odd = [
+        f"GPU{a}-GPU{b}: {found.get((a, b), 0)}, not {lanes}"
+        for (a, b), lanes in printed.items()
+        if lanes not in (None, found.get((a, b), 0))
+    ]
+    if odd:
+        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        why = (
+            f"NVML's ports are believed, and nvidia-smi prints other numbers of lanes ({'; '.join(odd[:_NAMED])}{more})"
+        )
+        witnesses.note("nvlink", ProblemKind.CONFLICT, why)
 
 
 def _nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:
@@ -74,6 +122,20 @@ def _nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:
         else:
             switch += link.lanes
     return GpuPorts(gpus=direct, switch=switch, hidden=hidden, elsewhere=elsewhere)
+
+
+def _without_partitioned(ports: dict[int, GpuPorts], partitioned: frozenset[int]) -> dict[int, GpuPorts]:
+    """In MIG mode a GPU has no NVLink peers, and what it says of its ports is not what its neighbours say.
+
+    A neighbour's lanes to it are up and lead nowhere: they are not missing.
+    """
+    found = {}
+    for index, each in ports.items():
+        idle = sum(lanes for peer, lanes in each.gpus.items() if peer in partitioned)
+        peers = {peer: lanes for peer, lanes in each.gpus.items() if peer not in partitioned}
+        kept = msgspec.structs.replace(each, gpus=peers, elsewhere=each.elsewhere + idle) if idle else each
+        found[index] = GpuPorts() if index in partitioned else kept
+    return found
 
 
 def _with_rate(ports: GpuPorts, gpu: Gpu, heard: Heard) -> GpuPorts:

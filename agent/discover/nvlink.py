@@ -17,10 +17,20 @@ from gputopo.model import Link, Nvlink, Uplink
 PeerAccess = Mapping[tuple[int, int], bool]
 
 
-def graph(ports: Mapping[int, GpuPorts], peers: PeerAccess) -> Nvlink:
-    """The graph over the GPUs whose ports are known, by index."""
+def graph(ports: Mapping[int, GpuPorts], peers: PeerAccess, unknown: tuple[tuple[int, int], ...] = ()) -> Nvlink:
+    """The graph over the GPUs whose ports are known, by index; ``unknown`` are pairs of which nobody told."""
     links = [link for a, b in combinations(sorted(ports), 2) if (link := _link(a, b, ports)) is not None]
-    return Nvlink(tuple(links), _uplinks(ports, peers))
+    return Nvlink(tuple(links), _uplinks(ports, peers), unknown)
+
+
+def lanes_between(nvlink: Nvlink) -> dict[tuple[int, int], int]:
+    """The lanes of each pair ``a < b`` that NVLinks join, directly or over a fabric (the narrower of the uplinks)."""
+    over = {
+        (one.gpu, other.gpu): min(one.lanes, other.lanes)
+        for one, other in combinations(nvlink.uplinks, 2)
+        if one.fabric == other.fabric
+    }
+    return over | {(link.a, link.b): link.lanes for link in nvlink.links}
 
 
 def _link(a: int, b: int, ports: Mapping[int, GpuPorts]) -> Link | None:

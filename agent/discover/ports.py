@@ -29,7 +29,7 @@ class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
     switch: int = 0  # lanes into an NVSwitch
     assumed: bool = False  # those lanes did not say what they lead to
     hidden: int = 0  # lanes to GPUs that are not visible here
-    elsewhere: int = 0  # lanes to a CPU
+    elsewhere: int = 0  # lanes to a CPU, or to a GPU in MIG mode, which has no peers
     ports: int | None = None  # what the product has, up or down
     gbps: float | None = None  # GB/s per lane, both ways; None: unknown or not all alike
 
@@ -40,13 +40,15 @@ class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nvml_ports(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> GpuPorts | None:
-    """The ports of a GPU as NVML tells them; None where it could not be asked.
+    """The ports of a GPU as NVML tells them; None where it, or one port of it, could not be asked.
 
     ``by_bus_id`` gives the index of each visible GPU, ``switches`` the bus ids of the NVSwitches that sysfs shows.
     """
     error = gpu.errors.get("nvmlDeviceGetNvLinkState") or gpu.errors.get("nvmlDeviceGetHandleByIndex_v2")
     if error is not None and error not in _NO_NVLINK:
         return None
+    if any(link.active is None for link in gpu.nvlinks):
+        return None  # a port that could not be asked may be up: half a count would look like lanes that are down
     active = [link for link in gpu.nvlinks if link.active]
     ends = [_far_end(link, by_bus_id, switches) for link in active]
     speeds = {link.speed_mbps for link in active}

@@ -33,10 +33,10 @@ _FAMILY_OF_MAJOR = {
 # GB/s per NVLink, both ways, by product. Used only where no speed was read: a pasted matrix beside a product name.
 # NVLink 1: 40, 2 and 3 and 4: 50, 5: 100; consumer and workstation Ampere has its own slower links (112.5 over four).
 _LANE_GBPS = (
-    (re.compile(r"\bP100\b"), 40.0),
-    (re.compile(r"\b(V100|A100|A800|A30|H100|H800|H200|H20|GH200)\b|Quadro RTX [568]000|RTX 2080"), 50.0),
-    (re.compile(r"\b(A40|RTX A[456]\d00|3090)\b"), 28.125),
-    (re.compile(r"\bG?B[23]00\b"), 100.0),
+    (r"\bP100\b", 40.0),
+    (r"\b(V100|A100|A800|A30|H100|H800|H200|H20|GH200)\b|Quadro RTX [568]000|RTX 2080", 50.0),
+    (r"\b(A40|RTX A[456]\d00|3090)\b", 28.125),
+    (r"\bG?B[23]00\b", 100.0),
 )
 
 
@@ -57,4 +57,4 @@ def lane_gbps(product: str | None) -> float | None:
     """GB/s of one NVLink of this product, both ways; None where the product is not in the table."""
     if product is None:
         return None
-    return next((gbps for pattern, gbps in _LANE_GBPS if pattern.search(product)), None)
+    return next((gbps for pattern, gbps in _LANE_GBPS if re.search(pattern, product)), None)

@@ -2,7 +2,7 @@
 
 The first source that lists GPUs at all decides which there are: NVML, then ``topo -m``, ``-q -x``, ``-L``, NCCL. The
 others are matched to that list by UUID, bus id or index. A card that is on the PCI bus only is no GPU that a pod could
-be given, so the bus adds facts and never GPUs.
+be given, so the bus adds facts and never GPUs; nor is one that this process may not open.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class Sighting(msgspec.Struct, frozen=True):
     listed: ListedGpu | None = None
     nccl: NcclGpu | None = None
     pci: PciDevice | None = None
+    unreachable: bool = False  # nvidia-smi named it and could not talk to it
 
     @property
     def lost(self) -> bool:
         """Whether the driver counts the GPU and cannot talk to it."""
-        return self.nvml is not None and _HANDLE in self.nvml.errors
+        return self.unreachable or (self.nvml is not None and _HANDLE in self.nvml.errors)
 
     @property
     def bus_id(self) -> str | None:
@@ -53,18 +54,38 @@ class Sighting(msgspec.Struct, frozen=True):
 
 
 _HANDLE = "nvmlDeviceGetHandleByIndex_v2"
+_FORBIDDEN = "NO_PERMISSION"  # NVML counts the GPUs that others may use (nvml.h, nvmlDeviceGetCount_v2)
 
 
 def sightings(heard: Heard) -> tuple[Sighting, ...]:
     """Every GPU, by index."""
-    nvml = {gpu.index: gpu for gpu in heard.nvml.gpus} if heard.nvml else {}
+    nvml = {gpu.index: gpu for gpu in heard.nvml.gpus if not _forbidden(gpu)} if heard.nvml else {}
     topo = {gpu.index: gpu for gpu in heard.topo.gpus} if heard.topo else {}
     query = _queried(heard, nvml)
     listed = {gpu.index: gpu for gpu in heard.listing.gpus} if heard.listing else {}
     nccl = _told_nccl(heard, nvml)
+    gone = frozenset() if nvml else _unreachable(heard)
     indices: Iterable[int] = nvml or topo or query or listed or nccl
-    seen = [Sighting(i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i)) for i in sorted(indices)]
+    seen = [
+        Sighting(i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i), unreachable=i in gone)
+        for i in sorted({*indices, *gone})
+    ]
     return _on_the_bus(seen, heard.bus.gpus)
+
+
+def _unreachable(heard: Heard) -> frozenset[int]:
+    """Indices of the GPUs that nvidia-smi names and cannot talk to."""
+    told = [each.unreachable for each in (heard.listing, heard.query) if each is not None]
+    return frozenset(gpu.index for gpus in told for gpu in gpus if gpu.index is not None)
+
+
+def forbidden(heard: Heard) -> tuple[int, ...]:
+    """Indices of the GPUs that NVML counts and this process may not open."""
+    return tuple(gpu.index for gpu in heard.nvml.gpus if _forbidden(gpu)) if heard.nvml else ()
+
+
+def _forbidden(gpu: NvmlGpu) -> bool:
+    return gpu.errors.get(_HANDLE) == _FORBIDDEN
 
 
 def _queried(heard: Heard, nvml: Mapping[int, NvmlGpu]) -> dict[int, QueriedGpu]:

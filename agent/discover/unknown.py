@@ -11,7 +11,7 @@ from gputopo.model import Gpu, Problem, ProblemKind
 _FACTS = {
     "product": ("product", "`nvidia-smi -L` tells it"),
     "memory_mib": ("memoryMiB", "`nvidia-smi -q` tells it"),
-    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node tells it, but for virtual machines"),
+    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node tells it, except in most virtual machines"),
 }
 
 
@@ -32,5 +32,7 @@ def _sources(heard: Heard) -> Iterator[str]:
         yield f"nvidia-smi {command}"
     if heard.snapshot.sysfs is not None:
         yield "sysfs"
-    if heard.nccl is not None:
+    if heard.snapshot.nccl is not None:
         yield "the NCCL topology"
+    if heard.snapshot.lstopo is not None:
+        yield "hwloc"

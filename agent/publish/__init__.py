@@ -5,12 +5,13 @@ PublishError(Exception)     it was not taken; ``retry_after`` says how many seco
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from gputopo.labels import NodeFacts
 from gputopo.labels.nodegpus import NodeGpus
+from gputopo.model import NodeTopology
 
 
 class PublishError(Exception):
@@ -49,4 +50,13 @@ class Publisher(Protocol):
 
     def announce(self, event: Event) -> None:
         """A Kubernetes Event on the Node, where there is one."""
+        ...
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A publisher that can tell what was published before this process was."""
+
+    def recall(self) -> NodeTopology | None:
+        """The topology that is published now; None where there is none, or none that can be read."""
         ...

@@ -13,8 +13,9 @@ from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import ConflictError
 from gputopo.kube.objects import Metadata, Partial
 from gputopo.kube.ownership import Field, field_of
-from gputopo.labels import NodeFacts
+from gputopo.labels import AnnotationError, NodeFacts, decode, keys
 from gputopo.labels.nodegpus import NodeGpus
+from gputopo.model import NodeTopology
 
 _log = logging.getLogger(__name__)
 _ANY = "0"  # whatever the server has cached, as kubelets read their Node
@@ -46,6 +47,15 @@ class NodePublisher:
                     written |= wrote
         self._tell(others)
         return Outcome(written, tuple(sorted(field.key for field in others)))
+
+    def recall(self) -> NodeTopology | None:
+        """The topology that the Node carries. One that is damaged, or not ours, is as none: it will be replaced."""
+        with translated():
+            annotations = self._read().annotations
+        try:
+            return None if keys.TOPOLOGY.key not in annotations else decode({}, annotations)
+        except AnnotationError:
+            return None
 
     def report(self, state: NodeGpus) -> bool:
         """Make the node's ``NodeGpus`` say this."""

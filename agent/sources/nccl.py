@@ -22,6 +22,7 @@ from enum import Enum
 import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
+from agent.sources.kernel_list import from_mask
 from agent.sources.smi.errors import ParseError
 from agent.sources.xml_tree import Element, parse_xml
 from gputopo.model import PcieDistance
@@ -48,7 +49,8 @@ class Place(msgspec.Struct, frozen=True):
     """Where a device hangs."""
 
     numa_node: int | None  # None: NCCL says -1, it did not know
-    switches: tuple[str, ...] = ()  # bus ids of the PCIe switches above it, from the root down
+    # Bus ids of the PCIe switches above it, from the root down; None: the source does not show the tree
+    switches: tuple[str, ...] | None = ()
 
 
 class NcclGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ def distance(a: Place, b: Place) -> PcieDistance | None:
         return PcieDistance.PIX if a.switches == b.switches else PcieDistance.PXB
     if a.numa_node is None or b.numa_node is None:
         return None
+    if a.switches is None and a.numa_node == b.numa_node:
+        return None
     return PcieDistance.PHB if a.numa_node == b.numa_node else PcieDistance.SYS
 
 
@@ -149,7 +153,7 @@ class _Found:
             self._add_nets(device, bus_id, place)
         elif pci_class.startswith("0x02"):
             self.nics.append(NcclNic(name=None, bus_id=bus_id, place=place))
-        below = Place(place.numa_node, (*place.switches, bus_id))
+        below = Place(place.numa_node, (*(place.switches or ()), bus_id))
         for child in device.all("pci"):
             self._add_pci(child, below)
 
@@ -198,9 +202,7 @@ def _cpulist(cpu: Element) -> str | None:
     words = cpu.attributes.get("affinity", "0").split(",")
     if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
         raise _wrong(cpu, "affinity", "is no CPU mask like '00000000,00ffffff'")
-    bits = "".join(f"{int(word, 16):032b}" for word in words)[::-1]
-    runs = (f"{run.start()}" if len(run[0]) == 1 else f"{run.start()}-{run.end() - 1}" for run in _RUN.finditer(bits))
-    return ",".join(runs) or None
+    return from_mask(int("".join(f"{int(word, 16):08x}" for word in words), 16))
 
 
 def _integer(element: Element, name: str, least: int) -> int:
@@ -219,4 +221,3 @@ def _wrong(element: Element, name: str, why: str) -> ParseError:
 _INTEGER = re.compile(r"-?[0-9]{1,9}|0x[0-9a-fA-F]{1,8}")
 _WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}")
 _MAX_WORDS = 512  # 16384 CPUs
-_RUN = re.compile(r"1+")

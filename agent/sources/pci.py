@@ -7,13 +7,18 @@ speed, 0 or 255 for a width.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from agent.sources.sysfs import GPU_CLASSES, NVIDIA, SWITCH_CLASS
+import msgspec
+
 from gputopo.model import NumaNode, Pcie, PcieDistance
 
 if TYPE_CHECKING:
     from agent.snapshot import Sysfs
+
+NVIDIA = "0x10de"
+GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA board is either, by its display outputs
+SWITCH_CLASS = "0x0680"  # "other bridge": how an NVSwitch presents itself
 
 _PCI = "bus/pci/devices"
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
@@ -25,7 +30,7 @@ _GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6, "128": 7}  
 _WIDTHS = ("1", "2", "4", "8", "12", "16", "32")
 
 
-class PciDevice(NamedTuple):
+class PciDevice(msgspec.Struct, frozen=True):
     """A device on the PCI bus."""
 
     bus_id: str  # "0000:07:00.0"
@@ -35,12 +40,12 @@ class PciDevice(NamedTuple):
     path: tuple[str, ...]  # from the top of /sys/devices down to the device; empty where it was not recorded
 
 
-class RdmaDevice(NamedTuple):
+class RdmaDevice(msgspec.Struct, frozen=True):
     """A device of /sys/class/infiniband: InfiniBand or RoCE."""
 
     name: str  # "mlx5_0"
     pci: PciDevice | None  # None: not on a PCI bus, or not recorded
-    rate_gbps: int | None  # Gbit/s, port 1
+    rate_gbps: int | None  # Gbit/s, port 1; None where it is down
     link_layer: str | None  # "InfiniBand" or "Ethernet"
 
 
@@ -141,11 +146,13 @@ def _rdma_device(sysfs: Sysfs, name: str) -> RdmaDevice:
     base = f"class/infiniband/{name}"
     bus_id = sysfs.links.get(f"{base}/device", "").rsplit("/", 1)[-1]
     rate, _, unit = (_text(sysfs, f"{base}/ports/1/rate") or "").partition(" ")
+    state = _text(sysfs, f"{base}/ports/1/state")
+    up = state is None or "ACTIVE" in state  # "4: ACTIVE", "5: ACTIVE_DEFER"
     return RdmaDevice(
         name=name,
         pci=_device(sysfs, bus_id) if _BUS_ID.fullmatch(bus_id) else None,
-        # "400 Gb/sec (4X NDR)". The one fraction there is, 2.5, is a port that is down.
-        rate_gbps=_natural(rate) if unit.startswith("Gb/sec") else None,
+        # "400 Gb/sec (4X NDR)". A port that is down names the lowest rate that it knows: 2.5, 10, 40.
+        rate_gbps=_natural(rate) if up and unit.startswith("Gb/sec") else None,
         link_layer=_text(sysfs, f"{base}/ports/1/link_layer") or None,
     )
 

@@ -11,14 +11,11 @@ import os
 from typing import TYPE_CHECKING
 
 from agent.snapshot import Sysfs
+from agent.sources.pci import GPU_CLASSES, NVIDIA, SWITCH_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-NVIDIA = "0x10de"
-GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA board is either, by its display outputs
-SWITCH_CLASS = "0x0680"  # "other bridge": how an NVSwitch presents itself
 
 _PCI = "bus/pci/devices"
 _INFINIBAND = "class/infiniband"
@@ -48,7 +45,9 @@ def read_sysfs(root: Path) -> Sysfs:
     reader = _Reader(root)
     reader.files(*_MACHINE_FILES)
     for bus_id in reader.names(_PCI):
-        if _wanted(reader.text(f"{_PCI}/{bus_id}/vendor"), reader.text(f"{_PCI}/{bus_id}/class")):
+        device = f"{_PCI}/{bus_id}"
+        virtual = reader.has(f"{device}/physfn")  # a slice of a GPU for a virtual machine: no card of its own
+        if not virtual and _wanted(reader.text(f"{device}/vendor"), reader.text(f"{device}/class")):
             _read_device(reader, bus_id)
     for name in reader.names(_INFINIBAND):
         _read_infiniband(reader, name)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.cluster.nodes import GpuNode
-from gputopo.model import NodeTopology
 from gputopo.paths import PathKind
 from gputopo.rings import Ring, rings
 
@@ -72,12 +71,40 @@ def placements(nodes: Iterable[GpuNode], running: frozenset[PodName]) -> list[Po
 
     The kubelet may go on listing a pod that has ended (before Kubernetes 1.34): it is left out by not being running.
     """
-    nodes = list(nodes)
-    anywhere = _BestIn(nodes)
+    machines = [_Machine(node) for node in nodes]
+    anywhere = _BestIn(machines)
     found = [
-        _placement(node, pod, held, anywhere) for node in nodes for pod, held in _held(node).items() if pod in running
+        _placement(machine, pod, held, anywhere)
+        for machine in machines
+        for pod, held in _held(machine.node).items()
+        if pod in running
     ]
     return sorted(found, key=_worst_first)
+
+
+class _Machine:
+    """What is asked of a node for each of its pods, worked out once."""
+
+    def __init__(self, node: GpuNode) -> None:
+        topology = node.topology
+        self.node = node
+        self.usable = {gpu.uuid: gpu for gpu in topology.usable if gpu.uuid is not None}
+        self.rings = rings(topology)
+        self.products = tuple((gpu.product, gpu.index) for gpu in topology.usable)
+        islands = topology.islands
+        self.island_of = (
+            None if islands is None else {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
+        )
+
+    def best(self, product: str | None, size: int) -> Ring | None:
+        """The best ring that ``size`` usable GPUs of a product form here."""
+        return self.rings.best(size, [index for each, index in self.products if each == product])
+
+    def pieces(self, indices: tuple[int, ...]) -> tuple[int, ...] | None:
+        """How many of these GPUs are in each island, most first."""
+        if self.island_of is None:
+            return None
+        return tuple(sorted(Counter(self.island_of[index] for index in indices).values(), reverse=True))
 
 
 class _Held(msgspec.Struct):
@@ -98,36 +125,24 @@ def _held(node: GpuNode) -> dict[PodName, _Held]:
 
 
 class _BestIn:
-    """The best ring that ``size`` GPUs of a product form anywhere among some nodes."""
+    """The best ring that ``size`` GPUs of a product form on any of some machines."""
 
-    def __init__(self, nodes: Iterable[GpuNode]) -> None:
+    def __init__(self, machines: Iterable[_Machine]) -> None:
         # Machines of one shape answer alike: ask each shape once, however many nodes have it.
-        shapes = {(rings(node.topology), _products(node.topology)): node.topology for node in nodes}
-        self._shapes = list(shapes.values())
+        self._shapes = list({(machine.rings, machine.products): machine for machine in machines}.values())
         self.of = cache(self._of)
 
     def _of(self, product: str | None, size: int) -> Ring | None:
-        found = (best(topology, product, size) for topology in self._shapes)
+        found = (machine.best(product, size) for machine in self._shapes)
         return max((ring for ring in found if ring is not None), key=lambda ring: ring.quality, default=None)
 
 
-def _products(topology: NodeTopology) -> tuple[str | None, ...]:
-    return tuple(gpu.product for gpu in topology.usable)
-
-
-def best(topology: NodeTopology, product: str | None, size: int) -> Ring | None:
-    """The best ring that ``size`` usable GPUs of a product form on a machine."""
-    return rings(topology).best(size, [gpu.index for gpu in topology.usable if gpu.product == product])
-
-
-def _placement(node: GpuNode, pod: PodName, held: _Held, anywhere: _BestIn) -> PodGpus:
-    topology = node.topology
-    usable = {gpu.uuid: gpu for gpu in topology.usable if gpu.uuid is not None}
-    missing = tuple(uuid for uuid in held.uuids if uuid not in usable)
-    known = sorted((usable[uuid] for uuid in held.uuids if uuid in usable), key=lambda gpu: gpu.index)
+def _placement(machine: _Machine, pod: PodName, held: _Held, anywhere: _BestIn) -> PodGpus:
+    missing = tuple(uuid for uuid in held.uuids if uuid not in machine.usable)
+    known = sorted((machine.usable[uuid] for uuid in held.uuids if uuid in machine.usable), key=lambda gpu: gpu.index)
     indices = tuple(gpu.index for gpu in known)
     size = len(held.uuids)
-    plain = PodGpus(pod=pod, node=node.name, count=size, gpus=indices, shared=held.shared, missing=missing)
+    plain = PodGpus(pod=pod, node=machine.node.name, count=size, gpus=indices, shared=held.shared, missing=missing)
     if missing:
         return plain
     nodes = {gpu.numa_node for gpu in known}
@@ -135,19 +150,12 @@ def _placement(node: GpuNode, pod: PodName, held: _Held, anywhere: _BestIn) -> P
     product = products.pop() if len(products) == 1 else None
     return msgspec.structs.replace(
         plain,
-        islands=_pieces(topology, indices),
+        islands=machine.pieces(indices),
         numa=None if None in nodes else tuple(sorted(node for node in nodes if node is not None)),
-        ring=rings(topology).of(indices),
-        best_on_node=best(topology, product, size) if product else rings(topology).best(size),
+        ring=machine.rings.of(indices),
+        best_on_node=machine.best(product, size) if product else machine.rings.best(size),
         best_in_cluster=anywhere.of(product, size) if product else None,
     )
-
-
-def _pieces(topology: NodeTopology, indices: tuple[int, ...]) -> tuple[int, ...] | None:
-    if topology.islands is None:
-        return None
-    island_of = {gpu: place for place, island in enumerate(topology.islands) for gpu in island.gpus}
-    return tuple(sorted(Counter(island_of[index] for index in indices).values(), reverse=True))
 
 
 def _worst_first(pod: PodGpus) -> tuple[object, ...]:

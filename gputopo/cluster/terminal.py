@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+from collections.abc import Callable, Iterator
 
 from gputopo.cluster.tables import Table
 
-_NO_TERMINAL = 100_000  # columns: what is read by a program is never folded
+Paint = Callable[[str, str], str]  # (role, text) -> text with colour
+GAP = "  "
 
 
-def print_table(table: Table, stream: TextIO) -> None:
-    """In columns, as kubectl prints them; folded and with colour only where the stream is a terminal."""
-    from rich.console import Console  # noqa: PLC0415  150 ms, and only tables need it
-    from rich.table import Table as Columns  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    console = Console(file=stream, width=None if stream.isatty() else _NO_TERMINAL, highlight=False)
-    columns = Columns(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for title in table.titles:
-        columns.add_column(title, overflow="fold")
+def lines(table: Table, paint: Paint) -> Iterator[str]:
+    """In columns, as kubectl prints them: never folded or cut. By hand, for a cluster has pods by the ten thousand."""
+    widths = [
+        max(len(title), *(len(row[place].text) for row in table.rows), 0) for place, title in enumerate(table.titles)
+    ]
+    yield GAP.join(title.ljust(width) for title, width in zip(table.titles, widths, strict=True)).rstrip()
     for row in table.rows:
-        columns.add_row(*(Text(cell.text, style="red" if cell.role == "bad" else "") for cell in row))
-    with console.capture() as printed:
-        console.print(columns)
-    stream.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
+        # Padded before it is coloured: escapes have a length and no width.
+        cells = [(cell.role, cell.text.ljust(width)) for cell, width in zip(row, widths, strict=True)]
+        yield GAP.join(paint(role, text) if role else text for role, text in cells).rstrip()

@@ -2,8 +2,8 @@
 
 Lists of GPUs, NICs and links are stored by column, since siblings agree in most columns. A column is ``[v]`` where all
 rows agree, ``[v1, ..., vn]`` where they do not, or ``{"of": [v, w], "at": [0, 0, 1]}`` where few distinct values
-repeat; a column of nothing but defaults is left out. PCIe distances are one letter a pair. Facts that change while
-nothing is wrong (the current PCIe speed) are not in it: see ``NodeTopology.slow``.
+repeat; a column of nothing but defaults is left out. PCIe distances are one letter a pair. What moves while the machine
+stays as it is (the current PCIe speed, the rate of a NIC) is not in it: see ``NodeTopology.slow``.
 
     AnnotationError(ValueError)     the text is not such an annotation; the message says why and what to do
     EncodeError(ValueError)         the topology does not fit into an annotation however much is left out
@@ -58,11 +58,11 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     gpus: _Table | None = None
     links: _Table | None = None  # None: NVLink unknown
     uplinks: _Table | None = None
+    unknown_links: list[tuple[int, int]] = []
     pcie: str | None = None  # upper triangle, row by row; None: no distance is known
     nics: _Table | None = None
     numa_nodes: _Table | None = None
     degraded: _Table | None = None
-    problems: _Table | None = None
     left_out: list[str] = []
 
 
@@ -101,7 +101,6 @@ def loads(text: str) -> NodeTopology:
 
 # What is left out, in this order, until the rest fits: what matters least to placement first.
 _SHEDDING = (
-    ("problems", None),
     ("gpus", "mig_devices"),
     ("gpus", "cpu_affinity"),
     ("numa_nodes", None),
@@ -140,11 +139,11 @@ def _to_wire(topology: NodeTopology) -> _Wire:
         gpus=_table(body.get("gpus", [])),
         links=None if nvlink is None else _Table(0) if not nvlink.links else _table(body["nvlink"]["links"]),
         uplinks=None if nvlink is None else _table(body["nvlink"].get("uplinks", [])),
+        unknown_links=[] if nvlink is None else list(nvlink.unknown),
         pcie=_triangle(topology.pcie) if topology.pcie else None,
         nics=_table(nics),
         numa_nodes=_table(body.get("numa_nodes", [])),
         degraded=_table(body.get("degraded", [])),
-        problems=_table(body.get("problems", [])),
     )
 
 
@@ -152,12 +151,13 @@ def _from_wire(wire: _Wire) -> NodeTopology:
     gpus = _rows(wire.gpus)
     body: dict[str, Any] = dict(wire.node)
     body |= {"gpus": gpus, "pcie": _matrix(wire.pcie, len(gpus)), "numa_nodes": _rows(wire.numa_nodes)}
-    body |= {"degraded": _rows(wire.degraded), "problems": _rows(wire.problems) + _left_out(wire)}
+    body |= {"degraded": _rows(wire.degraded), "problems": _left_out(wire)}
     body["nics"] = _rows(wire.nics)
     for row in body["nics"]:
         row["distances"] = [_distance(letter) for letter in str(row.get("distances", ""))]
     if wire.links is not None:
-        body["nvlink"] = {"links": _rows(wire.links), "uplinks": _rows(wire.uplinks)}
+        rows = {"links": _rows(wire.links), "uplinks": _rows(wire.uplinks)}
+        body["nvlink"] = rows | {"unknown": wire.unknown_links}
     return msgspec.convert(body, NodeTopology)
 
 

@@ -24,9 +24,13 @@ def decode(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTop
     ``nvlink`` is then None, and the problems quote what the labels say.
     """
     text = annotations.get(keys.TOPOLOGY.key)
-    if text is not None:
-        return annotation.loads(text)
-    return _from_labels(labels)
+    if text is None:
+        return _from_labels(labels)
+    topology = annotation.loads(text)
+    if not topology.gpus and _number(labels, keys.GPUS):
+        told = f"the topology annotation names no GPU, but the label {keys.GPUS.key} says {labels[keys.GPUS.key]}"
+        raise annotation.AnnotationError(f"{told}: one of them was changed by hand; restart the agent on that node")
+    return topology
 
 
 def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
@@ -39,12 +43,17 @@ def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
             f"the node has no annotation {keys.TOPOLOGY.key} and no usable label {keys.GPUS.key} or "
             f"{keys.NVIDIA_COUNT.key} (its labels: {found}); run the agent on it, or label it by hand"
         )
+    product = labels.get(keys.NVIDIA_PRODUCT.key, "")
+    if "-MIG-" in product and keys.GPUS.key not in labels:
+        raise NoTopologyError(
+            f"the labels count MIG devices, not GPUs ({keys.NVIDIA_PRODUCT.key}={product}); run the agent on the node"
+        )
     numa = labels.get(keys.NVIDIA_NUMA.key)
     mixed = sum(key.startswith(keys.PRODUCT_PREFIX) for key in labels) > 1
     gpus = [
         Gpu(
             index=index,
-            product=None if mixed else labels.get(keys.NVIDIA_PRODUCT.key),
+            product=None if mixed else product.removesuffix("-SHARED") or None,
             architecture=None if mixed else labels.get(keys.NVIDIA_FAMILY.key),
             memory_mib=None if mixed else _number(labels, keys.NVIDIA_MEMORY, keys.VRAM_MIB) or None,
             numa_node=_number(labels, keys.NVIDIA_NUMA),

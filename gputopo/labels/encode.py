@@ -39,8 +39,10 @@ def _labels(topology: NodeTopology) -> dict[str, str]:
     labels = {
         keys.SCHEMA.key: str(keys.SCHEMA_VERSION),
         keys.GPUS.key: str(len(usable)),
-        keys.DEGRADED.key: "true" if topology.degraded else "false",
     }
+    if topology.degraded or None not in {gpu.product for gpu in usable}:
+        # A GPU is judged beside its siblings: where the product is not known, nothing can be called healthy.
+        labels[keys.DEGRADED.key] = "true" if topology.degraded else "false"
     for product, count in Counter(gpu.product for gpu in usable if gpu.product and gpu.product.strip()).items():
         key = keys.PRODUCT_PREFIX + label_value(product)
         labels[key] = str(int(labels.get(key, "0")) + count)
@@ -55,7 +57,7 @@ def _labels(topology: NodeTopology) -> dict[str, str]:
 
 
 def _island_labels(topology: NodeTopology) -> dict[str, str]:
-    islands = topology.islands
+    islands = certain_islands(topology)
     if islands is None:
         return {}
     labels = {keys.INTERCONNECT.key: interconnect(islands).value}
@@ -68,6 +70,11 @@ def _island_labels(topology: NodeTopology) -> dict[str, str]:
     if largest.gbps is not None:
         labels[keys.ISLAND_BANDWIDTH.key] = str(round(largest.gbps))
     return labels
+
+
+def certain_islands(topology: NodeTopology) -> tuple[Island, ...] | None:
+    """The islands, unless one of them could be larger than is known: a label has no room for a doubt."""
+    return None if topology.doubtful else topology.islands
 
 
 def largest_island(islands: tuple[Island, ...]) -> Island:
@@ -99,8 +106,8 @@ def _all_known(values: Iterable[T | None]) -> list[T] | None:
 def _mirrors(topology: NodeTopology) -> dict[str, str]:
     usable = topology.usable
     mirrors: dict[str, str | None] = {keys.NVIDIA_CLIQUE.key: fabric_value(topology)}
-    if topology.islands is not None:
-        mirrors[keys.NVIDIA_TOPOLOGY.key] = interconnect(topology.islands).value
+    if (islands := certain_islands(topology)) is not None:
+        mirrors[keys.NVIDIA_TOPOLOGY.key] = interconnect(islands).value
     if not any(gpu.mig_enabled for gpu in usable):
         mirrors[keys.NVIDIA_COUNT.key] = str(len(usable))
     mirrors |= _numa_mirror(usable)

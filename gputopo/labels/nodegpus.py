@@ -7,6 +7,7 @@ told, made from the same text.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -44,9 +45,14 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     observed_at: str
-    content_hash: str  # of the topology annotation that this observation belongs to
+    content_hash: str  # ``content_hash`` of the topology annotation that this observation belongs to
     agent_version: str
     allocations: tuple[Allocation, ...] | None = None
+
+
+def content_hash(annotation: str) -> str:
+    """What ties a ``NodeGpus`` to the topology annotation that it speaks of: SHA-256 of the annotation's text."""
+    return sha256(annotation.encode()).hexdigest()
 
 
 def crd() -> dict[str, Any]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gputopo.model import Gpu, Link, Nic, NodeTopology, Nvlink, Uplink
 
 Made = TypeVar("Made", bound=schema.Entry)
-Number = TypeVar("Number", int, float)
 
 
 def document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
@@ -37,6 +36,7 @@ def document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
         island_details=None if islands is None else tuple(_same(schema.IslandEntry, each) for each in islands),
         links=None if nvlink is None else tuple(_links(topology, nvlink)),
         uplinks=None if nvlink is None else tuple(_same(schema.UplinkEntry, each) for each in nvlink.uplinks),
+        unknown_links=() if nvlink is None else nvlink.unknown,
         pcie=tuple(_distance(topology, a, b) for a, b in combinations([gpu.index for gpu in topology.gpus], 2)),
         nics=tuple(_nic(topology, nic) for nic in topology.nics),
         numa_nodes=tuple(_same(schema.NumaNodeEntry, each) for each in topology.numa_nodes),
@@ -81,9 +81,8 @@ def _gpu(gpu: Gpu) -> schema.GpuEntry:
 def _links(topology: NodeTopology, nvlink: Nvlink) -> list[schema.LinkEntry]:
     """Every pair that NVLink joins, so that the islands are the connected components of what is listed here.
 
-    Both must be able to use it: a lost GPU answers nobody, and MIG forbids NVLink between GPUs.
+    Both must be able to use it (``NodeTopology.joinable``).
     """
-    joinable = {gpu.index for gpu in topology.usable if gpu.mig_enabled is not True}
     direct = [_link("nvlink", link.a, link.b, (link,)) for link in nvlink.links if link.lanes]
     uplinks = [up for up in nvlink.uplinks if up.lanes]
     switched = [
@@ -91,23 +90,24 @@ def _links(topology: NodeTopology, nvlink: Nvlink) -> list[schema.LinkEntry]:
         for one, other in combinations(uplinks, 2)
         if one.fabric == other.fabric
     ]
-    pairs = [link for link in (*direct, *switched) if {link.a, link.b} <= joinable]
+    pairs = [link for link in (*direct, *switched) if {link.a, link.b} <= topology.joinable]
     return sorted(pairs, key=lambda link: (link.a, link.b, link.kind))
 
 
 def _link(kind: Literal["nvlink", "nvswitch"], a: int, b: int, edges: tuple[Link | Uplink, ...]) -> schema.LinkEntry:
     """A pair is as good as the weakest edge between the two."""
+    weakest = min(edges, key=lambda edge: edge.lanes)
     return schema.LinkEntry(
         a=a,
         b=b,
         kind=kind,
-        lanes=min(edge.lanes for edge in edges),
-        expected_lanes=_least([edge.expected_lanes for edge in edges]),
+        lanes=weakest.lanes,
+        expected_lanes=weakest.expected_lanes,
         gbps=_least([edge.gbps for edge in edges]),
     )
 
 
-def _least(values: list[Number | None]) -> Number | None:
+def _least(values: list[float | None]) -> float | None:
     """The smallest; unknown as soon as one is unknown."""
     known = [value for value in values if value is not None]
     return min(known) if len(known) == len(values) else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.render.wording import number
+from gputopo.render.wording import bonded, number
 
 if TYPE_CHECKING:
     from gputopo.model import Link, NodeTopology, Uplink
@@ -42,8 +42,7 @@ def fabrics(topology: NodeTopology) -> dict[int, str]:
 
 
 def _caption(edge: Link | Uplink) -> tuple[str, bool]:
-    degraded = edge.expected_lanes is not None and edge.lanes < edge.expected_lanes
-    lanes = f"NV{edge.lanes}/{edge.expected_lanes}" if degraded else f"NV{edge.lanes}"
+    lanes = bonded(edge)
     if edge.gbps is None or not edge.lanes:
-        return lanes, degraded
-    return f"{lanes} {number(edge.gbps)} GB/s", degraded
+        return lanes, edge.short
+    return f"{lanes} {number(edge.gbps)} GB/s", edge.short

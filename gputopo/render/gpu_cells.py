@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gputopo.render.wording import gib, gpu_names, number, subject
+from gputopo.render.wording import bonded, gib, gpu_names, number, subject
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, Link, NodeTopology, Uplink
@@ -49,24 +49,17 @@ def _nvlinks(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> Cell:
         return "unknown", "NVLink ?"
     links, uplinks = _edges(topology, gpu)
     fabrics = {up.fabric for up in topology.nvlink.uplinks}
-    parts = [f"{_lanes(up)} {glyphs.arrow} {_fabric(up, numbered=len(fabrics) > 1)}" for up in uplinks]
+    parts = [f"{bonded(up)} {glyphs.arrow} {_fabric(up, numbered=len(fabrics) > 1)}" for up in uplinks]
     peers: dict[str, list[int]] = {}
     for link in sorted(links, key=lambda link: -link.lanes):
-        peers.setdefault(_lanes(link), []).append(link.a + link.b - gpu.index)
+        peers.setdefault(bonded(link), []).append(link.a + link.b - gpu.index)
     parts += [f"{lanes} {glyphs.arrow} {gpu_names(ends)}" for lanes, ends in peers.items()]
+    if any(gpu.index in pair for pair in topology.nvlink.unknown) and gpu.index in topology.doubtful:
+        return "unknown", "  ".join([*parts, "NVLink ?"])
     if not parts:
         return "dim", "no NVLink"
     edges: list[Link | Uplink] = [*links, *uplinks]
-    return "bad" if any(_short(edge) for edge in edges) else "text", "  ".join(parts)
-
-
-def _short(edge: Link | Uplink) -> bool:
-    return edge.expected_lanes is not None and edge.lanes < edge.expected_lanes
-
-
-def _lanes(edge: Link | Uplink) -> str:
-    """``NV12``, or ``NV11/12`` where one is down."""
-    return f"NV{edge.lanes}/{edge.expected_lanes}" if _short(edge) else f"NV{edge.lanes}"
+    return "bad" if any(edge.short for edge in edges) else "text", "  ".join(parts)
 
 
 def _fabric(uplink: Uplink, *, numbered: bool) -> str:

@@ -16,10 +16,10 @@ from gputopo.render.wording import UNKNOWN, marks, plain, role_of
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology, Nvlink
-    from gputopo.render.glyphs import Glyphs
     from gputopo.render.wording import Cell, Paint
 
 SELF = "X"
+_LIST = re.compile(r"[0-9,-]+|N/A")
 _LEGEND = {
     SELF: "Self",
     PcieDistance.SYS.value: "Connection traversing PCIe as well as the link between NUMA nodes",
@@ -37,14 +37,14 @@ def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Pa
     if not topology.gpus:
         return "no GPU\n"
     glyphs = ASCII if ascii_only else UNICODE
-    table = _table(topology, glyphs)
+    table = _table(topology)
     widths = [max(len(text) for _, text in column) for column in zip(*table, strict=True)]
     lines = [_line(row, widths, paint) for row in table]
     if topology.nics:
         lines += ["", "NIC Legend:", ""]
         lines += [f"  NIC{place}: {glyphs.shown(nic.name)}".rstrip() for place, nic in enumerate(topology.nics)]
     lines += ["", "Legend:", ""]
-    lines += [f"  {word:4} = {meaning}" for word, meaning in _legend(table)]
+    lines += [f"  {word:4} = {meaning}" for word, meaning in _legend(table, nvlink=topology.nvlink is not None)]
     if islands := island_notes(topology, glyphs):
         lines += ["", "NVLink islands:", ""]
         lines += ["".join(paint(role, text) for role, text in note) for note in islands]
@@ -59,13 +59,17 @@ def _line(row: list[Cell], widths: list[int], paint: Paint) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _legend(table: list[list[Cell]]) -> list[tuple[str, str]]:
-    """The words that occur, in the order of nvidia-smi's legend."""
-    seen = {re.sub(r"^NV[0-9]+$", "NV#", text) for row in table[1:] for _, text in row[1:]}
+def _legend(table: list[list[Cell]], *, nvlink: bool) -> list[tuple[str, str]]:
+    """The words that occur, in the order of nvidia-smi's legend.
+
+    NV# is among them wherever NVLinks are known: a legend without it is that of ``topo -mp``, which shows none.
+    """
+    seen = {"NV#"} if nvlink else set()
+    seen |= {re.sub(r"^NV[0-9]+$", "NV#", text) for row in table[1:] for _, text in row[1:]}
     return [(word, meaning) for word, meaning in _LEGEND.items() if word in seen]
 
 
-def _table(topology: NodeTopology, glyphs: Glyphs) -> list[list[Cell]]:
+def _table(topology: NodeTopology) -> list[list[Cell]]:
     """Header, GPU rows, NIC rows. Rows are of one length; NICs have no affinities, so theirs end in blanks."""
     marked = marks(topology)
     names = {gpu.index: (_role(marked.get(gpu.index)), f"GPU{gpu.index}") for gpu in topology.gpus}
@@ -77,7 +81,7 @@ def _table(topology: NodeTopology, glyphs: Glyphs) -> list[list[Cell]]:
     for place, gpu in enumerate(topology.gpus):
         pairs = [_pair(topology, gpu, far) for far in topology.gpus]
         beside = [_distance(nic.distances[place]) for nic in topology.nics]
-        rows.append([names[gpu.index], *pairs, *beside, *_affinities(topology, gpu, glyphs)[: len(titles)]])
+        rows.append([names[gpu.index], *pairs, *beside, *_affinities(topology, gpu)[: len(titles)]])
     for place, nic in enumerate(topology.nics):
         others = [("dim", SELF if other == place else UNKNOWN) for other in range(len(nics))]
         blank = [("text", "")] * len(titles)
@@ -94,7 +98,7 @@ def _pair(topology: NodeTopology, gpu: Gpu, far: Gpu) -> Cell:
     """NVLink hides the distance, as in nvidia-smi: ``NV12``, and ``NV17`` where one of 18 is down."""
     if gpu.index == far.index:
         return "dim", SELF
-    if topology.nvlink is None:
+    if topology.nvlink is None or (min(gpu.index, far.index), max(gpu.index, far.index)) in topology.nvlink.unknown:
         return "unknown", UNKNOWN  # a distance here would claim that there is no NVLink
     lanes = _lanes(topology.nvlink, gpu, far)
     return ("text", f"NV{lanes}") if lanes else _distance(topology.distance(gpu.index, far.index))
@@ -115,11 +119,14 @@ def _distance(distance: PcieDistance | None) -> Cell:
     return ("unknown", UNKNOWN) if distance is None else ("dim", distance.value)
 
 
-def _affinities(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> list[Cell]:
-    """CPU affinity, NUMA affinity, the NUMA node that is the GPU's memory. Blanks inside would shift the columns."""
+def _affinities(topology: NodeTopology, gpu: Gpu) -> list[Cell]:
+    """CPU affinity, NUMA affinity, the NUMA node that is the GPU's memory.
+
+    A text that is no list of numbers is not shown: whoever reads the matrix again would take it for cells.
+    """
     node = None if gpu.numa_node is None else str(gpu.numa_node)
     cpus = next((each.cpus for each in topology.numa_nodes if str(each.id) == node), None)
     memory = "N/A" if gpu.memory_numa_node is None else str(gpu.memory_numa_node)
     texts = (gpu.cpu_affinity or cpus, gpu.numa_affinity or node, memory)
-    shown = ["".join(glyphs.shown(text or "").split()) for text in texts]
-    return [("text", text) if text else ("unknown", UNKNOWN) for text in shown]
+    shown = ["".join((text or "").split()) for text in texts]
+    return [("text", text) if _LIST.fullmatch(text) else ("unknown", UNKNOWN) for text in shown]

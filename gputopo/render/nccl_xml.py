@@ -159,7 +159,7 @@ def _gpu(topology: NodeTopology, gpu: Gpu) -> list[Line]:
 def _nvlinks(topology: NodeTopology, nvlink: Nvlink, gpu: Gpu) -> list[str]:
     """Its active NVLinks to GPUs that can use them, and into the fabric."""
     shared = _shared_fabrics(nvlink)
-    peers = {far.index: far.bus_id for far in topology.usable if far.mig_enabled is not True}
+    peers = {far.index: far.bus_id for far in topology.gpus if far.index in topology.joinable}
     links = [
         f'<nvlink target="{peers[link.a + link.b - gpu.index]}" count="{link.lanes}" tclass="{_GPU_CLASS}"/>'
         for link in nvlink.links

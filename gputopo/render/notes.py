@@ -49,7 +49,7 @@ def island_facts(nvlink: Nvlink, island: Island) -> list[str]:
 def _unlinked(nvlink: Nvlink, island: Island) -> int:
     """Pairs that neither a link nor a common fabric joins."""
     fabric = {up.gpu: up.fabric for up in nvlink.uplinks if up.lanes}
-    linked = {(link.a, link.b) for link in nvlink.links if link.lanes}
+    linked = {(link.a, link.b) for link in nvlink.links if link.lanes} | set(nvlink.unknown)
     return sum(
         (a, b) not in linked and (a not in fabric or fabric[a] != fabric.get(b))
         for a, b in combinations(island.gpus, 2)
@@ -58,20 +58,24 @@ def _unlinked(nvlink: Nvlink, island: Island) -> int:
 
 def island_notes(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
     """One line per island of several GPUs, and one for all that are on their own."""
-    if topology.nvlink is None or topology.islands is None:
+    islands = topology.islands
+    if topology.nvlink is None or islands is None:
         return [(("unknown", "  ?  "), ("text", "nobody could tell which NVLinks there are"))] if topology.gpus else []
     marked = marks(topology)
-    together = [island for island in topology.islands if island.size > 1]
-    alone = [island.gpus[0] for island in topology.islands if island.size == 1]
+    together = [island for island in islands if island.size > 1]
+    alone = [island.gpus[0] for island in islands if island.size == 1]
     names = [gpu_names(island.gpus) for island in together] + ([gpu_names(alone)] if alone else [])
     width = max(map(len, names), default=0)
     notes: list[Note] = []
     for island, name in zip(together, names, strict=False):
         mark = marked[island.gpus[0]]
-        facts = glyphs.joined(island_facts(topology.nvlink, island))
+        doubt = ["perhaps more GPUs: see the caveats"] if topology.doubtful.intersection(island.gpus) else []
+        facts = glyphs.joined([*island_facts(topology.nvlink, island), *doubt])
         notes.append(((role_of(mark), f"  {mark}  {name:{width}}"), ("text", f"  {facts}")))
     if alone:
         facts = "each on its own" if len(alone) > 1 else "on its own"
+        if topology.doubtful.intersection(alone):
+            facts += ", as far as is known: see the caveats"
         notes.append(((role_of(ALONE), f"  {glyphs.alone}  {names[-1]:{width}}"), ("text", f"  {facts}")))
     return notes
 

@@ -3,8 +3,6 @@
 The classes below are both what ``gputopo.render.document`` fills and what the published schema is generated from, so
 that the two cannot differ. Rules of version 1: a key is never missing, unknown is null, indices are GPU indices, and a
 later version of the program may add keys but not take one away or change its meaning.
-
-    python -m gputopo.render.schema > docs/schema/node-topology.v1.json
 """
 
 from __future__ import annotations
@@ -186,6 +184,10 @@ class Document(Entry):
     island_details: Annotated[tuple[IslandEntry, ...] | None, Meta(description="in the order of islands")]
     links: Annotated[tuple[LinkEntry, ...] | None, Meta(description="null where NVLink is unknown")]
     uplinks: Annotated[tuple[UplinkEntry, ...] | None, Meta(description="null where NVLink is unknown")]
+    unknown_links: Annotated[
+        tuple[tuple[int, int], ...],
+        Meta(description="pairs of GPU indices of which nobody told whether NVLinks join them"),
+    ]
     pcie: tuple[DistanceEntry, ...]
     nics: tuple[NicEntry, ...]
     numa_nodes: tuple[NumaNodeEntry, ...]
@@ -207,7 +209,3 @@ def document_schema() -> dict[str, Any]:
 def schema_text() -> str:
     """The schema as the text of the published file."""
     return msgspec.json.format(msgspec.json.encode(document_schema()), indent=2).decode() + "\n"
-
-
-if __name__ == "__main__":  # pragma: no cover
-    print(schema_text(), end="")

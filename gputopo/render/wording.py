@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gputopo.model import NodeTopology
+    from gputopo.model import Link, NodeTopology, Uplink
 
     Cell = tuple[str, str]  # role, text
     Paint = Callable[[str, str], str]  # (role, text) -> text with colour or markup
@@ -63,16 +63,22 @@ def gib(mib: int) -> str:
     return f"{size:.0f} GiB" if size >= 100 else f"{number(size)} GiB"
 
 
+def bonded(edge: Link | Uplink) -> str:
+    """``NV12``, or ``NV11/12`` where one is down."""
+    return f"NV{edge.lanes}/{edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
+
+
 def marks(topology: NodeTopology) -> dict[int, str]:
     """What marks each GPU's island: a letter for an island of several, ``ALONE`` for one, ``?`` where not known.
 
     A lost GPU is in no island and has no mark.
     """
-    if topology.islands is None:
+    islands = topology.islands
+    if islands is None:
         return {gpu.index: UNKNOWN for gpu in topology.usable}
-    letters = (letter(place) for place in range(len(topology.islands)))
+    letters = (letter(place) for place in range(len(islands)))
     found: dict[int, str] = {}
-    for island in topology.islands:
+    for island in islands:
         mark = next(letters) if island.size > 1 else ALONE
         found.update(dict.fromkeys(island.gpus, mark))
     return found

@@ -4,7 +4,7 @@ import pytest
 
 from agent.failures import Failure
 from agent.observe import Observation, failure, observe
-from agent.snapshot import Nvml, Output, Snapshot, Sysfs
+from agent.snapshot import Nvml, NvmlGpu, Output, Snapshot, Sysfs
 from gputopo.model import NodeTopology
 
 CARD = {
@@ -20,6 +20,14 @@ FAILURES = {
     "NVML is believed": (
         Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), smi={"-L": Output("", 127)}),
         Failure.NO_DRIVER,
+    ),
+    "NVML could not count": (
+        Snapshot(nvml=Nvml(errors={"nvmlDeviceGetCount_v2": "UNKNOWN"}), smi={"-L": Output("")}),
+        Failure.UNKNOWN,
+    ),
+    "NVML may open no GPU": (
+        Snapshot(nvml=Nvml(gpus=(NvmlGpu(0, errors={"nvmlDeviceGetHandleByIndex_v2": "NO_PERMISSION"}),))),
+        Failure.NO_PERMISSION,
     ),
     "nobody says anything": (Snapshot(), None),
 }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 
 import pytest
 
 # ``make test`` installs less than these tests import; the tests of the pure parts (simulation/) run all the same.
 HAS_EXTRA = all(find_spec(name) for name in ("google", "grpc", "grpclib", "trustme", "urllib3"))
-collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py"]
+collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "agent", "daemonset"]
 if HAS_EXTRA:
     from tests.e2e.fixtures import (
         cluster,
@@ -32,6 +34,29 @@ if HAS_EXTRA:
         "pristine",
         "scheduler",
     ]
+
+
+Timed = Callable[[str], AbstractContextManager[None]]
+_TIMES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def timed(request: pytest.FixtureRequest) -> Timed:
+    """Measure a step for the report at the end. Nothing is asserted of it: machines are shared and noisy."""
+
+    @contextmanager
+    def measure(step: str) -> Generator[None]:
+        before = time.perf_counter()
+        yield
+        request.config.stash.setdefault(_TIMES, []).append(f"{step}: {time.perf_counter() - before:.1f} s")
+
+    return measure
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was measured."""
+    for line in config.stash.get(_TIMES, []):
+        terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from tests.e2e.api import ApiError
 from tests.e2e.audit import Write
 from tests.e2e.binaries import kubernetes_version
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import Object, container, gpu_node, pod
 from tests.e2e.simulation.fleet import Fleet
@@ -31,10 +32,9 @@ def test_api_server_reports_the_release_that_go_mod_pins(cluster: Cluster) -> No
 
 
 @pytest.mark.usefixtures("pristine")  # the control plane is there, and it is known what is in it
-def test_clean_cluster_of_gpu_nodes_takes_less_than_a_second(request: pytest.FixtureRequest) -> None:
-    before = time.perf_counter()
-    cluster, _ = request.getfixturevalue("cluster"), request.getfixturevalue("gpu_nodes")
-    took = time.perf_counter() - before
+def test_clean_cluster_has_four_gpu_nodes(request: pytest.FixtureRequest, timed: Timed) -> None:
+    with timed("a clean cluster of four simulated GPU nodes"):
+        cluster, _ = request.getfixturevalue("cluster"), request.getfixturevalue("gpu_nodes")
 
     nodes = cluster.api.items("/api/v1/nodes")
     assert {node["metadata"]["name"]: node["status"]["allocatable"]["nvidia.com/gpu"] for node in nodes} == {
@@ -43,7 +43,6 @@ def test_clean_cluster_of_gpu_nodes_takes_less_than_a_second(request: pytest.Fix
         "gpu-2": "8",
         "gpu-3": "8",
     }
-    assert took < 1.0
 
 
 def test_next_test_finds_nothing_of_this_one(cluster: Cluster, pristine: set[cleaning.Found]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.e2e import servers
 from tests.e2e.cluster import wait_for
+from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import PLAIN
 from tests.e2e.servers import ControlPlane
 
@@ -31,21 +31,19 @@ with servers.control_plane(found, folder) as plane, servers.scheduler(plane, fix
 """
 
 
-def test_ready_within_15_seconds_and_gone_after_a_failure(
-    control_plane: ControlPlane, controllers: tuple[str, ...], tmp_path: Path
+def test_ready_beside_another_and_gone_after_a_failure(
+    control_plane: ControlPlane, controllers: tuple[str, ...], tmp_path: Path, timed: Timed
 ) -> None:
     """Beside the control plane of this run: a second one, as a second checkout would start."""
     with ExitStack() as running:
-        before = time.perf_counter()
-        plane = running.enter_context(servers.control_plane(control_plane.binaries, tmp_path))
-        took = time.perf_counter() - before
+        with timed("etcd and API server ready"):
+            plane = running.enter_context(servers.control_plane(control_plane.binaries, tmp_path))
         others = [servers.scheduler(plane, PLAIN), servers.controller_manager(plane, controllers)]
         pids = [server.pid for server in (*plane.servers, *map(running.enter_context, others))]
         running.enter_context(pytest.raises(KeyboardInterrupt))
         assert [pid for pid in pids if psutil.pid_exists(pid)] == pids
         raise KeyboardInterrupt
 
-    assert took < 15
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     assert not (tmp_path / "etcd").exists()
 

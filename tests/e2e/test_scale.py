@@ -1,8 +1,7 @@
-"""Enough nodes and pods for a benchmark, in a time that a test has. Times are bounds for a slow, shared machine."""
+"""Enough nodes and pods for a benchmark."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import gpu_node, pod
 from tests.e2e.simulation.fleet import Fleet
@@ -21,25 +21,23 @@ from tests.e2e.simulation.shapes import islands_4_4
 pytestmark = pytest.mark.e2e
 
 
-def test_5000_nodes_and_5000_pods_are_created_in_a_minute(cluster: Cluster) -> None:
-    before = time.perf_counter()
-    cluster.api.create_all([("/api/v1/nodes", gpu_node(f"gpu-{number}", 8)) for number in range(5000)])
-    cluster.api.create_all([(cluster.pods(), pod(f"train-{number}", gpus=4)) for number in range(5000)])
-    took = time.perf_counter() - before
+def test_5000_nodes_and_5000_pods_are_created_side_by_side(cluster: Cluster, timed: Timed) -> None:
+    with timed("5,000 nodes and 5,000 pods"):
+        cluster.api.create_all([("/api/v1/nodes", gpu_node(f"gpu-{number}", 8)) for number in range(5000)])
+        cluster.api.create_all([(cluster.pods(), pod(f"train-{number}", gpus=4)) for number in range(5000)])
 
     assert [len(cluster.api.items(path)) for path in ("/api/v1/nodes", cluster.pods())] == [5000, 5000]
-    assert took < 60
 
 
 def test_thousand_simulated_nodes_fit_in_this_process(
-    cluster: Cluster, fleet: Fleet, scheduler: StartScheduler
+    cluster: Cluster, fleet: Fleet, scheduler: StartScheduler, timed: Timed
 ) -> None:
     """Each has a socket that answers, and together they run what a scheduler binds to them."""
-    before, memory = time.perf_counter(), psutil.Process().memory_info().rss
+    memory = psutil.Process().memory_info().rss
     shape = islands_4_4()
-    fleet.add(*(NodeSpec(name=f"gpu-{number}", shape=shape) for number in range(1000)))
+    with timed("1,000 simulated nodes"):
+        fleet.add(*(NodeSpec(name=f"gpu-{number}", shape=shape) for number in range(1000)))
     grown = (psutil.Process().memory_info().rss - memory) / 2**20
-    took = time.perf_counter() - before
 
     with ThreadPoolExecutor(8) as pool:
         counts = Counter(pool.map(lambda name: _devices(fleet[name].socket), fleet.names))
@@ -50,7 +48,6 @@ def test_thousand_simulated_nodes_fit_in_this_process(
 
     assert counts == {8: 1000}
     assert set(given) == {(0, 1, 2, 3), (4, 5, 6, 7)}
-    assert took < 30
     assert grown < 100  # MiB
 
 

@@ -16,7 +16,7 @@ from gputopo.labels import decode, encode
 from gputopo.render import renderer
 from tests.conftest import Golden
 
-CASES = sorted(folder().glob("*/case.toml"))
+CASES = sorted(Path(folder()).glob("*/case.toml"))
 GOLDEN = {
     "show.golden.txt": "tree",
     "matrix.golden.txt": "matrix",

@@ -21,6 +21,12 @@ def test_a_machine_does_not_differ_from_itself_nor_by_its_idle_links() -> None:
     assert changes(PAIR, busy) == ()
 
 
+def test_a_port_that_lost_its_link_is_a_change() -> None:
+    after = replace(PAIR, nics=(replace(PAIR.nics[0], rate_gbps=None),))
+
+    assert changes(PAIR, after) == (Change("nic mlx5_0", '{"rate_gbps":400}', "{}"),)
+
+
 def test_facts_links_and_faults_that_changed() -> None:
     after = replace(
         PAIR,

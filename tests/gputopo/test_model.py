@@ -59,6 +59,18 @@ NOT_VALUES = {
         ),
         "uplinks are not ascending and distinct",
     ),
+    "an unknown pair twice": (
+        lambda: NodeTopology(gpus=gpus(2), nvlink=Nvlink(unknown=((0, 1), (0, 1)))),
+        "unknown pairs are not ascending and distinct",
+    ),
+    "an unknown pair backwards": (
+        lambda: NodeTopology(gpus=gpus(2), nvlink=Nvlink(unknown=((1, 0),))),
+        "an unknown pair has its smaller GPU first",
+    ),
+    "an unknown pair with a stranger": (
+        lambda: NodeTopology(gpus=gpus(1), nvlink=Nvlink(unknown=((0, 5),))),
+        "NVLinks name GPUs that are not there: [5]",
+    ),
     "matrix of another size": (lambda: NodeTopology(gpus=gpus(2), pcie=((None,),)), "the PCIe matrix is not 2 x 2"),
     "distance to itself": (
         lambda: NodeTopology(gpus=gpus(1), pcie=((PcieDistance.PIX,),)),
@@ -134,6 +146,18 @@ def test_a_lost_gpu_is_in_no_island_and_a_mig_gpu_in_one_of_its_own() -> None:
     assert topology.islands == (Island((0, 3), Interconnect.NVSWITCH, 600.0), Island((2,), Interconnect.NONE, None))
 
 
+def test_an_unknown_pair_leaves_islands_in_doubt_unless_it_lies_inside_one() -> None:
+    links = (Link(a=0, b=1, lanes=4), Link(a=1, b=2, lanes=4))
+    inside = NodeTopology(gpus=gpus(4), nvlink=Nvlink(links=links, unknown=((0, 2),)))
+    across = NodeTopology(gpus=gpus(4), nvlink=Nvlink(links=links, unknown=((2, 3),)))
+    lost = (*gpus(3), Gpu(index=3, health=Health.LOST))
+
+    assert inside.doubtful == frozenset()
+    assert across.doubtful == {0, 1, 2, 3}
+    assert NodeTopology(gpus=lost, nvlink=Nvlink(links=links, unknown=((2, 3),))).doubtful == frozenset()
+    assert NodeTopology(gpus=gpus(2)).doubtful == frozenset()
+
+
 REGISTERED = GpuFabric(FabricState.COMPLETED, "7b968a6d-c8aa-45e1-9e07-e1e51be99c31", 1)
 FABRICS = {
     "all registered": ((REGISTERED, REGISTERED), REGISTERED),
@@ -155,10 +179,13 @@ def test_a_node_is_in_a_fabric_only_where_all_its_gpus_are(
     assert NodeTopology(gpus=machine).fabric == expected
 
 
-def test_slow_facts_leave_out_the_current_pcie_speed() -> None:
-    topology = NodeTopology(gpus=(Gpu(index=0, pcie=Pcie(1, 16, 5, 16)),))
+def test_slow_facts_leave_out_what_comes_and_goes() -> None:
+    nic = Nic(name="mlx5_0", rate_gbps=400, distances=(None,))
+    topology = NodeTopology(gpus=(Gpu(index=0, pcie=Pcie(1, 16, 5, 16)),), nics=(nic,))
 
-    assert topology.slow() == NodeTopology(gpus=(Gpu(index=0, pcie=Pcie(None, None, 5, 16)),))
+    assert topology.slow() == NodeTopology(
+        gpus=(Gpu(index=0, pcie=Pcie(None, None, 5, 16)),), nics=(Nic(name="mlx5_0", distances=(None,)),)
+    )
 
 
 def test_gpus_and_distances_are_found_by_index() -> None:

@@ -130,7 +130,9 @@ def nvlinks(draw: st.DrawFn, indices: list[int]) -> Nvlink:
     shape = draw(st.sampled_from(("mesh", "switched", "both")))
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=12)) if pairs and shape != "switched" else []
     switched = draw(st.lists(st.sampled_from(indices), unique=True)) if shape != "mesh" else []
+    unread = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=3)) if pairs else []
     return Nvlink(
+        unknown=tuple(sorted(set(unread) - set(chosen))),
         links=tuple(Link(a=a, b=b, **draw(edges())) for a, b in sorted(chosen)),
         uplinks=tuple(
             Uplink(gpu=gpu, fabric=draw(st.integers(0, 2)), assumed=draw(st.booleans()), **draw(edges()))

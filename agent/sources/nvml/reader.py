@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agent.snapshot import Nvml, NvmlFabric, NvmlGpu, NvmlMigDevice, NvmlPair
+from agent.sources.kernel_list import from_mask
 from agent.sources.nvml.calls import Calls, Library
 from agent.sources.nvml.links import read_links
 
@@ -166,16 +167,5 @@ def _pair(library: Library, handles: dict[int, Any], a: int, b: int) -> NvmlPair
 
 
 def _id_list(words: Iterable[int] | None) -> str | None:
-    """A bit set of 64-bit words, least significant first, as the kernel writes lists: ``0-63,128-191``.
-
-    None for the empty set: a GPU is near some CPU, so NVML did not know.
-    """
-    bits = "".join(f"{word:0{_WORD}b}"[::-1] for word in words or ())
-    runs: list[str] = []
-    start = bits.find("1")
-    while start >= 0:
-        end = bits.find("0", start)
-        last = len(bits) - 1 if end < 0 else end - 1
-        runs.append(str(start) if start == last else f"{start}-{last}")
-        start = bits.find("1", last + 1)
-    return ",".join(runs) or None
+    """A bit set of 64-bit words, least significant first, as the kernel writes lists: ``0-63,128-191``."""
+    return from_mask(sum(word << _WORD * place for place, word in enumerate(words or ())))

@@ -8,25 +8,14 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from agent.failures import Failure
-from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.smi.lines import Line, lines
-
-
-class Unreachable(msgspec.Struct, frozen=True):
-    """A GPU that nvidia-smi names and cannot talk to; newer drivers then go on with the others."""
-
-    index: int | None  # NVML index, where it was printed
-    bus_id: str | None  # sysfs spelling
-    why: str  # "Unknown Error", "GPU is lost"
 
 
 def classify(text: str, exit_code: int = 0) -> Failure | None:
     """Why nvidia-smi failed, from what it (or the shell that did not find it) printed; None: nothing says it did.
 
-    Text that goes on to describe GPUs after an unreachable one is no failure: ``unreachable`` finds those.
+    Text that goes on to describe GPUs after an unreachable one is no failure: ``unreachable.py`` finds those.
     """
     said = [_said(line) for line in lines(text)]
     if Failure.GPU_LOST in said:
@@ -34,30 +23,14 @@ def classify(text: str, exit_code: int = 0) -> Failure | None:
     return next((failure for failure in said if failure is not None), _EXIT_CODES.get(exit_code))
 
 
-def unreachable(line: Line) -> Unreachable | None:
-    """The GPU of a line like "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error"."""
-    match = _UNREACHABLE.match(line.text)
-    if match is None:
-        return None
-    index, bus_id, why = match.groups()
-    return Unreachable(int(index) if index else None, sysfs_bus_id(bus_id or ""), why.strip())
-
-
 def _said(line: Line) -> Failure | None:
     for pattern, failure in _SENTENCES:
-        if pattern.match(line.text):
+        if re.match(pattern, line.text, re.IGNORECASE):
             return failure
     if init := _INIT.match(line.text):
         return _NVML_STRINGS.get(init[1].strip(" .").lower(), Failure.UNKNOWN)
     return None
 
-
-# "GPU0000:CB:00.0: ..." (until 5xx), "GPU 0000:66:00.0: ...", "GPU1: 0000:34:00.0: ...", "GPU1: ..."
-_UNREACHABLE = re.compile(
-    r"Unable to determine the device handle for gpu\s{0,8}(?:(\d{1,3}):\s)?\s{0,8}"
-    r"(?:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]):\s)?(.*)",
-    re.IGNORECASE,
-)
 
 _INIT = re.compile(r"Failed to initialize NVML:(.*)", re.IGNORECASE)
 _NVML_STRINGS = {  # nvmlErrorString of the return code, in small letters
@@ -71,20 +44,17 @@ _NVML_STRINGS = {  # nvmlErrorString of the return code, in small letters
     "the operating system has blocked the request": Failure.BLOCKED,
 }
 
-_SENTENCES = tuple(
-    (re.compile(pattern, re.IGNORECASE), failure)
-    for pattern, failure in (
-        (r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", Failure.NO_DRIVER),
-        (r"NVIDIA-SMI has failed because you .{0,40}permission", Failure.NO_PERMISSION),
-        (r"NVIDIA-SMI couldn't find libnvidia-ml", Failure.NO_LIBRARY),
-        (r"No devices (?:were )?found", Failure.NO_DEVICE),
-        (r"Unable to determine the device handle for gpu", Failure.GPU_LOST),
-        (r"Reboot the system to recover this GPU", Failure.GPU_LOST),  # its second half, where a terminal wrapped it
-        (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox, zsh's reverse
-        (r".{0,200}command not found: nvidia-smi", Failure.NO_COMMAND),
-        (r".{0,200}executable file not found in \$PATH", Failure.NO_COMMAND),  # runc, containerd, kubectl exec
-        (r".{0,200}nvidia-smi['\"]?: No such file or directory", Failure.NO_COMMAND),
-    )
+_SENTENCES = (
+    (r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", Failure.NO_DRIVER),
+    (r"NVIDIA-SMI has failed because you .{0,40}permission", Failure.NO_PERMISSION),
+    (r"NVIDIA-SMI couldn't find libnvidia-ml", Failure.NO_LIBRARY),
+    (r"No devices (?:were )?found", Failure.NO_DEVICE),
+    (r"Unable to determine the device handle for gpu", Failure.GPU_LOST),
+    (r"Reboot the system to recover this GPU", Failure.GPU_LOST),  # its second half, where a terminal wrapped it
+    (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox, zsh's reverse
+    (r".{0,200}command not found: nvidia-smi", Failure.NO_COMMAND),
+    (r".{0,200}executable file not found in \$PATH", Failure.NO_COMMAND),  # runc, containerd, kubectl exec
+    (r".{0,200}nvidia-smi['\"]?: No such file or directory", Failure.NO_COMMAND),
 )
 
 _EXIT_CODES = {

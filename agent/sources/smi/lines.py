@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.sources.smi.errors import ParseError
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 _QUOTED = 120  # characters of a line that a message shows: a paste can be one line of megabytes
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, frozen=True):
     """A line that is not blank."""
 
     number: int  # from 1

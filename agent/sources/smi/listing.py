@@ -13,8 +13,8 @@ import re
 
 import msgspec
 
-from agent.sources.smi.failure import Unreachable, unreachable
 from agent.sources.smi.lines import Line, lines, refuse
+from agent.sources.smi.unreachable import Unreachable, unreachable
 
 
 class ListedMig(msgspec.Struct, frozen=True):

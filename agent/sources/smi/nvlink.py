@@ -19,9 +19,9 @@ import re
 import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
-from agent.sources.smi.failure import unreachable
 from agent.sources.smi.lines import Line, lines, refuse
 from agent.sources.smi.listing import GpuHeader, gpu_header
+from agent.sources.smi.unreachable import unreachable
 
 
 class LinkStatus(msgspec.Struct, frozen=True):

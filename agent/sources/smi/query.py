@@ -14,9 +14,9 @@ import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.smi.errors import ParseError
-from agent.sources.smi.failure import Unreachable, unreachable
 from agent.sources.smi.lines import lines
 from agent.sources.smi.query_words import TEXT, XML, Words, text_tree
+from agent.sources.smi.unreachable import Unreachable, unreachable
 from agent.sources.xml_tree import Element, parse_xml
 from gputopo.model import MAX_GPUS, FabricState, GpuFabric, Pcie
 

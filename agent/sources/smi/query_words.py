@@ -7,13 +7,14 @@ renamed it). The text becomes the same kind of tree as the XML, so that one read
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from agent.sources.smi.lines import lines
 from agent.sources.xml_tree import Element
 
 
-class Words(NamedTuple):
+class Words(msgspec.Struct, frozen=True):
     """The paths of one dialect: those of the machine, of a GPU, and of a MIG device."""
 
     driver: tuple[str, ...]

@@ -146,6 +146,8 @@ def _of_each(kind: str, count: int) -> str:
 def _alone(topology: NodeTopology, marks: Marks) -> Entry:
     if not marks.known:
         return Entry("unknown", "NVLinks unknown")
+    if topology.doubtful - marks.number.keys():
+        return Entry("unknown", "NVLinks not fully known: see the caveats")
     only = not marks.islands
     if only and len(topology.gpus) > 1:
         return Entry("alone", "no NVLink: these GPUs talk over PCIe")

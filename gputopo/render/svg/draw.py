@@ -183,11 +183,7 @@ def _edge_class(edge: Link | Uplink, marks: Marks) -> str:
 def _wire(wire: Wire, marks: Marks) -> str:
     edge = wire.edge
     path = tag("path", d=rounded(wire.points, 10, wire.bend), class_="wire", stroke_width=weight(edge.lanes))
-    lanes = (
-        f"{edge.lanes} NVLinks"
-        if edge.expected_lanes in (None, edge.lanes)
-        else f"{edge.lanes} of {edge.expected_lanes} NVLinks"
-    )
+    lanes = f"{edge.lanes} of {edge.expected_lanes} NVLinks" if edge.short else f"{edge.lanes} NVLinks"
     rate = f" · {number(edge.gbps)} GB/s" if edge.gbps else ""
     kind = _edge_class(edge, marks)
     if isinstance(edge, Link):

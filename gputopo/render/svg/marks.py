@@ -22,8 +22,7 @@ class Marks(NamedTuple):
 
     def hurts(self, edge: Link | Uplink) -> bool:
         """Whether the edge has lost lanes, or is listed as degraded."""
-        missing = edge.expected_lanes is not None and edge.lanes < edge.expected_lanes
-        return missing or (isinstance(edge, Link) and (edge.a, edge.b) in self.pairs)
+        return edge.short or (isinstance(edge, Link) and (edge.a, edge.b) in self.pairs)
 
 
 def mark(topology: NodeTopology) -> Marks:

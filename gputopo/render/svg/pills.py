@@ -31,8 +31,7 @@ def pill_text(edge: Link | Uplink) -> str:
     """``NV12``; ``NV11 of 12`` where lanes are missing; ``down`` where all are."""
     if edge.lanes == 0:
         return "down"
-    missing = edge.expected_lanes is not None and edge.lanes < edge.expected_lanes
-    return f"NV{edge.lanes} of {edge.expected_lanes}" if missing else f"NV{edge.lanes}"
+    return f"NV{edge.lanes} of {edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
 
 
 def place_pills(wires: Sequence[Wire]) -> tuple[Pill | None, ...]:

@@ -85,7 +85,16 @@ def test_a_matrix_without_nvlinks_leaves_them_unknown() -> None:
     topology = discover(Snapshot(smi=smi(topo=text)))
 
     assert topology.nvlink is None
-    assert "gpus.0.nvlink" in whats(topology)
+    assert "nvlink" in whats(topology)
+
+
+def test_a_pair_that_the_matrix_does_not_tell_of_is_unknown_and_leaves_the_islands_in_doubt() -> None:
+    rows = "GPU0\t X \tNV4\tSYS\tSYS\t0-15\t0\nGPU1\tNV4\t X \tSYS\tSYS\t0-15\t0\n"
+
+    topology = discover(Snapshot(smi=smi(topo="\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n" + rows)))
+
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4),), unknown=((2, 3),))
+    assert topology.doubtful == {2, 3}
 
 
 def nvml_gpu(index: int, **facts: object) -> NvmlGpu:
@@ -127,7 +136,70 @@ def test_a_gpu_whose_links_nvml_cannot_read_is_taken_from_the_matrix() -> None:
     alone = discover(Snapshot(nvml=Nvml(gpus=gpus)))
 
     assert whole.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4, gbps=112.5),))
+    assert alone.nvlink == Nvlink(unknown=((0, 1),))
     assert alone.problems[0] == Problem("gpus.1.nvlink", ProblemKind.UNKNOWN, "no source could read its NVLinks")
+
+
+def printed_lanes(word: str, gpus: int) -> str:
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [f"{a}\t" + "\t".join(" X " if a == b else word for b in names) + "\t0-15\t0" for a in names]
+    return "\t" + "\t".join((*names, "CPU Affinity", "NUMA Affinity")) + "\n" + "\n".join(rows) + "\n"
+
+
+LANES = {
+    "the same": (4, "NV18", []),
+    "of one pair": (
+        2,
+        "SYS",
+        ["NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 0)"],
+    ),
+    "of all six pairs of four": (
+        4,
+        "NV17",
+        [
+            (
+                "NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 17; "
+                "GPU0-GPU2: 18, not 17; GPU0-GPU3: 18, not 17; GPU1-GPU2: 18, not 17 and 2 more)"
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("gpus", "word", "whys"), LANES.values(), ids=LANES)
+def test_lanes_that_nvidia_smi_prints_otherwise_are_said(gpus: int, word: str, whys: list[str]) -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
+    nvml = Nvml(gpus=tuple(nvml_gpu(i, nvlinks=up) for i in range(gpus)))
+
+    topology = discover(Snapshot(nvml=nvml, smi=smi(topo=printed_lanes(word, gpus))))
+
+    assert [island.size for island in topology.islands or ()] == [gpus]
+    assert [each.why for each in topology.problems if each.kind is ProblemKind.CONFLICT] == whys
+
+
+def test_a_gpu_whose_links_nobody_could_read_has_not_fallen_out_of_anything() -> None:
+    up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
+    gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(3))
+    unread = nvml_gpu(2, errors={"nvmlDeviceGetNvLinkState": "TIMEOUT"})
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(*gpus[:2], unread))), discover(Snapshot(nvml=Nvml(gpus=gpus))))
+
+    assert topology.degraded == ()
+    assert whats(topology) == ["gpus.2.nvlink", "gpus.numaNode"]
+
+
+def test_a_neighbour_in_mig_mode_is_no_link_that_is_down() -> None:
+    def to(*peers: int) -> tuple[NvmlLink, ...]:
+        buses = [f"00000000:{peer:02X}:00.0" for peer in peers]
+        return tuple(NvmlLink(i, active=True, remote_type="gpu", remote_bus_id=bus) for i, bus in enumerate(buses))
+
+    mig = nvml_gpu(0, mig_mode=1, errors={"nvmlDeviceGetNvLinkState": "NOT_SUPPORTED"})
+    gpus = (mig, nvml_gpu(1, nvlinks=to(0, 2, 2)), nvml_gpu(2, nvlinks=to(1, 1, 0)))
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=gpus)))
+
+    assert topology.nvlink == Nvlink(links=(Link(a=1, b=2, lanes=2, gbps=56.25),))
+    assert topology.degraded == ()
 
 
 def test_peer_access_as_nvidia_smi_prints_it_tells_fabrics_apart() -> None:
@@ -225,6 +297,15 @@ def test_a_lost_gpu_is_the_one_card_that_nobody_else_claims() -> None:
     assert (topology.gpus[1].health, topology.gpus[1].bus_id, topology.partial) == (Health.LOST, "0000:09:00.0", False)
 
 
+def test_a_gpu_that_may_not_be_opened_is_somebody_elses_and_not_lost() -> None:
+    theirs = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex_v2": "NO_PERMISSION"})
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0), theirs))))
+
+    assert ([gpu.index for gpu in topology.gpus], topology.degraded, topology.partial) == ([0], (), True)
+    assert topology.problems[0].why == "GPU 1 may not be opened by this process (NO_PERMISSION)"
+
+
 def test_indices_with_gaps_are_a_part_of_a_machine() -> None:
     assert discover(Snapshot(smi=smi(topo=TOPO.replace("GPU1", "GPU3")))).partial
 
@@ -317,7 +398,44 @@ def test_an_nccl_topology_gives_links_places_and_nics() -> None:
     assert topology.partial  # a link of GPU 0 leads to a GPU that is not in the file
 
 
+LSTOPO = """<topology version="3.0"><object type="Machine">
+<object type="Package" nodeset="0x00000001">
+<object type="PCIDev" gp_index="1" pci_busid="0000:03:00.0" pci_type="0302 [10de:15f9]">
+<object type="OSDev" gp_index="10" name="nvml0"><info name="GPUModel" value="{product}"/></object></object>
+<object type="PCIDev" gp_index="2" pci_busid="0000:04:00.0" pci_type="0302 [10de:15f9]">
+<object type="OSDev" gp_index="20" name="nvml1"><info name="GPUModel" value="{product}"/></object></object>
+</object></object>
+<distances2 type="OSDev" nbobjs="2" kind="1" name="NVLinkBandwidth" indexing="gp"><indexes length="5">10 20</indexes>
+<u64values length="20">1000000 40000 40000 1000000</u64values></distances2></topology>
+"""
+
+
+def test_an_hwloc_topology_gives_products_places_and_links_but_no_distances() -> None:
+    topology = discover(Snapshot(lstopo=LSTOPO.format(product="Tesla P100-SXM2-16GB")))
+
+    assert [(gpu.product, gpu.numa_node, gpu.bus_id) for gpu in topology.gpus] == [
+        ("Tesla P100-SXM2-16GB", 0, "0000:03:00.0"),
+        ("Tesla P100-SXM2-16GB", 0, "0000:04:00.0"),
+    ]
+    # 40000 MB/s one way are 80 GB/s both ways: two lanes of 40
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=2, gbps=80.0),))
+    assert topology.pcie == ()
+
+
+def test_bandwidths_of_a_product_that_is_not_known_make_no_lanes() -> None:
+    assert discover(Snapshot(lstopo=LSTOPO.format(product="Tesla X"))).nvlink is None
+
+
+def test_a_gpu_that_nvidia_smi_cannot_reach_is_lost() -> None:
+    text = LISTING.splitlines()[0] + "\nUnable to determine the device handle for GPU1: 0000:34:00.0: GPU is lost\n"
+
+    topology = discover(Snapshot(smi=smi(listing=text)))
+
+    assert [gpu.health for gpu in topology.gpus] == [Health.OK, Health.LOST]
+
+
 FAILED = {
+    "a damaged hwloc file": (Snapshot(smi=smi(topo=TOPO), lstopo="<topology"), "lstopo", ""),
     "NVML": (
         Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), smi=smi(topo=TOPO)),
         "nvml",

@@ -148,6 +148,7 @@ FABRICS = {
         (DONE, GpuFabric(FabricState.NOT_STARTED)),
         [Degradation("gpu1.fabric", "fabric registration not-started; siblings completed")],
     ),
+    "one still joining, as at boot": ((DONE, GpuFabric(FabricState.IN_PROGRESS)), []),
     "all still joining, as at boot": ((GpuFabric(FabricState.IN_PROGRESS),) * 2, []),
     "health bits": (
         (GpuFabric(FabricState.COMPLETED, unhealthy=("route unhealthy",)), DONE),

@@ -66,6 +66,12 @@ def test_having_no_nvlink_is_not_the_same_as_not_knowing(errors: dict[str, str],
     assert nvml_ports(NvmlGpu(index=0, errors=errors), PEERS, SWITCHES) == expected
 
 
+def test_a_port_that_could_not_be_asked_is_not_one_that_is_down() -> None:
+    links = (port(0, kind="switch"), NvmlLink(1, errors={"nvmlDeviceGetNvLinkState": "TIMEOUT"}))
+
+    assert nvml_ports(NvmlGpu(index=0, nvlinks=links), PEERS, SWITCHES) is None
+
+
 def test_lanes_of_different_speeds_have_no_one_speed() -> None:
     links = (NvmlLink(0, active=True, speed_mbps=25000), NvmlLink(1, active=True, speed_mbps=20000))
 

@@ -29,7 +29,9 @@ NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
 GPU_IS_LOST = 15
+TIMEOUT = 10
 ARGUMENT_VERSION_MISMATCH = 25
+UNKNOWN = 999
 
 UINT, ULONG_LONG = 1, 3  # nvmlValueType_t
 NO_CLUSTER = UUID(int=0)
@@ -131,6 +133,9 @@ class FakeDriver:
         self._driver = driver
         self._fabric_version = fabric_version  # the newest nvmlGpuFabricInfoV_t that it knows
         self._speed_field = speed_field  # whether it knows NVML_FI_DEV_NVLINK_GET_SPEED
+        self.events: list[tuple[int, int]] = []  # (nvmlReturn_t, XID), for one wait each; then every wait times out
+        self.registered: list[int] = []  # indices of GPUs whose events somebody waits for
+        self.sets = 0  # event sets that are not freed
         self.ancestors: dict[tuple[int, int], int] = {}
         self.p2p: dict[tuple[int, int], int] = {}
 
@@ -187,6 +192,25 @@ class FakeDriver:
 
     def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, out: Any) -> int:  # noqa: N802
         return point(out, 0x1000 * (index.value + 1))
+
+    def _nvmlEventSetCreate(self, out: Any) -> int:  # noqa: N802
+        self.sets += 1
+        return point(out, 0xE0)
+
+    def _nvmlDeviceRegisterEvents(self, handle: Any, kinds: Any, _events: Any) -> int:  # noqa: N802
+        if kinds.value != 8:  # nvmlEventTypeXidCriticalError
+            return INVALID_ARGUMENT
+        self.registered.append(self._index(handle))
+        return SUCCESS
+
+    def _nvmlEventSetWait_v2(self, _events: Any, out: Any, _milliseconds: Any) -> int:  # noqa: N802
+        code, xid = self.events.pop(0) if self.events else (TIMEOUT, 0)
+        out._obj.eventType, out._obj.eventData = 8, xid
+        return code
+
+    def _nvmlEventSetFree(self, _events: Any) -> int:  # noqa: N802
+        self.sets -= 1
+        return SUCCESS
 
     def _nvmlDeviceGetUUID(self, handle: Any, buffer: Any, _size: Any) -> int:  # noqa: N802
         mig = self._mig(handle)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.kernel_list import numbers, single_number
+from agent.sources.kernel_list import from_mask, numbers, single_number
 
 LISTS = {
     "0-2,8": {0, 1, 2, 8},
@@ -42,3 +42,16 @@ def test_unknown_is_no_number() -> None:
 @given(st.frozensets(st.integers(0, 300)))
 def test_every_set_can_be_written_one_by_one(wanted: frozenset[int]) -> None:
     assert numbers(",".join(map(str, wanted))) == wanted
+
+
+MASKS = {0b111: "0-2", 0b1: "0", 0b1101: "0,2-3", 1 << 64 | 1: "0,64", 0: None}
+
+
+@pytest.mark.parametrize(("mask", "expected"), MASKS.items())
+def test_the_list_of_a_mask(mask: int, expected: str | None) -> None:
+    assert from_mask(mask) == expected
+
+
+@given(st.frozensets(st.integers(0, 300), min_size=1))
+def test_a_mask_and_its_list_are_one_set(wanted: frozenset[int]) -> None:
+    assert numbers(from_mask(sum(1 << number for number in wanted))) == wanted

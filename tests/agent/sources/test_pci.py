@@ -211,15 +211,18 @@ def test_rdma_devices_are_in_the_order_of_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "told"),
+    ("rate", "state", "told"),
     [
-        pytest.param("200 Gb/sec (4X HDR)", 200, id="up"),
-        pytest.param("2.5 Gb/sec (1X SDR)", None, id="a port that is down"),
-        pytest.param("fast", None, id="rubbish"),
+        pytest.param("200 Gb/sec (4X HDR)\n", "4: ACTIVE\n", 200, id="up"),
+        pytest.param("200 Gb/sec (4X HDR)\n", "5: ACTIVE_DEFER\n", 200, id="recovering"),
+        pytest.param("10 Gb/sec (4X SDR)\n", "1: DOWN\n", None, id="down"),
+        pytest.param("2.5 Gb/sec (1X SDR)\n", "2: INIT\n", None, id="coming up"),
+        pytest.param("fast\n", "4: ACTIVE\n", None, id="rubbish"),
     ],
 )
-def test_the_rate_of_a_port(rate: str, told: int | None) -> None:
-    sysfs = Sysfs(files={"class/infiniband/mlx5_0/ports/1/rate": rate})
+def test_the_rate_of_a_port(rate: str, state: str, told: int | None) -> None:
+    port = "class/infiniband/mlx5_0/ports/1"
+    sysfs = Sysfs(files={f"{port}/rate": rate, f"{port}/state": state})
 
     assert rdma_devices_of(sysfs) == (RdmaDevice("mlx5_0", None, told, None),)
 

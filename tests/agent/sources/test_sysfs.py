@@ -34,6 +34,7 @@ def test_gpus_and_nvswitches_are_kept_with_their_place_in_the_tree(tmp_path: Pat
     pci(tmp_path, "devices/pci0000:00/0000:00:1f.0", {"vendor": "0x8086\n", "class": "0x060100\n"})
     pci(tmp_path, "devices/pci0000:40/0000:41:00.1", {"vendor": "0x10de\n", "class": "0x040300\n"})
     pci(tmp_path, "devices/pci0000:40/0000:42:00.0", {"vendor": "0x10de\n"})
+    pci(tmp_path, "devices/pci0000:40/0000:40:01.1/0000:41:00.4", {**gpu, "physfn/vendor": "0x10de\n"})
 
     assert read_sysfs(tmp_path) == Sysfs(
         files={

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from datetime import timedelta
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, placements
 from gputopo.cluster.tables import Cell, Table, node_table, pod_table
-from gputopo.cluster.terminal import print_table
+from gputopo.cluster.terminal import lines
 from gputopo.model import Degradation, Gpu, NodeTopology, Nvlink, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
@@ -235,9 +234,15 @@ def test_a_pod_of_which_not_all_is_known_or_well(pod: PodGpus, expected: dict[st
     assert {title: row[title] for title in expected} == expected
 
 
-def test_a_table_is_printed_in_columns_without_colour_or_folding_where_no_terminal_is() -> None:
-    stream = io.StringIO()
+def test_a_table_is_printed_in_columns() -> None:
+    table = Table(("A", "BB"), [(Cell("x" * 200), Cell("[bold]1", "bad")), (Cell("y"), Cell(""))])
 
-    print_table(Table(("A", "BB"), [(Cell("x" * 200), Cell("[bold]1", "bad")), (Cell("y"), Cell(""))]), stream)
+    plain = list(lines(table, lambda _, text: text))
+    painted = list(lines(table, lambda role, text: f"<{role}>{text}"))
 
-    assert stream.getvalue() == f"A{' ' * 199}  BB\n{'x' * 200}  [bold]1\ny\n"
+    assert plain == [f"A{' ' * 199}  BB", f"{'x' * 200}  [bold]1", "y"]
+    assert painted == [f"A{' ' * 199}  BB", f"{'x' * 200}  <bad>[bold]1", "y"]
+
+
+def test_a_table_without_rows_is_its_titles() -> None:
+    assert list(lines(Table(("A", "BB"), []), lambda _, text: text)) == ["A  BB"]

@@ -17,8 +17,6 @@ from gputopo.model import (
     NumaNode,
     Nvlink,
     PcieDistance,
-    Problem,
-    ProblemKind,
     Uplink,
 )
 from tests.property.strategies import topologies
@@ -62,7 +60,6 @@ def crowded(text: str = "", devices: int = 0) -> NodeTopology:
         nics=tuple(Nic(name=f"mlx5_{index}", bus_id=f"0000:{index:02x}:00.1", distances=row) for index in range(10)),
         numa_nodes=(NumaNode(0, f"0-63{text}"), NumaNode(1, "64-127")),
         degraded=(Degradation("gpu3", f"why{text}"),),
-        problems=(Problem("gpus.3", ProblemKind.CONFLICT, f"why{text}"),),
     )
 
 
@@ -74,14 +71,10 @@ def test_sixteen_gpus_on_nvswitch_with_ten_nics_take_less_than_8_kib() -> None:
 
 
 SHED = {
-    "the problems go first": (
-        crowded().__class__(problems=(Problem("x", ProblemKind.UNKNOWN, "y" * 9000),)),
-        ["problems"],
-    ),
-    "then MIG devices and CPUs": (crowded("z" * 600, 7), ["problems", "gpus.mig_devices", "gpus.cpu_affinity"]),
+    "MIG devices and CPUs go first": (crowded("z" * 600, 7), ["gpus.mig_devices", "gpus.cpu_affinity"]),
     "then what is of the node, and at last why": (
         crowded("z" * 9000, 1),
-        ["problems", "gpus.mig_devices", "gpus.cpu_affinity", "numa_nodes", "nics", "degraded.why"],
+        ["gpus.mig_devices", "gpus.cpu_affinity", "numa_nodes", "nics", "degraded.why"],
     ),
 }
 

@@ -80,3 +80,7 @@ def test_no_key_is_spelled_outside_of_the_contract() -> None:
 
     # These spell document formats of the same name, not keys.
     assert found <= {"snapshot.py", "schema.py", "document.py"}
+
+
+def test_a_state_is_tied_to_its_annotation_by_the_hash_of_the_text() -> None:
+    assert nodegpus.content_hash("{}") == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"

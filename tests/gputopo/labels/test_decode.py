@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.labels import NoTopologyError, decode
+from gputopo.labels import AnnotationError, NoTopologyError, decode, encode
 from gputopo.model import Gpu, NodeTopology, Problem, ProblemKind
 
 NO_ANNOTATION = "the node has no annotation gputopo.io/topology"
@@ -36,6 +36,14 @@ def test_a_hand_made_interconnect_is_quoted_and_not_turned_into_links() -> None:
     )
 
 
+def test_shared_gpus_are_gpus_and_mig_devices_are_not() -> None:
+    shared = decode({"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}, {})
+
+    assert shared.gpus[0].product == "NVIDIA-L4"
+    with pytest.raises(NoTopologyError, match="the labels count MIG devices, not GPUs"):
+        decode({"nvidia.com/gpu.count": "14", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"}, {})
+
+
 def test_products_of_a_mixed_node_are_not_guessed() -> None:
     labels = {
         "gputopo.io/gpus": "2",
@@ -46,6 +54,14 @@ def test_products_of_a_mixed_node_are_not_guessed() -> None:
     }
 
     assert decode(labels, {}).gpus == (Gpu(index=0), Gpu(index=1))
+
+
+def test_an_annotation_without_gpus_beside_a_label_with_some_is_refused() -> None:
+    annotations = encode(NodeTopology()).annotations
+
+    assert decode({"gputopo.io/gpus": "0"}, annotations) == NodeTopology()
+    with pytest.raises(AnnotationError, match=r"names no GPU, but the label gputopo.io/gpus says 4"):
+        decode({"gputopo.io/gpus": "4"}, annotations)
 
 
 UNUSABLE = {

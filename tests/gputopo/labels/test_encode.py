@@ -73,7 +73,7 @@ def test_what_is_unknown_has_no_label() -> None:
 
     facts = encode(topology)
 
-    assert facts.labels == {"gputopo.io/schema": "1", "gputopo.io/gpus": "2", "gputopo.io/degraded": "false"}
+    assert facts.labels == {"gputopo.io/schema": "1", "gputopo.io/gpus": "2"}
     assert facts.mirrors == {"nvidia.com/gpu.count": "2"}
 
 
@@ -158,6 +158,13 @@ def test_island_labels(topology: NodeTopology, expected: dict[str, str]) -> None
 
     names = ("interconnect", "islands", "largest-island", "island-bandwidth")
     assert {name: labels[f"gputopo.io/{name}"] for name in names if f"gputopo.io/{name}" in labels} == expected
+
+
+def test_islands_in_doubt_have_no_labels() -> None:
+    facts = encode(NodeTopology(gpus=(h100(0), h100(1)), nvlink=Nvlink(unknown=((0, 1),))))
+
+    assert not [key for key in facts.labels if "island" in key or "interconnect" in key]
+    assert "nvidia.com/gpu-topology" not in facts.mirrors
 
 
 @given(topologies())

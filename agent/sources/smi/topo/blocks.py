@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from agent.sources.smi.errors import ParseError
 from agent.sources.smi.topo.affinity import affinity_words
 from agent.sources.smi.topo.header import AFFINITY_COLUMNS, DEVICE, FIRST_GPU, NAME, Header, parse_header, spell
 from agent.sources.smi.topo.lines import Line
-from agent.sources.smi.topo.words import FIRST_CELL, FOLD, P2P, SELF, Scan, scan
+from agent.sources.smi.topo.words import FOLD, P2P, SELF, Scan, scan, starts_cells
 
 MAX_FOLDS = 40  # a row of 64 GPUs and as many NICs on a terminal of 40 columns
 MAX_ROWS = 512
 MAX_BODY = 1 << 14  # characters of a row that are looked at: cells, and a list of single CPUs
 MAX_BLOCKS = 256  # hosts in one paste
 _INTERESTING = re.compile(r"GPU|NIC|mlx|topo|Legend|=|PIX|PXB|PHB|NODE|SYS|SOC|NV\d|\bX\b", re.IGNORECASE)
-_ROW = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*(?={FIRST_CELL})", re.IGNORECASE)
-_NAMED_ROW = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+(?={FIRST_CELL})", re.IGNORECASE)
+_LABEL = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*", re.IGNORECASE)
+_NAMED_LABEL = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+", re.IGNORECASE)
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
 _NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
 _DECORATION = " \t>#/+-"  # of quotations, comments and patches, before a line
-_FRAGMENT = re.compile(
-    r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}(?:N/?)?|\.{0,2})", re.IGNORECASE
-)  # of a word broken again
-_REST = re.compile(r"[,-]\d[\d,-]{0,40}\s*")  # the rest of a NUMA affinity that was broken: "-1" of "0-1"
+# Of broken lines; compiled (and then cached, by ``re``) once there is one.
+_FRAGMENT = r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}(?:N/?)?|\.{0,2})"  # of a word broken again
+_REST = r"[,-]\d[\d,-]{0,40}\s*"  # the rest of a NUMA affinity that was broken: "-1" of "0-1"
 _COMMAND = re.compile(r"topo\s{1,8}(?:-(?P<short>mp?)\b|--matrix(?P<long>_pci)?\b)")
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True):
     """A row of the matrix."""
 
     number: int  # of its first line
@@ -75,10 +75,11 @@ def find_blocks(lines: list[Line]) -> list[Block]:
 
 def _rows_in(text: str, header: Header | None) -> list[re.Match[str]]:
     """Where rows start in a line: one as a rule, several in a paste that lost its line ends."""
-    starts = list(_ROW.finditer(text))
-    if not starts and header and (named := _NAMED_ROW.match(text)) and named[1] in header.labels:
-        starts = [named]
-    return starts
+    starts = [label for label in _LABEL.finditer(text) if starts_cells(text, label.end())]
+    if starts or header is None:
+        return starts
+    named = _NAMED_LABEL.match(text)
+    return [named] if named and named[1] in header.labels and starts_cells(text, named.end()) else []
 
 
 class _Finder:
@@ -151,7 +152,7 @@ class _Finder:
         if header is None or (again and spell(again[0]) in header.labels) or not words or self.folds >= MAX_FOLDS:
             return False
         joined = parse_header(header.text + FOLD + words, header.number)
-        if joined is None or joined[2:4] == header[2:4]:
+        if joined is None or (joined.labels, joined.affinity) == (header.labels, header.affinity):
             return False
         whole = joined.labels if joined.affinity else joined.labels[:-1]  # the last may be broken: "GPU1" of "GPU12"
         if len(set(whole)) < len(whole):
@@ -166,12 +167,12 @@ class _Finder:
         columns, wanted = _size(block.header)
         complete = len(row.seen.cells) >= columns and len(affinity_words(row.tail, wanted)[0]) >= wanted
         more = text[_shared(self.prefix, text) :]
-        if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not _REST.fullmatch(more)):
+        if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not re.fullmatch(_REST, more)):
             return False
         body = row.body + FOLD + more
-        longer = row._replace(body=body, text=row.text + " " + text.strip(), seen=scan(body))
+        longer = msgspec.structs.replace(row, body=body, text=row.text + " " + text.strip(), seen=scan(body))
         words, rest = affinity_words(longer.tail, wanted)
-        if not _FRAGMENT.fullmatch(rest) or len(words) > len(AFFINITY_COLUMNS):
+        if not re.fullmatch(_FRAGMENT, rest, re.IGNORECASE) or len(words) > len(AFFINITY_COLUMNS):
             return False
         block.rows[-1] = longer
         self.folds += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from agent.sources.smi.topo.words import ELLIPSIS, FOLD
 
@@ -20,7 +21,7 @@ _TOKEN = re.compile(
 FIRST_GPU = re.compile(rf"(?<![\w/.-]){GPU}", re.IGNORECASE)
 
 
-class Header(NamedTuple):
+class Header(msgspec.Struct, frozen=True):
     """One header line, read."""
 
     number: int  # of its first line

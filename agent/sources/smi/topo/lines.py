@@ -6,7 +6,8 @@ Everything is linear in the length of the text: tables for characters, and patte
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 # Terminal colours as ESC, CSI, caret notation, JSON or shell spelling; and SGR codes whose ESC was lost in a paste.
 _ESCAPE_CODES = re.compile(
@@ -15,11 +16,12 @@ _ESCAPE_CODES = re.compile(
     r"|\[\d{1,3}(?:;\d{1,3}){0,4}m"
     r"|\x1b[()][0-9A-B]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)"
 )
-_ENTITY = re.compile(r"&(nbsp|ensp|emsp|thinsp|Tab|NewLine|lt|gt|amp|quot|hellip|#0*9|#x0*9|#0*32|#x0*20|#0*160|#xa0);")
+# What only a paste out of a web page has is compiled (and then cached, by ``re``) once there is some.
+_ENTITY = r"&(nbsp|ensp|emsp|thinsp|Tab|NewLine|lt|gt|amp|quot|hellip|#0*9|#x0*9|#0*32|#x0*20|#0*160|#xa0);"
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "hellip": "...", "NewLine": "\n", "Tab": "\t"}
-_BREAK_TAG = re.compile(r"<br\b[^<>\n]{0,40}>\n?|</?(?:p|div|pre|tr|li)\b[^<>\n]{0,200}>")
-_CELL_TAG = re.compile(r"</?(?:td|th)\b[^<>\n]{0,200}>")
-_INLINE_TAG = re.compile(r"</?(?:code|span|b|i|u|em|strong|font|samp|tt|kbd|table|tbody|thead)\b[^<>\n]{0,200}>")
+_BREAK_TAG = r"<br\b[^<>\n]{0,40}>\n?|</?(?:p|div|pre|tr|li)\b[^<>\n]{0,200}>"
+_CELL_TAG = r"</?(?:td|th)\b[^<>\n]{0,200}>"
+_INLINE_TAG = r"</?(?:code|span|b|i|u|em|strong|font|samp|tt|kbd|table|tbody|thead)\b[^<>\n]{0,200}>"
 
 
 def _characters() -> dict[int, str]:
@@ -37,7 +39,7 @@ def _characters() -> dict[int, str]:
 _CHARACTERS = _characters()
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, frozen=True):
     """A line of the text as a person counts them (from 1), cleaned."""
 
     number: int
@@ -52,9 +54,9 @@ def clean(text: str) -> list[Line]:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _ESCAPE_CODES.sub("", text)
     if "&" in text:
-        text = _ENTITY.sub(lambda found: _ENTITIES.get(found[1], "\t" if found[1].endswith("9") else " "), text)
+        text = re.sub(_ENTITY, lambda found: _ENTITIES.get(found[1], "\t" if found[1].endswith("9") else " "), text)
     if "<" in text:
-        text = _INLINE_TAG.sub("", _CELL_TAG.sub(" ", _BREAK_TAG.sub("\n", text)))
+        text = re.sub(_INLINE_TAG, "", re.sub(_CELL_TAG, " ", re.sub(_BREAK_TAG, "\n", text)))
     if "\\" in text:  # JSON or a programming language's string; Markdown's escaped underscore
         text = text.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "").replace("\\_", "_").replace("\\#", "#")
     lines = []

@@ -15,6 +15,7 @@ from gputopo.model import MAX_GPUS, PcieDistance, Problem, ProblemKind
 
 _NAMED_PAIRS = 12  # in one message; a half-lost matrix of 64 GPUs has hundreds of unknown pairs
 _ORDER = list(PcieDistance)
+_DISTANCES = {distance.value: distance for distance in PcieDistance}
 
 
 def to_matrix(block: Block, cut_at: int | None) -> TopoMatrix:
@@ -55,7 +56,7 @@ def _typed(word: str | None) -> Cell:
         return None
     if word.startswith("NV"):
         return int(word[2:])
-    return PcieDistance[word] if word in PcieDistance.__members__ else None
+    return _DISTANCES.get(word)
 
 
 def _symmetric(table: Table, gpus: list[int], problems: list[Problem]) -> tuple[tuple[Cell, ...], ...]:
@@ -73,7 +74,7 @@ def _symmetric(table: Table, gpus: list[int], problems: list[Problem]) -> tuple[
 
 def _agree(there: Cell, back: Cell) -> Cell:
     """What both rows vouch for: a link needs both its ends, and then has the lanes of the weaker."""
-    if there is None or back is None:
+    if there is None or back is None or there == back:
         return back if there is None else there
     if isinstance(there, int) and isinstance(back, int):
         return min(there, back)

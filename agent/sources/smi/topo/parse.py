@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from agent.sources.smi.errors import ParseError
@@ -15,6 +17,7 @@ from gputopo.model import Problem, ProblemKind
 _WANTED = "Paste the output of `nvidia-smi topo -m`: a line of GPU names, then a row for each GPU"
 
 
+@lru_cache(maxsize=1)  # `--from` refuses a bad paste before discovery reads it; a running node prints the same again
 def parse_topo(text: str) -> TopoMatrix:
     """Read `nvidia-smi topo -m` as people paste it, in linear time.
 
@@ -55,7 +58,7 @@ def _nothing_here(lines: list[Line], blocks: list[Block]) -> str:
         if "GPU0" in line.text.upper():
             return f"topo -m: no row of a matrix follows {quote(line.number, line.text)}. {_WANTED}"
     first = next((line for line in lines if line.text.strip()), None)
-    return f"topo -m: {quote(*first) if first else 'the text is empty'}: no matrix in it. {_WANTED}"
+    return f"topo -m: {quote(first.number, first.text) if first else 'the text is empty'}: no matrix in it. {_WANTED}"
 
 
 def _choose(matrices: list[tuple[Block, TopoMatrix]]) -> TopoMatrix:

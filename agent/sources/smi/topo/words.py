@@ -7,7 +7,8 @@ The cells of `topo -m` as its legend names them (drivers 384 to 610; SOC was the
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 FOLD = "\x1f"  # where a line was broken in the paste and joined again; cleaned text holds no control characters
 SELF = "X"
@@ -26,19 +27,25 @@ _NV = "|".join(
     )
 )
 _X = rf"X(?![A-Za-z0-9_])|X(?={_PCIE}|N{FOLD}?V{FOLD}?\d|X\b)"
-_CELL = rf"{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w)|\.\.\.+"
+_CELL = rf"{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w)"
 _BETWEEN = rf"[\s,;{FOLD}]*"
-_NEXT_CELL = re.compile(rf"{_BETWEEN}({_CELL}|X(?=\d+[-,]))", re.IGNORECASE)
+# Among other cells there may also be an ellipsis, and an X glued to a CPU list.
+_NEXT_CELL = re.compile(rf"{_BETWEEN}((?P<plain>{_CELL})|\.\.\.+|X(?=\d+[-,]))", re.IGNORECASE)
 _PLACEHOLDER = re.compile(rf"{_BETWEEN}((?:[A-Z?#][A-Z0-9?#/]{{0,5}}|-{{1,3}})(?![\w-]))")
-FIRST_CELL = rf"(?:{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w))"
 
 
-class Scan(NamedTuple):
+class Scan(msgspec.Struct, frozen=True):
     """What a row says after its label: its cells in order, where the last one starts, and the text behind them."""
 
     cells: tuple[str, ...]  # "X", "NV12", "PIX", "SYS", ...; UNKNOWN for a word that is no cell, ELLIPSIS
     last_start: int
     end: int
+
+
+def starts_cells(text: str, at: int) -> bool:
+    """Whether the cells of a row begin there: with a plain one."""
+    found = _NEXT_CELL.match(text, at)
+    return found is not None and found["plain"] is not None
 
 
 def scan(body: str) -> Scan:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.smi.errors import ParseError
-from agent.sources.smi.failure import Unreachable
 from agent.sources.smi.listing import ListedGpu, ListedMig, Listing, parse_listing
+from agent.sources.smi.unreachable import Unreachable
 
 A = "GPU-11111111-2222-3333-4444-5555555555aa"
 B = "GPU-11111111-2222-3333-4444-5555555555bb"

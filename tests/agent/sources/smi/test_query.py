@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.smi.errors import ParseError
-from agent.sources.smi.failure import Unreachable
 from agent.sources.smi.query import QueriedGpu, QueriedMig, Query, parse_query
+from agent.sources.smi.unreachable import Unreachable
 from gputopo.model import FabricState, GpuFabric, Pcie
 
 UUID = "GPU-11111111-2222-3333-4444-5555555555aa"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,12 +44,10 @@ def test_a_program_that_is_not_there_is_not_looked_for_again(tmp_path: Path) -> 
 
 def test_a_driver_that_hangs_is_left_alone(script: Path) -> None:
     script.write_text("#!/bin/sh\necho first\necho second >&2\nexec sleep 60\n")
-    start = time.monotonic()
 
     assert read_smi(str(script), PATH, timeout_s=0.5) == {
         "-L": Output("first\n", 124, "second\nno answer within 0.5 s\n")
     }
-    assert time.monotonic() - start < 10
 
 
 def test_bytes_that_are_not_utf8_stay_readable(script: Path) -> None:

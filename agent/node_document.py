@@ -1,0 +1,43 @@
+"""A Node of the cluster as kubectl prints it: it carries a topology already, which is decoded. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agent.documents import DocumentError
+from agent.observe import Observation
+from gputopo.labels import AnnotationError, NoTopologyError, decode
+
+
+class _Metadata(msgspec.Struct):
+    name: str = "?"
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class _Node(msgspec.Struct):
+    kind: str
+    metadata: _Metadata
+
+
+class _NodeList(msgspec.Struct):
+    items: list[_Node]
+
+
+def from_node(document: dict[str, Any]) -> Observation:
+    """The observation in a Node, or in a list that holds one. Raises ``DocumentError``."""
+    try:
+        nodes = (
+            msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
+        )
+    except msgspec.ValidationError as error:
+        raise DocumentError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
+    if len(nodes) != 1 or nodes[0].kind != "Node":
+        names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
+        raise DocumentError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
+    try:
+        return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
+    except (AnnotationError, NoTopologyError) as error:
+        raise DocumentError(f"Node {nodes[0].metadata.name}: {error}") from error

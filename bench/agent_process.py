@@ -1,0 +1,80 @@
+"""The processes that ``agent_costs`` measures: ``bare``, and ``full KUBECONFIG SOCKET``. Prints numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+PASSES = 100
+SETTLED = 10  # passes before anything is counted
+LIBRARIES = (
+    "click, msgspec, pynvml, prometheus_client, http.server, h2.connection, kubernetes.config, "
+    "kubernetes.client.api_client"
+)
+
+
+def bare() -> dict[str, float]:
+    """A process that only imports the libraries."""
+    exec(f"import {LIBRARIES}")  # one list for this and for the start of an interpreter
+    return {"memory": _memory_mib()}
+
+
+def full(config: str, socket: str) -> dict[str, float]:
+    """A whole agent, turned as fast as it goes."""
+    os.environ["KUBECONFIG"] = config
+    # Here, because the bare process must not have them.
+    from agent import settings  # noqa: PLC0415
+    from agent.health_server import serving  # noqa: PLC0415
+    from agent.loop import Loop, Now, Probed  # noqa: PLC0415
+    from agent.main import clock, machine_of, publisher_of  # noqa: PLC0415
+    from agent.metrics import Metrics  # noqa: PLC0415
+    from agent.probe import Machine, probe  # noqa: PLC0415
+    from tests.agent.sources.fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug  # noqa: PLC0415
+
+    gpus = (
+        FakeGpu(
+            uuid=f"GPU-{n}".encode(),
+            bus_id=f"00000000:0{n}:00.0".encode(),
+            fabric=FakeFabric(),
+            links=(FakeLink(),) * 18,
+        )
+        for n in range(8)
+    )
+    driver = FakeDriver(*gpus)
+    here = Machine(nvidia_smi=None, nvml=plug(driver))
+    read = settings.read({"node": "gpu-7", "socket": socket, "listen": "127.0.0.1:0"}, {})
+    metrics = Metrics()
+    loop = Loop(read, publisher_of(read), metrics)
+    watch = machine_of(read).watch
+    assert watch is not None
+    assert read.listen is not None
+    with serving(read.listen, metrics.registry, lambda: loop.status, lambda: clock().monotonic):
+        for number in range(SETTLED + PASSES):
+            if number == SETTLED:
+                driver.calls.clear()
+                cpu = time.process_time()
+            now = Now(1000.0 + 0.01 * number, time.time())
+            reading = watch.poll(now.monotonic)
+            loop.turn(now, [Probed(probe(here), 0.0), *([] if reading is None else [reading])])
+        cpu = time.process_time() - cpu
+        polls = time.process_time()
+        for _ in range(PASSES):
+            watch.poll(2000.0)
+        polls = time.process_time() - polls
+    assert loop.status.unready is None, loop.status.unready
+    assert len(loop.status.allocations or ()) == 8
+    return {"memory": _memory_mib(), "cpu": cpu - polls, "polls": polls, "calls": driver.calls.total() / PASSES}
+
+
+def _memory_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+if __name__ == "__main__":
+    kind, *rest = sys.argv[1:]
+    print(json.dumps(full(*rest) if kind == "full" else bare()))

@@ -1,0 +1,76 @@
+"""Write the manifests that are copies of something else, or with --check say which of them are stale (exit code 1).
+
+Helm reads no file outside of its chart, and kustomize none outside of its tree, so what both need is there twice.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from gputopo.labels import nodegpus
+
+HERE = Path(__file__).parent
+RULES = "alerts/rules.yaml"
+
+
+def definition() -> str:
+    """The CustomResourceDefinition of ``NodeGpus``."""
+    return _head("gputopo/labels/nodegpus.py") + yaml.safe_dump(nodegpus.crd(), sort_keys=False, width=120)
+
+
+def copy(source: str) -> str:
+    """Another file of this folder, verbatim."""
+    return _head(f"daemonset/{source}") + (HERE / source).read_text(encoding="utf-8")
+
+
+def prometheus_rule() -> str:
+    """The alerts as an object of the Prometheus operator."""
+    metadata = {"name": "gputopo-agent", "namespace": "gputopo"}
+    rule = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": metadata}
+    rules = (HERE / RULES).read_text(encoding="utf-8")
+    return (
+        _head(f"daemonset/{RULES}") + yaml.safe_dump(rule, sort_keys=False) + "spec:\n" + textwrap.indent(rules, "  ")
+    )
+
+
+def _head(source: str) -> str:
+    return f"# Generated from {source}: change that, then run `make docs`.\n"
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "base/crd.yaml": definition,
+    "components/monitoring/prometheus-rule.yaml": prometheus_rule,
+    "chart/files/crd.yaml": definition,
+    "chart/files/admission.yaml": partial(copy, "base/admission.yaml"),
+    "chart/files/admission-nfd.yaml": partial(copy, "overlays/nfd/admission.yaml"),
+    "chart/files/alerts.yaml": partial(copy, RULES),
+}
+
+
+def stale(folder: Path = HERE) -> list[str]:
+    """The names of files that differ from what they are made of."""
+    return [
+        name
+        for name, text in FILES.items()
+        if not (folder / name).exists() or (folder / name).read_text(encoding="utf-8") != text()
+    ]
+
+
+def main(check: bool) -> int:
+    """Write what is stale, or only name it."""
+    names = stale()
+    for name in names:
+        if not check:
+            (HERE / name).write_text(FILES[name](), encoding="utf-8")
+        print(f"daemonset/{name}: {'stale; run `make docs`' if check else 'written'}")
+    return 1 if check and names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

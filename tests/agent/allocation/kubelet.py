@@ -1,0 +1,108 @@
+"""A kubelet's PodResources socket: a real gRPC server (grpcio) that speaks the messages of the public ``api.proto``.
+
+The messages are built by protobuf itself, from a descriptor written down here, so that our decoder is judged by
+another's encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_Field = descriptor_pb2.FieldDescriptorProto
+STRING, INT64, UINT64, MESSAGE = _Field.TYPE_STRING, _Field.TYPE_INT64, _Field.TYPE_UINT64, _Field.TYPE_MESSAGE
+ONE, MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
+
+# message -> fields: (name, number, label, type, message type)
+_MESSAGES: dict[str, tuple[tuple[str, int, _Field.Label.ValueType, _Field.Type.ValueType, str], ...]] = {
+    "NUMANode": (("ID", 1, ONE, INT64, ""),),
+    "TopologyInfo": (("nodes", 1, MANY, MESSAGE, "NUMANode"),),
+    "ContainerDevices": (
+        ("resource_name", 1, ONE, STRING, ""),
+        ("device_ids", 2, MANY, STRING, ""),
+        ("topology", 3, ONE, MESSAGE, "TopologyInfo"),
+    ),
+    "ContainerMemory": (
+        ("memory_type", 1, ONE, STRING, ""),
+        ("size", 2, ONE, UINT64, ""),
+        ("topology", 3, ONE, MESSAGE, "TopologyInfo"),
+    ),
+    "ContainerResources": (
+        ("name", 1, ONE, STRING, ""),
+        ("devices", 2, MANY, MESSAGE, "ContainerDevices"),
+        ("cpu_ids", 3, MANY, INT64, ""),
+        ("memory", 4, MANY, MESSAGE, "ContainerMemory"),
+    ),
+    "PodResources": (
+        ("name", 1, ONE, STRING, ""),
+        ("namespace", 2, ONE, STRING, ""),
+        ("containers", 3, MANY, MESSAGE, "ContainerResources"),
+        ("cpu_ids", 4, MANY, INT64, ""),
+    ),
+    "ListPodResourcesResponse": (("pod_resources", 1, MANY, MESSAGE, "PodResources"),),
+}
+
+
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="podresources.proto", package="v1", syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, label, kind, of in fields:
+            added = message.field.add(name=field, number=number, label=label, type=kind)
+            if of:
+                added.type_name = f".v1.{of}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"v1.{name}")) for name in _MESSAGES}
+
+
+_CLASS = _classes()
+
+
+def message(kind: str, /, **fields: Any) -> Any:
+    """A protobuf message of the PodResources API."""
+    return _CLASS[kind](**fields)
+
+
+def pod(name: str, devices: dict[str, list[str]], *, namespace: str = "default", container: str = "main") -> Any:
+    """A pod whose one container holds devices, by resource; with CPUs, memory and NUMA nodes around them."""
+    near = message("TopologyInfo", nodes=[message("NUMANode", ID=1)])
+    holds = [
+        message("ContainerDevices", resource_name=resource, device_ids=ids, topology=near)
+        for resource, ids in devices.items()
+    ]
+    memory = [message("ContainerMemory", memory_type="memory", size=2**40, topology=near)]
+    inside = message("ContainerResources", name=container, devices=holds, cpu_ids=[1, 300, 2**40], memory=memory)
+    return message("PodResources", name=name, namespace=namespace, containers=[inside], cpu_ids=[7])
+
+
+def listing(*pods: Any) -> bytes:
+    """The bytes of a ``ListPodResourcesResponse``."""
+    encoded: bytes = message("ListPodResourcesResponse", pod_resources=pods).SerializeToString()
+    return encoded
+
+
+Answer = Callable[[grpc.ServicerContext], bytes]
+
+
+@contextmanager
+def kubelet(socket: Path, answer: Answer) -> Iterator[grpc.Server]:
+    """Serve ``List`` on a unix socket."""
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+        lambda _, context: answer(context)
+    )
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": method}),))
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(None).wait()
+        socket.unlink(missing_ok=True)

@@ -1,0 +1,86 @@
+"""From what device plugins call their devices to GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.allocation.devices import allocations
+from agent.allocation.wire import Held
+from gputopo.labels.nodegpus import Allocation, PodRef
+from gputopo.model import Gpu, Health, MigDevice
+
+GPUS = (
+    Gpu(index=0, uuid="GPU-a", minor=4),
+    Gpu(
+        index=1,
+        uuid="GPU-b",
+        minor=5,
+        mig_enabled=True,
+        mig_devices=(MigDevice("1g.5gb", "MIG-1"), MigDevice("2g.10gb", "MIG-2")),
+    ),
+    Gpu(index=2, health=Health.LOST),
+)
+POD = PodRef("ml", "train-0", "main")
+
+
+def held(*devices: str, resource: str = "nvidia.com/gpu", pod: PodRef = POD) -> Held:
+    return Held(pod.namespace, pod.name, pod.container, resource, devices)
+
+
+@pytest.mark.parametrize(
+    ("resource", "device", "allocation"),
+    [
+        pytest.param("nvidia.com/gpu", "GPU-a", Allocation("GPU-a", POD), id="a GPU"),
+        pytest.param("nvidia.com/gpu.shared", "GPU-a::3", Allocation("GPU-a", POD, replica=3), id="a shared GPU"),
+        pytest.param("nvidia.com/gpu", "GPU-a::0", Allocation("GPU-a", POD, replica=0), id="shared, not renamed"),
+        pytest.param("nvidia.com/mig-1g.5gb", "MIG-1", Allocation("GPU-b", POD, mig_device="MIG-1"), id="a MIG device"),
+        pytest.param(
+            "nvidia.com/mig-2g.10gb.shared",
+            "MIG-2::1",
+            Allocation("GPU-b", POD, replica=1, mig_device="MIG-2"),
+            id="a shared MIG device",
+        ),
+        pytest.param("nvidia.com/gpu", "0", Allocation("GPU-a", POD), id="by index"),
+        pytest.param("nvidia.com/gpu", "0::2", Allocation("GPU-a", POD, replica=2), id="by index, shared"),
+        pytest.param("nvidia.com/mig-2g.10gb", "1:1", Allocation("GPU-b", POD, mig_device="MIG-2"), id="MIG by index"),
+        pytest.param("nvidia.com/mig-7g", "1:9", Allocation("GPU-b", POD), id="MIG by an index that is not known"),
+        pytest.param("nvidia.com/gpu", "nvidia4", Allocation("GPU-a", POD), id="GKE, by minor"),
+        pytest.param("nvidia.com/gpu", "nvidia5/gi1", Allocation("GPU-b", POD), id="GKE, a part"),
+        pytest.param("nvidia.com/gpu", "nvidia4/vgpu3", Allocation("GPU-a", POD, replica=3), id="GKE, shared"),
+        pytest.param("nvidia.com/vgpu", "GPU-a", Allocation("GPU-a", POD), id="another name for a GPU that is known"),
+        pytest.param("nvidia.com/gpu", "GPU-gone::1", Allocation("GPU-gone::1", POD), id="a GPU that is not known"),
+        pytest.param("nvidia.com/gpu", "9", Allocation("9", POD), id="an index that is not known"),
+        pytest.param("nvidia.com/gpu", "2", Allocation("2", POD), id="an index whose GPU told no UUID"),
+        pytest.param("nvidia.com/gpu", "nvidia9", Allocation("nvidia9", POD), id="a minor that is not known"),
+        pytest.param("nvidia.com/mig-1g.5gb", "MIG-9", Allocation("MIG-9", POD), id="a MIG device that is not known"),
+    ],
+)
+def test_a_device_id_names_a_gpu(resource: str, device: str, allocation: Allocation) -> None:
+    assert allocations([held(device, resource=resource)], GPUS) == (allocation,)
+
+
+@pytest.mark.parametrize(
+    ("resource", "device"),
+    [
+        pytest.param("rdma/hca", "GPU-a", id="another vendor's resource"),
+        pytest.param("nvidia.com/hostdev", "0000:3b:00.0", id="a network card of the vendor"),
+        pytest.param("nvidia.com/GA102GL_A10", "GPU-passed-through", id="a GPU that the driver does not see"),
+    ],
+)
+def test_what_is_no_gpu_of_this_machine_is_left_out(resource: str, device: str) -> None:
+    assert allocations([held(device, resource=resource)], GPUS) == ()
+
+
+def test_the_same_state_gives_the_same_value_in_whatever_order_it_is_told() -> None:
+    other = PodRef("ml", "train-1", "main")
+    told = [held("MIG-2", "GPU-a::1"), held("GPU-a::0", pod=other), held("GPU-a::0", pod=other)]
+
+    assert (
+        allocations(told, GPUS)
+        == allocations(reversed(told), GPUS)
+        == (
+            Allocation("GPU-a", other, replica=0),
+            Allocation("GPU-a", POD, replica=1),
+            Allocation("GPU-b", POD, mig_device="MIG-2"),
+        )
+    )

@@ -1,0 +1,136 @@
+"""Publishing to a Node where the API server is difficult. How it goes on a real one is in ``tests/e2e/agent``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.publish import Outcome, PublishError
+from agent.publish.node import NodePublisher
+from gputopo.kube.access import AGENT
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.labels import NodeFacts
+from gputopo.labels.keys import FIELD_MANAGER
+from tests.api_server import Answer, ApiServer, Asked, api_server
+
+FACTS = NodeFacts(labels={"a": "1", "b": "2", "c": "3", "d": "4"}, annotations={}, mirrors={})
+
+
+def node(version: str = "7", **more: object) -> Answer:
+    return Answer({"metadata": {"name": "n", "uid": "u", "resourceVersion": version, **more}})
+
+
+def conflict(path: str) -> Answer:
+    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "nfd" using v1', "field": path}
+    return Answer({"message": "Apply failed", "details": {"causes": [cause]}}, 409)
+
+
+@contextmanager
+def publisher(answer: Callable[[Asked], Answer], folder: Path) -> Iterator[tuple[ApiServer, NodePublisher]]:
+    with api_server(answer) as server:
+        kube = from_kubeconfig(AGENT, server.kubeconfig(folder / "config"))
+        yield server, NodePublisher(kube, "n")
+        kube.close()
+
+
+def test_a_node_is_read_from_the_cache_but_never_from_before_our_last_write(tmp_path: Path) -> None:
+    own = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}}}
+    reads = iter([node("7"), node("9", labels={"a": "1"}, managedFields=[own]), node("9")])
+
+    def answer(request: Asked) -> Answer:
+        return node("8") if request.method == "PATCH" else next(reads)
+
+    with publisher(answer, tmp_path) as (server, publish):
+        facts = FACTS._replace(labels={"a": "1"})
+        written = [publish.publish(facts).written for _ in range(3)]
+
+    assert written == [True, False, True]
+    assert [each.query["resourceVersion"] for each in server.asked if each.method == "GET"] == ["0", "8", "9"]
+
+
+def test_a_version_that_the_server_does_not_reach_is_forgotten(tmp_path: Path) -> None:
+    """As after etcd was restored from a backup: 504 "Too large resource version", for ever if insisted upon."""
+
+    def answer(request: Asked) -> Answer:
+        if request.method == "GET" and request.query["resourceVersion"] == "900":
+            return Answer({"message": "Timeout: Too large resource version: 900, current: 7"}, 504)
+        return node("900") if request.method == "PATCH" else node("7")
+
+    with publisher(answer, tmp_path) as (server, publish):
+        publish.publish(FACTS)
+        with pytest.raises(PublishError, match="Too large resource version"):
+            publish.publish(FACTS)
+        assert publish.publish(FACTS) == Outcome(written=True)
+
+    assert [each.query["resourceVersion"] for each in server.asked if each.method == "GET"] == ["0", "900", "0"]
+
+
+def test_what_a_conflict_names_is_dropped_and_the_rest_applied(tmp_path: Path) -> None:
+    turns = iter([conflict(".metadata.labels.b"), node("8")])
+
+    with publisher(lambda request: next(turns) if request.method == "PATCH" else node(), tmp_path) as (server, publish):
+        outcome = publish.publish(FACTS)
+
+    assert outcome == Outcome(written=True, kept_by_others=("b",))
+    assert [each.body["metadata"]["labels"] for each in server.asked if each.method == "PATCH"] == [
+        {"a": "1", "b": "2", "c": "3", "d": "4"},
+        {"a": "1", "c": "3", "d": "4"},
+    ]
+
+
+def test_others_that_take_a_key_each_time_are_not_fought_for_ever(tmp_path: Path) -> None:
+    turns = iter([conflict(f".metadata.labels.{key}") for key in "abcd"])
+
+    with publisher(lambda request: next(turns) if request.method == "PATCH" else node(), tmp_path) as running:
+        server, publish = running
+        told = r"others keep taking keys of gputopo-agent: a \(nfd\), b \(nfd\), c \(nfd\)"
+        with pytest.raises(PublishError, match=told):
+            publish.publish(FACTS)
+
+    assert len([each for each in server.asked if each.method == "PATCH"]) == 3
+
+
+def test_a_conflict_about_something_else_is_an_error(tmp_path: Path) -> None:
+    refuse = conflict(".spec.taints")
+
+    def answer(request: Asked) -> Answer:
+        return refuse if request.method == "PATCH" else node()
+
+    with publisher(answer, tmp_path) as (_, publish), pytest.raises(PublishError, match="409: Apply failed"):
+        publish.publish(FACTS)
+
+
+def test_when_to_try_again_is_passed_on(tmp_path: Path) -> None:
+    busy = Answer({"message": "busy"}, 429, {"Retry-After": "3"})
+
+    with publisher(lambda _: busy, tmp_path) as (_, publish), pytest.raises(PublishError) as caught:
+        publish.publish(FACTS)
+
+    assert caught.value.retry_after == 3
+
+
+def test_whose_keys_are_left_alone_is_logged_once_until_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def owned(*keys: str) -> Answer:
+        fields: object = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in keys}}}
+        labels = dict.fromkeys(keys, "theirs")
+        return node(labels=labels, managedFields=[{"manager": "nfd", "operation": "Update", "fieldsV1": fields}])
+
+    reads = iter([owned("a"), owned("a"), owned("a", "b"), owned(), owned("a")])
+    with (
+        caplog.at_level(logging.WARNING),
+        publisher(lambda request: node() if request.method == "PATCH" else next(reads), tmp_path) as (_, publish),
+    ):
+        for _ in range(5):
+            publish.publish(FACTS)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "keys of Node n that others own stay theirs: a (nfd)",
+        "keys of Node n that others own stay theirs: a (nfd), b (nfd)",
+        "keys of Node n that others own stay theirs: a (nfd)",
+    ]

@@ -1,0 +1,56 @@
+"""What an agent that starts reads back of what was published before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.publish import PublishError, Recalls
+from agent.publish.local import FeaturesFile
+from agent.publish.node import NodePublisher
+from gputopo.kube.access import AGENT
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.labels import encode, keys
+from gputopo.model import NodeTopology
+from tests.api_server import Answer, api_server
+from tests.machines import dgx1
+
+
+def recalled(folder: Path, answer: Answer) -> NodeTopology | None:
+    with api_server(lambda _: answer) as server:
+        kube = from_kubeconfig(AGENT, server.kubeconfig(folder / "config"))
+        try:
+            return NodePublisher(kube, "n").recall()
+        finally:
+            kube.close()
+
+
+def node(annotations: dict[str, str]) -> Answer:
+    labels = {keys.GPUS.key: "4"}  # which alone are no topology to recall
+    return Answer({"metadata": {"name": "n", "uid": "u", "labels": labels, "annotations": annotations}})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "topology"),
+    [
+        pytest.param(encode(dgx1()).annotations, dgx1().slow(), id="what was published"),
+        pytest.param({}, None, id="nothing was"),
+        pytest.param({keys.TOPOLOGY.key: "{"}, None, id="damaged, and to be replaced"),
+        pytest.param({keys.TOPOLOGY.key: '{"v":99}'}, None, id="of a version to come"),
+    ],
+)
+def test_a_node_tells_what_was_published(
+    annotations: dict[str, str], topology: NodeTopology | None, tmp_path: Path
+) -> None:
+    assert recalled(tmp_path, node(annotations)) == topology
+
+
+def test_an_api_server_that_does_not_answer_is_not_an_empty_node(tmp_path: Path) -> None:
+    with pytest.raises(PublishError):
+        recalled(tmp_path, Answer({"message": "later"}, 503))
+
+
+def test_only_a_publisher_that_can_be_asked_recalls() -> None:
+    assert issubclass(NodePublisher, Recalls)
+    assert not issubclass(FeaturesFile, Recalls)

@@ -1,0 +1,114 @@
+"""Waiting for the driver to report trouble, against the real bindings with a driver that is described by the test."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.sources.nvml.events import AGAIN_S, APPLICATION_XIDS, QUIET_S, listen
+from tests.agent.sources.fake_nvml import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    SUCCESS,
+    TIMEOUT,
+    UNKNOWN,
+    FakeDriver,
+    FakeGpu,
+    plug,
+)
+
+TWO = (FakeGpu(), FakeGpu(minor=1))
+
+
+class Wakes:
+    """What was woken for, and how long was paused; says stop after so many pauses that last."""
+
+    def __init__(self, pauses: int) -> None:
+        self.reasons: list[str] = []
+        self.paused: list[float] = []
+        self._left = pauses
+
+    def pause(self, seconds: float) -> bool:
+        if seconds:
+            self.paused.append(seconds)
+        return len(self.paused) >= self._left
+
+
+def listening(driver: FakeDriver, pauses: int) -> Wakes:
+    wakes = Wakes(pauses)
+    listen(plug(driver), wakes.reasons.append, wakes.pause)
+    return wakes
+
+
+def driver(*events: tuple[int, int], gpus: tuple[FakeGpu, ...] = TWO, init: int = SUCCESS) -> FakeDriver:
+    made = FakeDriver(*gpus, init=init)
+    made.events = [*events]
+    return made
+
+
+def test_an_xid_wakes_and_a_timeout_does_not() -> None:
+    one = driver((TIMEOUT, 0), (TIMEOUT, 0), (SUCCESS, 79))
+
+    wakes = listening(one, pauses=1)
+
+    assert (wakes.reasons, wakes.paused) == (["xid"], [QUIET_S, AGAIN_S])
+    assert one.registered == [0, 1]
+    assert (one.sets, one.initialised) == (0, 0)
+
+
+@pytest.mark.parametrize("xid", sorted(APPLICATION_XIDS))
+def test_errors_of_programs_are_passed_over(xid: int) -> None:
+    assert listening(driver((SUCCESS, xid), (SUCCESS, 74)), pauses=1).reasons == ["xid"]
+
+
+def test_a_lost_gpu_wakes_and_the_set_is_kept() -> None:
+    one = driver((GPU_IS_LOST, 0), (GPU_IS_LOST, 0), (SUCCESS, 74))
+
+    assert listening(one, pauses=3).reasons == ["lost", "lost", "xid"]
+    assert one.calls["nvmlEventSetCreate"] == 1
+
+
+def test_a_set_that_broke_is_freed_and_made_anew() -> None:
+    one = driver((UNKNOWN, 0), (SUCCESS, 74))
+
+    wakes = listening(one, pauses=2)
+
+    assert (wakes.reasons, wakes.paused) == (["driver", "xid"], [AGAIN_S, QUIET_S, AGAIN_S])
+    assert (one.calls["nvmlEventSetCreate"], one.sets, one.initialised) == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param({"nvmlDeviceRegisterEvents": NOT_SUPPORTED}, id="it does not support events"),
+        pytest.param({"nvmlDeviceGetHandleByIndex_v2": GPU_IS_LOST}, id="it is lost"),
+    ],
+)
+def test_a_gpu_that_cannot_report_leaves_the_set_usable_for_the_others(fails: dict[str, int]) -> None:
+    one = driver((SUCCESS, 74), gpus=(FakeGpu(fails=fails), FakeGpu()))
+
+    assert listening(one, pauses=1).reasons == ["xid"]
+    assert one.registered == [1]
+
+
+def test_where_no_gpu_reports_it_is_tried_again_later() -> None:
+    one = driver((SUCCESS, 74), gpus=(FakeGpu(fails={"nvmlDeviceRegisterEvents": NOT_SUPPORTED}),))
+
+    wakes = listening(one, pauses=2)
+
+    assert (wakes.reasons, wakes.paused) == ([], [AGAIN_S, AGAIN_S])
+    assert (one.sets, one.initialised) == (0, 0)
+
+
+def test_a_driver_that_is_not_there_is_tried_again_later() -> None:
+    one = driver(init=DRIVER_NOT_LOADED)
+
+    assert listening(one, pauses=2).paused == [AGAIN_S, AGAIN_S]
+    assert one.initialised == 0
+
+
+def test_a_driver_without_event_sets_is_tried_again_later() -> None:
+    one = FakeDriver(*TWO, missing=frozenset({"nvmlEventSetCreate"}))
+
+    assert listening(one, pauses=1).paused == [AGAIN_S]
+    assert one.initialised == 0

@@ -1,0 +1,138 @@
+"""What the manifests grant, set and spell is what the code uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+import yaml
+
+from agent.settings import TABLE
+from gputopo import __version__
+from gputopo.kube.access import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS, NODES, Resource, Role
+from gputopo.labels import keys
+from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized
+
+VARIANTS = [
+    pytest.param("default", (), AGENT, id="default"),
+    pytest.param("nfd", ("publish=nodefeature",), AGENT_WITH_NFD, id="nfd"),
+    pytest.param("no-kubelet-socket", ("kubeletSocket.enabled=false",), AGENT, id="no-kubelet-socket"),
+]
+
+
+def granted(documents: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
+    """(group, resource) -> verbs, over all roles. A wildcard would be a resource of that name."""
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for each in documents:
+        for rule in each["rules"] if each["kind"] in {"Role", "ClusterRole"} else ():
+            assert rule.keys() == {"apiGroups", "resources", "verbs"}
+            (group,) = rule["apiGroups"]
+            (resource,) = rule["resources"]
+            assert (group, resource) not in verbs
+            verbs[group, resource] = sorted(rule["verbs"])
+    return verbs
+
+
+def used(role: Role) -> dict[tuple[str, str], list[str]]:
+    return {(resource.group, resource.plural): sorted(verbs) for resource, verbs in role.verbs.items()}
+
+
+@pytest.mark.parametrize(("overlay", "settings", "role"), VARIANTS)
+def test_rbac_grants_what_the_code_calls_and_no_more(overlay: str, settings: tuple[str, ...], role: Role) -> None:
+    assert granted(kustomized(f"overlays/{overlay}")) == used(role)
+    assert granted(helm_rendered(*settings)) == used(role)
+
+
+@pytest.mark.parametrize(("overlay", "settings", "role"), VARIANTS)
+def test_every_role_is_bound_to_the_agent_and_to_nobody_else(
+    overlay: str, settings: tuple[str, ...], role: Role
+) -> None:
+    assert role.name == "agent"
+    for documents in (kustomized(f"overlays/{overlay}"), helm_rendered(*settings)):
+        roles = {(each["kind"], each["metadata"]["name"]) for each in documents if each["kind"].endswith("Role")}
+        bindings = [each for each in documents if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}]
+        assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
+        account = {"kind": "ServiceAccount", "name": "gputopo-agent", "namespace": "gputopo"}
+        assert all(each["subjects"] == [account] for each in bindings)
+
+
+def environment(documents: Iterable[Object]) -> dict[str, str | None]:
+    """The agent's environment; None: from the pod's own fields."""
+    (daemonset,) = (each for each in documents if each["kind"] == "DaemonSet")
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each.get("value") for each in container["env"]}
+
+
+@pytest.mark.parametrize("overlay", ["default", "nfd", "no-kubelet-socket", "demo"])
+def test_every_variable_is_a_setting_of_the_agent_and_has_a_value_that_it_takes(overlay: str) -> None:
+    variables = environment(kustomized(f"overlays/{overlay}"))
+    settings = {setting.variable: setting for setting in TABLE}
+    ours = {name: value for name, value in variables.items() if not name.startswith("NVIDIA_")}
+
+    assert ours.keys() <= settings.keys()
+    for name, value in ours.items():
+        if value is not None:
+            settings[name].parse(value)
+
+
+def test_the_probes_and_the_socket_are_where_the_agent_has_them_by_default() -> None:
+    defaults = {setting.variable: setting.default for setting in TABLE}
+    (daemonset,) = (each for each in kustomized("overlays/default") if each["kind"] == "DaemonSet")
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+
+    assert [f":{port['containerPort']}" for port in container["ports"]] == [defaults["GPUTOPO_LISTEN"]]
+    assert environment([daemonset])["GPUTOPO_SOCKET"] == defaults["GPUTOPO_SOCKET"]
+
+
+def policies(file: str) -> dict[str, Object]:
+    documents = yaml.safe_load_all((DAEMONSET / file).read_text(encoding="utf-8"))
+    return {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
+
+
+def test_the_policy_spells_the_keys_of_the_contract() -> None:
+    (foreign,) = (
+        each["expression"]
+        for each in policies("base/admission.yaml")["gputopo-agent-nodes"]["variables"]
+        if each["name"] == "foreign"
+    )
+    labels, annotations = foreign.split("touchedAnnotations")
+
+    assert re.findall(r"startsWith\('(.*?)'\)", labels) == [f"{keys.API_GROUP}/", keys.PRODUCT_PREFIX]
+    assert re.findall(r"'(nvidia\S*?)'", labels) == [mirror.key for mirror in keys.MIRRORS]
+    assert re.findall(r"'(\S*?)'", annotations) == [f"{keys.API_GROUP}/"]
+    assert all(key.key.startswith((f"{keys.API_GROUP}/", keys.PRODUCT_PREFIX)) for key in keys.NODE_LABELS)
+    assert all(key.key.startswith(f"{keys.API_GROUP}/") for key in keys.NODE_ANNOTATIONS)
+
+
+def test_the_policies_cover_what_the_agent_may_write() -> None:
+    def guard(resource: Resource) -> set[tuple[str, str, str]]:
+        return {(resource.group, resource.version, name) for name in (resource.plural, f"{resource.plural}/*")}
+
+    guarded = {
+        (group, version, resource)
+        for file in ("base/admission.yaml", "overlays/nfd/admission.yaml")
+        for policy in policies(file).values()
+        for rule in policy["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for version in rule["apiVersions"]
+        for resource in rule["resources"]
+    }
+
+    of_nfd = (NODE_FEATURES.group, NODE_FEATURES.version, NODE_FEATURES.plural)
+    assert guarded == {*guard(NODES), *guard(NODE_GPUS), of_nfd}
+    nfd = str(policies("overlays/nfd/admission.yaml"))
+    assert keys.NFD_NODE_NAME in nfd
+
+
+def test_a_request_that_a_policy_cannot_judge_is_refused() -> None:
+    every = {**policies("base/admission.yaml"), **policies("overlays/nfd/admission.yaml")}
+
+    assert {name: policy["failurePolicy"] for name, policy in every.items()} == dict.fromkeys(every, "Fail")
+
+
+def test_chart_and_image_have_the_version_of_the_code() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    (image,) = yaml.safe_load((DAEMONSET / "base/kustomization.yaml").read_text())["images"]
+
+    assert (chart["version"], chart["appVersion"], image["newTag"]) == (__version__,) * 3

@@ -1,0 +1,87 @@
+"""What a user of the chart can set, and what it says to a mistake."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.daemonset.tools import CHART, Object, helm_rendered, run, tool
+
+
+def pod_of(*settings: str) -> Object:
+    (daemonset,) = (each for each in helm_rendered(*settings) if each["kind"] == "DaemonSet")
+    return dict(daemonset["spec"]["template"]["spec"])
+
+
+def test_the_linter_has_no_complaint() -> None:
+    assert "0 chart(s) failed" in run("helm", "lint", "--strict", CHART)
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        pytest.param("image.tagg=1", "additional properties 'tagg' not allowed", id="a misspelled value"),
+        pytest.param("publish=stdout", "'node', 'nodefeature'", id="an output that no DaemonSet is for"),
+        pytest.param("settings.GPUTOPO_SOCKET=off", "GPUTOPO_SOCKET", id="a setting that has a value of its own"),
+        pytest.param("settings.INTERVAL=30s", "INTERVAL", id="a variable that is no setting"),
+        pytest.param("image.digest=latest", "latest", id="a digest that is none"),
+        pytest.param("nodeSelectorTerms=null", "nodeSelectorTerms", id="every node of the cluster"),
+    ],
+)
+def test_a_mistake_in_the_values_is_named(setting: str, complaint: str) -> None:
+    done = subprocess.run(
+        [tool("helm"), "template", "x", CHART, "--set", setting], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert complaint in done.stderr
+
+
+def test_what_clusters_differ_in_can_be_set() -> None:
+    digest = f"sha256:{'a' * 64}"
+    pod = pod_of(
+        "image.repository=registry.example.com/gputopo",
+        f"image.digest={digest}",
+        "image.pullPolicy=Always",
+        "imagePullSecrets[0].name=pull",
+        "runtimeClassName=nvidia",
+        "kubeletSocket.directory=/var/lib/k0s/kubelet/pod-resources",
+        "settings.GPUTOPO_INTERVAL=30s",
+        "priorityClass.name=infra",
+        "priorityClass.create=false",
+        "resources.limits.memory=512Mi",
+    )
+    (container,) = pod["containers"]
+
+    assert container["image"] == f"registry.example.com/gputopo@{digest}"
+    assert container["imagePullPolicy"] == "Always"
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    assert (pod["runtimeClassName"], pod["priorityClassName"]) == ("nvidia", "infra")
+    assert {"name": "GPUTOPO_INTERVAL", "value": "30s"} in container["env"]
+    assert {"name": "GPUTOPO_SOCKET", "value": "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"} in container["env"]
+    assert pod["volumes"][0]["hostPath"]["path"] == "/var/lib/k0s/kubelet/pod-resources"
+    assert container["volumeMounts"][0]["mountPath"] == "/var/lib/k0s/kubelet/pod-resources"
+    assert container["resources"]["limits"]["memory"] == "512Mi"
+
+
+def test_policies_and_priority_class_can_be_left_to_others() -> None:
+    kinds = {each["kind"] for each in helm_rendered("admissionPolicy.enabled=false", "priorityClass.create=false")}
+
+    assert kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PriorityClass"} == set()
+
+
+def test_another_namespace_is_bound_by_the_same_policies() -> None:
+    documents = helm_rendered(namespace="gpu-tools")
+    account = next(each for each in documents if each["kind"] == "ServiceAccount")["metadata"]
+    user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+    conditions = [
+        condition["expression"]
+        for each in documents
+        if each["kind"] == "ValidatingAdmissionPolicy"
+        for condition in each["spec"]["matchConditions"]
+    ]
+
+    assert len(conditions) == 2
+    assert "gpu-tools" not in "".join(conditions)
+    assert all(f"endsWith(':{user.rpartition(':')[2]}')" in each for each in conditions)

@@ -1,0 +1,133 @@
+"""The agent's manifests on the real API server, and tokens of its service account as a kubelet mounts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from gputopo.kube.access import NODE_FEATURES, NODE_GPUS
+from gputopo.labels.nodegpus import crd
+from tests.e2e.agent.access import define
+from tests.e2e.api import ApiError, Client
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.objects import Object
+
+MANIFESTS = Path(__file__).parents[3] / "daemonset"
+NAMESPACE = "gputopo"
+ACCOUNT = "gputopo-agent"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+NOBODY = {"name": "nobody"}
+# API group -> where to create what object, to see whether the policy of that group is in force.
+PROBES: dict[str, tuple[str, Object]] = {
+    "": ("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": NOBODY}),
+    NODE_GPUS.group: (
+        NODE_GPUS.path(),
+        {
+            "apiVersion": NODE_GPUS.api_version,
+            "kind": "NodeGpus",
+            "metadata": NOBODY,
+            "observedAt": "2026-11-21T12:00:00Z",
+            "contentHash": "1a2b",
+            "agentVersion": "0.1.0",
+        },
+    ),
+    NODE_FEATURES.group: (
+        NODE_FEATURES.path(namespace="gputopo"),
+        {"apiVersion": NODE_FEATURES.api_version, "kind": "NodeFeature", "metadata": NOBODY, "spec": {}},
+    ),
+}
+# Where objects of these kinds live: root, plural, namespaced.
+KINDS = {
+    "Namespace": ("/api/v1", "namespaces", False),
+    "ServiceAccount": ("/api/v1", "serviceaccounts", True),
+    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles", True),
+    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings", True),
+    "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
+    "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
+    "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses", False),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets", True),
+    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies", False),
+    "ValidatingAdmissionPolicyBinding": (
+        "/apis/admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+        False,
+    ),
+}
+
+
+def documents(*files: str) -> Iterator[Object]:
+    """The objects in files below daemonset/."""
+    for file in files:
+        yield from yaml.safe_load_all((MANIFESTS / file).read_text(encoding="utf-8"))
+
+
+def path_of(document: Object) -> str:
+    """The URL path of an object."""
+    root, plural, namespaced = KINDS[document["kind"]]
+    metadata = document["metadata"]
+    within = f"/namespaces/{metadata['namespace']}" if namespaced else ""
+    return f"{root}{within}/{plural}/{metadata['name']}"
+
+
+def apply(cluster: Cluster, objects: Iterable[Object]) -> None:
+    """What `kubectl apply --server-side` does, in the order of the objects."""
+    for each in objects:
+        if each["kind"] == "CustomResourceDefinition":
+            define(cluster, each)
+        else:
+            cluster.api.patch(path_of(each), each, "apply", fieldManager="kubectl", force="true")
+
+
+def install(cluster: Cluster, *more: str) -> None:
+    """The base without the DaemonSet, and further files; returns when every policy is in force."""
+    files = ("namespace", "service-account", "rbac", "admission", "priority-class")
+    apply(cluster, [crd(), *documents(*(f"base/{name}.yaml" for name in files), *more)])
+    wait_for_policies(cluster)
+
+
+def wait_for_policies(cluster: Cluster) -> None:
+    """Until every policy refuses what it must refuse: a token without a claim. The API server learns of them late."""
+    # An administrator who goes by the account's name: RBAC lets the request through.
+    agent = cluster.api.impersonating(f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}", "system:masters")
+    for policy in cluster.api.items(POLICIES):
+        name, rule = policy["metadata"]["name"], policy["spec"]["matchConstraints"]["resourceRules"][0]
+        wait_for(partial(_refuses, agent, name, PROBES[rule["apiGroups"][0]]), f"the policy {name}")
+
+
+def _refuses(agent: Client, policy: str, probe: tuple[str, Object]) -> bool:
+    path, body = probe
+    return f"'{policy}'" in refusal(agent, "POST", path, body)[1]
+
+
+def agent_pod(cluster: Cluster, node: str) -> Object:
+    """The pod that the DaemonSet controller would make on a node, of the base: admitted as `restricted`."""
+    (daemonset,) = documents("base/daemonset.yaml")
+    template = daemonset["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{ACCOUNT}-{node}", "namespace": NAMESPACE, "labels": template["metadata"]["labels"]},
+        "spec": {**template["spec"], "nodeName": node},
+    }
+    return cluster.create_pod(pod)
+
+
+def agent_token(cluster: Cluster, node: str) -> str:
+    """The token that the kubelet of a node mounts into the agent's pod."""
+    return cluster.token(ACCOUNT, agent_pod(cluster, node), NAMESPACE)
+
+
+def refusal(client: Client, method: str, path: str, body: Object | None = None, kind: str = "merge") -> tuple[int, str]:
+    """Status and message with which a call was refused; (200, "") where it was not. Nothing is stored."""
+    query = {"dryRun": "All"} | ({"fieldManager": "x"} if kind == "apply" else {})
+    try:
+        if method == "PATCH":
+            client.patch(path, body, kind, **query)
+        else:
+            client.request(method, path, body, query=query)
+    except ApiError as refused:
+        return refused.status, refused.message
+    return 200, ""

@@ -1,0 +1,184 @@
+"""What `kubectl apply -k` and `helm install` give on the real API server, and that removing it leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agent.publish import Outcome
+from agent.publish.node import NodePublisher
+from agent.publish.nodefeature import NodeFeaturePublisher
+from gputopo.cluster_cli import cleanup
+from gputopo.kube.access import AGENT, AGENT_WITH_NFD
+from gputopo.kube.client import Kube
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.labels import encode
+from gputopo.labels.nodegpus import NodeGpus
+from tests.daemonset.tools import helm_rendered, kustomized
+from tests.e2e import cleaning, objects
+from tests.e2e.agent.access import DEFINITIONS, define
+from tests.e2e.agent.test_publish_state import NODE_FEATURE
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.daemonset.installed import ACCOUNT, NAMESPACE, apply, path_of, wait_for_policies
+from tests.e2e.objects import Object
+from tests.e2e.process import Server
+from tests.machines import dgx1
+
+pytestmark = pytest.mark.e2e
+ORDER = ("Namespace", "CustomResourceDefinition")
+PRESENT = "nvidia.com/gpu.present"  # what GPU Feature Discovery, or a person, marks a GPU node with
+STATE = NodeGpus("2026-11-21T12:00:00Z", "1a2b", "0.1.0", ())
+NODES = {
+    "gpu-0": {PRESENT: "true"},
+    "gpu-1": {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+    "cpu-0": {},
+}
+TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> Cluster:
+    """Two GPU nodes, known by what others say of them and tainted for a team, and one without GPUs."""
+    for name, labels in NODES.items():
+        node = objects.gpu_node(name, 8, {"kubernetes.io/os": "linux", **labels})
+        cluster.api.create("/api/v1/nodes", node | {"spec": {"taints": [TAINT] if labels else []}})
+    return cluster
+
+
+def in_order(documents: Iterable[Object]) -> list[Object]:
+    """As kubectl and helm apply them: what others live in first."""
+    return sorted(documents, key=lambda each: each["kind"] not in ORDER)
+
+
+def agent_pods(cluster: Cluster, count: int) -> dict[str, Object]:
+    """By node, once there are that many of them."""
+
+    def running() -> list[Object] | None:
+        pods = cluster.api.items(cluster.pods(namespace=NAMESPACE))
+        return pods if len(pods) == count else None
+
+    found = wait_for(running, f"{count} pods of the DaemonSet")
+    return {_node_of(pod): pod for pod in found}
+
+
+def _node_of(pod: Object) -> str:
+    """The DaemonSet controller pins a pod by its node's name; a scheduler would bind it there."""
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    ((field,),) = {tuple(term["matchFields"][0]["values"]) for term in affinity["nodeSelectorTerms"]}
+    return str(field)
+
+
+def bound(cluster: Cluster, pod: Object) -> Object:
+    """The pod, bound to its node as the scheduler would."""
+    path = cluster.pods(pod["metadata"]["name"], NAMESPACE)
+    target = {"apiVersion": "v1", "kind": "Node", "name": _node_of(pod)}
+    cluster.api.create(f"{path}/binding", {"metadata": {"name": pod["metadata"]["name"]}, "target": target})
+    return dict(cluster.api.get(path))
+
+
+@pytest.fixture
+def kubes() -> Iterator[list[Kube]]:
+    """Connections that are closed after the test."""
+    opened: list[Kube] = []
+    yield opened
+    for kube in opened:
+        kube.close()
+
+
+@pytest.mark.parametrize("overlay", ["default", "no-kubelet-socket"])
+def test_a_pod_comes_to_each_gpu_node_whatever_its_taints_and_publishes(
+    nodes: Cluster, controller_manager: Server, kubes: list[Kube], tmp_path: Path, overlay: str
+) -> None:
+    assert controller_manager.running
+    apply(nodes, in_order(kustomized(f"overlays/{overlay}")))
+    pods = agent_pods(nodes, 2)
+    wait_for_policies(nodes)
+
+    assert pods.keys() == {"gpu-0", "gpu-1"}
+    for name, pod in pods.items():
+        token = nodes.token(ACCOUNT, bound(nodes, pod), NAMESPACE)
+        kubes.append(from_kubeconfig(AGENT, str(nodes.kubeconfig(tmp_path / name, token))))
+        publisher = NodePublisher(kubes[-1], name)
+        assert publisher.publish(encode(dgx1())) == Outcome(written=True)
+        assert publisher.report(STATE)
+
+
+def test_the_demo_goes_to_every_node(nodes: Cluster, controller_manager: Server) -> None:
+    assert controller_manager.running
+    apply(nodes, in_order(kustomized("overlays/demo")))
+
+    assert agent_pods(nodes, 3).keys() == NODES.keys()
+
+
+def test_with_nfd_the_agent_writes_its_node_feature_and_no_node(
+    nodes: Cluster, controller_manager: Server, kubes: list[Kube], tmp_path: Path
+) -> None:
+    assert controller_manager.running
+    define(nodes, NODE_FEATURE)
+    apply(nodes, in_order(kustomized("overlays/nfd")))
+    pod = bound(nodes, agent_pods(nodes, 2)["gpu-0"])
+    (container,) = pod["spec"]["containers"]
+    (place,) = (each["value"] for each in container["env"] if each["name"] == "GPUTOPO_PUBLISH")
+    wait_for_policies(nodes)
+    token = nodes.token(ACCOUNT, pod, NAMESPACE)
+    kubes.append(from_kubeconfig(AGENT_WITH_NFD, str(nodes.kubeconfig(tmp_path / "agent", token))))
+    publisher = NodeFeaturePublisher(kubes[-1], "gpu-0", place.partition(":")[2])
+
+    assert publisher.publish(encode(dgx1())) == Outcome(written=True)
+    assert publisher.report(STATE)
+    assert nodes.api.get("/api/v1/nodes/gpu-0")["metadata"]["labels"].items() >= NODES["gpu-0"].items()
+
+
+def traces(cluster: Cluster) -> set[tuple[str, str, str]]:
+    """Every object of every kind but Events, which the API server forgets after an hour, and the controllers' own."""
+    passing = {"events", "leases"}
+    found = {(each.kind.resource, each.namespace, each.name) for each in cleaning.inventory(cluster.api)}
+    return {
+        (resource, namespace, name)
+        for resource, namespace, name in found
+        if resource not in passing and (resource != "serviceaccounts" or namespace == NAMESPACE)
+    }
+
+
+def node_facts(cluster: Cluster) -> list[tuple[str, Object, Object | None]]:
+    items = cluster.api.items("/api/v1/nodes")
+    return [
+        (each["metadata"]["name"], each["metadata"]["labels"], each["metadata"].get("annotations")) for each in items
+    ]
+
+
+@pytest.mark.parametrize("installer", ["kustomize", "helm"])
+def test_deleting_what_was_applied_and_one_cleanup_leave_no_trace(
+    nodes: Cluster, controller_manager: Server, kubes: list[Kube], tmp_path: Path, installer: str
+) -> None:
+    assert controller_manager.running
+    if installer == "helm":
+        nodes.create_namespace(NAMESPACE)
+    before, facts_before = traces(nodes), node_facts(nodes)
+    documents = in_order(kustomized("overlays/default") if installer == "kustomize" else helm_rendered())
+    if installer == "helm":  # its user labels the namespace, or Pod Security refuses the hostPath volume
+        label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
+        nodes.api.patch(f"/api/v1/namespaces/{NAMESPACE}", label)
+    apply(nodes, documents)
+    pod = bound(nodes, agent_pods(nodes, 2)["gpu-0"])
+    wait_for_policies(nodes)
+    token = nodes.token(ACCOUNT, pod, NAMESPACE)
+    kubes.append(from_kubeconfig(AGENT, str(nodes.kubeconfig(tmp_path / "agent", token))))
+    NodePublisher(kubes[-1], "gpu-0").publish(encode(dgx1()))
+    NodePublisher(kubes[-1], "gpu-0").report(STATE)
+    assert node_facts(nodes) != facts_before
+    assert len(traces(nodes) - before) >= len(documents)
+
+    for each in reversed(documents):
+        nodes.api.delete(f"{DEFINITIONS}/{each['metadata']['name']}" if each["kind"] == ORDER[1] else path_of(each))
+    for pod in nodes.api.items(nodes.pods(namespace=NAMESPACE)):  # no kubelet is here to end them
+        nodes.api.delete(nodes.pods(pod["metadata"]["name"], NAMESPACE))
+    done = CliRunner().invoke(cleanup, ["--kubeconfig", str(nodes.kubeconfig(tmp_path / "admin")), "--all"])
+
+    assert done.exit_code == 0, done.output
+    assert node_facts(nodes) == facts_before
+    wait_for(lambda: "namespaces" not in {kind for kind, _, _ in traces(nodes) - before}, "the namespace to go")
+    assert traces(nodes) == before

@@ -1,0 +1,17 @@
+"""Which resources are GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.labels.resources import is_gpu
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
+def test_gpus_shares_and_mig_devices_are_gpus(resource: str) -> None:
+    assert is_gpu(resource)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/hostdev", "nvidia.com/gpus", "amd.com/gpu", "xnvidia.com/gpu", "cpu"])
+def test_other_resources_are_not(resource: str) -> None:
+    assert not is_gpu(resource)
