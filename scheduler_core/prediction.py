@@ -63,7 +63,7 @@ def predict(shape: Shape, free: Sets, program: Program, *, single_numa: bool = F
     return Prediction(one_of(outcomes), may_crash)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 14)
 def _of_mask(shape: Shape, free: int, program: Program, single_numa: bool) -> Prediction:
     """Container by container: what each may get, and what that leaves for the next."""
     worlds = {(free, 0, 0)}  # free, reusable, held
@@ -123,7 +123,7 @@ def _aligned(shape: Shape, free: int, size: int) -> Prediction:
     return preferred(shape, shape.on_numa(min(fit), free), size) if fit else Prediction(OneOf(()))
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 14)
 def preferred(shape: Shape, free: int, size: int) -> Prediction:
     """The sets of ``size`` GPUs that the plugin may prefer, over all orders in which they may be offered."""
     count = free.bit_count()
@@ -138,7 +138,7 @@ def preferred(shape: Shape, free: int, size: int) -> Prediction:
     return Prediction(one_of(whole), any(padded for _, _, padded in winners))
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def _divide(shape: Shape, left: int, size: int) -> _Best:
     """The best divisions of these GPUs. How many are missing in the last set follows from their number."""
     if not left:
@@ -169,7 +169,7 @@ def _win(points: int, group: int, padded: bool, tail: _Best) -> frozenset[tuple[
     return frozenset(won)
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def _points(shape: Shape, group: int) -> int:
     assert shape.points is not None
     members = list(places(group))
