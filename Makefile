@@ -69,6 +69,7 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/start_up.py
 	$(BIN)/python bench/discovery.py
 	$(BIN)/python bench/nvml_calls.py
+	PYTHONPATH=. $(BIN)/python bench/evaluate.py
 	$(BIN)/python bench/agent_costs.py
 
 clean:

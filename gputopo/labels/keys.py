@@ -99,6 +99,14 @@ MIRRORS = (
     NVIDIA_NUMA,
 )
 
+# What gputopo reads on a node and never writes.
+TOPOLOGY_MANAGER = Key(
+    "gputopo.io/topology-manager",
+    "single-numa-node",
+    "The kubelet's `topologyManagerPolicy`, where it rejects pods whose GPUs span NUMA nodes. Set it by hand.",
+)
+NODE_KEYS_READ = (TOPOLOGY_MANAGER,)
+
 # By which Node Feature Discovery's master knows the node that a NodeFeature speaks of.
 NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"
 

@@ -40,6 +40,11 @@ def reference() -> str:
             keys.MIRRORS,
         ),
         _section(
+            "What an operator may say of a node",
+            "Labels that gputopo reads and never writes, for what no node tells by itself.",
+            keys.NODE_KEYS_READ,
+        ),
+        _section(
             "What a pod may ask",
             "Annotations, but for the model, which is a label. An unknown or malformed value refuses the pod with a "
             "reason that quotes it.",

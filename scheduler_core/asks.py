@@ -1,0 +1,93 @@
+"""How many devices of which resource a pod takes, container by container, as the kubelet hands them out. Pure.
+
+The kubelet gives devices to one container after the other, init containers first. What an init container had is given
+again to later containers, unless it stays (a sidecar). Everything is the pod's until the pod ends, so the pod as a
+whole takes what its most demanding moment needs; that is also what kube-scheduler counts.
+
+Source: ``pkg/kubelet/cm/devicemanager`` and KEP-753 of Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from gputopo.labels.reasons import malformed
+from scheduler_core.pods import Container, PodSpec
+from scheduler_core.quantity import count
+
+WHOLE, SHARED = GPU_RESOURCES
+MOST = 1 << 16  # devices a container may ask for: beyond any node, and keeps arithmetic small
+
+
+class Step(NamedTuple):
+    """One container's turn."""
+
+    devices: int
+    stays: bool = True  # False: an init container that ends, and whose devices later containers may have
+
+
+Program = tuple[Step, ...]
+
+
+class Ask(NamedTuple):
+    """What a pod takes of each GPU resource, by name of the resource. Only steps that take something are kept."""
+
+    programs: tuple[tuple[str, Program], ...] = ()
+
+    @property
+    def whole(self) -> Program:
+        """Turns for whole GPUs."""
+        return next((program for resource, program in self.programs if resource == WHOLE), ())
+
+    @property
+    def totals(self) -> tuple[tuple[str, int], ...]:
+        """Devices of each resource that the pod holds."""
+        return tuple((resource, total(program)) for resource, program in self.programs)
+
+
+class MalformedAskError(ValueError):
+    """A container asks for what is no number of devices; the text quotes it. Reading a request catches it."""
+
+
+def total(program: Program) -> int:
+    """Devices that the pod holds in the end."""
+    held = reusable = 0
+    for step in program:
+        again = min(step.devices, reusable)
+        held += step.devices - again
+        reusable += -again if step.stays else step.devices - again
+    return held
+
+
+def read_ask(spec: PodSpec) -> Ask:
+    """The GPU resources that a pod's containers ask for. Raises ``MalformedAskError``."""
+    programs: dict[str, list[Step]] = {}
+    for container in spec.init_containers or ():
+        _take(programs, container, stays=container.restart_policy == "Always")
+    for container in spec.containers or ():
+        _take(programs, container, stays=True)
+    return Ask(tuple((resource, tuple(steps)) for resource, steps in sorted(programs.items())))
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether it is a resource of GPUs."""
+    return resource in GPU_RESOURCES or resource.startswith(MIG_RESOURCE_PREFIX)
+
+
+def _take(programs: dict[str, list[Step]], container: Container, *, stays: bool) -> None:
+    for resource, wanted in _wanted(container):
+        if wanted:
+            programs.setdefault(resource, []).append(Step(wanted, stays))
+
+
+def _wanted(container: Container) -> Iterable[tuple[str, int]]:
+    """The limit counts, as for the kubelet; where only a request is written, that."""
+    asked = {**(container.resources.requests or {}), **(container.resources.limits or {})}
+    for resource, text in asked.items():
+        if is_gpu(resource):
+            wanted = count(str(text))
+            if wanted is None or wanted > MOST:
+                raise MalformedAskError(malformed(resource, str(text), "a number of devices"))
+            yield resource, wanted

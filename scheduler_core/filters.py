@@ -1,0 +1,140 @@
+"""Why a node does not suit a pod. Pure: each filter decides on what it is given, and a "no" is a value.
+
+The kubelet chooses the GPUs, not we: so whatever must hold is judged by the worst that may come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gputopo.labels.keys import MIG_RESOURCE_PREFIX
+from gputopo.labels.reasons import Reason
+from scheduler_core.models import is_model
+from scheduler_core.nodes import NodeState
+from scheduler_core.occupancy import Turn, follow
+from scheduler_core.outcomes import Outcome, candidates, outcomes, together
+from scheduler_core.policy import Handling, Policy
+from scheduler_core.prediction import predict
+from scheduler_core.request import Profile, Wish
+from scheduler_core.required import broken
+from scheduler_core.sets import OneOf, places
+from scheduler_core.shapes import Shape
+
+Filter = Callable[[Profile, NodeState, Policy], Reason | None]
+
+
+def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
+    if any(node.count(resource) < wanted for resource, wanted in profile.ask.totals):
+        return Reason.TOO_FEW_GPUS
+    if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(profile.ask, node)):
+        return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
+    return None
+
+
+def model(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Every GPU that may come is of the model asked for."""
+    wanted = profile.wishes.model
+    if wanted is None:
+        return None
+    found = outcomes(profile.ask, node)
+    if node.shape is None or not all(_is_model(node.shape, each, wanted) for each in found):
+        return Reason.MODEL
+    return None
+
+
+def vram(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Every GPU, or MIG device, that may come has the memory asked for."""
+    needed = max(profile.wishes.min_vram_mib or 0, profile.wishes.vram_mib or 0)
+    if not needed:
+        return None
+    found = outcomes(profile.ask, node)
+    if node.shape is None or not all(_has_memory(node.shape, each, needed) for each in found):
+        return Reason.VRAM
+    return None
+
+
+def shape(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Island, interconnect, bandwidth and NUMA node, where required. One device has no shape."""
+    if not profile.shape_required:
+        return None
+    found = together(profile.ask, node)
+    if node.shape is None or found is None:
+        return Reason.UNKNOWN_TOPOLOGY
+    reason = broken(profile.wishes, node.shape, found.sets)
+    return _first_wish(profile) if reason is None and found.may_crash else reason
+
+
+def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """What was promised to pods that the kubelet has not admitted yet holds, even if it admits this one first."""
+    open_ = node.unsettled
+    if node.shape is None or open_ is None or not profile.gpus:
+        return None
+    waiting = {
+        turn.profile for turn in open_.turns if turn.profile.shape_required and not (turn.admitted or turn.ended)
+    }
+    if not waiting:
+        return None
+    course = follow(node.shape, open_._replace(turns=(*open_.turns, Turn(profile))), single_numa=node.single_numa)
+    if course is None:
+        return Reason.RESERVED
+    for free, admitted in course.admissions:
+        if admitted in waiting:
+            program = admitted.ask.whole
+            sets = predict(node.shape, OneOf((free,)), program, single_numa=node.single_numa).sets
+            if broken(admitted.wishes, node.shape, sets) is not None:
+                return Reason.RESERVED
+    return None
+
+
+def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
+    """No degraded GPU may come, and none of a node that is not heard of any more, where policy says so."""
+    if policy.stale is Handling.REFUSE and node.stale:
+        return Reason.UNKNOWN_TOPOLOGY
+    if policy.degraded is Handling.REFUSE and may_be_degraded(profile, node):
+        return Reason.DEGRADED
+    return None
+
+
+FILTERS: tuple[Filter, ...] = (enough, model, vram, shape, promises, health)
+
+
+def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
+    """The first reason against the node; None: it suits."""
+    return next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
+
+
+def may_be_degraded(profile: Profile, node: NodeState) -> bool:
+    """Whether one of the GPUs that may come is worse than it should be; without a graph any may be."""
+    if node.shape is None or not node.shape.degraded:
+        return node.degraded and not node.described
+    degraded = node.shape.degraded
+    return any(mask & degraded for each in outcomes(profile.ask, node) for mask in candidates(each.sets))
+
+
+def _is_model(shape: Shape, outcome: Outcome, wanted: str) -> bool:
+    products = {shape.gpus[place].product for mask in candidates(outcome.sets) for place in places(mask)}
+    return all(product is not None and is_model(product, wanted) for product in products)
+
+
+def _has_memory(shape: Shape, outcome: Outcome, needed: int) -> bool:
+    """Unknown is not enough."""
+    for place in {place for mask in candidates(outcome.sets) for place in places(mask)}:
+        gpu = shape.gpus[place]
+        sizes = [gpu.memory_mib]
+        if outcome.resource.startswith(MIG_RESOURCE_PREFIX):
+            profile = outcome.resource.removeprefix(MIG_RESOURCE_PREFIX)
+            sizes = [each.memory_mib for each in gpu.mig_devices if each.profile == profile] or [None]
+        if any(size is None or size < needed for size in sizes):
+            return False
+    return True
+
+
+def _first_wish(profile: Profile) -> Reason:
+    """Why a node is refused whose device plugin may crash over this pod: no set at all comes of that."""
+    wishes = profile.wishes
+    if wishes.island is Wish.REQUIRED:
+        return Reason.ISLAND
+    if wishes.interconnect is not None:
+        return Reason.INTERCONNECT
+    return Reason.NUMA if wishes.min_gbps is None else Reason.BANDWIDTH

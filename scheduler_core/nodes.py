@@ -1,0 +1,305 @@
+"""What is known of the nodes, as immutable values: from what the cluster says to what filters and scores look at. Pure.
+
+``NodeRecord`` is what was observed (and all that a decision can be recomputed from); ``NodeState`` is what follows from
+it for placement. Nodes in the same state share one ``NodeState``, so what is worked out for one holds for all. A
+``NodeTable`` is all nodes at one moment: whoever watches the cluster makes the next one and swaps the reference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from gputopo.labels import annotation, keys
+from gputopo.labels.decode import NoTopologyError, decode
+from gputopo.labels.nodegpus import NodeGpus
+from gputopo.model import Gpu, Interconnect, NodeTopology
+from scheduler_core.asks import WHOLE, MalformedAskError, is_gpu, read_ask
+from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
+from scheduler_core.pods import Metadata, Pod
+from scheduler_core.policy import Policy
+from scheduler_core.quantity import count
+from scheduler_core.request import PodRequest, Profile, read_request
+from scheduler_core.sets import Sets
+from scheduler_core.shapes import Shape, shape_of
+
+_SINGLE_NUMA = "single-numa-node"
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """``status`` of a Node, as far as needed."""
+
+    allocatable: dict[str, str | int] | None = None
+
+
+class Node(msgspec.Struct, frozen=True):
+    """The few fields of a Node that placement needs."""
+
+    metadata: Metadata = Metadata()
+    status: NodeStatus = NodeStatus()
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What a Node object tells of its GPUs."""
+
+    topology: NodeTopology | None  # None: nothing on it speaks of GPUs
+    described: bool  # by our annotation; else by labels alone, whoever wrote them
+    allocatable: tuple[tuple[str, int], ...]  # GPU resources, healthy devices of each
+    degraded: bool = False  # as its label says
+    interconnect: Interconnect | None = None  # as its labels say; without a graph only a hint
+    single_numa: bool = False  # its Topology Manager rejects what spans NUMA nodes
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """All that was observed of one node."""
+
+    name: str
+    machine: Machine
+    gpus: NodeGpus | None = None  # the kubelet's word, as the agent publishes it
+    pods: tuple[Occupant, ...] = ()  # that hold GPUs, by UID
+    departed: tuple[Occupant, ...] = ()  # gone since the kubelet's word
+
+
+class NodeState(msgspec.Struct, frozen=True, eq=False):
+    """A node as filters and scores see it. Compared by identity: equal ones are the same one."""
+
+    shape: Shape | None = None
+    free: Sets | None = None  # whole GPUs that may be free; None: there are none that could be told apart
+    counts: tuple[tuple[str, int], ...] = ()  # free healthy devices of each GPU resource
+    sliced: bool = False  # its "whole" GPUs are shares of GPUs (time slicing, MPS)
+    unsettled: Unsettled | None = None
+    described: bool = False
+    stale: bool = False
+    degraded: bool = False  # as its label says; which GPUs: ``shape.degraded``
+    interconnect: Interconnect | None = None
+    single_numa: bool = False
+
+    def count(self, resource: str) -> int:
+        """Free healthy devices of a resource."""
+        return next((number for name, number in self.counts if name == resource), 0)
+
+
+class NodeTable(msgspec.Struct, frozen=True):
+    """All nodes, at one moment."""
+
+    generation: int = 0
+    records: Mapping[str, NodeRecord] = {}
+    states: Mapping[str, NodeState] = {}
+    order: tuple[str, ...] = ()  # the names, sorted
+
+
+def read_node(node: Node) -> Machine:
+    """What a Node object tells. What cannot be read is unknown."""
+    labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
+    allocatable = dict(_allocatable(node))
+    described = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else None
+    # Hand-made labels often say which GPUs, and leave how many to the device plugin.
+    counted = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
+    return Machine(
+        topology=_topology(counted, {}) if described is None else described,
+        described=described is not None,
+        allocatable=tuple(sorted(allocatable.items())),
+        degraded=labels.get(keys.DEGRADED.key) == "true",
+        interconnect=_interconnect(labels),
+        single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
+    )
+
+
+def read_occupant(pod: Pod) -> Occupant | None:
+    """A pod on a node; None where it holds no GPU."""
+    if pod.finished:
+        return None
+    request = read_request(pod)
+    try:
+        profile = request.profile if isinstance(request, PodRequest) else Profile(read_ask(pod.spec))
+    except MalformedAskError:  # the API server takes no such pod
+        return None
+    if not profile.ask.programs:
+        return None
+    metadata = pod.metadata
+    admitted = pod.status.start_time is not None
+    return Occupant(metadata.uid, metadata.namespace, metadata.name, profile, admitted)
+
+
+def with_pod(record: NodeRecord, pod: Occupant) -> NodeRecord:
+    """The same with that pod on it, in place of what was known of the pod."""
+    others = [each for each in record.pods if each.uid != pod.uid]
+    return msgspec.structs.replace(record, pods=tuple(sorted((*others, pod), key=lambda each: each.uid)))
+
+
+def without_pod(record: NodeRecord, uid: str) -> NodeRecord:
+    """The same after that pod ended. Until the kubelet speaks again it counts among the departed."""
+    gone = tuple(each for each in record.pods if each.uid == uid)
+    return msgspec.structs.replace(
+        record,
+        pods=tuple(each for each in record.pods if each.uid != uid),
+        departed=record.departed + gone if record.gpus is not None else (),
+    )
+
+
+def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
+    """The same after the kubelet's word was published anew, or went away.
+
+    Of the departed only those stay whom the kubelet still names: a new pod may bear the same name.
+    """
+    named = {(each.pod.namespace, each.pod.name) for each in (gpus and gpus.allocations) or ()}
+    departed = tuple(each for each in record.departed if (each.namespace, each.name) in named)
+    return msgspec.structs.replace(record, gpus=gpus, departed=departed)
+
+
+def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
+    """What follows for placement. ``now``: seconds since 1970."""
+    machine = record.machine
+    stale = is_stale(record, now, policy)
+    shape = _shape(record, stale=stale)
+    found: Occupancy | None = None
+    sliced = shape is not None and _offered(record) > shape.whole.bit_count()
+    if shape is not None and not sliced:
+        word = _word(record, shape)
+        found = occupancy(shape, _offered(record), record.pods, word, single_numa=machine.single_numa)
+    return _shared(
+        shape,
+        None if found is None else found.free,
+        _counts(record),
+        sliced,
+        None if found is None else found.unsettled,
+        machine.described,
+        stale,
+        machine.degraded,
+        None if stale else machine.interconnect,
+        machine.single_numa,
+    )
+
+
+def table_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> NodeTable:
+    """A table of all those nodes."""
+    return with_records(NodeTable(generation - 1), records, now, policy)
+
+
+def with_records(table: NodeTable, records: Iterable[NodeRecord], now: float, policy: Policy) -> NodeTable:
+    """The next generation, in which those nodes are as their records say."""
+    changed = {record.name: record for record in records}
+    known = {**table.records, **changed}
+    return NodeTable(
+        table.generation + 1,
+        known,
+        {**table.states, **{name: state_of(record, now, policy) for name, record in changed.items()}},
+        table.order if len(known) == len(table.records) else tuple(sorted(known)),
+    )
+
+
+def without_nodes(table: NodeTable, names: Iterable[str]) -> NodeTable:
+    """The next generation, without those nodes."""
+    gone = set(names)
+    return NodeTable(
+        table.generation + 1,
+        {name: each for name, each in table.records.items() if name not in gone},
+        {name: each for name, each in table.states.items() if name not in gone},
+        tuple(name for name in table.order if name not in gone),
+    )
+
+
+def aged(table: NodeTable, now: float, policy: Policy) -> NodeTable:
+    """The next generation, in which nodes that nobody has confirmed for too long are stale; the same where none is."""
+    turned = [
+        record
+        for name, record in table.records.items()
+        if is_stale(record, now, policy) is not table.states[name].stale
+    ]
+    return with_records(table, turned, now, policy) if turned else table
+
+
+def with_pods(table: NodeTable, pods: Iterable[tuple[str, Occupant]], now: float, policy: Policy) -> NodeTable:
+    """The same generation with those pods on those nodes in addition, where it does not know of them already."""
+    records: dict[str, NodeRecord] = {}
+    for name, pod in pods:
+        record = records.get(name) or table.records.get(name)
+        if record is not None and all(each.uid != pod.uid for each in record.pods):
+            records[name] = with_pod(record, pod)
+    changed = with_records(table, records.values(), now, policy)
+    return msgspec.structs.replace(changed, generation=table.generation)
+
+
+def is_stale(record: NodeRecord, now: float, policy: Policy) -> bool:
+    """Whether the graph was confirmed too long ago. Where there never was a heartbeat, its age is not known to be."""
+    if not record.machine.described or record.gpus is None:
+        return False
+    try:
+        observed = datetime.fromisoformat(record.gpus.observed_at)
+    except ValueError:
+        return True
+    return observed.tzinfo is None or now - observed.timestamp() > policy.stale_after_s
+
+
+def _shape(record: NodeRecord, *, stale: bool) -> Shape | None:
+    """None where GPUs are handed out that the topology does not know."""
+    topology = record.machine.topology
+    if topology is None or not topology.usable or (topology.partial and _offered(record) > len(topology.usable)):
+        return None
+    return shape_of(_blinded(topology) if stale else topology)
+
+
+def _blinded(topology: NodeTopology) -> NodeTopology:
+    """What does not change while nobody looks."""
+    return NodeTopology(
+        gpus=tuple(
+            Gpu(
+                index=gpu.index,
+                product=gpu.product,
+                memory_mib=gpu.memory_mib,
+                mig_enabled=gpu.mig_enabled,
+                mig_devices=gpu.mig_devices,
+                health=gpu.health,
+            )
+            for gpu in topology.gpus
+        )
+    )
+
+
+def _offered(record: NodeRecord) -> int:
+    return dict(record.machine.allocatable).get(WHOLE, 0)
+
+
+def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
+    taken = Counter[str]()
+    for pod in record.pods:
+        taken.update(dict(pod.profile.ask.totals))
+    return tuple((resource, max(0, healthy - taken[resource])) for resource, healthy in record.machine.allocatable)
+
+
+def _word(record: NodeRecord, shape: Shape) -> Word | None:
+    if record.gpus is None or record.gpus.allocations is None or record.machine.topology is None:
+        return None
+    gpus = record.machine.topology.gpus
+    place_of = {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
+    return settle(shape, place_of, record.gpus.allocations, record.pods, record.departed)
+
+
+@lru_cache(maxsize=1 << 16)
+def _shared(*fields: Any) -> NodeState:
+    """The one state of all nodes that are in it."""
+    return NodeState(*fields)
+
+
+def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology | None:
+    try:
+        return decode(labels, annotations)
+    except (annotation.AnnotationError, NoTopologyError):
+        return None
+
+
+def _allocatable(node: Node) -> Iterable[tuple[str, int]]:
+    for resource, text in (node.status.allocatable or {}).items():
+        healthy = count(str(text))
+        if is_gpu(resource) and healthy is not None:
+            yield resource, healthy
+
+
+def _interconnect(labels: Mapping[str, str]) -> Interconnect | None:
+    said = labels.get(keys.INTERCONNECT.key, labels.get(keys.NVIDIA_TOPOLOGY.key))
+    return next((each for each in Interconnect if each.value == said), None)

@@ -1,0 +1,185 @@
+"""Which GPUs of a node are free, as far as anybody can know. Pure.
+
+The agent publishes what the kubelet handed out. Pods bound since then have GPUs too, or will have, and nobody has said
+which. The kubelet may have admitted them in any order, among each other and with the end of others: so all orders are
+followed, with all choices of the device plugin in each. What cannot be followed to the end is said as ``AnyOf``.
+
+As the kubelet counts: a pod that is being deleted holds its GPUs until it is gone; one that failed or succeeded holds
+none; static pods hold theirs like others (through their mirror pods).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gputopo.labels.nodegpus import Allocation
+from scheduler_core.prediction import predict
+from scheduler_core.request import Profile
+from scheduler_core.sets import MOST_SETS, AnyOf, OneOf, Sets, choices, one_of, subsets, union
+from scheduler_core.shapes import Shape
+
+_MOST_TURNS = 8  # pods that wait for the kubelet's word at once
+_MOST_WORLDS = 4096
+
+
+class Occupant(NamedTuple):
+    """A pod on a node, as far as it matters for the node's GPUs."""
+
+    uid: str
+    namespace: str
+    name: str
+    profile: Profile
+    admitted: bool = False  # the kubelet took note of it, so its GPUs have been chosen
+
+
+class Turn(NamedTuple):
+    """A pod that got, or will get, GPUs nobody has named yet."""
+
+    profile: Profile
+    admitted: bool = False
+    ended: bool = False  # it has gone again; but others may have had to choose while it was there
+
+
+class Unsettled(NamedTuple):
+    """What happened, or will, since the kubelet was last asked, in an order that nobody knows."""
+
+    start: int  # free then
+    turns: tuple[Turn, ...]
+    releases: tuple[int, ...] = ()  # what pods held then that have ended since
+
+
+class Word(NamedTuple):
+    """What the kubelet said, and what that leaves open."""
+
+    settled: Mapping[str, int]  # pod UID -> GPUs
+    unsettled: Unsettled
+
+
+class Occupancy(NamedTuple):
+    """A node's free GPUs."""
+
+    free: Sets  # what may be free when the next pod is admitted
+    unsettled: Unsettled | None = None  # how that was found; None: nothing was open, or it was too much to follow
+
+
+class Course(NamedTuple):
+    """Everything that may happen."""
+
+    free: frozenset[int]  # what may be free when the next pod is admitted
+    admissions: frozenset[tuple[int, Profile]]  # what may be free when a pod of that profile is
+
+
+def occupancy(
+    shape: Shape, healthy: int, living: Sequence[Occupant], word: Word | None, *, single_numa: bool = False
+) -> Occupancy:
+    """The free GPUs of a node of which the device plugin offers ``healthy`` whole GPUs (allocatable)."""
+    sick = max(0, shape.whole.bit_count() - healthy)
+    settled = {} if word is None else word.settled
+    missing = sum(max(0, each.profile.gpus - settled.get(each.uid, 0).bit_count()) for each in living)
+    if word is None:
+        return Occupancy(_unknown(shape.whole, missing + sick) if missing else _without_sick(shape.whole, shape, sick))
+    unsettled = word.unsettled
+    base = unsettled.start | union(unsettled.releases)
+    if not missing:
+        return Occupancy(_without_sick(base, shape, sick))
+    partly = any(0 < settled.get(each.uid, 0).bit_count() < each.profile.gpus for each in living)
+    course = None if partly or sick else follow(shape, unsettled, single_numa=single_numa)
+    if course is None or not course.free:
+        return Occupancy(_unknown(base, missing + sick))
+    return Occupancy(one_of(course.free), unsettled)
+
+
+def follow(shape: Shape, unsettled: Unsettled, *, single_numa: bool = False) -> Course | None:
+    """Every order of what is open, with every choice in each; None where that is too much."""
+    if len(unsettled.turns) + len(unsettled.releases) > _MOST_TURNS:
+        return None
+    everything = frozenset(range(len(unsettled.turns)))
+    worlds = [(unsettled.start, everything, unsettled.releases)]
+    seen = set(worlds)
+    free, admissions = set(), set()
+    for world in worlds:  # grows while it is walked
+        mask, waiting, releases = world
+        if not releases and not any(unsettled.turns[at].admitted or unsettled.turns[at].ended for at in waiting):
+            free.add(mask)
+        following = list(_released(world))
+        for at in _next(unsettled.turns, waiting):
+            profile = unsettled.turns[at].profile
+            sets = predict(shape, OneOf((mask,)), profile.ask.whole, single_numa=single_numa).sets
+            if isinstance(sets, AnyOf):
+                return None
+            admissions.add((mask, profile))
+            later = [(chosen,) if unsettled.turns[at].ended else () for chosen in sets.masks]
+            following += [
+                (mask & ~chosen, waiting - {at}, tuple(sorted(releases + more)))
+                for chosen, more in zip(sets.masks, later, strict=True)
+            ]
+        worlds += [each for each in following if each not in seen]
+        seen.update(following)
+        if len(seen) > _MOST_WORLDS:
+            return None
+    return Course(frozenset(free), frozenset(admissions))
+
+
+_World = tuple[int, frozenset[int], tuple[int, ...]]  # free, turns that wait, what will be released
+
+
+def _released(world: _World) -> Iterator[_World]:
+    mask, waiting, releases = world
+    for released in set(releases):
+        left = list(releases)
+        left.remove(released)
+        yield mask | released, waiting, tuple(left)
+
+
+def _next(turns: Sequence[Turn], waiting: frozenset[int]) -> Iterable[int]:
+    """Whose turn may be next. Of equal ones the first: their order makes no difference."""
+    return {turns[at]: at for at in sorted(waiting, reverse=True)}.values()
+
+
+def _unknown(among: int, taken: int) -> AnyOf:
+    return AnyOf(among, max(0, among.bit_count() - taken))
+
+
+def _without_sick(free: int, shape: Shape, sick: int) -> Sets:
+    """Without the GPUs that the device plugin does not offer. It does not tell which; pods may hold some of them."""
+    held = (shape.whole & ~free).bit_count()
+    fewest, most = max(0, sick - held), min(sick, free.bit_count())
+    if sum(choices(free, gone) for gone in range(fewest, most + 1)) > MOST_SETS:
+        return _unknown(free, most)
+    return one_of({free & ~gone for count in range(fewest, most + 1) for gone in subsets(free, count)})
+
+
+def settle(
+    shape: Shape,
+    place_of: Mapping[str, int],
+    allocations: Iterable[Allocation],
+    living: Sequence[Occupant],
+    departed: Sequence[Occupant],
+) -> Word | None:
+    """The kubelet's word, pod by pod, and what it leaves open. None where it speaks of GPUs that are not known here.
+
+    ``departed`` are pods that have gone since the kubelet was asked. An allocation of a pod that nobody knows is such
+    a one's: its GPUs are free now.
+    """
+    held: dict[object, int] = {}
+    for each in allocations:
+        if each.mig_device is not None:
+            continue
+        if each.gpu not in place_of or each.replica is not None:
+            return None
+        holder = each.pod.uid or (each.pod.namespace, each.pod.name)
+        held[holder] = held.get(holder, 0) | 1 << place_of[each.gpu]
+    gone = [_pop(held, each) for each in departed]
+    settled = {each.uid: mask for each in living if (mask := _pop(held, each))}
+    busy = union(settled.values())
+    ghosts = [mask & shape.whole for mask in (*gone, *held.values()) if mask]
+    passed = [Turn(each.profile, ended=True) for each, mask in zip(departed, gone, strict=True) if not mask]
+    waiting = [Turn(each.profile, each.admitted) for each in living if each.profile.gpus and each.uid not in settled]
+    turns = tuple(turn for turn in (*waiting, *passed) if turn.profile.gpus)
+    releases = tuple(sorted(mask for mask in ghosts if mask))
+    return Word(settled, Unsettled(shape.whole & ~busy & ~union(ghosts), turns, releases))
+
+
+def _pop(held: dict[object, int], pod: Occupant) -> int:
+    return held.pop(pod.uid, 0) | held.pop((pod.namespace, pod.name), 0)

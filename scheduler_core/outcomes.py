@@ -1,0 +1,74 @@
+"""What a pod may get on a node, and what holds whichever it gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from gputopo.labels.keys import MIG_RESOURCE_PREFIX
+from gputopo.rings import Ring
+from scheduler_core.asks import WHOLE, Ask, Program, total
+from scheduler_core.nodes import NodeState
+from scheduler_core.prediction import Prediction, predict
+from scheduler_core.sets import OneOf, Sets, any_of, bits, one_of, places, subsets, union
+from scheduler_core.shapes import Shape
+
+
+class Outcome(NamedTuple):
+    """What one resource of a pod may come from."""
+
+    resource: str
+    sets: Sets  # of GPUs that are in the shape; no set at all: the node would reject the pod
+    may_crash: bool = False  # the device plugin's crash is one of the possible outcomes
+
+
+@lru_cache(maxsize=1 << 14)
+def outcomes(ask: Ask, node: NodeState) -> tuple[Outcome, ...]:
+    """What may be given for each resource that the pod asks for; none where the node's GPUs are not known."""
+    shape = node.shape
+    if shape is None:
+        return ()
+    return tuple(Outcome(resource, *_predicted(shape, node, resource, program)) for resource, program in ask.programs)
+
+
+def together(ask: Ask, node: NodeState) -> Outcome | None:
+    """The GPUs that work together in the pod; None where they are not known, as with MIG devices, which cannot."""
+    found = outcomes(ask, node)
+    return found[0] if len(found) == 1 and not found[0].resource.startswith(MIG_RESOURCE_PREFIX) else None
+
+
+def candidates(sets: Sets) -> Iterable[int]:
+    """The sets; where they are too many to list, all of their members as one set, which is worse than any."""
+    return sets.masks if isinstance(sets, OneOf) else (sets.among,)
+
+
+def rings(shape: Shape, sets: Sets) -> list[Ring]:
+    """The rings that may come out; none of single GPUs.
+
+    Where the sets are too many to list, the hops between all of their members: every ring is made of those.
+    """
+    masks = sets.masks if isinstance(sets, OneOf) else subsets(sets.among, 2)
+    return [ring for ring in map(shape.ring, masks) if ring is not None]
+
+
+def _predicted(shape: Shape, node: NodeState, resource: str, program: Program) -> Prediction:
+    wanted = total(program)
+    if resource.startswith(MIG_RESOURCE_PREFIX):
+        return Prediction(one_of(set(bits(_offering(shape, resource)))))
+    if resource == WHOLE and node.free is not None:
+        return predict(shape, node.free, program, single_numa=node.single_numa)
+    # Shares of GPUs: the device plugin spreads them, and may put several on one GPU.
+    among = shape.whole or shape.partitioned
+    return Prediction(any_of(among, min(wanted, among.bit_count())))
+
+
+def _offering(shape: Shape, resource: str) -> int:
+    """The GPUs that MIG devices of that profile are on; where it is not known how they are cut, all that may be."""
+    profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+    found = union(
+        1 << place
+        for place in places(shape.partitioned)
+        if any(each.profile == profile for each in shape.gpus[place].mig_devices)
+    )
+    return found or shape.partitioned or shape.whole

@@ -1,0 +1,98 @@
+"""The few fields of a Pod that placement needs, typed as the API server and kube-scheduler write them.
+
+Unknown fields are skipped while decoding, which is what makes it cheap. Keys absent, null and empty mean the same in
+Kubernetes; here too.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """``metadata``."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Resources(msgspec.Struct, frozen=True, rename="camel"):
+    """``resources`` of a container. Device plugins' resources have equal limits and requests; one may be left out."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class Container(msgspec.Struct, frozen=True, rename="camel"):
+    """A container or init container."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str | None = None  # "Always" on an init container: a sidecar
+
+
+class Term(msgspec.Struct, frozen=True):
+    """That there is one is all that matters."""
+
+
+class PreferredTerms(msgspec.Struct, frozen=True, rename="camel"):
+    """An affinity of any of the three kinds, as far as it is soft."""
+
+    preferred_during_scheduling_ignored_during_execution: tuple[Term, ...] | None = None
+
+
+class Affinity(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.affinity``."""
+
+    node_affinity: PreferredTerms | None = None
+    pod_affinity: PreferredTerms | None = None
+    pod_anti_affinity: PreferredTerms | None = None
+
+
+class SpreadConstraint(msgspec.Struct, frozen=True, rename="camel"):
+    """One of ``spec.topologySpreadConstraints``."""
+
+    when_unsatisfiable: str = "DoNotSchedule"
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec``."""
+
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """``status``."""
+
+    phase: str | None = None
+    start_time: str | None = None  # when the kubelet took note of it: it was admitted, or is Failed
+
+
+class Pod(msgspec.Struct, frozen=True, rename="camel"):
+    """A Pod."""
+
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it holds nothing any more. One that is being deleted still does, until it is gone."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+def soft_preferences(spec: PodSpec) -> bool:
+    """Whether the pod ranks nodes by wishes of its own, so that it deserves to see all of them."""
+    affinity = spec.affinity or Affinity()
+    kinds = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+    if any(kind is not None and kind.preferred_during_scheduling_ignored_during_execution for kind in kinds):
+        return True
+    return any(each.when_unsatisfiable == "ScheduleAnyway" for each in spec.topology_spread_constraints or ())

@@ -1,0 +1,42 @@
+"""Kubernetes quantities: "40Gi", "1.5G", "500m", "1e3". Pure.
+
+Source: ``k8s.io/apimachinery/pkg/api/resource`` (Quantity), whose grammar this follows.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_QUANTITY = re.compile(
+    r"\+?(?P<number>\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?P<suffix>[EPTGMK]i|[numkMGTPE]?|[eE][+-]?\d{1,2})"
+)
+_FACTORS = {
+    "": Fraction(1),
+    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", 1)},
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", 1)},
+    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", 1)},
+}
+MIB = 1 << 20
+
+
+def quantity(text: str) -> Fraction | None:
+    """The number that a quantity stands for; None where it is none, or is negative."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        return None
+    suffix = found["suffix"]
+    factor = _FACTORS[suffix] if suffix in _FACTORS else Fraction(10) ** int(suffix[1:])
+    return Fraction(found["number"]) * factor
+
+
+def count(text: str) -> int | None:
+    """The quantity of an extended resource, which is whole; None where it is none."""
+    found = quantity(text)
+    return None if found is None or found.denominator != 1 else int(found)
+
+
+def mib(text: str) -> int | None:
+    """Bytes as a quantity, in MiB rounded up; None where it is none, or nothing."""
+    found = quantity(text)
+    return None if not found else -(-found.numerator // (found.denominator * MIB))

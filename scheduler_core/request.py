@@ -1,0 +1,174 @@
+"""A pod -> what it asks of placement. Pure; what cannot be understood is a value with a reason, never an exception."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from gputopo.labels import keys
+from gputopo.labels.keys import Key
+from gputopo.labels.reasons import malformed
+from gputopo.model import Interconnect
+from scheduler_core.asks import Ask, MalformedAskError, read_ask, total
+from scheduler_core.pods import Pod, soft_preferences
+from scheduler_core.quantity import mib
+
+T = TypeVar("T")
+_MODEL = re.compile(r"[A-Za-z0-9 ._*?\[\]-]*[A-Za-z0-9*][A-Za-z0-9 ._*?\[\]-]*")
+_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?")
+
+
+class Wish(Enum):
+    """How much a pod wants something. Nothing said is None: it is preferred, and weighs as usual."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    IGNORE = "ignore"
+
+
+class Workload(Enum):
+    """What the pod says it is."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    BATCH = "batch"
+
+
+class Wishes(NamedTuple):
+    """What a pod asks beyond a number of GPUs. None: nothing said."""
+
+    model: str | None = None  # a product, a short name or a glob, as written
+    island: Wish | None = None
+    interconnect: Interconnect | None = None  # NVLINK or NVSWITCH, at least
+    numa: Wish | None = None
+    min_vram_mib: int | None = None  # of each GPU
+    vram_mib: int | None = None  # a share of one GPU's memory that the pod will use
+    min_gbps: float | None = None  # GB/s, both ways, of the ring through its GPUs
+    workload: Workload | None = None
+
+
+class Profile(NamedTuple):
+    """All that decides about a pod's nodes. Pods of one profile get the same answers, so answers are kept by it."""
+
+    ask: Ask = Ask()
+    wishes: Wishes = Wishes()
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs that the pod holds."""
+        return total(self.ask.whole)
+
+    @property
+    def devices(self) -> int:
+        """Devices of all kinds that the pod holds."""
+        return sum(devices for _, devices in self.ask.totals)
+
+    @property
+    def shape_required(self) -> bool:
+        """Whether something about the set of its GPUs must hold, which another pod could break."""
+        wishes = self.wishes
+        hard = Wish.REQUIRED in (wishes.island, wishes.numa)
+        return self.devices > 1 and (hard or wishes.interconnect is not None or wishes.min_gbps is not None)
+
+
+class PodRequest(NamedTuple):
+    """A pod as placement sees it."""
+
+    uid: str
+    namespace: str
+    name: str
+    scheduler: str | None  # spec.schedulerName
+    profile: Profile
+    soft_preferences: bool = False  # has preferences of its own among nodes: deserves to see all that pass
+
+
+class Refused(NamedTuple):
+    """A pod that asks for something that cannot be understood."""
+
+    reason: str  # quotes the key and the value; the same for every node and every call
+
+
+class _MalformedError(Exception):
+    """Carries the reason out of a parser to ``read_request``, the only one that catches it."""
+
+
+def read_request(pod: Pod) -> PodRequest | Refused:
+    """What a pod asks for."""
+    try:
+        profile = Profile(read_ask(pod.spec), _wishes(pod.metadata.labels or {}, pod.metadata.annotations or {}))
+    except (_MalformedError, MalformedAskError) as error:
+        return Refused(str(error))
+    metadata = pod.metadata
+    soft = soft_preferences(pod.spec)
+    return PodRequest(metadata.uid, metadata.namespace, metadata.name, pod.spec.scheduler_name, profile, soft)
+
+
+def _wishes(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Wishes:
+    def said(key: Key, parse: Callable[[Key, str], T]) -> T | None:
+        return None if key.key not in annotations else parse(key, annotations[key.key])
+
+    return Wishes(
+        model=_model(labels, annotations),
+        island=said(keys.POD_ISLAND, _one_of(Wish)),
+        interconnect=said(keys.POD_INTERCONNECT, _interconnect),
+        numa=said(keys.POD_NUMA, _one_of(Wish)),
+        min_vram_mib=said(keys.POD_MIN_VRAM, _memory),
+        vram_mib=said(keys.POD_VRAM, _memory),
+        min_gbps=said(keys.POD_MIN_BANDWIDTH, _rate),
+        workload=said(keys.POD_WORKLOAD, _one_of(Workload)),
+    )
+
+
+def _model(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
+    """A label cannot hold a ``*``, so a glob comes as an annotation of the same key. Two that differ are refused."""
+    found: dict[str, Key] = {}
+    for where in (labels, annotations):
+        for key in (keys.POD_GPU_MODEL, keys.POD_GPU_MODEL_SHORT):
+            if key.key in where:
+                found.setdefault(where[key.key], key)
+    if not found:
+        return None
+    (text, key), *others = found.items()
+    if others:
+        other, other_key = others[0]
+        raise _MalformedError(malformed(other_key.key, other, f"what {key.key} says: {text[:63]!r}"))
+    if len(text) > 253 or _MODEL.fullmatch(text) is None:  # the longest name in Kubernetes
+        raise _MalformedError(malformed(key.key, text, "a GPU product, a short name like A100, or a glob"))
+    return text
+
+
+def _one_of(words: type[Any]) -> Callable[[Key, str], Any]:
+    def parse(key: Key, text: str) -> Any:
+        try:
+            return words(text)
+        except ValueError:
+            raise _MalformedError(malformed(key.key, text, _or([word.value for word in words]))) from None
+
+    return parse
+
+
+def _interconnect(key: Key, text: str) -> Interconnect:
+    accepted = (Interconnect.NVLINK, Interconnect.NVSWITCH)
+    for each in accepted:
+        if each.value == text:
+            return each
+    raise _MalformedError(malformed(key.key, text, _or([each.value for each in accepted])))
+
+
+def _memory(key: Key, text: str) -> int:
+    found = mib(text)
+    if found is None:
+        raise _MalformedError(malformed(key.key, text, "an amount of memory like 40Gi"))
+    return found
+
+
+def _rate(key: Key, text: str) -> float:
+    if _RATE.fullmatch(text) is None or not float(text):
+        raise _MalformedError(malformed(key.key, text, "GB/s as a plain number like 300"))
+    return float(text)
+
+
+def _or(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"

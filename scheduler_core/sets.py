@@ -1,0 +1,75 @@
+"""Sets of GPUs as bit masks, and what is known of a set that nobody can name for certain. Pure.
+
+Bit n stands for the GPU at place n of ``NodeTopology.gpus`` (not for its index: indices may have gaps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from math import comb
+from typing import NamedTuple
+
+MOST_SETS = 2048  # sets that are listed one by one; what would be more is said as AnyOf
+
+
+class OneOf(NamedTuple):
+    """It is one of these sets. Ascending, distinct."""
+
+    masks: tuple[int, ...]
+
+    @property
+    def among(self) -> int:
+        """All GPUs that may be in it."""
+        return union(self.masks)
+
+
+class AnyOf(NamedTuple):
+    """It is some set of at least ``size`` of the GPUs ``among``: all that can be said without being wrong."""
+
+    among: int
+    size: int
+
+
+Sets = OneOf | AnyOf
+
+
+def union(masks: Iterable[int]) -> int:
+    """All members of those sets."""
+    together = 0
+    for mask in masks:
+        together |= mask
+    return together
+
+
+def one_of(masks: set[int] | frozenset[int]) -> OneOf:
+    """Those sets."""
+    return OneOf(tuple(sorted(masks)))
+
+
+def places(mask: int) -> Iterator[int]:
+    """The places in a set, ascending."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def bits(mask: int) -> list[int]:
+    """A set's members as sets of one, ascending."""
+    return [1 << place for place in places(mask)]
+
+
+def subsets(mask: int, size: int) -> Iterator[int]:
+    """All sets of that many of its members."""
+    return (sum(chosen) for chosen in combinations(bits(mask), size))
+
+
+def choices(mask: int, size: int) -> int:
+    """How many there are."""
+    return comb(mask.bit_count(), size)
+
+
+def any_of(among: int, count: int) -> Sets:
+    """Any ``count`` of them: listed where they are few."""
+    return OneOf(tuple(sorted(subsets(among, count)))) if choices(among, count) <= MOST_SETS else AnyOf(among, count)

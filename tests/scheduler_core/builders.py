@@ -1,0 +1,126 @@
+"""Pods and nodes in one line, as the watch would decode them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from gputopo.labels import encode
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.model import NodeTopology
+from scheduler_core.asks import WHOLE
+from scheduler_core.nodes import Node, NodeRecord, read_node, read_occupant
+from scheduler_core.occupancy import Occupant
+from scheduler_core.pods import Pod
+from scheduler_core.request import PodRequest, Profile, read_request
+
+NOW = 1_795_000_000.0
+OBSERVED = "2026-11-18T11:00:00Z"  # 400 seconds before
+
+
+def pod(
+    name: str = "p",
+    gpus: int = 0,
+    *,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    resource: str = WHOLE,
+    status: Mapping[str, str] | None = None,
+) -> Pod:
+    """A pod of one container."""
+    limits = {resource: str(gpus)} if gpus else {}
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": f"uid-{name}",
+                "labels": dict(labels or {}),
+                "annotations": {f"gputopo.io/{key}": value for key, value in (annotations or {}).items()},
+            },
+            "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+            "status": dict(status or {}),
+        },
+        Pod,
+    )
+
+
+def occupant(name: str, gpus: int, *, admitted: bool = False, **wishes: str) -> Occupant:
+    """A pod on a node."""
+    annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
+    found = read_occupant(pod(name, gpus, annotations=annotations, status={"startTime": OBSERVED} if admitted else {}))
+    assert found is not None
+    return found
+
+
+def request(gpus: int = 1, name: str = "new", *, model: str | None = None, **wishes: str) -> PodRequest:
+    """What a pod asks: ``request(4, island="required")``."""
+    annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
+    found = read_request(pod(name, gpus, annotations=annotations, labels={"gpu-model": model} if model else None))
+    assert isinstance(found, PodRequest), found
+    return found
+
+
+def profile(gpus: int = 1, *, model: str | None = None, **wishes: str) -> Profile:
+    """The same, as far as it decides."""
+    return request(gpus, model=model, **wishes).profile
+
+
+def node(
+    topology: NodeTopology | None = None,
+    *,
+    labels: Mapping[str, str] | None = None,
+    allocatable: Mapping[str, int] | None = None,
+) -> Node:
+    """A Node as our agent labels it; without a topology as somebody else does."""
+    annotations: dict[str, str] = {}
+    all_labels = dict(labels or {})
+    if topology is not None:
+        facts = encode(topology)
+        annotations, all_labels = facts.annotations, {**facts.labels, **facts.mirrors, **all_labels}
+        whole = sum(gpu.mig_enabled is not True for gpu in topology.usable)
+        allocatable = {WHOLE: whole} if allocatable is None else allocatable
+    return msgspec.convert(
+        {
+            "metadata": {"name": "n", "labels": all_labels, "annotations": annotations},
+            "status": {"allocatable": {name: str(number) for name, number in (allocatable or {}).items()}},
+        },
+        Node,
+    )
+
+
+def record(
+    name: str = "n",
+    topology: NodeTopology | None = None,
+    *,
+    held: Mapping[str, Iterable[int]] | None = None,
+    pods: Iterable[Occupant] = (),
+    departed: Iterable[Occupant] = (),
+    labels: Mapping[str, str] | None = None,
+    allocatable: Mapping[str, int] | None = None,
+    observed: str = OBSERVED,
+) -> NodeRecord:
+    """A node with the kubelet's word ``held`` (pod name -> GPU indices); None: nobody has asked the kubelet."""
+    return NodeRecord(
+        name=name,
+        machine=read_node(node(topology, labels=labels, allocatable=allocatable)),
+        gpus=None if held is None or topology is None else word(topology, held, observed),
+        pods=tuple(sorted(pods, key=lambda each: each.uid)),
+        departed=tuple(departed),
+    )
+
+
+def word(topology: NodeTopology, held: Mapping[str, Iterable[int]], observed: str = OBSERVED) -> NodeGpus:
+    """What the agent publishes."""
+    allocations = [
+        Allocation(gpu=topology.gpu(index).uuid or "", pod=PodRef("team", name, "c"))
+        for name, indices in held.items()
+        for index in indices
+    ]
+    return NodeGpus(observed, "hash", "1", tuple(allocations))
+
+
+def mask(*gpus: int) -> int:
+    """A set of places."""
+    return sum(1 << gpu for gpu in gpus)

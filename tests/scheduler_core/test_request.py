@@ -1,0 +1,145 @@
+"""What a pod may ask, and what it is told when it cannot be understood."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputopo.model import Interconnect
+from scheduler_core.asks import Ask, Step
+from scheduler_core.pods import Pod
+from scheduler_core.request import PodRequest, Profile, Refused, Wish, Wishes, Workload, read_request
+from tests.scheduler_core.builders import pod, profile
+
+_MODEL = "accelerator.sched.io/gpu-model"
+
+
+def test_whole_request() -> None:
+    text = b"""{"metadata": {"name": "train", "namespace": "team", "uid": "u1",
+        "labels": {"accelerator.sched.io/gpu-model": "A100", "app": "x"},
+        "annotations": {"gputopo.io/island": "required", "gputopo.io/interconnect": "nvswitch",
+            "gputopo.io/numa": "preferred", "gputopo.io/min-vram": "40Gi", "gputopo.io/vram": "15Gi",
+            "gputopo.io/min-bandwidth": "300", "gputopo.io/workload": "training"}},
+        "spec": {"schedulerName": "gputopo-scheduler", "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]}}"""
+
+    assert read_request(msgspec.json.decode(text, type=Pod)) == PodRequest(
+        uid="u1",
+        namespace="team",
+        name="train",
+        scheduler="gputopo-scheduler",
+        profile=Profile(
+            Ask((("nvidia.com/gpu", (Step(4),)),)),
+            Wishes(
+                model="A100",
+                island=Wish.REQUIRED,
+                interconnect=Interconnect.NVSWITCH,
+                numa=Wish.PREFERRED,
+                min_vram_mib=40960,
+                vram_mib=15360,
+                min_gbps=300.0,
+                workload=Workload.TRAINING,
+            ),
+        ),
+    )
+
+
+def test_pod_of_which_everything_is_null_asks_nothing() -> None:
+    text = b'{"metadata": {"labels": null, "annotations": null}, "spec": {"containers": null, "affinity": null}}'
+
+    assert read_request(msgspec.json.decode(text, type=Pod)) == PodRequest("", "", "", None, Profile())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        pytest.param("island", "yes", "required, preferred or ignore", id="island"),
+        pytest.param("island", "Required", "required, preferred or ignore", id="case matters"),
+        pytest.param("island", "", "required, preferred or ignore", id="empty"),
+        pytest.param("interconnect", "pcie", "nvlink or nvswitch", id="interconnect"),
+        pytest.param("numa", "0", "required, preferred or ignore", id="numa"),
+        pytest.param("min-vram", "40GB", "an amount of memory like 40Gi", id="memory"),
+        pytest.param("vram", "0", "an amount of memory like 40Gi", id="no memory"),
+        pytest.param("min-bandwidth", "300GB/s", "GB/s as a plain number like 300", id="bandwidth with a unit"),
+        pytest.param("min-bandwidth", "0", "GB/s as a plain number like 300", id="no bandwidth"),
+        pytest.param("workload", "games", "training, inference or batch", id="workload"),
+    ],
+)
+def test_malformed_value_is_quoted(key: str, value: str, expected: str) -> None:
+    reason = f"the pod's request is malformed: gputopo.io/{key}: {value!r} is not {expected}"
+
+    assert read_request(pod(annotations={key: value})) == Refused(reason)
+
+
+def test_malformed_number_of_gpus_is_quoted() -> None:
+    spec = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "one"}}}]}
+
+    assert read_request(msgspec.convert({"spec": spec}, Pod)) == Refused(
+        "the pod's request is malformed: nvidia.com/gpu: 'one' is not a number of devices"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "-", "a/b", "A" * 254, "A100\n"])
+def test_text_that_is_no_model_is_refused(text: str) -> None:
+    expected = f"{_MODEL}: {text[:63]!r} is not a GPU product, a short name like A100, or a glob"
+
+    assert read_request(pod(labels={_MODEL: text})) == Refused(f"the pod's request is malformed: {expected}")
+
+
+def test_both_keys_may_say_the_same_model() -> None:
+    found = read_request(pod(labels={_MODEL: "A100", "gpu-model": "A100"}))
+
+    assert isinstance(found, PodRequest)
+    assert found.profile.wishes.model == "A100"
+
+
+def test_two_models_are_refused() -> None:
+    assert read_request(pod(labels={_MODEL: "A100", "gpu-model": "H100"})) == Refused(
+        f"the pod's request is malformed: gpu-model: 'H100' is not what {_MODEL} says: 'A100'"
+    )
+
+
+def test_glob_comes_as_an_annotation_since_a_label_cannot_hold_it() -> None:
+    with_glob = msgspec.convert({"metadata": {"annotations": {"gpu-model": "*A100*80GB"}}}, Pod)
+    found = read_request(with_glob)
+
+    assert isinstance(found, PodRequest)
+    assert found.profile.wishes.model == "*A100*80GB"
+
+
+def _affinity(kind: str, when: str) -> dict[str, object]:
+    return {"affinity": {kind: {f"{when}DuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "soft"),
+    [
+        pytest.param(_affinity("nodeAffinity", "preferred"), True, id="node affinity"),
+        pytest.param(_affinity("podAffinity", "preferred"), True, id="pod affinity"),
+        pytest.param(_affinity("podAntiAffinity", "preferred"), True, id="pod anti-affinity"),
+        pytest.param(_affinity("podAffinity", "required"), False, id="hard affinity"),
+        pytest.param({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, True, id="soft spread"),
+        pytest.param({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, False, id="hard spread"),
+        pytest.param({}, False, id="none"),
+    ],
+)
+def test_soft_preferences(spec: dict[str, object], soft: bool) -> None:
+    found = read_request(msgspec.convert({"spec": spec}, Pod))
+
+    assert isinstance(found, PodRequest)
+    assert found.soft_preferences is soft
+
+
+@pytest.mark.parametrize(
+    ("asked", "required"),
+    [
+        pytest.param(profile(4, island="required"), True, id="island"),
+        pytest.param(profile(4, numa="required"), True, id="NUMA node"),
+        pytest.param(profile(4, interconnect="nvlink"), True, id="interconnect"),
+        pytest.param(profile(4, min_bandwidth="300"), True, id="bandwidth"),
+        pytest.param(profile(1, island="required"), False, id="one GPU has no shape"),
+        pytest.param(profile(4, island="preferred", numa="ignore", min_vram="1Gi"), False, id="nothing required"),
+    ],
+)
+def test_shape_required(asked: Profile, required: bool) -> None:
+    assert asked.shape_required is required
