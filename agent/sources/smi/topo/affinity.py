@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 from agent.sources.smi.topo.words import FOLD, Scan
 
 _ITEM = r"\d{1,6}(?:-\d{1,6})?"
-_WORD = re.compile(rf"[\s;]*(?:,\s)?(N/A|{_ITEM}(?:,\s?{_ITEM})*)(?=N/A|[\s;,<#(]|$)", re.IGNORECASE)
+_WORD = re.compile(rf"[\s;]*(?:,\s)?(N/A|{_ITEM}(?:,\s?{_ITEM})*)(?=N/A|[\s;<#(]|,(?!\d)|$)", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?=,|$)")
+_TO_NUMA = 2  # words of a row up to its NUMA affinity
 _BLANK_GAP = 1.5  # cells are one column apart; a wider gap before the first word is an affinity left blank
 
 
@@ -25,23 +27,35 @@ def affinity_words(tail: str, wanted: int) -> tuple[list[str], str]:
     """The affinity words at the front of a tail, and what is left.
 
     Where a line was broken between two digits, either both belong to one word or not: the reading that gives the
-    ``wanted`` number of words is taken.
+    ``wanted`` number of words is taken, unless its words cannot be: then the line was broken inside one of them.
     """
     whole = _words(tail.replace(FOLD, ""))
     if FOLD in tail and len(whole[0]) != wanted:
         apart = _words(tail.replace(FOLD, " "))
-        if len(apart[0]) == wanted or len(apart[1]) < len(whole[1]):
+        if (len(apart[0]) == wanted and _go_together(apart[0])) or len(apart[1]) < len(whole[1]):
             return apart
     return whole
+
+
+def _go_together(words: list[str]) -> bool:
+    """Whether these can be CPUs and NUMA nodes: CPU 0 is of node 0."""
+    return len(words) < _TO_NUMA or words[0][:2] not in ("0-", "0,") or words[1][0] in "0N"
 
 
 def _words(tail: str) -> tuple[list[str], str]:
     words = []
     at = 0
-    while found := _WORD.match(tail, at):
+    while (found := _WORD.match(tail, at)) and is_ascending(found[1]):
         words.append(re.sub(r"\s", "", found[1]).upper())
         at = found.end()
     return words, tail[at:].strip(" \t,;")
+
+
+def is_ascending(numbers: str) -> bool:
+    """Whether a list is one as the kernel writes it: "48-63,176-191" is, what is left of a cut one, "48-63,176-1", not."""
+    ends = [int(each) for each in re.findall(r"\d+", numbers)]
+    padded = re.search(r"(?<!\d)0\d", numbers)
+    return not padded and all(low <= high for low, high in pairwise(ends))
 
 
 def read_affinity(body: str, seen: Scan, columns: int, run: int | None) -> Affinity:

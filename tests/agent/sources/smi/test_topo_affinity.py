@@ -42,9 +42,26 @@ def test_affinities_are_read_where_they_stand(body: str, columns: int, expected:
 
 def test_a_break_between_digits_is_read_so_that_the_words_fit_the_columns() -> None:
     assert affinity_words(f"0-6{FOLD}3 0", 2) == (["0-63", "0"], "")
-    assert affinity_words(f"0-6{FOLD}3", 2) == (["0-6", "3"], "")
+    assert affinity_words(f"32-63{FOLD}1", 2) == (["32-63", "1"], "")
+    assert affinity_words(f"0-63{FOLD}0", 2) == (["0-63", "0"], "")
     assert affinity_words(f"0-6{FOLD}3", 3) == (["0-63"], "")
     assert affinity_words(f"0-63{FOLD}N/A <- x", 4) == (["0-63", "N/A"], "<- x")
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        pytest.param(f"48-63,176-1{FOLD}91", ["48-63,176-191"], id="176-1 is no range"),
+        pytest.param(f"1,3,5,7,9,1{FOLD}1", ["1,3,5,7,9,11"], id="1 does not follow on 9"),
+        pytest.param(f"0-6{FOLD}3", ["0-63"], id="CPU 0 is not of node 3"),
+        pytest.param("48-63,176-1 91", [], id="176-1 is no range, and no line was broken"),
+        pytest.param("63-48 0", [], id="63-48 is no range"),
+        pytest.param("00-63 0", [], id="no number begins with 0"),
+        pytest.param("0-63 0,5-", ["0-63"], id="a list that is cut"),
+    ],
+)
+def test_a_list_that_cannot_be_is_never_read_as_two(tail: str, words: list[str]) -> None:
+    assert affinity_words(tail, 2)[0] == words
 
 
 @pytest.mark.parametrize(
