@@ -52,7 +52,7 @@ def _words(tail: str) -> tuple[list[str], str]:
 
 
 def is_ascending(numbers: str) -> bool:
-    """Whether a list is one as the kernel writes it: "48-63,176-191" is, what is left of a cut one, "48-63,176-1", not."""
+    """Whether a list is one as the kernel writes it: "48-63,176-191" is, and "48-63,176-1", cut short, is not."""
     ends = [int(each) for each in re.findall(r"\d+", numbers)]
     padded = re.search(r"(?<!\d)0\d", numbers)
     return not padded and all(low <= high for low, high in pairwise(ends))
