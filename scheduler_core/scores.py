@@ -75,7 +75,8 @@ def score(profile: Profile, node: NodeState, policy: Policy) -> Score:
         if weight:
             raw = raw_of(profile, node, policy)
             parts.append(Part(factor, round(raw, 6), weight, round(TOP * weight * raw / whole, 6)))
-    return Score(round(sum(part.share for part in parts), 6), tuple(parts))
+    # Shares are rounded for the reader, and what was rounded up six times may add up to more than there is.
+    return Score(min(TOP, round(sum(part.share for part in parts), 6)), tuple(parts))
 
 
 def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
