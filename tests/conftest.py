@@ -1,5 +1,6 @@
 """What every test can ask for."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Machines are shared and slow at times; what is slow is measured in bench/, not here.
-settings.register_profile("gputopo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# CI draws the same examples every time, so that a red run is about the change; a run by hand goes on looking.
+settings.register_profile(
+    "gputopo", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
 settings.load_profile("gputopo")
 
 Golden = Callable[[Path, str], None]
