@@ -209,4 +209,5 @@ class Loop:
             "kept": dict(self._view.failures),  # sources whose earlier facts stand in
             "changed": self._publication.changed,
         }
-        _log.info("pass", extra={"fields": fields})
+        level = logging.INFO if fields["outcome"] == "ok" else logging.WARNING
+        _log.log(level, "pass", extra={"fields": fields})

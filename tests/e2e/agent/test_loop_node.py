@@ -236,6 +236,7 @@ def test_an_api_server_that_is_away_is_caught_up_with(
             road.bring_up()
             wait_for_label(cluster, NODE, keys.GPUS.key, "6")
             wait_for(lambda: len(events(cluster)) == 1, "an event", PATIENCE_S)
+            wait_for(lambda: ("nodegpus", "patch") in agent_writes(cluster)[len(before) :], "NodeGpus", PATIENCE_S)
 
     after = Counter(agent_writes(cluster)[len(before) :])
     assert after == {("nodes", "patch"): 2, ("nodegpus", "patch"): 1, ("events", "create"): 1}

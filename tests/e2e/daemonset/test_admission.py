@@ -284,11 +284,12 @@ def node_feature(node: str | None, **spec: Any) -> Object:
     return {
         "apiVersion": NODE_FEATURES.api_version,
         "kind": "NodeFeature",
-        "metadata": {"name": "mine", "labels": {} if node is None else {keys.NFD_NODE_NAME: node}},
+        "metadata": {"name": MINE, "labels": {} if node is None else {keys.NFD_NODE_NAME: node}},
         "spec": spec,
     }
 
 
+MINE = "gputopo-features-for-gpu-0"
 NAMED = "the node that its token names, and this one names gpu-0"
 NO_FEATURES = "asks for labels, and states no features that rules could turn into others"
 
@@ -308,10 +309,26 @@ NO_FEATURES = "asks for labels, and states no features that rules could turn int
         pytest.param(node_feature("gpu-0", features={"instances": {"a.b": {}}}), NO_FEATURES, id="an instance"),
     ],
 )
-def test_of_a_node_feature(agent: Client, body: Object, why: str) -> None:
-    status, message = refusal(agent, "PATCH", NODE_FEATURES.path("mine", NAMESPACE), body, "apply")
+def test_of_a_node_feature(agent: Client, installed: Cluster, body: Object, why: str) -> None:
+    """As the first of its name: an apply to one that is there would keep the label that it leaves out."""
+    if any(each["metadata"]["name"] == MINE for each in installed.api.items(NODE_FEATURES.path(None, NAMESPACE))):
+        installed.api.delete(NODE_FEATURES.path(MINE, NAMESPACE))
+    status, message = refusal(agent, "PATCH", NODE_FEATURES.path(MINE, NAMESPACE), body, "apply")
 
     assert (status, message[-len(why) :] if why else message) == (403 if why else 200, why)
+
+
+def test_the_node_feature_of_another_node_cannot_be_taken_over(agent: Client, installed: Cluster) -> None:
+    """Not even by naming the own node in it: NFD would then forget the labels of the other."""
+    theirs = "gputopo-features-for-gpu-1"
+    body = node_feature("gpu-1", labels={keys.GPUS.key: "8"})
+    body["metadata"]["name"] = theirs
+    installed.api.create(NODE_FEATURES.path(None, NAMESPACE), body)
+    grab = {"metadata": {"labels": {keys.NFD_NODE_NAME: "gpu-0"}}, "spec": {"labels": {keys.GPUS.key: "0"}}}
+
+    status, message = refusal(agent, "PATCH", NODE_FEATURES.path(theirs, NAMESPACE), grab)
+
+    assert (status, "called after its own node, and no other" in message) == (403, True)
 
 
 def test_nobody_else_is_bound_by_the_policies(installed: Cluster) -> None:
