@@ -66,14 +66,15 @@ def read_affinity(body: str, seen: Scan, columns: int, run: int | None) -> Affin
     tail = body[seen.end :]
     plain = affinity_words(tail, columns)[0]
     words: list[str | None] = [*plain]
-    if columns == 0 and (not plain or first_run(plain[0]) is None):
-        words = []  # without a heading, only a range of CPUs is sure to be the CPU affinity
+    if columns == 0 and (not plain or first_run(plain[0]) is None or FOLD in tail):
+        words = []  # without a heading, only a range of CPUs is sure to be the CPU affinity, and only on one line
     if columns and len(words) < columns:
         words = _by_tabs(tail, columns) or _by_gap(body, seen, words)
     if columns > 1 and len(words) == columns - 1 and words[0] is not None:
         words = [*(unglue(words[0], run) or (words[0], None)), *words[1:]]
     if columns > 1 and len(words) > columns:
-        words = words[:1]  # a word too many: which of them is the NUMA node cannot be told
+        # A word too many: which of them is the NUMA node cannot be told, nor where a list ends that goes on behind it.
+        words = [] if is_ascending(f"{words[0]},{words[1]}") and "N/A" not in words[:2] else words[:1]
     shown = [None if word in (None, "N/A", "") else word for word in words[: columns or 3]]
     return Affinity(*shown)
 

@@ -17,8 +17,8 @@ MAX_ROWS = 512
 MAX_BODY = 1 << 14  # characters of a row that are looked at: cells, and a list of single CPUs
 MAX_BLOCKS = 256  # hosts in one paste
 _INTERESTING = re.compile(r"GPU|NIC|mlx|topo|Legend|=|PIX|PXB|PHB|NODE|SYS|SOC|NV\d|\bX\b", re.IGNORECASE)
-_LABEL = re.compile(rf"(?<![\w/.-])({DEVICE})[\s:,;]*", re.IGNORECASE)
-_NAMED_LABEL = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME})[\s:,;]+", re.IGNORECASE)
+_LABEL = re.compile(rf"(?:(?<![\w/.-])|(?<=^-))({DEVICE})[\s:,;]*", re.IGNORECASE)
+_NAMED_LABEL = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME}|[A-Z]{{2,12}})[\s:,;]+", re.IGNORECASE)
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
 _NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
 _DECORATION = " \t>#/+-"  # of quotations, comments and patches, before a line
@@ -33,6 +33,7 @@ class Row(msgspec.Struct, frozen=True):
 
     number: int  # of its first line
     text: str  # as pasted, for messages
+    mark: str  # the last character before its label
     label: str
     body: str  # all behind the label, FOLD where a line was broken
     seen: Scan
@@ -109,7 +110,8 @@ class _Finder:
             text = line.text[start.start(1) : following.start(1) if following else None]
             text, word, legend = text.partition("Legend")  # on one line with a row where line ends were lost
             body = text[len(start[1]) :][:MAX_BODY]
-            self._row(Row(line.number, text.strip(), spell(start[1]), body, scan(body)))
+            columns = _size(self.blocks[-1].header)[0] if self.blocks else 0
+            self._row(Row(line.number, text.strip(), before.rstrip()[-1:], spell(start[1]), body, scan(body, columns)))
             if word:
                 self._legend(word + legend)
 
@@ -152,7 +154,7 @@ class _Finder:
         if header is None or (again and spell(again[0]) in header.labels) or not words or self.folds >= MAX_FOLDS:
             return False
         joined = parse_header(header.text + FOLD + words, header.number)
-        if joined is None or (joined.labels, joined.affinity) == (header.labels, header.affinity):
+        if joined is None or msgspec.structs.replace(joined, text=header.text, cut=header.cut) == header:
             return False
         whole = joined.labels if joined.affinity else joined.labels[:-1]  # the last may be broken: "GPU1" of "GPU12"
         if len(set(whole)) < len(whole):
@@ -170,7 +172,7 @@ class _Finder:
         if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not re.fullmatch(_REST, more)):
             return False
         body = row.body + FOLD + more
-        longer = msgspec.structs.replace(row, body=body, text=row.text + " " + text.strip(), seen=scan(body))
+        longer = msgspec.structs.replace(row, body=body, text=row.text + " " + text.strip(), seen=scan(body, columns))
         words, rest = affinity_words(longer.tail, wanted)
         if not re.fullmatch(_FRAGMENT, rest, re.IGNORECASE) or len(words) > len(AFFINITY_COLUMNS):
             return False

@@ -46,6 +46,7 @@ def quote(number: int, text: str) -> str:
 def place(block: Block) -> Table:
     """Put every row's cells under their columns. Raises ``ParseError`` where nothing can be trusted."""
     problems: list[Problem] = []
+    _refuse_difference(block.rows)
     rows = _distinct(block.rows, problems)
     columns, rows = _columns(block.header, rows, problems)
     sound = _sound(block.header, columns, rows, problems)
@@ -66,6 +67,18 @@ def place(block: Block) -> Table:
             if column is not None:
                 cells[row.label, column] = cell
     return Table(tuple(columns), {row.label: row for row in sound}, cells, tuple(problems))
+
+
+def _refuse_difference(rows: list[Row]) -> None:
+    """Rows before a change and after it are of two machines, or of one at two times."""
+    marks = {row.mark: row for row in rows}
+    for old, new in (("-", "+"), ("<", ">")):
+        if old in marks and new in marks:
+            raise ParseError(
+                f"topo -m: {quote(marks[old].number, old + marks[old].text)} and "
+                f"{quote(marks[new].number, new + marks[new].text)} are the difference of two matrices. "
+                "Paste the output of `nvidia-smi topo -m` itself"
+            )
 
 
 def _distinct(rows: list[Row], problems: list[Problem]) -> dict[str, Row]:

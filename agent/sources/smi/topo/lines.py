@@ -24,6 +24,11 @@ _CELL_TAG = r"</?(?:td|th)\b[^<>\n]{0,200}>"
 _INLINE_TAG = r"</?(?:code|span|b|i|u|em|strong|font|samp|tt|kbd|table|tbody|thead)\b[^<>\n]{0,200}>"
 
 
+# A header or row of comma-separated values: the device's name is followed by a comma.
+_CSV_LINE = r"(?im)^(?=[^\n]{0,40}(?:GPU|NIC|mlx\d_)\d{1,3}\"?,)[^\n]*"
+_COMMA = r"\"([^\"\n]*)\"|,"
+
+
 def _characters() -> dict[int, str]:
     table = dict.fromkeys([*range(32), *range(0x7F, 0xA0)], " ") | {9: "\t", 10: "\n", 0x85: "\n"}
     table |= {0xFF01 + i: chr(0x21 + i) for i in range(94)}  # full-width forms
@@ -31,12 +36,19 @@ def _characters() -> dict[int, str]:
     table |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF], "")  # zero width: soft hyphen, BOM, ...
     table |= dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-")
     table |= dict.fromkeys([0x2028, 0x2029], "\n") | {0x2026: "..."}
+    table |= dict.fromkeys(
+        [0xD7, 0x0425, 0x0445, 0x03A7, 0x03C7, 0x2715, 0x2716], "X"
+    )  # times, Cyrillic Ha, Chi, crosses
     # Frames and quotation of tables, Markdown and shells stand between words: they are blanks.
     table |= {ord(mark): " " for mark in "|│┃║┆┊`*\"'“”\u2018\u2019«»"}
     return table
 
 
 _CHARACTERS = _characters()
+
+
+def _field(found: re.Match[str]) -> str:
+    return "\t" if found[0] == "," else str(found[1])
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -59,6 +71,8 @@ def clean(text: str) -> list[Line]:
         text = re.sub(_INLINE_TAG, "", re.sub(_CELL_TAG, " ", re.sub(_BREAK_TAG, "\n", text)))
     if "\\" in text:  # JSON or a programming language's string; Markdown's escaped underscore
         text = text.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "").replace("\\_", "_").replace("\\#", "#")
+    if "," in text:
+        text = re.sub(_CSV_LINE, lambda found: re.sub(_COMMA, _field, found[0]), text)
     lines = []
     before = "the first line is kept even if blank: there is always a line"
     for number, line in enumerate(text.translate(_CHARACTERS).split("\n"), 1):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 
 from agent.sources.errors import ParseError
+from agent.sources.kernel_list import single_number
 from agent.sources.smi.topo.affinity import Affinity, affinity_words, first_run, read_affinity
 from agent.sources.smi.topo.blocks import Block
 from agent.sources.smi.topo.columns import Table, incomplete, place, quote
 from agent.sources.smi.topo.header import DEVICE
 from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic
-from agent.sources.smi.topo.words import ELLIPSIS
+from agent.sources.smi.topo.words import ELLIPSIS, UNKNOWN
 from gputopo.model import MAX_GPUS, PcieDistance, Problem, ProblemKind
 
+_MAX_NODE = 63  # NUMA nodes of CPUs; no machine with GPUs has more
 _NAMED_PAIRS = 12  # in one message; a half-lost matrix of 64 GPUs has hundreds of unknown pairs
 _ORDER = list(PcieDistance)
 _DISTANCES = {distance.value: distance for distance in PcieDistance}
@@ -69,7 +71,17 @@ def _symmetric(table: Table, gpus: list[int], problems: list[Problem]) -> tuple[
             matrix[i][j] = matrix[j][i] = agreed = _agree(there, back)
             if there is not None and back is not None and there != back:
                 problems.append(_conflict(a, b, (there, back), agreed))
+            problems += _unknown_words(table, a, b)
     return tuple(tuple(row) for row in matrix)
+
+
+def _unknown_words(table: Table, a: str, b: str) -> list[Problem]:
+    """What is said of two GPUs in a word that is not known (here, or yet), such as "C2C" and "ERR!"."""
+    said = ((a, table.cells.get((a, b), "")), (b, table.cells.get((b, a), "")))
+    odd = [
+        f"the row of {label} says {word[1:]}" for label, word in said if word.startswith(UNKNOWN) and word != UNKNOWN
+    ]
+    return [Problem(f"topo -m {a}-{b}", ProblemKind.UNKNOWN, f"{', '.join(odd)}: not a known word")] if odd else []
 
 
 def _agree(there: Cell, back: Cell) -> Cell:
@@ -139,6 +151,7 @@ def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[P
     runs = [run for each in words.values() if len(each) == columns > 1 and (run := first_run(each[0]))]
     run = runs[0] if runs else None
     found = {label: read_affinity(row.body, row.seen, columns, run) for label, row in table.rows.items()}
+    found = {label: _without_doubtful_numa(label, each, block, problems) for label, each in found.items()}
     last = block.rows[-1]
     more = affinity_words(last.tail, columns)[1]
     if last.number != cut_at or last.label not in found or not last.label.startswith("GPU") or more:
@@ -153,6 +166,17 @@ def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[P
         why = f"the text ends in {quote(last.number, last.tail)}: its last word may be cut, and is not used"
         problems.append(incomplete(f"topo -m row {last.label}", why))
     return found | {last.label: Affinity(*kept)}
+
+
+def _without_doubtful_numa(label: str, affinity: Affinity, block: Block, problems: list[Problem]) -> Affinity:
+    """The affinities without a NUMA affinity that is too large, or too long for a header that may be cut at "NUMA"."""
+    node = single_number(affinity.numa)
+    cut = block.header is not None and block.header.short and len(affinity.numa or "") >= len("NUMA")
+    if not cut and (node is None or node <= _MAX_NODE):
+        return affinity
+    why = f"NUMA affinity {affinity.numa} is {'cut' if cut else 'no NUMA node, but the rest of a CPU list'}: not used"
+    problems.append(incomplete(f"gpus.{label.removeprefix('GPU')}.numaNode", why))
+    return affinity._replace(numa=None)
 
 
 def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int) -> list[Problem]:

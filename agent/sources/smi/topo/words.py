@@ -7,6 +7,7 @@ The cells of `topo -m` as its legend names them (drivers 384 to 610; SOC was the
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 import msgspec
 
@@ -31,41 +32,59 @@ _CELL = rf"{_PCIE}|{_NV}|{_X}|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w)"
 _BETWEEN = rf"[\s,;{FOLD}]*"
 # Among other cells there may also be an ellipsis, and an X glued to a CPU list.
 _NEXT_CELL = re.compile(rf"{_BETWEEN}((?P<plain>{_CELL})|\.\.\.+|X(?=\d+[-,]))", re.IGNORECASE)
-_PLACEHOLDER = re.compile(rf"{_BETWEEN}((?:[A-Z?#][A-Z0-9?#/]{{0,5}}|-{{1,3}})(?![\w-]))")
+_PLACEHOLDER = re.compile(
+    rf"{_BETWEEN}((?P<first>\?{{1,3}}(?!\S)|C2C\b|ERR!)|(?:[A-Z?#][A-Z0-9?#/!]{{0,5}}|-{{1,3}})(?![\w-]))"
+)
+# Behind the last cell these are no cells: the beginning of one in a line that is cut, or an affinity.
+_NO_LAST_CELL = frozenset({"N", "NO", "NOD", "NV", "S", "SY", "SO", "P", "PI", "PX", "PH", "N/", "N/A", "#"})
 
 
 class Scan(msgspec.Struct, frozen=True):
     """What a row says after its label: its cells in order, where the last one starts, and the text behind them."""
 
-    cells: tuple[str, ...]  # "X", "NV12", "PIX", "SYS", ...; UNKNOWN for a word that is no cell, ELLIPSIS
+    cells: tuple[
+        str, ...
+    ]  # "X", "NV12", "PIX", "SYS", ...; ELLIPSIS; UNKNOWN and the word that is no cell, if it is one
     last_start: int
     end: int
 
 
 def starts_cells(text: str, at: int) -> bool:
-    """Whether the cells of a row begin there: with a plain one."""
-    found = _NEXT_CELL.match(text, at)
-    return found is not None and found["plain"] is not None
+    """Whether the cells of a row begin there: with a plain one, or a word that stands for an unknown one."""
+    if found := _NEXT_CELL.match(text, at):
+        return found["plain"] is not None
+    unknown = _PLACEHOLDER.match(text, at)
+    return unknown is not None and unknown["first"] is not None
 
 
-def scan(body: str) -> Scan:
-    """Read cells until something else comes. A word that is no cell counts as one only if cells follow it."""
+def scan(body: str, columns: int = 0) -> Scan:
+    """Read cells until something else comes.
+
+    A word that is no cell counts as one if cells follow it, or up to the number of ``columns``, where that is known.
+    """
     cells: list[str] = []
-    doubtful = 0
+    doubtful: list[re.Match[str]] = []
     last_start = end = at = 0
-    while len(cells) + doubtful < MAX_CELLS:
+    while len(cells) + len(doubtful) < MAX_CELLS:
         if found := _NEXT_CELL.match(body, at):
-            cells += [UNKNOWN] * doubtful
-            doubtful = 0
+            cells += [_unknown(word[1]) for word in doubtful]
+            doubtful = []
             cells.append(_canonical(found[1]))
             last_start, end = found.start(1), found.end()
             at = end
         elif placeholder := _PLACEHOLDER.match(body, at):
-            doubtful += 1
+            doubtful.append(placeholder)
             at = placeholder.end()
         else:
             break
+    for word in takewhile(lambda word: word[1] not in _NO_LAST_CELL, doubtful[: max(0, columns - len(cells))]):
+        cells.append(_unknown(word[1]))
+        last_start, end = word.start(1), word.end()
     return Scan(tuple(cells), last_start, end)
+
+
+def _unknown(word: str) -> str:
+    return UNKNOWN + word.strip("?#-")
 
 
 def _canonical(word: str) -> str:

@@ -215,7 +215,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             "GPU0     X      NV2     SYS",
             "GPU0     X      ERR     SYS",
             [2, SYS, 1, 1, SYS, 2],
-            [],
+            [("topo -m GPU0-GPU1", "the row of GPU0 says ERR: not a known word")],
             id="a word that is no cell: the other row tells",
         ),
         pytest.param(
@@ -314,6 +314,17 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
                 ("gpus.3.numaNode", "GPU2 and GPU3 share CPUs 32-63, but show NUMA affinity None and 1"),
             ],
             id="a NUMA node is missing",
+        ),
+        pytest.param(
+            "32-63           1\nGPU3",
+            "32-63           91\nGPU3",
+            [2, SYS, 1, 1, SYS, 2],
+            [
+                ("gpus.2.numaNode", "NUMA affinity 91 is no NUMA node, but the rest of a CPU list: not used"),
+                ("gpus.2.numaNode", "its row shows no NUMA affinity, though others do"),
+                ("gpus.3.numaNode", "GPU2 and GPU3 share CPUs 32-63, but show NUMA affinity None and 1"),
+            ],
+            id="a NUMA node that is too large",
         ),
         pytest.param(
             "32-63           1\nGPU3",
@@ -519,6 +530,34 @@ def test_a_numa_node_at_the_very_end_that_begins_like_another_may_be_cut() -> No
     )
 
 
+def test_numa_is_short_for_numa_affinity_unless_values_show_that_lines_are_cut_there() -> None:
+    text = "GPU0 GPU1 CPU Affinity NUMA\nGPU0 X NV1 0-7 0\nGPU1 NV1 X 8-15 "
+
+    assert (numa(parse_topo(text + "1\n")), parse_topo(text + "1\n").problems) == ([0, 1], ())
+    assert numa(parse_topo(text + "1-10\n")) == [0, None]
+    assert problems(parse_topo(text + "1-10\n"))[0] == ("gpus.1.numaNode", "NUMA affinity 1-10 is cut: not used")
+
+
+@pytest.mark.parametrize("word", ["C2C", "ERR!"])
+def test_a_pair_said_in_no_known_word_is_unknown_and_named(word: str) -> None:
+    matrix = parse_topo(RING.replace("NV1 ", f"{word} "))
+
+    assert upper(matrix) == [2, SYS, None, None, SYS, 2]
+    assert problems(matrix) == [
+        ("topo -m GPU0-GPU3", f"the row of GPU0 says {word}, the row of GPU3 says {word}: not a known word"),
+        ("topo -m GPU1-GPU2", f"the row of GPU1 says {word}, the row of GPU2 says {word}: not a known word"),
+        ("nvlink", "nothing in the text says how these are connected: GPU0-GPU3, GPU1-GPU2"),
+    ]
+    assert numa(matrix) == [0, 0, 1, 1]
+
+
+def test_question_marks_are_unknown_cells_and_make_no_row_incomplete() -> None:
+    matrix = parse_topo(PAIR.replace("GPU1\tNV4", "GPU1\t?").replace("\tSYS\t32", "\t?\t32"))
+
+    assert (matrix.cells, matrix.nics[0].distances) == (((None, 4), (4, None)), (PIX, SYS))
+    assert (numa(matrix), problems(matrix)) == ([0, 1], [])
+
+
 def test_a_text_that_ends_in_a_row_set_aside_is_read() -> None:
     assert numa(parse_topo(RING + "GPU2 NV9 NV9 NV9 NV9")) == [0, 0, 1, 1]
 
@@ -617,6 +656,16 @@ def test_a_legend_before_any_matrix_is_nothing() -> None:
             r"line 3 \(GPU1 X NV1\) has its X in column 1, as GPU0 has",
             id="two rows have their X in one column",
         ),
+        pytest.param(
+            " GPU0 GPU1 CPU Affinity\n-GPU0 X NV1 0\n+GPU0 X SYS 0\n",
+            r"line 2 \(-GPU0 X NV1 0\) and line 3 \(\+GPU0 X SYS 0\) are the difference of two matrices",
+            id="a unified difference",
+        ),
+        pytest.param(
+            "GPU0 GPU1 CPU Affinity\n< GPU0 X NV1 0\n---\n> GPU0 X SYS 0\n",
+            r"line 2 \(<GPU0 X NV1 0\) and line 4 \(>GPU0 X SYS 0\) are the difference of two matrices",
+            id="a difference",
+        ),
         pytest.param("GPU0 X\n" * 600, "more than 512 rows before line 513", id="too many rows"),
         pytest.param("GPU0 GPU1\nGPU0 X NV1\n" * 300, "more than 256 matrices", id="too many matrices"),
         pytest.param("GPU64\t" + "NV1\t" * 64 + "X\n", "65 GPUs; at most 64", id="too many GPUs"),
@@ -636,6 +685,7 @@ def test_what_cannot_be_read_is_refused_with_the_line(text: str, message: str) -
     [
         pytest.param(RING.replace("GPU3    CPU", "GP\nU3    CPU"), id="within a name of the header"),
         pytest.param(RING.replace("NUMA Affinity", "NUMA Aff\ninity"), id="within an affinity column's name"),
+        pytest.param(RING.replace("NUMA Affinity", "NUMA\n Affinity"), id="within it, between its words"),
         pytest.param(RING.replace("GPU2    GPU3    CPU", "GPU2\n    GPU3    CPU"), id="between columns"),
         pytest.param(RING.replace("NV2     SYS     NV1 ", "NV2     SY\nS     NV1 "), id="within a cell"),
         pytest.param(RING.replace("X      32-63           1", "X      32-6\n3           1"), id="within a CPU list"),

@@ -29,6 +29,7 @@ from agent.sources.smi.topo.words import FOLD, scan
         pytest.param(" X SYS 0-45,92-1370     N/A", 3, Affinity("0-45,92-137", "0"), id="NUMA node glued to the CPUs"),
         pytest.param(" X SYS 0-150", 2, Affinity("0-15", "0"), id="glued to one run as long as other rows'"),
         pytest.param(" X 0-63 0 N/A 7", 3, Affinity("0-63"), id="a word too many"),
+        pytest.param(" X 0-31 64-95 0", 2, Affinity(), id="a word too many: a list in parts"),
         pytest.param(" X 0-63 0 <-- my GPU 3", 2, Affinity("0-63", "0"), id="a remark behind"),
         pytest.param(" X 0-63 0 N/A", 0, Affinity("0-63", "0"), id="columns not known"),
         pytest.param(f" X 0-63,12{FOLD}8-191 0", 2, Affinity("0-63,128-191", "0"), id="a list broken"),

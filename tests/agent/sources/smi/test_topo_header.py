@@ -23,12 +23,21 @@ from agent.sources.smi.topo.header import AFFINITY_COLUMNS, Header, parse_header
         pytest.param("GPU0 GPU1 NUMA Affinity", ["GPU0", "GPU1"], 0, id="affinity columns out of place are not known"),
         pytest.param("GPU0 GPU1 CPU Affinity NIC0", ["GPU0", "GPU1"], 1, id="cells do not follow affinities"),
         pytest.param("  GPU0", ["GPU0"], 0, id="nothing but a GPU"),
+        pytest.param("GPU0 GPU1 HSN CPU Affinity", ["GPU0", "GPU1", "HSN"], 1, id="a NIC's name without digit"),
+        pytest.param("GPU0 GPU1 IB HSN CPU Affinity", ["GPU0", "GPU1", "IB", "HSN"], 1, id="two such names"),
+        pytest.param("$ nvidia-smi topo -mGPU0 GPU1 CPU Affinity", ["GPU0", "GPU1"], 1, id="glued to the command"),
     ],
 )  # fmt: skip
 def test_a_header_names_its_columns(text: str, labels: list[str], columns: int) -> None:
     expected = Header(7, text.strip(), tuple(labels), AFFINITY_COLUMNS[:columns], cut=False)
 
     assert parse_header(text, 7) == expected
+
+
+def test_numa_at_the_end_of_a_header_is_the_numa_affinity() -> None:
+    text = "GPU0 GPU1 CPU Affinity NUMA"
+
+    assert parse_header(text, 7) == Header(7, text, ("GPU0", "GPU1"), AFFINITY_COLUMNS[:2], cut=False, short=True)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +61,8 @@ def test_a_header_that_is_cut_says_so(text: str) -> None:
         pytest.param("", id="blank"),
         pytest.param("GPU 0: NVIDIA A100 (UUID: GPU-5baec991-de63-c196-1766-04c38407e133)", id="nvidia-smi -L"),
         pytest.param("GPU0 and GPU1 are linked", id="prose about two GPUs"),
+        pytest.param("GPU0 GPU1 GPUX CPU Affinity", id="a GPU's name misread"),
+        pytest.param("GPU0 GPU1 HSN IB are linked", id="names without digit, and no affinity"),
         pytest.param("see GPU0", id="prose about one"),
         pytest.param("GPU0000 GPU01", id="no indices"),
         pytest.param("/dev/GPU0/GPU1", id="a path"),

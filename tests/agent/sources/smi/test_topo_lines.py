@@ -19,6 +19,8 @@ from agent.sources.smi.topo.lines import Line, clean
         pytest.param("[mlx5_0] [0]", ["[mlx5_0] [0]"], id="brackets that are no codes stay"),
         pytest.param("\ufeffGPU0\xa0X\u3000NV1", ["GPU0 X NV1"], id="byte order mark and wide blanks"),
         pytest.param("ＧＰＵ０ 0–63 …", ["GPU0 0-63 ..."], id="full width, dash, ellipsis"),  # noqa: RUF001
+        pytest.param("\u00d7 \u0425 \u2716", ["X X X"], id="other letters and crosses for X"),
+        pytest.param(',GPU0,mlx5_0\nGPU0,X,"0-3,8",0\na,b', ["\tGPU0\tmlx5_0", "GPU0\tX\t0-3,8\t0", "a,b"], id="CSV"),
         pytest.param("GPU0\x1f\x00X", ["GPU0  X"], id="control characters are blanks"),
         pytest.param("GPU0&nbsp;X&#9;NV1&lt;&hellip;", ["GPU0 X\tNV1<..."], id="entities"),
         pytest.param("&#99999999999;&unknown;", ["&#99999999999;&unknown;"], id="other entities stay"),

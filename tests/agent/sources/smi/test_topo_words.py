@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.sources.smi.topo.words import FOLD, MAX_CELLS, scan
+from agent.sources.smi.topo.words import FOLD, MAX_CELLS, scan, starts_cells
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ from agent.sources.smi.topo.words import FOLD, MAX_CELLS, scan
         pytest.param(f"NV1{FOLD}24-47", ["NV1"], f"{FOLD}24-47", id="a line broken before a CPU list"),
         pytest.param(f"NV1{FOLD}8 S{FOLD}YS NO{FOLD}DE", ["NV18", "SYS", "NODE"], "", id="lines broken inside cells"),
         pytest.param(f"NV120{FOLD}-23,48", ["NV12"], f"0{FOLD}-23,48", id="glued to a CPU list that is broken"),
-        pytest.param("NV0 SYS", ["?", "SYS"], "", id="no links are no link"),
+        pytest.param("NV0 SYS", ["?NV0", "SYS"], "", id="no links are no link"),
         pytest.param("X, SYS; PIX", ["X", "SYS", "PIX"], "", id="other separators"),
         pytest.param("X ... NV4", ["X", "...", "NV4"], "", id="an ellipsis is a column"),
-        pytest.param("X ERR SYS", ["X", "?", "SYS"], "", id="a word that is no cell stands for one between cells"),
+        pytest.param("X ERR SYS", ["X", "?ERR", "SYS"], "", id="a word that is no cell stands for one between cells"),
         pytest.param("X C2C 0-63", ["X"], " C2C 0-63", id="a word that is no cell ends the cells behind them"),
         pytest.param("X OK NS CNS", ["X", "OK", "NS", "CNS"], "", id="cells of topo -p2p"),
         pytest.param("X <-- SYS", ["X"], " <-- SYS", id="a remark"),
@@ -36,6 +36,34 @@ def test_cells_are_read_up_to_the_first_word_that_is_none(body: str, cells: list
     seen = scan(body)
 
     assert (list(seen.cells), body[seen.end :]) == (cells, rest)
+
+
+@pytest.mark.parametrize(
+    ("body", "cells", "rest"),
+    [
+        pytest.param("X C2C 0-63", ["X", "?C2C"], " 0-63", id="a word that is no cell"),
+        pytest.param("X ERR! 0-63", ["X", "?ERR!"], " 0-63", id="an error"),
+        pytest.param("X ? - 0-63", ["X", "?", "?"], " 0-63", id="nothing known"),
+        pytest.param("X ? ? ? ?", ["X", "?", "?"], " ? ?", id="not more than there are columns"),
+        pytest.param("X N/A N/A", ["X"], " N/A N/A", id="affinities"),
+        pytest.param("X SYS SY", ["X", "SYS"], " SY", id="the beginning of a cell"),
+        pytest.param("X SYS SYS SYS ERR", ["X", "SYS", "SYS", "SYS"], " ERR", id="a row that is too long"),
+    ],
+)
+def test_behind_the_last_cell_unknown_words_count_up_to_the_header_s_columns(
+    body: str, cells: list[str], rest: str
+) -> None:
+    seen = scan(body, columns=3)
+
+    assert (list(seen.cells), body[seen.end :]) == (cells, rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("  X", True), ("NV1", True), ("? X", True), ("C2C X", True), ("ERR!", True), ("... X", False), ("not", False)],
+)
+def test_a_row_starts_with_a_cell_or_what_stands_for_an_unknown_one(text: str, *, expected: bool) -> None:
+    assert starts_cells(text, 0) == expected
 
 
 def test_a_row_without_end_is_read_to_a_bound() -> None:
