@@ -1,0 +1,48 @@
+"""What a watch saw, reduced to what placement keeps. Values only: between ``watch`` (I/O) and ``knowledge`` (pure).
+
+A batch is what one watch delivers at once: everything there is (after a list), or what changed. A pod without GPUs, and
+a field that decides nothing, end at the watch: of 100,000 pods only those that hold or want GPUs are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from gputopo.labels.nodegpus import NodeGpus
+from scheduler_core.nodes import Machine
+from scheduler_core.occupancy import Occupant
+
+S = TypeVar("S")
+
+
+class NodeSeen(NamedTuple):
+    """A Node. Its key is its name."""
+
+    key: str
+    machine: Machine
+
+
+class PodSeen(NamedTuple):
+    """A pod that wants or holds GPUs and has not finished. Its key is its UID."""
+
+    key: str
+    occupant: Occupant
+    node: str | None  # spec.nodeName; None: not bound yet
+    nominated: str | None = None  # status.nominatedNodeName: kube-scheduler expects to place it there
+    scheduler: str | None = None  # spec.schedulerName
+
+
+class GpusSeen(NamedTuple):
+    """A ``NodeGpus``: the kubelet's word as the agent publishes it. Its key is its node's name."""
+
+    key: str
+    gpus: NodeGpus
+
+
+class Batch(NamedTuple, Generic[S]):
+    """What one watch delivers at once; of one kind of object."""
+
+    kind: type[S]
+    seen: tuple[S, ...]
+    gone: tuple[str, ...] = ()  # keys; one that was never seen may be among them
+    complete: bool = False  # after a list: what is not in ``seen`` is gone
