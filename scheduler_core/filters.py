@@ -133,7 +133,7 @@ def _has_memory(shape: Shape, outcome: Outcome, needed: int) -> bool:
 def _first_wish(profile: Profile) -> Reason:
     """Why a node is refused whose device plugin may crash over this pod: no set at all comes of that."""
     wishes = profile.wishes
-    if wishes.island is Wish.REQUIRED:
+    if wishes.island is Wish.REQUIRED or wishes.parallel is not None:
         return Reason.ISLAND
     if wishes.interconnect is not None:
         return Reason.INTERCONNECT

@@ -24,7 +24,7 @@ from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occup
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.policy import Policy
 from scheduler_core.quantity import count
-from scheduler_core.request import PodRequest, Profile, read_request
+from scheduler_core.request import AS_BUILT, PodRequest, Profile, Reading, read_request
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
 
@@ -110,11 +110,11 @@ def read_node(node: Node) -> Machine:
     )
 
 
-def read_occupant(pod: Pod) -> Occupant | None:
+def read_occupant(pod: Pod, reading: Reading = AS_BUILT) -> Occupant | None:
     """A pod on a node; None where it holds no GPU."""
     if pod.finished:
         return None
-    request = read_request(pod)
+    request = read_request(pod, reading)
     try:
         profile = request.profile if isinstance(request, PodRequest) else Profile(read_ask(pod.spec))
     except MalformedAskError:  # the API server takes no such pod
@@ -123,7 +123,8 @@ def read_occupant(pod: Pod) -> Occupant | None:
         return None
     metadata = pod.metadata
     admitted = pod.status.start_time is not None
-    return Occupant(metadata.uid, metadata.namespace, metadata.name, profile, admitted)
+    owner = None if metadata.owner is None else metadata.owner.uid
+    return Occupant(metadata.uid, metadata.namespace, metadata.name, profile, admitted, owner)
 
 
 def with_pod(record: NodeRecord, pod: Occupant) -> NodeRecord:

@@ -128,6 +128,14 @@ POD_MIN_VRAM = Key("gputopo.io/min-vram", "40Gi", "Memory that each GPU must hav
 POD_VRAM = Key("gputopo.io/vram", "15Gi", "Share of one GPU's memory that the pod will use.")
 POD_MIN_BANDWIDTH = Key("gputopo.io/min-bandwidth", "300", "GB/s per GPU over NVLink, both ways, at least.")
 POD_WORKLOAD = Key("gputopo.io/workload", "training", "`training`, `inference` or `batch`.")
+POD_ISOLATION = Key(
+    "gputopo.io/isolation",
+    "required",
+    "Training and inference on different nodes: `required`, `preferred` or `ignore`.",
+)
+POD_SPREAD = Key(
+    "gputopo.io/spread", "ignore", "Replicas of one owner on different nodes and islands: `preferred` or `ignore`."
+)
 POD_KEYS = (
     POD_GPU_MODEL,
     POD_GPU_MODEL_SHORT,
@@ -138,4 +146,6 @@ POD_KEYS = (
     POD_VRAM,
     POD_MIN_BANDWIDTH,
     POD_WORKLOAD,
+    POD_ISOLATION,
+    POD_SPREAD,
 )
