@@ -32,7 +32,7 @@ class Decision(NamedTuple):
     nodes: tuple[str, ...]  # what Filter answers, best first: all that pass, or the best of them
     failed: Mapping[str, Reason]
     scores: Mapping[str, Score]  # of all that pass
-    single: bool  # ``nodes`` is one name because a shape is required: it is to be assumed
+    single: bool  # ``nodes`` is one name because something must hold there: it is to be assumed
 
 
 def evaluate(request: PodRequest, table: NodeTable, names: Sequence[str], policy: Policy) -> Decision:
@@ -54,7 +54,7 @@ def evaluate(request: PodRequest, table: NodeTable, names: Sequence[str], policy
             ranked[found.points] += members
         else:
             failed.update(dict.fromkeys(members, found))
-    single = request.profile.shape_required
+    single = request.profile.must_hold
     most = 1 if single else len(scores) if request.soft_preferences else policy.shortlist
     return Decision(table.generation, shortlist(ranked, most, request.uid, table.order), failed, scores, single)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.labels.reasons import Reason
+from scheduler_core.company import disturbed, unwelcome
 from scheduler_core.models import is_model
 from scheduler_core.nodes import NodeState
 from scheduler_core.occupancy import Turn, follow
@@ -87,6 +88,12 @@ def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     return None
 
 
+def isolation(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Training and inference apart, where one of them requires it."""
+    required = profile.wishes.isolation is Wish.REQUIRED and disturbed(profile, node.company)
+    return Reason.RESERVED if required or unwelcome(profile, node.company) else None
+
+
 def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     """No degraded GPU may come, and none of a node that is not heard of any more, where policy says so."""
     if policy.stale is Handling.REFUSE and node.stale:
@@ -96,7 +103,7 @@ def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     return None
 
 
-FILTERS: tuple[Filter, ...] = (enough, model, vram, shape, promises, health)
+FILTERS: tuple[Filter, ...] = (enough, model, vram, shape, promises, isolation, health)
 
 
 def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:

@@ -20,6 +20,8 @@ from gputopo.labels.decode import NoTopologyError, decode
 from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import Gpu, Interconnect, NodeTopology
 from scheduler_core.asks import WHOLE, MalformedAskError, is_gpu, read_ask
+from scheduler_core.company import Company, Kin, company
+from scheduler_core.economy import Economy, read_economy
 from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.policy import Policy
@@ -53,6 +55,7 @@ class Machine(msgspec.Struct, frozen=True):
     degraded: bool = False  # as its label says
     interconnect: Interconnect | None = None  # as its labels say; without a graph only a hint
     single_numa: bool = False  # its Topology Manager rejects what spans NUMA nodes
+    economy: Economy = Economy()
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -78,6 +81,11 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     degraded: bool = False  # as its label says; which GPUs: ``shape.degraded``
     interconnect: Interconnect | None = None
     single_numa: bool = False
+    offered: tuple[tuple[str, int], ...] = ()  # healthy devices of each GPU resource, free or not
+    driver: str | None = None  # version
+    company: Company = Company()
+    economy: Economy = Economy()
+    kin: Kin | None = None  # pods of the asking pod's owner on it; only in tables made for that pod
 
     def count(self, resource: str) -> int:
         """Free healthy devices of a resource."""
@@ -100,13 +108,15 @@ def read_node(node: Node) -> Machine:
     described = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else None
     # Hand-made labels often say which GPUs, and leave how many to the device plugin.
     counted = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
+    topology = _topology(counted, {}) if described is None else described
     return Machine(
-        topology=_topology(counted, {}) if described is None else described,
+        topology=topology,
         described=described is not None,
         allocatable=tuple(sorted(allocatable.items())),
         degraded=labels.get(keys.DEGRADED.key) == "true",
         interconnect=_interconnect(labels),
         single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
+        economy=read_economy(labels, topology, allocatable.get(WHOLE, 0)),
     )
 
 
@@ -174,6 +184,10 @@ def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
         machine.degraded,
         None if stale else machine.interconnect,
         machine.single_numa,
+        machine.allocatable,
+        None if machine.topology is None else machine.topology.driver_version,
+        company(record.pods),
+        machine.economy,
     )
 
 
@@ -285,6 +299,12 @@ def _word(record: NodeRecord, shape: Shape) -> Word | None:
 def _shared(*fields: Any) -> NodeState:
     """The one state of all nodes that are in it."""
     return NodeState(*fields)
+
+
+@lru_cache(maxsize=1 << 14)
+def with_kin(state: NodeState, kin: Kin) -> NodeState:
+    """The one state of all nodes that are in that state and have such kin of the asking pod."""
+    return msgspec.structs.replace(state, kin=kin)
 
 
 def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology | None:

@@ -46,12 +46,20 @@ class Wishes(NamedTuple):
     parallel: int | None = None  # tensor-parallel degree: each group of so many GPUs, by index, in one island
 
 
+class Like(NamedTuple):
+    """What the other pods of a job run on."""
+
+    product: str | None
+    driver: str | None
+
+
 class Profile(NamedTuple):
     """All that decides about a pod's nodes. Pods of one profile get the same answers, so answers are kept by it."""
 
     ask: Ask = Ask()
     wishes: Wishes = Wishes()
     scavenger: bool = False  # by its priority class: takes what is left over, and where it may end any time
+    like: Like | None = None  # of training whose other pods are placed already
 
     @property
     def gpus(self) -> int:

@@ -105,7 +105,13 @@ TOPOLOGY_MANAGER = Key(
     "single-numa-node",
     "The kubelet's `topologyManagerPolicy`, where it rejects pods whose GPUs span NUMA nodes. Set it by hand.",
 )
-NODE_KEYS_READ = (TOPOLOGY_MANAGER,)
+COST_PER_HOUR = Key(
+    "gputopo.io/cost-per-hour",
+    "32.77",
+    "What the whole node costs in an hour, in a currency of your own: the same on all nodes.",
+)
+COST_PER_HOUR_SHORT = Key("node-cost-per-hour", "32.77", "The same, by the short key.")
+NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT)
 
 # By which Node Feature Discovery's master knows the node that a NodeFeature speaks of.
 NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"

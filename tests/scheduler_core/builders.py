@@ -54,6 +54,11 @@ def occupant(name: str, gpus: int, *, admitted: bool = False, **wishes: str) -> 
     return found
 
 
+def owned(pod: Occupant, owner: str = "job") -> Occupant:
+    """The same, made by that owner."""
+    return pod._replace(owner=owner)
+
+
 def request(gpus: int = 1, name: str = "new", *, model: str | None = None, **wishes: str) -> PodRequest:
     """What a pod asks: ``request(4, island="required")``."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
