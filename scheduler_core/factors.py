@@ -5,6 +5,9 @@
                  inference), 0.1 where it does. Of training, inference, and pods that say something about isolation.
     siblings     1 where product and driver are those of the other pods of the same job, 0.5 where only the product
                  is, else 0. Of training with other pods placed already.
+    packing      how full the card is then, s: below the band 0.1 + 0.9 s / low, in it 1, above it
+                 0.1 (1 - s) / (1 - high). Of the worst card that may be chosen; of whole GPUs and MIG devices s is the
+                 pod's share of one. Of pods that say what memory they use, and of those that ask for a shared GPU.
     spread       1 / (1 + n) with n pods of the same owner on the node that may be on the same island, 1 / (1 + n / 2)
                  where they are on other islands of it: none is 1, one 0.5 or 0.67. Of inference, and of pods that ask.
     utilisation  share of the node's devices that is in use once the pod is there.
@@ -22,10 +25,11 @@ from __future__ import annotations
 from scheduler_core.company import disturbed
 from scheduler_core.economy import FAMILIES
 from scheduler_core.nodes import NodeState
-from scheduler_core.outcomes import candidates, outcomes, together
+from scheduler_core.outcomes import candidates, memories, outcomes, together
 from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
 from scheduler_core.sets import places
+from scheduler_core.sharing import saturation, worth
 
 ALONE, DISTURBED = 0.9, 0.1
 
@@ -58,6 +62,19 @@ def siblings(profile: Profile, node: NodeState, _: Policy) -> float:
     if any(gpu.product != like.product for gpu in gpus):
         return 0.0
     return 1.0 if like.driver is not None and node.driver == like.driver else 0.5
+
+
+def packing(profile: Profile, node: NodeState, policy: Policy) -> float:
+    """How near the band its card comes."""
+    share, asked = profile.wishes.vram_mib, dict(profile.ask.totals)
+    if node.ledger is not None and node.ledger.resource in asked:
+        full = saturation(node.ledger, share)
+    elif share is None or node.shape is None:
+        return 0.0
+    else:
+        sizes = {size for each in outcomes(profile.ask, node) for size in memories(node.shape, each)}
+        full = [min(1.0, share / size) if size else 1.0 for size in sizes]
+    return min((worth(each, policy.vram) for each in full), default=0.0)
 
 
 def spread(profile: Profile, node: NodeState, _: Policy) -> float:

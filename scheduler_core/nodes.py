@@ -19,7 +19,7 @@ from gputopo.labels import annotation, keys
 from gputopo.labels.decode import NoTopologyError, decode
 from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import Gpu, Interconnect, NodeTopology
-from scheduler_core.asks import WHOLE, MalformedAskError, is_gpu, read_ask
+from scheduler_core.asks import SHARED, WHOLE, MalformedAskError, is_gpu, read_ask
 from scheduler_core.company import Company, Kin, company
 from scheduler_core.economy import Economy, read_economy
 from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
@@ -29,6 +29,7 @@ from scheduler_core.quantity import count
 from scheduler_core.request import AS_BUILT, PodRequest, Profile, Reading, read_request
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
+from scheduler_core.sharing import Choice, Claim, Ledger, Offer, ledger
 
 _SINGLE_NUMA = "single-numa-node"
 
@@ -56,6 +57,8 @@ class Machine(msgspec.Struct, frozen=True):
     interconnect: Interconnect | None = None  # as its labels say; without a graph only a hint
     single_numa: bool = False  # its Topology Manager rejects what spans NUMA nodes
     economy: Economy = Economy()
+    replicas: int | None = None  # of each GPU, as its label says
+    choice: Choice = Choice.DISTRIBUTED  # among replicas
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -85,6 +88,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     driver: str | None = None  # version
     company: Company = Company()
     economy: Economy = Economy()
+    ledger: Ledger | None = None  # of GPUs that pods share; None: none are, or it cannot be told which
     kin: Kin | None = None  # pods of the asking pod's owner on it; only in tables made for that pod
 
     def count(self, resource: str) -> int:
@@ -117,6 +121,8 @@ def read_node(node: Node) -> Machine:
         interconnect=_interconnect(labels),
         single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
         economy=read_economy(labels, topology, allocatable.get(WHOLE, 0)),
+        replicas=count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
+        choice=_choice(labels),
     )
 
 
@@ -188,6 +194,7 @@ def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
         None if machine.topology is None else machine.topology.driver_version,
         company(record.pods),
         machine.economy,
+        _ledger(record, sliced=sliced),
     )
 
 
@@ -278,6 +285,33 @@ def _blinded(topology: NodeTopology) -> NodeTopology:
 
 def _offered(record: NodeRecord) -> int:
     return dict(record.machine.allocatable).get(WHOLE, 0)
+
+
+def _choice(labels: Mapping[str, str]) -> Choice:
+    said = labels.get(keys.SHARING.key, Choice.DISTRIBUTED.value)
+    return next((each for each in Choice if each.value == said), Choice.UNKNOWN)
+
+
+def _ledger(record: NodeRecord, *, sliced: bool) -> Ledger | None:
+    topology, offered = record.machine.topology, dict(record.machine.allocatable)
+    resource = WHOLE if sliced else SHARED
+    cards = [gpu for gpu in (() if topology is None else topology.usable) if gpu.mig_enabled is not True]
+    if not cards or not offered.get(resource) or (resource == SHARED and offered.get(WHOLE)):
+        return None
+    offer = Offer(
+        resource,
+        {gpu.uuid or str(gpu.index): gpu.memory_mib for gpu in cards},
+        offered[resource],
+        record.machine.replicas,
+        record.machine.choice,
+    )
+    word = None if record.gpus is None else record.gpus.allocations
+    return ledger(offer, _claims(record.pods, resource), word, _claims(record.departed, resource))
+
+
+def _claims(pods: Iterable[Occupant], resource: str) -> list[Claim]:
+    wanted = ((pod, dict(pod.profile.ask.totals).get(resource, 0)) for pod in pods)
+    return [Claim(pod, replicas) for pod, replicas in wanted if replicas]
 
 
 def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:

@@ -28,6 +28,7 @@ class Weights(NamedTuple):
     contiguous: float = 0.0
     isolation: float = 6.0
     siblings: float = 2.0
+    packing: float = 6.0
     spread: float = 4.0
     utilisation: float = 0.0
     cost: float = 0.0

@@ -30,6 +30,7 @@ from gputopo.model import Interconnect, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
 from scheduler_core import factors
+from scheduler_core.asks import SHARED
 from scheduler_core.company import takes_sides, wants_spread
 from scheduler_core.filters import may_be_degraded
 from scheduler_core.nodes import NodeState
@@ -150,6 +151,7 @@ FACTORS: dict[str, Raw] = {
     "contiguous": factors.contiguous,
     "isolation": factors.isolation,
     "siblings": factors.siblings,
+    "packing": factors.packing,
     "spread": factors.spread,
     "utilisation": factors.utilisation,
     "cost": factors.cost,
@@ -166,6 +168,7 @@ MEASURES = {
     "contiguous": "how close together by index its GPUs are",
     "isolation": "whether training and inference stay apart",
     "siblings": "whether GPUs and driver are as for the other pods of its job",
+    "packing": "how near the memory of its card comes to the band that policy aims for",
     "spread": "how few pods of the same owner would fail with it",
     "utilisation": "how much of the node is in use then",
     "cost": "how little a GPU of it costs per hour",
@@ -185,6 +188,7 @@ def _weights(profile: Profile, policy: Policy) -> Weights:
         contiguous=weights.contiguous if profile.devices > 1 else 0.0,
         isolation=weights.isolation if takes_sides(profile) else 0.0,
         siblings=weights.siblings if profile.like is not None else 0.0,
+        packing=weights.packing if wishes.vram_mib is not None or SHARED in dict(profile.ask.totals) else 0.0,
         spread=weights.spread if wants_spread(profile) else 0.0,
     )
 

@@ -111,7 +111,15 @@ COST_PER_HOUR = Key(
     "What the whole node costs in an hour, in a currency of your own: the same on all nodes.",
 )
 COST_PER_HOUR_SHORT = Key("node-cost-per-hour", "32.77", "The same, by the short key.")
-NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT)
+SHARING = Key(
+    "gputopo.io/sharing",
+    "packed",
+    "How the device plugin chooses among replicas of shared GPUs: `distributed` (where nothing is said) or `packed`.",
+)
+NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING)
+
+# GPU Feature Discovery's word on how often each GPU is handed out.
+NVIDIA_REPLICAS = "nvidia.com/gpu.replicas"
 
 # By which Node Feature Discovery's master knows the node that a NodeFeature speaks of.
 NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"
