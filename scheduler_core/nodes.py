@@ -8,7 +8,7 @@ it for placement. Nodes in the same state share one ``NodeState``, so what is wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -26,7 +26,7 @@ from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occup
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.policy import Policy
 from scheduler_core.quantity import count
-from scheduler_core.request import AS_BUILT, PodRequest, Profile, Reading, read_request
+from scheduler_core.request import PodRequest, Profile, Refused, read_request
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
 from scheduler_core.sharing import Choice, Claim, Ledger, Offer, ledger
@@ -126,11 +126,11 @@ def read_node(node: Node) -> Machine:
     )
 
 
-def read_occupant(pod: Pod, reading: Reading = AS_BUILT) -> Occupant | None:
-    """A pod on a node; None where it holds no GPU."""
+def read_occupant(pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_request) -> Occupant | None:
+    """A pod on a node; None where it holds no GPU. ``read``: what it asks for, by a policy of its own."""
     if pod.finished:
         return None
-    request = read_request(pod, reading)
+    request = read(pod)
     try:
         profile = request.profile if isinstance(request, PodRequest) else Profile(read_ask(pod.spec))
     except MalformedAskError:  # the API server takes no such pod

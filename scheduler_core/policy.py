@@ -67,3 +67,4 @@ class Policy(NamedTuple):
     vram: Band = Band()
     half_cost: float = 2.0  # per GPU and hour: what costs that much is worth half of what costs nothing
     enough_generation: int | None = None  # place in ``economy.FAMILIES`` that is as good as any newer one
+    name: str = "default"  # of the profile of a policy file that it is
