@@ -1,0 +1,74 @@
+"""The listener for everybody else: ``/healthz``, ``/readyz``, ``/metrics``, ``/decisions``, ``/explain/NAMESPACE/POD``.
+
+What takes long runs on a thread of its own, one at a time, so that the verbs wait for nobody who looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+_JSON = "application/json"
+_LINES = "application/jsonl"
+
+
+class Pages(NamedTuple):
+    """What the pages show."""
+
+    unready: Callable[[], str | None]  # why nothing can be answered; None: ready
+    registry: CollectorRegistry
+    decisions: Callable[[], Iterable[bytes]]  # lines of JSON, oldest first
+    # Namespace and name of a pod; None where none is known. Called on another thread.
+    explain: Callable[[str, str], Mapping[str, Any] | None]
+
+
+def pages_app(pages: Pages) -> ASGIApp:
+    """The application."""
+    one_at_a_time = asyncio.Semaphore(1)
+
+    async def aside(work: Callable[[], Response]) -> Response:
+        async with one_at_a_time:
+            return await asyncio.to_thread(work)
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        trouble = pages.unready()
+        return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(pages.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def decisions(_: Request) -> Response:
+        return await aside(lambda: Response(b"".join(pages.decisions()), media_type=_LINES))
+
+    async def explain(request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["pod"]
+        return await aside(lambda: _explained(pages, namespace, name))
+
+    named = {"/readyz": readyz, "/metrics": metrics, "/decisions": decisions, "/explain/{namespace}/{pod}": explain}
+    there = ", ".join(("/healthz", *named))
+
+    def not_found(request: Request, _: Exception) -> Response:
+        return PlainTextResponse(f"there is no {request.url.path!r} here; there are {there}\n", 404)
+
+    routes = [Route("/healthz", healthz), *(Route(path, page) for path, page in named.items())]
+    return Starlette(routes=routes, exception_handlers={404: not_found})
+
+
+def _explained(pages: Pages, namespace: str, name: str) -> Response:
+    found = pages.explain(namespace, name)
+    if found is None:
+        return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
+    return Response(orjson.dumps(found), media_type=_JSON)
