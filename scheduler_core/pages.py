@@ -22,23 +22,27 @@ _JSON = "application/json"
 _LINES = "application/jsonl"
 
 
+Job = Callable[[], Mapping[str, Any]]
+
+
 class Pages(NamedTuple):
-    """What the pages show."""
+    """What the pages show. All is called on the loop; what takes long is left for another thread."""
 
     unready: Callable[[], str | None]  # why nothing can be answered; None: ready
     registry: CollectorRegistry
-    decisions: Callable[[], Iterable[bytes]]  # lines of JSON, oldest first
-    # Namespace and name of a pod; None where none is known. Called on another thread.
-    explain: Callable[[str, str], Mapping[str, Any] | None]
+    decisions: Callable[[], Iterable[bytes]]  # lines of JSON, oldest first; iterated over on the other thread
+    explain: Callable[
+        [str, str], Job | None
+    ]  # namespace and name of a pod -> what the other thread does; None: unknown
 
 
 def pages_app(pages: Pages) -> ASGIApp:
     """The application."""
     one_at_a_time = asyncio.Semaphore(1)
 
-    async def aside(work: Callable[[], Response]) -> Response:
+    async def aside(work: Callable[[], bytes], kind: str) -> Response:
         async with one_at_a_time:
-            return await asyncio.to_thread(work)
+            return Response(await asyncio.to_thread(work), media_type=kind)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -51,11 +55,15 @@ def pages_app(pages: Pages) -> ASGIApp:
         return Response(generate_latest(pages.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def decisions(_: Request) -> Response:
-        return await aside(lambda: Response(b"".join(pages.decisions()), media_type=_LINES))
+        lines = pages.decisions()
+        return await aside(lambda: b"".join(lines), _LINES)
 
     async def explain(request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["pod"]
-        return await aside(lambda: _explained(pages, namespace, name))
+        job = pages.explain(namespace, name)
+        if job is None:
+            return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
+        return await aside(lambda: orjson.dumps(job()), _JSON)
 
     named = {"/readyz": readyz, "/metrics": metrics, "/decisions": decisions, "/explain/{namespace}/{pod}": explain}
     there = ", ".join(("/healthz", *named))
@@ -65,10 +73,3 @@ def pages_app(pages: Pages) -> ASGIApp:
 
     routes = [Route("/healthz", healthz), *(Route(path, page) for path, page in named.items())]
     return Starlette(routes=routes, exception_handlers={404: not_found})
-
-
-def _explained(pages: Pages, namespace: str, name: str) -> Response:
-    found = pages.explain(namespace, name)
-    if found is None:
-        return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
-    return Response(orjson.dumps(found), media_type=_JSON)
