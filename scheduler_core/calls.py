@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
+from scheduler_core.extender import Filtered, NotReadyError
 from scheduler_core.metrics import Metrics
+from scheduler_core.pods import Pod
 from scheduler_core.verbs import Clock, Reply, Verb
-from scheduler_core.wire import Arguments, FilterResult, WireError, arguments, filter_result, priorities
+from scheduler_core.wire import Arguments, WireError, arguments, filter_error, filter_result, priorities
 
 SLOW_S = 0.050  # every call holds up the scheduling of all pods
 _INTERNAL = "an error of gputopo's extender; its log says more"
@@ -21,13 +24,13 @@ _log = logging.getLogger(__name__)
 
 
 class Decides(Protocol):
-    """What knows the nodes."""
+    """``Extender``. Both raise ``NotReadyError``."""
 
-    def filter(self, arguments: Arguments) -> FilterResult:
-        """Which nodes suit the pod."""
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+        """Which of the named nodes suit the pod."""
         ...
 
-    def prioritize(self, arguments: Arguments) -> Iterable[tuple[str, int]]:
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
         """How well each does."""
         ...
 
@@ -47,18 +50,21 @@ def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
     def filter_(body: bytes) -> Answered:
         sent = arguments(body)
         read_at = clock()
-        found = extender.filter(sent)
+        found = extender.filter(sent.pod, sent.names)
         decided_at = clock()
-        return Answered(_json(filter_result(found, cache_capable=sent.cache_capable)), sent, read_at, decided_at)
+        if not found.nodes:
+            metrics.note_refused(found.failed)
+        answer = filter_result(found.nodes, found.failed, cache_capable=sent.cache_capable)
+        return Answered(_json(answer), sent, read_at, decided_at)
 
     def prioritize(body: bytes) -> Answered:
         sent = arguments(body)
         read_at = clock()
-        found = extender.prioritize(sent)
+        found = extender.prioritize(sent.pod, sent.names)
         decided_at = clock()
         return Answered(_json(priorities(found)), sent, read_at, decided_at)
 
-    failed = Reply(200, filter_result(FilterResult(error=_INTERNAL)))
+    failed = Reply(200, filter_error(_INTERNAL))
     return {
         "filter": _guarded("filter", filter_, failed, metrics, clock),
         "prioritize": _guarded("prioritize", prioritize, Reply(500, _INTERNAL.encode(), _TEXT), metrics, clock),
@@ -79,6 +85,8 @@ def _guarded(name: str, answer: Callable[[bytes], Answered], failed: Reply, metr
             answered = answer(body)
         except WireError as error:
             answered = Answered(Reply(400, f"{error}\n".encode(), _TEXT))
+        except NotReadyError as error:
+            answered = Answered(Reply(503, f"{error}\n".encode(), _TEXT))
         except Exception:  # noqa: BLE001  kube-scheduler's loop waits for an answer, whatever went wrong here
             _log.exception("call", extra={"fields": {"verb": name, "outcome": "error"}})
             answered = Answered(failed)

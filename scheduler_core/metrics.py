@@ -14,9 +14,14 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from gputopo import __version__
+from gputopo.labels.reasons import Reason
+from scheduler_core.extender import Record
 from scheduler_core.free_islands import free_islands
 from scheduler_core.nodes import NodeTable
+from scheduler_core.settling import Settled
 
+UNSPECIFIED = "unspecified"
+_REASONS = {reason.value: reason for reason in Reason}
 # A call takes a fraction of a millisecond; from 50 ms on it is slow, at 5 s kube-scheduler gives up.
 _CALL_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
@@ -127,6 +132,26 @@ class Metrics:
         self.events = counter("gputopo_events_written")
         name, labels, meaning = CALL_SECONDS
         self.call_seconds = Histogram(name, meaning, labels, registry=self.registry, buckets=_CALL_SECONDS)
+
+    def note_refused(self, failed: Mapping[str, str]) -> None:
+        """No node passed; ``failed`` says why not."""
+        for text in set(failed.values()):
+            reason = _REASONS.get(text, Reason.MALFORMED)  # the only one whose text varies
+            self.rejections.labels(reason.name.lower()).inc()
+            if reason is Reason.MALFORMED:
+                self.attempts.labels(UNSPECIFIED, "malformed").inc()
+
+    def note_decision(self, record: Record) -> None:
+        """A pod whose request could be understood was decided about."""
+        workload = record.request.profile.wishes.workload
+        kind = UNSPECIFIED if workload is None else workload.value
+        self.attempts.labels(kind, "passed" if record.answer.nodes else "refused").inc()
+
+    def note_settled(self, found: Settled) -> None:
+        """The kubelet has named a pod's GPUs."""
+        self.predictions.labels("unpredicted" if found.check is None else found.check.value).inc()
+        if found.broken is not None:
+            self.promises_broken.labels(found.broken.name.lower()).inc()
 
     def expose(self, standing: Callable[[], Standing]) -> None:
         """Add what a standing says, which is asked for at every scrape."""

@@ -36,14 +36,6 @@ class Arguments(NamedTuple):
     cache_capable: bool = True  # nodeCacheCapable: nodes come, and are answered, as names alone
 
 
-class FilterResult(NamedTuple):
-    """``ExtenderFilterResult``: the nodes that suit, and why others do not, in texts that stay the same."""
-
-    nodes: Collection[str] = ()
-    refused: Mapping[str, str] = {}  # read only
-    error: str | None = None  # what kube-scheduler is to show instead; it tries again, later each time
-
-
 class _Metadata(msgspec.Struct, frozen=True):
     name: str
 
@@ -95,23 +87,26 @@ def arguments(body: bytes) -> Arguments:
     raise _not_a_call(body, "there are neither NodeNames nor Nodes")
 
 
-def filter_result(found: FilterResult, *, cache_capable: bool = True) -> bytes:
-    """As JSON.
+def filter_result(passing: Collection[str], refused: Mapping[str, str], *, cache_capable: bool = True) -> bytes:
+    """``ExtenderFilterResult``: the nodes that suit, and why others do not, in texts that stay the same.
 
     Refused nodes are always FailedAndUnresolvableNodes: default preemption judges its victims without asking us.
     """
-    if found.error is not None:
-        return orjson.dumps({"Error": found.error})
-    nodes = None if cache_capable else {"items": [{"metadata": {"name": name}} for name in found.nodes]}
+    nodes = None if cache_capable else {"items": [{"metadata": {"name": name}} for name in passing]}
     return orjson.dumps(
         {
             "Nodes": nodes,
-            "NodeNames": list(found.nodes) if cache_capable else None,
+            "NodeNames": list(passing) if cache_capable else None,
             "FailedNodes": {},
-            "FailedAndUnresolvableNodes": found.refused,
+            "FailedAndUnresolvableNodes": refused,
             "Error": "",
         }
     )
+
+
+def filter_error(message: str) -> bytes:
+    """The same with nothing but an error: kube-scheduler shows it at the pod, and tries again, later each time."""
+    return orjson.dumps({"Error": message})
 
 
 def priorities(pairs: Iterable[tuple[str, int]]) -> bytes:

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,11 +19,12 @@ from starlette.types import ASGIApp
 
 from scheduler_core.calls import Decides, verbs
 from scheduler_core.connections import Limits
+from scheduler_core.extender import Filtered
 from scheduler_core.metrics import Metrics
+from scheduler_core.pods import Pod
 from scheduler_core.server import Listener, bound, serve
 from scheduler_core.tls import Certificates
 from scheduler_core.verbs import verbs_app
-from scheduler_core.wire import Arguments, FilterResult
 
 LOOPBACK = ("127.0.0.1", 0)
 POD = {"metadata": {"name": "a1", "namespace": "team", "uid": "uid-1"}}
@@ -96,11 +98,11 @@ def serving(
 class Passing:
     """An extender to which every node is good."""
 
-    def filter(self, sent: Arguments) -> FilterResult:
-        return FilterResult(sorted(sent.names))
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+        return Filtered(tuple(sorted(names)), {})
 
-    def prioritize(self, sent: Arguments) -> list[tuple[str, int]]:
-        return [(name, 5) for name in sorted(sent.names)]
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002
+        return [(name, 5) for name in sorted(names)]
 
 
 def app_of(

@@ -8,16 +8,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from gputopo.labels.reasons import Reason, malformed
 from scheduler_core.calls import SLOW_S, verbs
+from scheduler_core.extender import Filtered, NotReadyError
 from scheduler_core.metrics import Metrics
 from scheduler_core.pages import Pages, pages_app
+from scheduler_core.pods import Pod
 from scheduler_core.server import bound
-from scheduler_core.wire import Arguments, FilterResult
 from tests.scheduler_core.served import Passing, Running, app_of, call, serving
 
 
@@ -91,11 +94,11 @@ def test_a_call_before_all_is_known_gets_503_with_a_sentence_and_the_connection_
 
 
 class Failing(Passing):
-    def filter(self, sent: Arguments) -> FilterResult:
-        raise ZeroDivisionError(sent.pod.metadata.name)
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+        raise ZeroDivisionError(pod.metadata.name)
 
-    def prioritize(self, sent: Arguments) -> list[tuple[str, int]]:
-        raise ZeroDivisionError(sent.pod.metadata.name)
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002
+        raise ZeroDivisionError(pod.metadata.name)
 
 
 def test_an_error_of_our_own_is_said_at_the_pod_and_the_log_has_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -108,6 +111,36 @@ def test_an_error_of_our_own_is_said_at_the_pod_and_the_log_has_it(caplog: pytes
     assert scored == (500, b"an error of gputopo's extender; its log says more")
     assert [record.exc_info is not None for record in caplog.records if record.getMessage() == "call"] == [True, True]
     assert metrics.registry.get_sample_value("gputopo_extender_surprises_total", {"verb": "filter"}) == 1
+
+
+class Unready(Passing):
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+        raise NotReadyError("not all pods of the cluster are known yet")
+
+
+def test_an_extender_that_knows_too_little_answers_503() -> None:
+    with serving(app_of(Unready())) as running:
+        assert running.ask("POST", "/filter", call("n1")) == (503, b"not all pods of the cluster are known yet\n")
+
+
+class Refusing(Passing):
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+        reasons = [Reason.ISLAND.value, Reason.MODEL.value, malformed("gputopo.io/island", "yes", "required")]
+        return Filtered((), dict(zip(sorted(names), reasons, strict=False)))
+
+
+def test_rejections_are_counted_by_reason_once_for_each_pod() -> None:
+    metrics = Metrics()
+    answers = verbs(Refusing(), metrics, time.monotonic)
+    answers["filter"](call("n1"), 0)
+    answers["filter"](call("n1", "n2"), 0)
+    answers["filter"](call("n1", "n2", "n3"), 0)
+
+    sample = metrics.registry.get_sample_value
+    reasons = [sample("gputopo_rejections_total", {"reason": each}) for each in ("island", "model", "malformed")]
+    assert reasons == [3, 2, 1]
+    malformed_ones = {"workload_type": "unspecified", "result": "malformed"}
+    assert sample("ai_scheduler_attempts_total", malformed_ones) == 1
 
 
 def test_calls_are_timed_and_counted_and_slow_ones_told_with_their_phases(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler_core import wire
 from scheduler_core.pods import Container, Metadata, Pod, PodSpec, PodStatus, Resources
-from scheduler_core.wire import Arguments, FilterResult, WireError, arguments, filter_result, priorities
+from scheduler_core.wire import Arguments, WireError, arguments, filter_error, filter_result, priorities
 
 TRAFFIC = Path(__file__).parents[3] / "shared" / "extender-traffic"
 RECORDED = sorted(TRAFFIC.glob("*.json"))
@@ -119,7 +119,7 @@ def test_whole_nodes_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_an_answer_has_every_key_of_the_protocol() -> None:
-    answer = json.loads(filter_result(FilterResult(["n1"], {"n2": "no"})))
+    answer = json.loads(filter_result(["n1"], {"n2": "no"}))
 
     assert answer == {
         "Nodes": None,
@@ -131,13 +131,13 @@ def test_an_answer_has_every_key_of_the_protocol() -> None:
 
 
 def test_whole_nodes_are_answered_as_such_by_their_names() -> None:
-    answer = json.loads(filter_result(FilterResult(["n1"]), cache_capable=False))
+    answer = json.loads(filter_result(["n1"], {}, cache_capable=False))
 
     assert (answer["Nodes"], answer["NodeNames"]) == ({"items": [{"metadata": {"name": "n1"}}]}, None)
 
 
 def test_an_error_is_all_that_is_answered() -> None:
-    assert filter_result(FilterResult(error="no")) == b'{"Error":"no"}'
+    assert filter_error("no") == b'{"Error":"no"}'
 
 
 def test_priorities_are_a_bare_list() -> None:
@@ -168,6 +168,6 @@ def test_recorded_calls_are_read(path: Path) -> None:
 )
 def test_our_answers_have_the_keys_that_a_recorded_extender_was_understood_by(path: Path) -> None:
     call = json.loads(path.read_text())
-    ours = json.loads(filter_result(FilterResult(["n1"]), cache_capable=call["body"]["Nodes"] is None))
+    ours = json.loads(filter_result(["n1"], {}, cache_capable=call["body"]["Nodes"] is None))
 
     assert set(call["response"]) <= set(ours)
