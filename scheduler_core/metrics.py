@@ -54,6 +54,7 @@ COUNTERS: dict[str, About] = {
     ),
     "gputopo_promises_broken": About(("reason",), "Pods whose required shape the GPUs they got do not have."),
     "gputopo_events_written": About(("outcome",), "Events for such pods: written, failed, dropped (too many at once)."),
+    "gputopo_decisions_written": About(("outcome",), "Decisions for the file: written, failed, dropped (too many)."),
 }
 CALL_SECONDS = ("gputopo_extender_call_seconds", ("verb",), "Duration of a call, from its head to its answer.")
 # Counted by others, told at a scrape; on the wire these end in _total too.
@@ -130,6 +131,7 @@ class Metrics:
         self.predictions = counter("gputopo_predictions")
         self.promises_broken = counter("gputopo_promises_broken")
         self.events = counter("gputopo_events_written")
+        self.decisions = counter("gputopo_decisions_written")
         name, labels, meaning = CALL_SECONDS
         self.call_seconds = Histogram(name, meaning, labels, registry=self.registry, buckets=_CALL_SECONDS)
 
