@@ -42,6 +42,10 @@ class Decisions:
         while len(held) > self._most or (self._names > self._most_names and len(held) > 1):
             self._names -= len(held.popleft().names)
 
+    def last(self, uid: str) -> Record | None:
+        """The last one about that pod."""
+        return next((each for each in reversed(self._held) if each.request.uid == uid), None)
+
     def lines(self) -> Iterator[bytes]:
         """Lines of JSON of those that are kept now, oldest first. Iterate on any thread."""
         return map(document, tuple(self._held))

@@ -23,6 +23,7 @@ _LINES = "application/jsonl"
 
 
 Job = Callable[[], Mapping[str, Any]]
+Explain = Callable[[str, str], Job | None]  # namespace and name of a pod -> what the other thread does; None: unknown
 
 
 class Pages(NamedTuple):

@@ -136,6 +136,7 @@ def test_the_last_decisions_are_kept_and_their_names_are_bounded(records: list[R
 
     assert list(few.lines()) == [document(each) for each in records[-3:]]
     assert len(small) == 2  # of eight names each
+    assert (few.last("uid-f"), few.last("uid-a")) == (records[-1], None)
     Decisions(1, most_names=1).keep(records[0])
 
 
