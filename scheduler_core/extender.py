@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
-from scheduler_core.doubts import exposed, holds
+from scheduler_core.doubts import firm
 from scheduler_core.evaluate import most
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
@@ -133,17 +133,14 @@ def _choose(
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
     reserved: list[str] = []
 
-    def firm(name: str) -> bool:
-        if not exposed(request.profile, standing.table.states[name]):
-            return True
-        coming = [each.pod for each in doubtful if name in each.nodes]
-        if holds(standing.table, name, coming, standing.judged):
+    def suits(name: str) -> bool:
+        if firm(request.profile, standing.table, name, doubtful, standing.judged):
             return True
         reserved.append(name)
         return False
 
     best = standing.best(names, request.uid)
-    nodes = tuple(islice(filter(firm, best) if doubtful else best, most(request, policy)))
+    nodes = tuple(islice(filter(suits, best) if doubtful else best, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.shape_required)
     return Filtered((), {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)})
