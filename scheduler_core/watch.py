@@ -40,7 +40,7 @@ class WatchStatus(NamedTuple):
 
     kind: str  # "nodes", "pods", "nodegpus"
     synced: bool  # a complete list was delivered
-    last_event_age_s: float | None  # since the server was last heard of it: a page, an event, a bookmark; None: never
+    last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
     relists: int  # lists after the first: the watch had fallen too far behind
     failures: int  # calls that failed and streams that broke
     trouble: str | None  # what is wrong now, for people

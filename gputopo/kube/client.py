@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAGE = 500  # objects; an unpaged list of 50,000 pods is 300 MB at once, on both sides
 CONNECT_S, READ_S = 5.0, 30.0
-# Of a watch: a bookmark comes about once a minute, so after longer silence nobody is there any more.
+# Of a watch: where anything happens a bookmark comes about once a minute. After longer silence either nothing does or
+# nobody is there any more; a watch opened anew tells which.
 SILENCE_S = 90.0
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON = "application/json"

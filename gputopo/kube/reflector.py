@@ -1,8 +1,10 @@
 """Keeps a caller informed of all objects of one kind: list, then watch, then again from where it broke off.
 
 A list is read in pages and by quorum (no resource version), a watch resumes from the last version that was seen,
-bookmarks included. Too old a version (410) means a list anew. What fails is tried again after an exponential back-off
-with full jitter. A kind that the server does not know (no CRD) is an empty list, and asked for again.
+bookmarks included. Where nothing happens there are no bookmarks either, so a silent watch is opened anew: that the
+server takes it is the sign of life. Too old a version (410) means a list anew. What fails is tried again after an
+exponential back-off with full jitter. A kind that the server does not know (no CRD) is an empty list, and asked for
+again.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Condition(NamedTuple):
     """How a reflector is doing."""
 
     synced: bool = False  # a complete list was delivered
-    heard: float | None = None  # when the server was last heard of, by the clock: a page, an event, a bookmark
+    heard: float | None = None  # when it last heard of the server, by the clock: a page, a watch taken, an event
     relists: int = 0  # lists after the first
     failures: int = 0  # calls that failed and streams that broke
     trouble: str | None = None  # what is wrong now

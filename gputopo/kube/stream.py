@@ -1,4 +1,4 @@
-"""A watch as it comes over the wire: bytes -> lines -> events, until the server ends it, breaks it, or it is closed."""
+"""A watch as it comes over the wire: bytes -> lines -> events."""
 
 from __future__ import annotations
 
@@ -82,10 +82,11 @@ class Watch:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[Event, ...]]:
-        """Events, those together that arrived together; ends when the server ends the watch, or ``close`` does.
+        """Events, those together that arrived together.
 
-        Raises ``UnavailableError`` where the stream breaks, goes silent or is no watch, and what an ERROR means:
-        ``GoneError`` where the version watched from is too old.
+        Ends when the server ends the watch, ``close`` does, or nothing was heard for too long. Raises
+        ``UnavailableError`` where the stream breaks or is no watch, and what an ERROR means: ``GoneError`` where the
+        version watched from is too old.
         """
         rest = bytearray()  # of a line whose end has not come yet
         with closing(self._response):
@@ -109,6 +110,8 @@ class Watch:
         """What is there, or what comes next; nothing at the end."""
         try:
             return b"" if self._closed else self._response.read1(_READ)
+        except urllib3.exceptions.ReadTimeoutError:
+            return b""
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # ValueError: closed while it was read
             if self._closed:
                 return b""

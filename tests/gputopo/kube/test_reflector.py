@@ -316,14 +316,26 @@ def test_an_empty_line_is_a_sign_of_life_and_no_more(tmp_path: Path) -> None:
     assert run.deltas == [Delta(complete=True)]
 
 
-def test_a_dead_connection_is_noticed(tmp_path: Path) -> None:
-    silent = Stream()
+def test_a_silent_watch_is_opened_anew_and_that_is_no_failure(tmp_path: Path) -> None:
+    silent = Stream(event("ADDED", "a", 8))
     script = Script([page(7)], [silent])
 
     with running(script, tmp_path, silence_s=0.2) as run:
         wait_for(lambda: len(script.watched_from) == 2, "the second watch")
-        assert run.waits == [0.5]
+        condition = run.reflector.condition
     silent.end()
+
+    assert script.watched_from == ["7", "8"]
+    assert (condition.failures, condition.relists, run.waits) == (0, 0, [])
+
+
+def test_a_server_that_is_silent_because_it_is_dead_is_noticed(tmp_path: Path) -> None:
+    script = Script([page(7)], [Stream(event("ADDED", "a", 8)), Answer({"message": "shutting down"}, 503)])
+
+    with running(script, tmp_path, silence_s=0.2) as run:
+        wait_for(lambda: run.waits, "the failure")
+
+    assert run.waits == [0.5]
 
 
 def test_it_stops_at_once_while_it_waits_for_events(tmp_path: Path) -> None:

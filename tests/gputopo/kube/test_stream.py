@@ -205,14 +205,11 @@ def test_a_stream_that_breaks_is_said_after_what_came(tmp_path: Path) -> None:
             next(events)
 
 
-def test_silence_means_that_nobody_is_there(tmp_path: Path) -> None:
-    stream = Stream(event("ADDED", "a", 8))
+def test_a_watch_ends_after_a_silence_as_it_would_in_good_order(tmp_path: Path) -> None:
+    stream = Stream(event("ADDED", "a", 8), b'{"type":"MODI')
 
     with watching(tmp_path, Answer(stream), silence_s=0.2) as (_, watch):
-        events = iter(watch)
-        next(events)
-        with pytest.raises(UnavailableError, match=r"the stream broke: .*timed out"):
-            next(events)
+        assert [said(group) for group in watch] == [[("ADDED", "a", "8")]]
     stream.end()
 
 
