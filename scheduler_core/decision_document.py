@@ -17,17 +17,18 @@ import msgspec
 from immutables import Map
 
 from gputopo.model import NodeTopology
+from scheduler_core.assumptions import Assumption
 from scheduler_core.doubts import exposed
 from scheduler_core.evaluate import evaluate
 from scheduler_core.extender import Record
-from scheduler_core.nodes import NodeRecord, NodeState, NodeTable
-from scheduler_core.occupancy import Occupant
+from scheduler_core.nodes import Machine, NodeRecord, NodeState, NodeTable
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest
 from scheduler_core.sets import AnyOf, OneOf, Sets
 from scheduler_core.shapes import Shape, shape_of
 
 FORMAT = 1
+_UNTOLD = Machine(topology=None, described=False, allocatable=())
 _FIELDS = get_type_hints(NodeState)
 
 
@@ -51,7 +52,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     unknown: tuple[str, ...] = ()  # names asked about that nobody knew
     states: tuple[dict[str, Any], ...]
     topologies: tuple[NodeTopology, ...]
-    doubts: dict[str, tuple[Occupant, ...]] = {}  # pods that may have been on their way to a node
+    doubtful: tuple[Assumption, ...] = ()  # other pods, and where among ``nodes`` they may have been on their way to
     records: dict[str, NodeRecord] = {}  # of those nodes
 
 
@@ -70,7 +71,7 @@ def document(record: Record) -> bytes:
     refused: dict[str, list[str]] = {}
     for name, reason in record.answer.failed.items():
         refused.setdefault(reason, []).append(name)
-    doubts = _doubts(record)
+    doubtful = _doubtful(record)
     request = record.request
     line = Document(
         format=FORMAT,
@@ -86,8 +87,8 @@ def document(record: Record) -> bytes:
         unknown=tuple(unknown),
         states=tuple(_written(state, places) for state in groups),
         topologies=tuple(shape.topology for shape in shapes),
-        doubts=doubts,
-        records={name: record.table.records[name] for name in doubts},
+        doubtful=doubtful,
+        records={name: record.table.records[name] for each in doubtful for name in sorted(each.nodes)},
     )
     return msgspec.json.encode(line) + b"\n"
 
@@ -105,7 +106,7 @@ def read(line: bytes) -> Document:
 
 def differences(line: Document) -> Iterator[str]:
     """What is decided otherwise when the decision is made again. Raises ``DocumentError``."""
-    made = evaluate(line.request, _table(line), _names(line), line.policy, line.doubts)
+    made = evaluate(line.request, _table(line), _names(line), line.policy, line.doubtful)
     if made.nodes != line.answer:
         yield f"answered {_some(line.answer)}; now {_some(made.nodes)}"
         return
@@ -119,15 +120,14 @@ def differences(line: Document) -> Iterator[str]:
             yield f"{name} was refused for {refused.get(name)!r}; now for {failed.get(name)!r}"
 
 
-def _doubts(record: Record) -> dict[str, tuple[Occupant, ...]]:
-    """Pods that may have been on their way to a node that was asked about, where that decides something."""
-    found: dict[str, list[Occupant]] = {}
+def _doubtful(record: Record) -> tuple[Assumption, ...]:
+    """Those that decide something, as far as they do."""
+    profile, state_of = record.request.profile, record.table.states.get
+    found = []
     for each in record.doubtful:
-        for name in sorted(each.nodes & record.names):
-            state = record.table.states.get(name)
-            if state is not None and exposed(record.request.profile, state):
-                found.setdefault(name, []).append(each.pod)
-    return {name: tuple(pods) for name, pods in found.items()}
+        nodes = (name for name in each.nodes & record.names if (state := state_of(name)) and exposed(profile, state))
+        found.append(Assumption(each.pod, frozenset(nodes), 0.0))
+    return tuple(each for each in found if each.nodes)
 
 
 def _names(line: Document) -> list[str]:
@@ -143,7 +143,9 @@ def _table(line: Document) -> NodeTable:
     except (msgspec.ValidationError, LookupError, TypeError) as error:
         raise DocumentError(f"a state cannot be read: {error}") from error
     by_name = {name: state for names, state in zip(line.nodes, states, strict=True) for name in names}
-    return NodeTable(line.generation, Map(line.records), Map(by_name))
+    # What is on nodes that nobody was on the way to is in their states.
+    records = {name: NodeRecord(name, _UNTOLD) for name in by_name} | line.records
+    return NodeTable(line.generation, Map(records), Map(by_name))
 
 
 def _written(state: NodeState, places: Mapping[Shape, int]) -> dict[str, Any]:

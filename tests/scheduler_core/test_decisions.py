@@ -75,7 +75,7 @@ def test_the_decisions_are_of_all_kinds(records: list[Record]) -> None:
     lines = [read(document(each)) for each in records]
 
     assert [bool(line.answer) for line in lines] == [True, True, True, True, False, True]
-    assert any(line.doubts for line in lines)
+    assert any(line.doubtful for line in lines)
     assert any(line.refused for line in lines)
     assert all(line.unknown == ("unheard-of",) for line in lines)
 
