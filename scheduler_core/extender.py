@@ -56,7 +56,7 @@ class Record(NamedTuple):
     doubtful: tuple[Assumption, ...]  # pods that were on their way to one of several nodes
     names: AbstractSet[str]
     answer: Filtered
-    scores: tuple[Score | None, ...]  # of the nodes answered
+    scores: tuple[Score, ...]  # of the nodes answered
     phases: Phases
 
 
@@ -94,7 +94,7 @@ class Extender:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
             self._knowledge.assume(_occupant(request), found.nodes, lifetime)
         phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-        scores = tuple(map(standing.score, found.nodes))
+        scores = tuple(score for name in found.nodes if (score := standing.score(name)))
         self._record(Record(now, request, self._policy, standing.table, doubtful, names, found, scores, phases))
         return found
 
