@@ -112,9 +112,9 @@ def watching(
     )
 
 
-def listed(kube: Kube) -> tuple[Batch[Any], ...]:
-    """All that placement looks at, once: a complete batch of each kind. Raises ``KubeError``."""
-    return tuple(_listed(kube, kind, source) for kind, source in SOURCES)
+def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
+    """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``."""
+    return tuple(_listed(kube, kind, source) for kind, source in SOURCES if not kinds or kind in kinds)
 
 
 def _listed(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
