@@ -71,6 +71,8 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/nvml_calls.py
 	PYTHONPATH=. $(BIN)/python bench/evaluate.py
 	PYTHONPATH=. $(BIN)/python bench/extender_http.py
+	PYTHONPATH=. $(BIN)/python bench/watch.py
+	PYTHONPATH=. $(BIN)/python bench/why.py
 	$(BIN)/python bench/agent_costs.py
 
 clean:
