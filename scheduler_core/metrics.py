@@ -1,6 +1,6 @@
 """The extender's metrics, on a registry of their own: nothing of the process is touched by importing or making them.
 
-What is known comes from a ``Standing`` at the moment of a scrape. ``reference`` is a part of docs/metrics.md.
+What is known comes from a ``Standing`` at the moment of a scrape. ``described`` goes into docs/metrics.md.
 """
 
 from __future__ import annotations
