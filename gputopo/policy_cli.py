@@ -16,7 +16,13 @@ _FILE = click.argument("file")
 
 @click.group(context_settings={"max_content_width": 100})
 def policy() -> None:
-    """Check policy files, and show what they come to. docs/policies.md says what can be written in them."""
+    """Check policy files, and show what they come to. docs/policies.md says what can be written in them.
+
+    \b
+    Examples:
+      gputopo policy show
+      gputopo policy check policy.yaml
+    """
 
 
 @policy.command()

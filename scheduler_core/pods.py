@@ -52,12 +52,12 @@ class Container(msgspec.Struct, frozen=True, rename="camel"):
     """A container or init container."""
 
     name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str | None = None  # "Always" on an init container: a sidecar
     image: str | None = None
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     env: tuple[Variable, ...] | None = None
-    resources: Resources = Resources()
-    restart_policy: str | None = None  # "Always" on an init container: a sidecar
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -84,6 +84,13 @@ class SpreadConstraint(msgspec.Struct, frozen=True, rename="camel"):
     when_unsatisfiable: str = "DoNotSchedule"
 
 
+class Volume(msgspec.Struct, frozen=True, rename="camel"):
+    """One of ``spec.volumes``: that there is a claim is all that matters."""
+
+    persistent_volume_claim: Term | None = None
+    ephemeral: Term | None = None  # a claim that is made for the pod
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """``spec``."""
 
@@ -94,6 +101,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     priority_class_name: str | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
+    volumes: tuple[Volume, ...] | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,6 +109,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     phase: str | None = None
     start_time: str | None = None  # when the kubelet took note of it: it was admitted, or is Failed
+    nominated_node_name: str | None = None  # where kube-scheduler expects to place it
 
 
 class Pod(msgspec.Struct, frozen=True, rename="camel"):
@@ -123,3 +132,8 @@ def soft_preferences(spec: PodSpec) -> bool:
     if any(kind is not None and kind.preferred_during_scheduling_ignored_during_execution for kind in kinds):
         return True
     return any(each.when_unsatisfiable == "ScheduleAnyway" for each in spec.topology_spread_constraints or ())
+
+
+def waits_for_volumes(spec: PodSpec) -> bool:
+    """Whether kube-scheduler may wait for volumes between its choice and the binding (WaitForFirstConsumer)."""
+    return any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ())

@@ -50,7 +50,7 @@ def related(request: PodRequest, others: Iterable[Placed], table: NodeTable) -> 
     for each in elsewhere:
         nodes.setdefault(each.node, []).append(each.pod)
     states = {name: with_kin(table.states[name], _kin(table.records[name], pods)) for name, pods in nodes.items()}
-    return request, msgspec.structs.replace(table, states={**table.states, **states})
+    return request, msgspec.structs.replace(table, states=table.states.update(states))
 
 
 def _like(states: Iterable[NodeState]) -> Like:
