@@ -143,7 +143,13 @@ def read_occupant(pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_r
     metadata = pod.metadata
     admitted = pod.status.start_time is not None
     owner = None if metadata.owner is None else metadata.owner.uid
-    return Occupant(metadata.uid, metadata.namespace, metadata.name, profile, admitted, owner)
+    return Occupant(metadata.uid, metadata.namespace, metadata.name, _same(profile), admitted, owner)
+
+
+@lru_cache(maxsize=1 << 12)
+def _same(profile: Profile) -> Profile:
+    """The one profile of all pods that ask alike: of 100,000 pods a few hundred differ."""
+    return profile
 
 
 def with_pod(record: NodeRecord, pod: Occupant) -> NodeRecord:
