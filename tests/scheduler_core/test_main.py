@@ -229,13 +229,9 @@ def test_bad_policy_file_ends_the_start(text: str | None, said: str, tmp_path: P
     file, config = tmp_path / "policy.yaml", tmp_path / "config"
     if text is not None:
         file.write_bytes(text.encode(errors="surrogateescape"))
-    with api_server(serving_of({})) as server:
-        found = CliRunner().invoke(
-            main, ["extender", "--policy", str(file)], env={"KUBECONFIG": str(server.kubeconfig(config))}
-        )
-
-    assert found.exit_code == 2
-    assert said in found.stderr
+    with api_server(serving_of({})) as server, extender(server.kubeconfig(config), "--policy", str(file)) as running:
+        assert running.ended() == 2
+        assert any(said in each["event"] for each in running.lines)
 
 
 def test_a_pod_whose_required_shape_the_kubelet_broke_gets_one_event(tmp_path: Path) -> None:
