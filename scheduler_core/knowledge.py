@@ -265,8 +265,7 @@ class Knowledge:
     def _taken(self, name: str) -> NodeRecord:
         record = self._record(name)
         for pod in self.assumptions.on(name):
-            if all(each.uid != pod.uid for each in record.pods):
-                record = with_pod(record, pod)
+            record = with_pod(record, pod)
         return record
 
     def _record(self, name: str) -> NodeRecord:

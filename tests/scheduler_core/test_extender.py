@@ -104,12 +104,13 @@ class TestPrioritize:
 
     def test_what_is_assumed_of_the_pod_is_not_in_its_own_way(self) -> None:
         """An extender that is asked of a single node all the same."""
-        stage = Stage.set({"a": PAIRS})
+        stage = Stage.set({"a": PAIRS, "b": PAIRS})
         asked = asking("p", 4)
-        before = dict(stage.extender.prioritize(asked, {"a"}))
-        stage.ask(asked)
+        before = dict(stage.extender.prioritize(asked, {"a", "b"}))
+        stage.ask(asked, "a")
 
-        assert dict(stage.extender.prioritize(asked, {"a", "ghost"})) == {**before, "ghost": 0}
+        assert dict(stage.extender.prioritize(asked, {"a", "ghost"})) == {"a": before["a"], "ghost": 0}
+        assert dict(stage.extender.prioritize(asked, {"b"})) == {"b": before["b"]}
         assert dict(stage.extender.prioritize(asking("q", 4), {"a"})) == {"a": 0}
 
     def test_node_that_suits_no_more_scores_nothing(self) -> None:
