@@ -59,7 +59,7 @@ class ApiServer:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_PATCH = do_POST = do_DELETE = handle_one  # noqa: N815  http.server's names
+            do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = handle_one  # noqa: N815  http.server's names
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
