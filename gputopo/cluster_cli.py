@@ -61,7 +61,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
-    with _cluster(kubeconfig, context) as kube:
+    with cluster(kubeconfig, context) as kube:
         found = read_nodes(kube, selector)
     now = datetime.now(UTC)
     if output in ("json", "yaml"):
@@ -92,7 +92,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     from gputopo.cluster.read import read_nodes, running_pods, unseen_pods  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
-    with _cluster(kubeconfig, context) as kube:
+    with cluster(kubeconfig, context) as kube:
         machines = read_nodes(kube)
         found = placements(machines, running_pods(kube, namespace)) + unseen_pods(kube, machines, namespace)
     if output in ("json", "yaml"):
@@ -128,7 +128,7 @@ def cleanup(
     if crd and not everything:
         raise click.UsageError("--crd takes the NodeGpus of all nodes away: it goes with --all only")
     failed = 0
-    with _cluster(kubeconfig, context, CLEANER) as kube:
+    with cluster(kubeconfig, context, CLEANER) as kube:
         removals = find(kube, node)
         for batch in (removals, definition(kube) if crd else []):
             for removal, error in ((each, None) for each in batch) if dry_run else remove(kube, batch):
@@ -150,7 +150,7 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
     from gputopo.cluster.read import read_node  # noqa: PLC0415  start-up of all other commands
     from gputopo.labels import AnnotationError, NoTopologyError, decode  # noqa: PLC0415
 
-    with _cluster(kubeconfig, context) as kube:
+    with cluster(kubeconfig, context) as kube:
         metadata = read_node(kube, name)
     try:
         return decode(metadata.labels, metadata.annotations)
@@ -160,7 +160,7 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
 
 
 @contextmanager
-def _cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
+def cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
     """A connection; what goes wrong on it ends the program with its message."""
     from gputopo.kube.access import READER  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.connect import connect  # noqa: PLC0415

@@ -166,7 +166,7 @@ class Leader:
         held = self.holds
         self._attempt(self._take_part)
         if self.holds != held:
-            _log.info("lease", extra={"lease": "/".join(self._place), "holds": not held, "holder": self.holder})
+            _log.info("lease", extra={"fields": {"holds": not held, "holder": self.holder}})
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -183,7 +183,7 @@ class Leader:
             self.trouble = None
         except KubeError as error:
             self.trouble = str(error)
-            _log.warning("lease", extra={"lease": "/".join(self._place), "error": self.trouble})
+            _log.warning("lease", extra={"fields": {"error": self.trouble}})
 
     def _take_part(self) -> None:
         began = self._clock()
