@@ -41,7 +41,8 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
         config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
         # The package checks little of what it reads: a kubeconfig that is a list is a TypeError of its own making.
-        raise ConfigError(f"the kubeconfig {path or ''} cannot be used: {error}".replace("  ", " ")) from error
+        where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        raise ConfigError(f"the kubeconfig {where} cannot be used: {error}") from error
     return _kube(configuration, role)
 
 
@@ -55,7 +56,7 @@ def connect(role: Role, path: str | None = None, context: str | None = None) -> 
         try:
             return in_cluster(role)
         except ConfigError as no_pod:
-            raise ConfigError(f"no cluster to talk to: {no_kubeconfig}, and {no_pod}; give --kubeconfig") from no_pod
+            raise ConfigError(f"no cluster to talk to: {no_kubeconfig}, and {no_pod}; set KUBECONFIG") from no_pod
 
 
 def _configuration() -> Configuration:
