@@ -77,6 +77,13 @@ CLEANER = Role(
         DEFINITIONS: ("get", "delete"),
     },
 )
+# `gputopo extender`: it reads, and tells a pod whose required shape did not hold by an Event.
+EXTENDER = Role(
+    "extender",
+    {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch"), EVENTS: ("create",)},
+)
+# `gputopo observe`: it only looks.
+OBSERVER = Role("observer", {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch")})
 # `gputopo extender --lease`: which of several answers.
 ELECTION = Role("election", {LEASES: ("get", "create", "update")})
-ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER, ELECTION)
+ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER, EXTENDER, OBSERVER, ELECTION)
