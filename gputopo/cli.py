@@ -16,6 +16,7 @@ import click
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
+from gputopo.why_cli import why
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
@@ -46,8 +47,20 @@ def _scheduler_config() -> click.Command:
     return scheduler_config
 
 
+def _extender() -> click.Command:
+    from scheduler_core.main import extender  # noqa: PLC0415  all that a server needs
+
+    return extender
+
+
+def _replay() -> click.Command:
+    from scheduler_core.replay import replay  # noqa: PLC0415  start-up of all other commands
+
+    return replay
+
+
 # Commands that are imported when they are asked for.
-_LAZY = {"agent": _agent, "scheduler-config": _scheduler_config}
+_LAZY = {"agent": _agent, "extender": _extender, "replay": _replay, "scheduler-config": _scheduler_config}
 
 
 class _Commands(click.Group):
@@ -247,7 +260,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, why):
     main.add_command(_command)
 
 

@@ -65,7 +65,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
         found = read_nodes(kube, selector)
     now = datetime.now(UTC)
     if output in ("json", "yaml"):
-        _print_document(node_list(found, now), output)
+        print_document(node_list(found, now), output)
         return
     _print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "there is no node with GPUs")
 
@@ -96,7 +96,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
         machines = read_nodes(kube)
         found = placements(machines, running_pods(kube, namespace)) + unseen_pods(kube, machines, namespace)
     if output in ("json", "yaml"):
-        _print_document(pod_list(found), output)
+        print_document(pod_list(found), output)
         return
     _print_table(lambda: pod_table(found), bool(found), "no pod with GPUs is running")
 
@@ -164,17 +164,26 @@ def cluster(kubeconfig: str | None, context: str | None, role: Role | None = Non
     """A connection; what goes wrong on it ends the program with its message."""
     from gputopo.kube.access import READER  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.connect import connect  # noqa: PLC0415
-    from gputopo.kube.errors import KubeError  # noqa: PLC0415
+    from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
 
+    wanted = role or READER
     try:
-        kube = connect(role or READER, kubeconfig, context)
+        kube = connect(wanted, kubeconfig, context)
         try:
             yield kube
         finally:
             kube.close()
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
+        if isinstance(error, ForbiddenError):
+            click.echo(f"ask for a ClusterRole with {_rights(wanted)}", err=True)
         sys.exit(NO_CLUSTER)
+
+
+def _rights(role: Role) -> str:
+    """What it takes, as RBAC spells it: "get, list of nodes; list of pods"."""
+    rights = ((", ".join(verbs), each.plural, each.group) for each, verbs in role.verbs.items())
+    return "; ".join(f"{verbs} of {plural}{f'.{group}' if group else ''}" for verbs, plural, group in rights)
 
 
 def _print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
@@ -190,7 +199,7 @@ def _print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
     click.echo("\n".join(printed))
 
 
-def _print_document(document: dict[str, Any], output: str) -> None:
+def print_document(document: dict[str, Any], output: str) -> None:
     import json  # noqa: PLC0415  one of two
 
     if output == "json":

@@ -10,6 +10,7 @@ Source: ``pkg/kubelet/cm/devicemanager`` and KEP-753 of Kubernetes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
@@ -51,6 +52,7 @@ class MalformedAskError(ValueError):
     """A container asks for what is no number of devices; the text quotes it. Reading a request catches it."""
 
 
+@lru_cache(maxsize=1 << 12)
 def total(program: Program) -> int:
     """Devices that the pod holds in the end."""
     held = reusable = 0

@@ -1,56 +1,95 @@
-"""What Filter has promised and the watch has not shown yet: one bounded memory, as a value. Pure.
+"""What Filter has answered and the watch has not shown yet: one bounded memory, never written anywhere.
 
-kube-scheduler asks about the next pod before it tells the API server where the last one goes. So for a pod with a
-required shape Filter answers exactly one node, which is then the scheduler's choice, and remembers it here: until the
-pod's next Filter replaces it, the watch shows the pod bound (or gone), or it is too old to be believed. Never written
-anywhere: after a restart there are none.
+kube-scheduler asks about the next pod before it tells the API server where the last one goes. A pod that was answered
+with one node is taken to be there; one that was answered with several is in doubt on each of them (``doubts``). Until
+its next Filter replaces that, the watch shows the pod bound or gone, or it is too old to be believed. After a restart
+there are none but those that the API server knows of: pods nominated to a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
+from math import inf
 from typing import NamedTuple
 
 from scheduler_core.occupancy import Occupant
 
-LIFETIME_S = 30.0  # a scheduling cycle with slow volumes and binding takes seconds; then the watch has shown it
+LIFETIME_S = 30.0  # a scheduling cycle and its binding take seconds; then the watch has shown it
+WITH_VOLUMES_S = 630.0  # kube-scheduler waits up to 10 minutes for volumes before it binds (bindTimeoutSeconds)
 MOST = 4096  # what is oldest goes first
 
 
 class Assumption(NamedTuple):
-    """A pod that is taken to be on a node."""
+    """A pod that is taken to be on a node, or on one of several."""
 
     pod: Occupant
-    node: str
-    until: float  # the clock's seconds
+    nodes: frozenset[str]
+    until: float  # the clock's seconds; infinity while the API server shows the pod nominated to the node
+
+    @property
+    def exact(self) -> bool:
+        """Whether there is no doubt about the node."""
+        return len(self.nodes) == 1
 
 
-class Assumptions(NamedTuple):
-    """By pod UID, oldest first. Every change makes a new value."""
+class Assumptions:
+    """By pod UID, oldest first."""
 
-    by_uid: Mapping[str, Assumption] = {}
+    def __init__(self) -> None:
+        self._held: dict[str, Assumption] = {}
+        self._doubtful: dict[str, Assumption] = {}
+        self._on: dict[str, dict[str, Occupant]] = {}  # node -> UID -> pod: the exact ones
+        self._soonest = inf  # nothing ends before
 
-    def on_nodes(self, now: float, *, without: str) -> Iterator[tuple[str, Occupant]]:
-        """Nodes and the pods taken to be on them, but for the pod that is being asked about."""
-        for uid, each in self.by_uid.items():
-            if uid != without and each.until > now:
-                yield each.node, each.pod
+    def __iter__(self) -> Iterator[Assumption]:
+        return iter(self._held.values())
 
+    def __len__(self) -> int:
+        return len(self._held)
 
-def assume(held: Assumptions, pod: Occupant, node: str, now: float) -> Assumptions:
-    """With that pod on that node, in place of what was assumed of the pod."""
-    others = [(uid, each) for uid, each in held.by_uid.items() if uid != pod.uid and each.until > now]
-    return Assumptions(dict([*others[-(MOST - 1) :], (pod.uid, Assumption(pod, node, now + LIFETIME_S))]))
+    def of(self, uid: str) -> Assumption | None:
+        """What is assumed of that pod."""
+        return self._held.get(uid)
 
+    def on(self, node: str) -> Collection[Occupant]:
+        """The pods that are taken to be on that node."""
+        return self._on.get(node, {}).values()
 
-def dropped(held: Assumptions, uid: str) -> Assumptions:
-    """Without that pod: it was refused, is gone, or the watch has shown it bound, wherever that is."""
-    if uid not in held.by_uid:
-        return held
-    return Assumptions({known: each for known, each in held.by_uid.items() if known != uid})
+    @property
+    def doubtful(self) -> tuple[Assumption, ...]:
+        """The pods that are on one of several nodes."""
+        return tuple(self._doubtful.values())
 
+    def assume(self, pod: Occupant, nodes: Collection[str], until: float) -> tuple[Assumption, ...]:
+        """Take that pod to be on one of those nodes, in place of what was assumed of it. Answers what ends by that."""
+        ended = self.drop(pod.uid)
+        if len(self._held) >= MOST:
+            ended += self.drop(next(iter(self._held)))
+        held = self._held[pod.uid] = Assumption(pod, frozenset(nodes), until)
+        self._soonest = min(self._soonest, until)
+        if held.exact:
+            (node,) = held.nodes
+            self._on.setdefault(node, {})[pod.uid] = pod
+        else:
+            self._doubtful[pod.uid] = held
+        return ended
 
-def expired(held: Assumptions, now: float) -> Assumptions:
-    """Without those that are too old; the same value where there are none."""
-    kept = {uid: each for uid, each in held.by_uid.items() if each.until > now}
-    return held if len(kept) == len(held.by_uid) else Assumptions(kept)
+    def drop(self, uid: str) -> tuple[Assumption, ...]:
+        """Assume nothing of that pod any more. Answers what ends by that."""
+        held = self._held.pop(uid, None)
+        if held is None:
+            return ()
+        if self._doubtful.pop(uid, None) is None:
+            (node,) = held.nodes
+            del self._on[node][uid]
+            if not self._on[node]:
+                del self._on[node]
+        return (held,)
+
+    def expire(self, now: float) -> tuple[Assumption, ...]:
+        """Give up what is too old. Answers what ends by that."""
+        if now < self._soonest:
+            return ()
+        ended = [self.drop(uid) for uid in [uid for uid, each in self._held.items() if each.until <= now]]
+        self._soonest = min((each.until for each in self), default=inf)
+        return tuple(each for (each,) in ended)

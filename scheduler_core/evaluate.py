@@ -2,6 +2,7 @@
 
 The same request, table and names give the same decision, whatever the order of the names. Nodes in the same state are
 judged once. Pods of the same profile get their judgements from memory, which changes only how long it takes.
+``standings`` gives the same answers from what it keeps between requests.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from heapq import nsmallest
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.assumptions import Assumption
+from scheduler_core.doubts import firm
 from scheduler_core.filters import verdict
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
@@ -22,7 +26,7 @@ from scheduler_core.scores import Score, score
 Verdict = Reason | Score
 _REMEMBERED_PROFILES = 64
 _REMEMBERED_STATES = 1 << 14  # of each profile
-_STRIDE = 2654435761  # Knuth's multiplier. A prime, so that walks by it come to every node; and they look random
+_RING = 1 << 32
 
 
 class Decision(NamedTuple):
@@ -35,28 +39,64 @@ class Decision(NamedTuple):
     single: bool  # ``nodes`` is one name because a shape is required: it is to be assumed
 
 
-def evaluate(request: PodRequest, table: NodeTable, names: Sequence[str], policy: Policy) -> Decision:
-    """Judge the named nodes for the pod."""
+class Judged:
+    """What has been judged for pods of one profile: a bounded memory."""
+
+    def __init__(self, profile: Profile, policy: Policy, most: int = _REMEMBERED_STATES) -> None:
+        self.profile, self.policy = profile, policy
+        self._known: dict[NodeState, Verdict] = {}
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __call__(self, state: NodeState) -> Verdict:
+        """Why a node in that state does not suit, or how well it does."""
+        found = self._known.get(state)
+        if found is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            found = self._known[state] = judge(self.profile, state, self.policy)
+        return found
+
+
+def evaluate(
+    request: PodRequest,
+    table: NodeTable,
+    names: Iterable[str],
+    policy: Policy,
+    doubtful: Iterable[Assumption] = (),
+) -> Decision:
+    """Judge the named nodes for the pod. ``doubtful``: other pods, each on its way to one of several nodes."""
     groups: defaultdict[NodeState | None, list[str]] = defaultdict(list)
     state_of = table.states.get
     for name in names:  # the only loop over names: what costs at 15,000 of them
         groups[state_of(name)].append(name)
     failed: dict[str, Reason] = {}
     scores: dict[str, Score] = {}
-    ranked: defaultdict[float, list[str]] = defaultdict(list)
-    known = _remembered(request.profile, policy)
+    judged = remembered(request.profile, policy)
     for state, members in groups.items():
-        found = (
-            Reason.UNKNOWN_NODE if state is None else known.get(state) or _learn(known, request.profile, state, policy)
-        )
+        found = Reason.UNKNOWN_NODE if state is None else judged(state)
         if isinstance(found, Score):
             scores.update(dict.fromkeys(members, found))
-            ranked[found.points] += members
         else:
             failed.update(dict.fromkeys(members, found))
-    single = request.profile.shape_required
-    most = 1 if single else len(scores) if request.soft_preferences else policy.shortlist
-    return Decision(table.generation, shortlist(ranked, most, request.uid, table.order), failed, scores, single)
+    doubtful = tuple(doubtful)
+    for name in [name for name in scores if not firm(request.profile, table, name, doubtful, judged)]:
+        del scores[name]
+        failed[name] = Reason.RESERVED
+    ranked: defaultdict[float, list[str]] = defaultdict(list)
+    for name, each in scores.items():
+        ranked[each.points].append(name)
+    chosen = shortlist(ranked, most(request, policy), request.uid)
+    return Decision(table.generation, chosen, failed, scores, request.profile.shape_required)
+
+
+def most(request: PodRequest, policy: Policy) -> int | None:
+    """How many nodes Filter answers at most; None: all that pass."""
+    if request.profile.shape_required:
+        return 1
+    return None if request.soft_preferences else policy.shortlist
 
 
 def judge(profile: Profile, state: NodeState, policy: Policy) -> Verdict:
@@ -65,41 +105,26 @@ def judge(profile: Profile, state: NodeState, policy: Policy) -> Verdict:
     return score(profile, state, policy) if reason is None else reason
 
 
-def shortlist(ranked: Mapping[float, list[str]], most: int, uid: str, order: Sequence[str]) -> tuple[str, ...]:
+def on_ring(text: str) -> int:
+    """A name's place on a ring of 2^32 places: always the same, and as good as random."""
+    return zlib.crc32(text.encode())
+
+
+def shortlist(ranked: Mapping[float, Sequence[str]], count: int | None, uid: str) -> tuple[str, ...]:
     """The best of nodes by their points. Of equals each pod gets others, so that pods that arrive together spread.
 
-    ``order``: all nodes there are, in the same order for everybody.
+    Of equals those come first that follow the pod on the ring.
     """
+    start = on_ring(uid)
+    left = sum(map(len, ranked.values())) if count is None else count
     chosen: list[str] = []
     for points in sorted(ranked, reverse=True):
-        chosen += _drawn(ranked[points], most - len(chosen), uid, order)
+        distances = (((on_ring(name) - start) % _RING, name) for name in ranked[points])
+        chosen += (name for _, name in nsmallest(left - len(chosen), distances))
     return tuple(chosen)
 
 
-def _drawn(equal: list[str], count: int, uid: str, order: Sequence[str]) -> Iterable[str]:
-    """That many of them, or all: those that the pod meets first on a walk of its own through all nodes."""
-    if len(equal) <= count:
-        return equal
-    wanted = set(equal)
-    at = zlib.crc32(uid.encode())
-    drawn: list[str] = []
-    while len(drawn) < count:
-        at = (at + _STRIDE) % len(order)
-        if order[at] in wanted:
-            drawn.append(order[at])
-    return drawn
-
-
 @lru_cache(maxsize=_REMEMBERED_PROFILES)
-def _remembered(_profile: Profile, _policy: Policy) -> dict[NodeState, Verdict]:
+def remembered(profile: Profile, policy: Policy) -> Judged:
     """What has been judged for such pods."""
-    return {}
-
-
-def _learn(
-    known: dict[NodeState, Verdict], profile: Profile, state: NodeState, policy: Policy, most: int = _REMEMBERED_STATES
-) -> Verdict:
-    if len(known) >= most:
-        known.clear()
-    found = known[state] = judge(profile, state, policy)
-    return found
+    return Judged(profile, policy)

@@ -67,13 +67,8 @@ def shape(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
 
 def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """What was promised to pods that the kubelet has not admitted yet holds, even if it admits this one first."""
-    open_ = node.unsettled
-    if node.shape is None or open_ is None or not profile.gpus:
-        return None
-    waiting = {
-        turn.profile for turn in open_.turns if turn.profile.shape_required and not (turn.admitted or turn.ended)
-    }
-    if not waiting:
+    open_, waiting = node.unsettled, promised(node)
+    if node.shape is None or open_ is None or not profile.gpus or not waiting:
         return None
     course = follow(node.shape, open_._replace(turns=(*open_.turns, Turn(profile))), single_numa=node.single_numa)
     if course is None:
@@ -102,6 +97,12 @@ FILTERS: tuple[Filter, ...] = (enough, model, vram, shape, promises, health)
 def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     """The first reason against the node; None: it suits."""
     return next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
+
+
+def promised(node: NodeState) -> set[Profile]:
+    """The profiles of pods with a required shape that the kubelet has yet to admit."""
+    turns = () if node.unsettled is None else node.unsettled.turns
+    return {turn.profile for turn in turns if turn.profile.shape_required and not (turn.admitted or turn.ended)}
 
 
 def may_be_degraded(profile: Profile, node: NodeState) -> bool:

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import msgspec
+from immutables import Map
 
 from gputopo.labels import annotation, keys
 from gputopo.labels.decode import NoTopologyError, decode
@@ -28,6 +30,7 @@ from scheduler_core.request import PodRequest, Profile, read_request
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
 
+_MOST_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
 _SINGLE_NUMA = "single-numa-node"
 
 
@@ -88,9 +91,8 @@ class NodeTable(msgspec.Struct, frozen=True):
     """All nodes, at one moment."""
 
     generation: int = 0
-    records: Mapping[str, NodeRecord] = {}
-    states: Mapping[str, NodeState] = {}
-    order: tuple[str, ...] = ()  # the names, sorted
+    records: Map[str, NodeRecord] = Map()  # persistent: the next table shares all that is alike
+    states: Map[str, NodeState] = Map()
 
 
 def read_node(node: Node) -> Machine:
@@ -138,7 +140,7 @@ def without_pod(record: NodeRecord, uid: str) -> NodeRecord:
     return msgspec.structs.replace(
         record,
         pods=tuple(each for each in record.pods if each.uid != uid),
-        departed=record.departed + gone if record.gpus is not None else (),
+        departed=(record.departed + gone)[-_MOST_DEPARTED:] if record.gpus is not None else (),
     )
 
 
@@ -154,26 +156,13 @@ def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
 
 def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
     """What follows for placement. ``now``: seconds since 1970."""
-    machine = record.machine
-    stale = is_stale(record, now, policy)
-    shape = _shape(record, stale=stale)
-    found: Occupancy | None = None
-    sliced = shape is not None and _offered(record) > shape.whole.bit_count()
-    if shape is not None and not sliced:
-        word = _word(record, shape)
-        found = occupancy(shape, _offered(record), record.pods, word, single_numa=machine.single_numa)
-    return _shared(
-        shape,
-        None if found is None else found.free,
-        _counts(record),
-        sliced,
-        None if found is None else found.unsettled,
-        machine.described,
-        stale,
-        machine.degraded,
-        None if stale else machine.interconnect,
-        machine.single_numa,
-    )
+    return _state(record, stale=is_stale(record, now, policy))
+
+
+def state_if(table: NodeTable, name: str, pods: Iterable[Occupant]) -> NodeState:
+    """What would follow, were those the pods on the node."""
+    by_uid = tuple(sorted(pods, key=lambda each: each.uid))
+    return _state(msgspec.structs.replace(table.records[name], pods=by_uid), stale=table.states[name].stale)
 
 
 def table_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> NodeTable:
@@ -184,24 +173,17 @@ def table_of(records: Iterable[NodeRecord], now: float, policy: Policy, generati
 def with_records(table: NodeTable, records: Iterable[NodeRecord], now: float, policy: Policy) -> NodeTable:
     """The next generation, in which those nodes are as their records say."""
     changed = {record.name: record for record in records}
-    known = {**table.records, **changed}
-    return NodeTable(
-        table.generation + 1,
-        known,
-        {**table.states, **{name: state_of(record, now, policy) for name, record in changed.items()}},
-        table.order if len(known) == len(table.records) else tuple(sorted(known)),
-    )
+    states = {name: state_of(record, now, policy) for name, record in changed.items()}
+    return NodeTable(table.generation + 1, table.records.update(changed), table.states.update(states))
 
 
 def without_nodes(table: NodeTable, names: Iterable[str]) -> NodeTable:
     """The next generation, without those nodes."""
-    gone = set(names)
-    return NodeTable(
-        table.generation + 1,
-        {name: each for name, each in table.records.items() if name not in gone},
-        {name: each for name, each in table.states.items() if name not in gone},
-        tuple(name for name in table.order if name not in gone),
-    )
+    records, states = table.records.mutate(), table.states.mutate()
+    for name in names:
+        records.pop(name, None)
+        states.pop(name, None)
+    return NodeTable(table.generation + 1, records.finish(), states.finish())
 
 
 def aged(table: NodeTable, now: float, policy: Policy) -> NodeTable:
@@ -227,13 +209,60 @@ def with_pods(table: NodeTable, pods: Iterable[tuple[str, Occupant]], now: float
 
 def is_stale(record: NodeRecord, now: float, policy: Policy) -> bool:
     """Whether the graph was confirmed too long ago. Where there never was a heartbeat, its age is not known to be."""
-    if not record.machine.described or record.gpus is None:
-        return False
+    return record.machine.described and record.gpus is not None and now > fresh_until(record.gpus, policy)
+
+
+def fresh_until(gpus: NodeGpus, policy: Policy) -> float:
+    """When the observation becomes too old, in seconds since 1970."""
+    return observed(gpus) + policy.stale_after_s
+
+
+def observed(gpus: NodeGpus) -> float:
+    """When the agent looked, in seconds since 1970. What is no time is long ago."""
     try:
-        observed = datetime.fromisoformat(record.gpus.observed_at)
+        at = datetime.fromisoformat(gpus.observed_at)
     except ValueError:
-        return True
-    return observed.tzinfo is None or now - observed.timestamp() > policy.stale_after_s
+        return -inf
+    return at.timestamp() if at.tzinfo is not None else -inf
+
+
+def whole_gpus(record: NodeRecord) -> Shape | None:
+    """The GPUs of a node whose "whole" GPUs are handed out as such; None where that is not known, or not so."""
+    shape = _shape(record, stale=False)
+    return None if shape is None or _sliced(record, shape) else shape
+
+
+def word_of(record: NodeRecord) -> Word | None:
+    """The kubelet's word on the whole GPUs of that node; None where there is none that can be read."""
+    shape = whole_gpus(record)
+    return None if shape is None else _word(record, shape)
+
+
+def offers_all(record: NodeRecord, shape: Shape) -> bool:
+    """Whether the device plugin offers all whole GPUs of the node: none is sick."""
+    return _offered(record) == shape.whole.bit_count()
+
+
+def _state(record: NodeRecord, *, stale: bool) -> NodeState:
+    machine = record.machine
+    shape = _shape(record, stale=stale)
+    sliced = shape is not None and _sliced(record, shape)
+    found: Occupancy | None = None
+    if shape is not None and not sliced:
+        word = _word(record, shape)
+        found = occupancy(shape, _offered(record), record.pods, word, single_numa=machine.single_numa)
+    return _shared(
+        shape,
+        None if found is None else found.free,
+        _counts(record),
+        sliced,
+        None if found is None else found.unsettled,
+        machine.described,
+        stale,
+        machine.degraded,
+        None if stale else machine.interconnect,
+        machine.single_numa,
+    )
 
 
 def _shape(record: NodeRecord, *, stale: bool) -> Shape | None:
@@ -262,7 +291,11 @@ def _blinded(topology: NodeTopology) -> NodeTopology:
 
 
 def _offered(record: NodeRecord) -> int:
-    return dict(record.machine.allocatable).get(WHOLE, 0)
+    return next((healthy for resource, healthy in record.machine.allocatable if resource == WHOLE), 0)
+
+
+def _sliced(record: NodeRecord, shape: Shape) -> bool:
+    return _offered(record) > shape.whole.bit_count()
 
 
 def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:

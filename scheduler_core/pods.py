@@ -58,6 +58,13 @@ class SpreadConstraint(msgspec.Struct, frozen=True, rename="camel"):
     when_unsatisfiable: str = "DoNotSchedule"
 
 
+class Volume(msgspec.Struct, frozen=True, rename="camel"):
+    """One of ``spec.volumes``: that there is a claim is all that matters."""
+
+    persistent_volume_claim: Term | None = None
+    ephemeral: Term | None = None  # a claim that is made for the pod
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """``spec``."""
 
@@ -67,6 +74,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     scheduler_name: str | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
+    volumes: tuple[Volume, ...] | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,6 +82,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     phase: str | None = None
     start_time: str | None = None  # when the kubelet took note of it: it was admitted, or is Failed
+    nominated_node_name: str | None = None  # where kube-scheduler expects to place it
 
 
 class Pod(msgspec.Struct, frozen=True, rename="camel"):
@@ -96,3 +105,8 @@ def soft_preferences(spec: PodSpec) -> bool:
     if any(kind is not None and kind.preferred_during_scheduling_ignored_during_execution for kind in kinds):
         return True
     return any(each.when_unsatisfiable == "ScheduleAnyway" for each in spec.topology_spread_constraints or ())
+
+
+def waits_for_volumes(spec: PodSpec) -> bool:
+    """Whether kube-scheduler may wait for volumes between its choice and the binding (WaitForFirstConsumer)."""
+    return any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ())

@@ -46,6 +46,22 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
     return _kube(configuration, role)
 
 
+def default_namespace(path: str | None = None, context: str | None = None, account: Path = ACCOUNT) -> str:
+    """The namespace that kubectl would use: the context's, else that of this pod, else "default"."""
+    import yaml  # noqa: PLC0415  as above
+    from kubernetes import config  # noqa: PLC0415
+
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=path)
+        chosen = next((each for each in contexts if each["name"] == context), current)
+        return str(chosen["context"].get("namespace") or "default")
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError):
+        try:
+            return (account / "namespace").read_text(encoding="utf-8").strip() or "default"
+        except OSError:
+            return "default"
+
+
 def connect(role: Role, path: str | None = None, context: str | None = None) -> Kube:
     """As kubectl does: a kubeconfig where one is named or found, else the service account of this pod."""
     try:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.model import NodeTopology
-from scheduler_core.assumptions import Assumptions, assume, dropped
+from scheduler_core.assumptions import LIFETIME_S, Assumptions
 from scheduler_core.evaluate import evaluate
 from scheduler_core.nodes import NodeTable, table_of, with_gpus, with_pod, with_pods, with_records, without_pod
 from scheduler_core.occupancy import Occupant
@@ -48,7 +48,8 @@ class Cluster:
         size = self.random.choice((1, 1, 2, 2, 3, 4))
         wishes = {"island": "required"} if self.random.random() < 0.6 else {}
         asked = request(size, f"p{serial}", **wishes)
-        seen = with_pods(self.table, self.assumptions.on_nodes(NOW, without=asked.uid), NOW, POLICY)
+        taken = [(name, each) for name in NODES for each in self.assumptions.on(name)]
+        seen = with_pods(self.table, taken, NOW, POLICY)
         decision = evaluate(asked, seen, list(NODES), POLICY)
         if not decision.nodes:
             return
@@ -56,7 +57,7 @@ class Cluster:
         pod = Occupant(asked.uid, "team", asked.name, asked.profile)
         self.bound.append((node, pod))
         if decision.single:
-            self.assumptions = assume(self.assumptions, pod, node, NOW)
+            self.assumptions.assume(pod, [node], NOW + LIFETIME_S)
             self.unseen.append((node, pod))
         else:
             self._show(node, pod)
@@ -66,7 +67,7 @@ class Cluster:
         while self.unseen:
             node, pod = self.unseen.pop()
             self._show(node, pod)
-            self.assumptions = dropped(self.assumptions, pod.uid)
+            self.assumptions.drop(pod.uid)
 
     def admit(self) -> None:
         """Some kubelet admits one of its pods, not the first one in order."""
@@ -138,4 +139,4 @@ def test_required_pods_do_get_placed() -> None:
         cluster.end()
 
     assert cluster.kept > 10
-    assert msgspec.json.encode(cluster.table.records)
+    assert msgspec.json.encode(dict(cluster.table.records))

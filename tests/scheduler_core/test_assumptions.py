@@ -1,51 +1,68 @@
-"""What has been promised and not been seen yet."""
+"""What has been answered and not been seen yet."""
 
 from __future__ import annotations
 
-from scheduler_core.assumptions import LIFETIME_S, MOST, Assumption, Assumptions, assume, dropped, expired
+from math import inf
+
+from scheduler_core.assumptions import MOST, Assumption, Assumptions
 from tests.scheduler_core.builders import occupant
 
 A, B = occupant("a", 4), occupant("b", 4)
+ONE, TWO = frozenset({"node-1"}), frozenset({"node-1", "node-2"})
 
 
-def test_assumed_until_its_time_is_over() -> None:
-    held = assume(Assumptions(), A, "node-1", now=100.0)
+def test_pod_with_one_node_is_taken_to_be_there() -> None:
+    held = Assumptions()
 
-    assert held == Assumptions({"uid-a": Assumption(A, "node-1", 100.0 + LIFETIME_S)})
-    assert list(held.on_nodes(100.0 + LIFETIME_S - 1, without="")) == [("node-1", A)]
-    assert list(held.on_nodes(100.0 + LIFETIME_S, without="")) == []
+    assert held.assume(A, ["node-1"], 30.0) == ()
+    assert list(held) == [held.of("uid-a")] == [Assumption(A, ONE, 30.0)]
+    assert [list(held.on(name)) for name in ("node-1", "node-2")] == [[A], []]
+    assert held.doubtful == ()
 
 
-def test_pod_that_is_asked_about_again_is_not_in_its_own_way() -> None:
-    held = assume(assume(Assumptions(), A, "node-1", 0.0), B, "node-2", 0.0)
+def test_pod_with_several_nodes_is_in_doubt() -> None:
+    held = Assumptions()
+    held.assume(A, ["node-1", "node-2"], 30.0)
 
-    assert list(held.on_nodes(1.0, without="uid-a")) == [("node-2", B)]
+    assert held.doubtful == (Assumption(A, TWO, 30.0),)
+    assert list(held.on("node-1")) == []
+    assert held.drop("uid-a") == (Assumption(A, TWO, 30.0),)
+    assert (len(held), held.doubtful) == (0, ())
 
 
 def test_next_filter_of_a_pod_replaces_what_was_assumed() -> None:
-    held = assume(assume(Assumptions(), A, "node-1", 0.0), A, "node-2", 5.0)
+    held = Assumptions()
+    held.assume(A, ["node-1"], 30.0)
 
-    assert held == Assumptions({"uid-a": Assumption(A, "node-2", 5.0 + LIFETIME_S)})
+    assert held.assume(A, ["node-2"], 35.0) == (Assumption(A, ONE, 30.0),)
+    assert list(held) == [Assumption(A, frozenset({"node-2"}), 35.0)]
 
 
 def test_watch_shows_the_pod_bound_or_gone() -> None:
-    held = assume(Assumptions(), A, "node-1", 0.0)
+    held = Assumptions()
+    held.assume(A, ["node-1"], 30.0)
+    held.assume(B, ["node-1"], 30.0)
 
-    assert dropped(held, "uid-a") == Assumptions()
-    assert dropped(held, "uid-b") is held
+    assert held.drop("uid-c") == ()
+    assert held.drop("uid-a") == (Assumption(A, ONE, 30.0),)
+    assert list(held.on("node-1")) == [B]
+    assert (held.of("uid-a"), held.of("uid-b")) == (None, Assumption(B, ONE, 30.0))
 
 
-def test_expired() -> None:
-    held = assume(assume(Assumptions(), A, "node-1", 0.0), B, "node-2", 20.0)
+def test_what_is_too_old_ends() -> None:
+    held = Assumptions()
+    held.assume(A, ["node-1"], 30.0)
+    held.assume(B, ["node-1"], inf)
 
-    assert expired(held, LIFETIME_S - 1) is held
-    assert expired(held, LIFETIME_S) == assume(Assumptions(), B, "node-2", 20.0)
-    assert assume(held, B, "node-3", 40.0) == assume(Assumptions(), B, "node-3", 40.0)
+    assert held.expire(29.0) == ()
+    assert held.expire(30.0) == (Assumption(A, ONE, 30.0),)
+    assert held.expire(1e12) == ()
+    assert len(held) == 1
 
 
 def test_memory_is_bounded_and_the_oldest_goes() -> None:
     held = Assumptions()
     for at in range(MOST + 2):
-        held = assume(held, A._replace(uid=f"uid-{at}"), "node", 0.0)
+        held.assume(A._replace(uid=f"uid-{at}"), ["node-1"], 30.0)
 
-    assert list(held.by_uid) == [f"uid-{at}" for at in range(2, MOST + 2)]
+    assert [each.pod.uid for each in held] == [f"uid-{at}" for at in range(2, MOST + 2)]

@@ -1,0 +1,150 @@
+"""Filter and Prioritize: what kube-scheduler asks, answered from what is known. The only place that assumes anything.
+
+Errors: ``NotReadyError`` where nothing can be answered yet. All else is an answer: a pod that asks for what cannot be
+understood, and a node that is not known, are refused with their reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from time import perf_counter
+from typing import NamedTuple
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
+from scheduler_core.doubts import firm
+from scheduler_core.evaluate import most
+from scheduler_core.knowledge import Knowledge
+from scheduler_core.nodes import NodeTable, state_if
+from scheduler_core.occupancy import Occupant
+from scheduler_core.pods import Pod, waits_for_volumes
+from scheduler_core.policy import Policy
+from scheduler_core.request import PodRequest, Refused, read_request
+from scheduler_core.scores import Score
+from scheduler_core.standings import Standing, Standings
+
+
+class NotReadyError(Exception):
+    """Says what is missing. The server answers 503, and kube-scheduler tries the pod again."""
+
+
+class Filtered(NamedTuple):
+    """What Filter answers."""
+
+    nodes: tuple[str, ...]  # best first
+    failed: Mapping[str, str]  # why none of the names suits; empty where one does
+    single: bool = False  # ``nodes`` is one name because a shape is required: it is assumed
+
+
+class Phases(NamedTuple):
+    """Seconds."""
+
+    standing: float  # to read the request and catch up with what changed
+    choice: float
+    assumption: float
+
+
+class Record(NamedTuple):
+    """A decision, with all that it was made from: values that never change, so that keeping it costs little."""
+
+    at: float  # seconds since 1970
+    request: PodRequest
+    policy: Policy
+    table: NodeTable
+    doubtful: tuple[Assumption, ...]  # pods that were on their way to one of several nodes
+    names: AbstractSet[str]
+    answer: Filtered
+    scores: tuple[Score | None, ...]  # of the nodes answered
+    phases: Phases
+
+
+class Extender:
+    """Answers for one scheduler."""
+
+    def __init__(
+        self, knowledge: Knowledge, policy: Policy, clock: Callable[[], float], record: Callable[[Record], None]
+    ) -> None:
+        self._knowledge = knowledge
+        self._policy = policy
+        self._clock = clock
+        self._record = record
+        self._standings = Standings(knowledge)
+
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+        """Which of the named nodes the pod may go to: the best of them, or one where a shape is required.
+
+        Raises ``NotReadyError``.
+        """
+        started = perf_counter()
+        now = self._ready()
+        request = read_request(pod)
+        self._knowledge.forget(pod.metadata.uid)
+        if isinstance(request, Refused):
+            return Filtered((), dict.fromkeys(names, request.reason))
+        if not request.profile.ask.programs:
+            return Filtered(tuple(names), {})
+        standing = self._standings.of(request.profile, self._policy)
+        ready = perf_counter()
+        doubtful = self._knowledge.assumptions.doubtful
+        found = _choose(request, standing, names, self._policy, doubtful)
+        chosen = perf_counter()
+        if found.nodes:
+            lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
+            self._knowledge.assume(_occupant(request), found.nodes, lifetime)
+        phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
+        scores = tuple(map(standing.score, found.nodes))
+        self._record(Record(now, request, self._policy, standing.table, doubtful, names, found, scores, phases))
+        return found
+
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
+        """How well each named node suits the pod, 0 to 10; 0 where it does not, or is not known.
+
+        Raises ``NotReadyError``.
+        """
+        self._ready()
+        request = read_request(pod)
+        if isinstance(request, Refused) or not request.profile.ask.programs:
+            return [(name, 0) for name in names]
+        # What is assumed of the pod itself must not stand in its way. Filter's answer assumes it anew.
+        held = self._knowledge.assumptions.of(request.uid)
+        own = held.nodes if held is not None and held.exact else frozenset[str]()
+        standing = self._standings.of(request.profile, self._policy)
+        scores = {name: standing.score(name) for name in names}
+        for name in own.intersection(scores, standing.table.records):
+            others = [each for each in standing.table.records[name].pods if each.uid != request.uid]
+            found = standing.judged(state_if(standing.table, name, others))
+            scores[name] = found if isinstance(found, Score) else None
+        return [(name, 0 if score is None else score.rounded) for name, score in scores.items()]
+
+    def _ready(self) -> float:
+        now = self._clock()
+        if not self._knowledge.synced:
+            missing = ", ".join(self._knowledge.missing)
+            raise NotReadyError(f"gputopo has not listed all {missing} of the cluster yet")
+        self._knowledge.tick(now)
+        return now
+
+
+def _choose(
+    request: PodRequest, standing: Standing, names: AbstractSet[str], policy: Policy, doubtful: Sequence[Assumption]
+) -> Filtered:
+    """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
+    reserved: list[str] = []
+
+    def suits(name: str) -> bool:
+        if firm(request.profile, standing.table, name, doubtful, standing.judged):
+            return True
+        reserved.append(name)
+        return False
+
+    best = standing.best(names, request.uid)
+    nodes = tuple(islice(filter(suits, best) if doubtful else best, most(request, policy)))
+    if nodes:
+        return Filtered(nodes, {}, request.profile.shape_required)
+    return Filtered((), {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)})
+
+
+def _occupant(request: PodRequest) -> Occupant:
+    return Occupant(request.uid, request.namespace, request.name, request.profile)

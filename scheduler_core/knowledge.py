@@ -1,0 +1,291 @@
+"""What is known of the cluster now: what three watches show and what Filter answered, as the next ``NodeTable``.
+
+The one owner of what changes; the loop's thread alone calls it, so there are no locks. The three watches tell of nodes,
+pods and the kubelet's word in any order, and after a gap all at once. So what belongs to a node that has not been shown
+(yet, or any more) is kept for it, and a pod that only the kubelet speaks of is taken to be there until the pods' watch
+has had time to show it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping
+from math import inf
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.labels.nodegpus import NodeGpus
+from scheduler_core.assumptions import LIFETIME_S, Assumption, Assumptions
+from scheduler_core.changes import Changes
+from scheduler_core.holders import FullName, alias, full_name, holders, stranger
+from scheduler_core.nodes import (
+    Machine,
+    NodeRecord,
+    NodeTable,
+    fresh_until,
+    observed,
+    with_gpus,
+    with_pod,
+    with_records,
+    without_nodes,
+    without_pod,
+)
+from scheduler_core.occupancy import Occupant
+from scheduler_core.policy import Policy
+from scheduler_core.settling import Settled, settled
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+
+_NOWHERE = Machine(topology=None, described=False, allocatable=())
+_CLOCKS_DIFFER_S = 10.0  # at most, between a node and here, the time that an agent takes to look included
+
+
+class Bound(NamedTuple):
+    """A pod that got its node."""
+
+    pod: PodSeen
+    before: NodeTable  # what was known just before, without what was assumed of the pod
+
+
+class News(NamedTuple):
+    """What a batch made known that somebody may want to tell of. What the first lists show is no news."""
+
+    bound: tuple[Bound, ...] = ()
+    settled: tuple[Settled, ...] = ()
+    gone: tuple[PodSeen, ...] = ()
+
+
+class Knowledge:
+    """The node table, the pods that want or hold GPUs, and what is assumed of them."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.changes = Changes()  # of the table, by name
+        self.assumptions = Assumptions()
+        self._policy = policy
+        self._pods: dict[str, PodSeen] = {}
+        self._uids: dict[FullName, str] = {}  # of the pods, by namespace and name
+        self._records: dict[str, NodeRecord] = {}  # as observed; also of nodes that were not shown
+        self._nodes: set[str] = set()
+        self._listed: set[type[Any]] = set()
+        self._table = NodeTable()
+        self._stirred: set[str] = set()  # nodes whose state is to be worked out again
+        self._left: dict[str, float] = {}  # when pods ended that the kubelet may still name, by UID
+        self._ageing: list[tuple[float, str]] = []  # a heap: when a node's observation becomes too old
+        self._now = 0.0
+
+    @property
+    def table(self) -> NodeTable:
+        """All nodes as they are taken to be: what was observed, and the pods that are assumed there."""
+        if not self._stirred:
+            return self._table
+        stirred, self._stirred = self._stirred, set()
+        gone = [name for name in stirred if name not in self._nodes and name in self._table.records]
+        shown = [self._taken(name) for name in stirred if name in self._nodes]
+        if gone:
+            self._table = without_nodes(self._table, gone)
+        if shown:
+            self._table = with_records(self._table, shown, self._now, self._policy)
+        self.changes.add(stirred)
+        return self._table
+
+    @property
+    def pods(self) -> Mapping[str, PodSeen]:
+        """All pods that want or hold GPUs, by UID."""
+        return MappingProxyType(self._pods)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What has not been listed yet."""
+        kinds = {NodeSeen: "nodes", PodSeen: "pods", GpusSeen: "nodegpus"}
+        return tuple(name for kind, name in kinds.items() if kind not in self._listed)
+
+    @property
+    def synced(self) -> bool:
+        """Whether there has been a complete list of each kind."""
+        return len(self._listed) == 3  # kinds
+
+    def take(self, batch: Batch[Any], now: float) -> News:
+        """Take note of what a watch delivers. ``now``: seconds since 1970, here as everywhere."""
+        self.tick(now)
+        first = batch.kind not in self._listed
+        if batch.complete:
+            self._listed.add(batch.kind)
+        if batch.kind is PodSeen:
+            return self._take_pods(batch, first=first)
+        if batch.kind is NodeSeen:
+            self._take_nodes(batch)
+            return News()
+        return self._take_words(batch, first=first)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: observations become old, assumptions end."""
+        self._now = max(now, self._now)
+        self._end(self.assumptions.expire(self._now))
+        while self._ageing and self._ageing[0][0] < self._now:
+            self._stirred.add(heapq.heappop(self._ageing)[1])
+
+    def assume(self, pod: Occupant, nodes: tuple[str, ...], lifetime_s: float = LIFETIME_S) -> None:
+        """Filter answered those nodes. Nothing is assumed of a pod that has a node."""
+        seen = self._pods.get(pod.uid)
+        if seen is None or seen.node is None:
+            self._assume(pod, nodes, self._now + lifetime_s)
+
+    def forget(self, uid: str) -> None:
+        """Filter is asked about that pod again."""
+        self._end(self.assumptions.drop(uid))
+
+    def _take_pods(self, batch: Batch[PodSeen], *, first: bool) -> News:
+        gone = tuple(pod for uid in _gone(batch, self._pods) if (pod := self._pods.pop(uid, None)) is not None)
+        for pod in gone:
+            self._part(pod)
+        bound: list[Bound] = []
+        for pod in batch.seen:
+            known = self._pods.get(pod.key)
+            if known != pod:
+                if not first and pod.node is not None and (known is None or known.node is None):
+                    self._forget(pod)
+                    bound.append(Bound(pod, self.table))
+                self._meet(pod, known)
+        return News(bound=tuple(bound), gone=gone)
+
+    def _meet(self, pod: PodSeen, known: PodSeen | None) -> None:
+        """A pod as it is now."""
+        self._pods[pod.key] = pod
+        self._uids[full_name(pod.occupant)] = pod.key
+        if pod.node is None:
+            self._expect(pod, known)
+            return
+        if known is not None and known.node is not None and known.node != pod.node:  # after a gap of the watch
+            self._change(without_pod(self._record(known.node), pod.key))
+        self._forget(pod)
+        self._change(with_pod(self._record(pod.node), pod.occupant))
+
+    def _part(self, pod: PodSeen) -> None:
+        name = full_name(pod.occupant)
+        if self._uids.get(name) == pod.key:
+            del self._uids[name]
+        self._forget(pod)
+        if pod.node is not None:
+            record = without_pod(self._record(pod.node), pod.key)
+            if pod.occupant in record.departed:
+                self._left[pod.key] = self._now
+            self._change(record)
+
+    def _forget(self, pod: PodSeen) -> None:
+        self.forget(pod.key)
+        self.forget(alias(full_name(pod.occupant)))
+
+    def _expect(self, pod: PodSeen, known: PodSeen | None) -> None:
+        """kube-scheduler nominated the pod: it waits for volumes, or for others to be evicted, and will come there.
+
+        Filter's last answer is younger than any nomination to another node. What was refused since is not expected.
+        """
+        held = self.assumptions.of(pod.key)
+        if known is not None and known.nominated == pod.nominated:
+            return
+        if pod.nominated is None:
+            if held is not None and held.until == inf:
+                self.forget(pod.key)
+        elif held is None or held.until == inf or pod.nominated in held.nodes:
+            self._assume(pod.occupant, (pod.nominated,), inf)
+
+    def _take_nodes(self, batch: Batch[NodeSeen]) -> None:
+        for name in _gone(batch, self._nodes):
+            if name in self._nodes:
+                self._nodes.remove(name)
+                self._change(msgspec.structs.replace(self._record(name), machine=_NOWHERE))
+        for node in batch.seen:
+            record = self._record(node.key)
+            if node.key not in self._nodes or record.machine != node.machine:
+                self._nodes.add(node.key)
+                self._change(msgspec.structs.replace(record, machine=node.machine))
+
+    def _take_words(self, batch: Batch[GpusSeen], *, first: bool) -> News:
+        spoken = {name for name, record in self._records.items() if record.gpus is not None} if batch.complete else ()
+        for name in _gone(batch, spoken):
+            self._change(with_gpus(self._record(name), None))
+        found = [each for word in batch.seen for each in self._hear(word) if each.pod.uid in self._pods]
+        return News(settled=() if first else tuple(found))
+
+    def _hear(self, word: GpusSeen) -> tuple[Settled, ...]:
+        """A kubelet's word. Answers what became of the predictions."""
+        name = word.key
+        if self._record(name).gpus == word.gpus:
+            return ()
+        if PodSeen in self._listed:
+            self._adopt(name, word.gpus)
+        before = self._taken(name)
+        self._change(self._succeeded(with_gpus(self._record(name), word.gpus)))
+        heapq.heappush(self._ageing, (fresh_until(word.gpus, self._policy), name))
+        return settled(before, self._taken(name))
+
+    def _succeeded(self, record: NodeRecord) -> NodeRecord:
+        """Without the departed whose name a living pod bears, once the word is surely younger than their end."""
+        living = {full_name(pod) for pod in record.pods if pod.admitted}
+        spoken = -inf if record.gpus is None else observed(record.gpus)
+        departed = tuple(
+            pod
+            for pod in record.departed
+            if full_name(pod) not in living or spoken <= self._left.get(pod.uid, inf) + _CLOCKS_DIFFER_S
+        )
+        return msgspec.structs.replace(record, departed=departed)
+
+    def _adopt(self, node: str, gpus: NodeGpus) -> None:
+        """Pods that the kubelet names and the pods' watch has not shown there: for a while they are taken to be there.
+
+        Where it never shows them they have gone, and the word is old.
+        """
+        record = self._record(node)
+        there = {full_name(pod) for pod in (*record.pods, *record.departed, *self.assumptions.on(node))}
+        there |= holders(record.gpus).keys()
+        for name, devices in holders(gpus).items():
+            if name not in there:
+                pod = self._named(name, node) or stranger(name, devices)
+                self._assume(pod._replace(admitted=True), (node,), self._now + LIFETIME_S)
+
+    def _named(self, name: FullName, node: str) -> Occupant | None:
+        """The pod of that name, where it is known to wait for a node and is not expected on another."""
+        pod = self._pods.get(self._uids.get(name, ""))
+        if pod is None or pod.node is not None:
+            return None
+        held = self.assumptions.of(pod.key)
+        return pod.occupant if held is None or node in held.nodes else None
+
+    def _assume(self, pod: Occupant, nodes: tuple[str, ...], until: float) -> None:
+        self._end(self.assumptions.assume(pod, nodes, until))
+        self._end((Assumption(pod, frozenset(nodes), until),))
+
+    def _end(self, ended: Iterable[Assumption]) -> None:
+        """The nodes that these were exact about are to be looked at again."""
+        for each in ended:
+            if each.exact:
+                self._stirred |= each.nodes & self._nodes
+
+    def _taken(self, name: str) -> NodeRecord:
+        record = self._record(name)
+        for pod in self.assumptions.on(name):
+            if all(each.uid != pod.uid for each in record.pods):
+                record = with_pod(record, pod)
+        return record
+
+    def _record(self, name: str) -> NodeRecord:
+        return self._records.get(name) or NodeRecord(name, _NOWHERE)
+
+    def _change(self, record: NodeRecord) -> None:
+        """Keep what is known of a node, shown or not, as long as that is anything."""
+        name = record.name
+        for pod in self._record(name).departed:
+            if pod not in record.departed:
+                self._left.pop(pod.uid, None)
+        self._stirred.add(name)
+        if name in self._nodes or record.pods or record.gpus is not None:
+            self._records[name] = record
+        else:
+            self._records.pop(name, None)
+
+
+def _gone(batch: Batch[Any], known: Collection[str]) -> set[str]:
+    """The keys of what is no more."""
+    gone = set(batch.gone)
+    return gone | set(known) - {each.key for each in batch.seen} if batch.complete else gone
