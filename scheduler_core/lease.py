@@ -10,6 +10,8 @@ has not changed for the duration that it names. Two rules keep two from answerin
   wait ``duration_s``, so ``duration_s - deadline_s`` is between the two, for clocks of different pace (by up to a
   third) and for what the last answer leads to.
 
+Who is not fit to answer, its watches not in or silent, neither takes nor renews it, and so makes way for one that is.
+
 A Lease that was deleted counts as one that nobody renews, not as a free one: its holder writes it again.
 """
 
@@ -56,6 +58,7 @@ class Timing(NamedTuple):
     deadline_s: float = 10.0  # who holds it stops answering that long after its last renewal began
     retry_s: float = 2.0
     call_s: float = 3.0  # for one answer of the API server: three tries and more before the deadline
+    settle_s: float = 5.0  # after it was let go: until what the last answers led to has shown in everybody's watch
 
 
 class Seen(NamedTuple):
@@ -71,9 +74,11 @@ def seen(before: Seen | None, spec: Spec | None, now: float) -> Seen:
 
 
 def may_take(found: Seen, me: str, now: float, timing: Timing) -> bool:
-    """Whether the Lease is mine already, was let go, or has not been renewed for its duration."""
-    if found.spec is not None and found.spec.holder_identity in (me, None, ""):
+    """Whether the Lease is mine already, was let go a while ago, or has not been renewed for its duration."""
+    if found.spec is not None and found.spec.holder_identity == me:
         return True
+    if found.spec is not None and not found.spec.holder_identity:
+        return now - found.since >= timing.settle_s
     named = None if found.spec is None else found.spec.lease_duration_seconds
     return now - found.since >= (named or timing.duration_s)
 
@@ -129,11 +134,17 @@ class Leader:
         me: str,
         timing: Timing = Timing(),  # noqa: B008  frozen
         clock: Callable[[], float] = time.monotonic,
+        fit: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``me`` is a name that no other process has or had: a restarted one must not believe that it holds."""
+        """``me`` is a name that no other process has or had: a restarted one must not believe that it holds.
+
+        ``fit``: whether this process could answer. One that could not takes no Lease and renews none; called on the
+        thread of the election.
+        """
         self.me = me
         self.trouble: str | None = None  # what the API server said to the last try, where it was not asked in vain
         self._kube, self._place, self._timing, self._clock = kube.within(timing.call_s), lease, timing, clock
+        self._fit = fit
         self._seen: Seen | None = None
         self._until = float("-inf")
         self._ended = threading.Event()
@@ -154,9 +165,10 @@ class Leader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering, then let go of the Lease, so that nobody waits for it to run out."""
+        """Stop answering, then let go of the Lease, so that nobody waits for it to run out. Also before ``start``."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         if self.holds:
             self._until = float("-inf")
             self._attempt(self._release)
@@ -177,9 +189,7 @@ class Leader:
         try:
             what()
             self.trouble = None
-        except (
-            ConflictError
-        ):  # somebody else wrote it meanwhile: the next look tells what, and time tells who may answer
+        except ConflictError:  # somebody wrote it meanwhile: the next look tells what, and time who may answer
             self.trouble = None
         except KubeError as error:
             self.trouble = str(error)
@@ -192,6 +202,8 @@ class Leader:
         mine = self.holds and lease is None
         if not mine and not may_take(self._seen, self.me, self._clock(), self._timing):
             self._until = float("-inf")
+            return
+        if not self._fit():
             return
         spec = taken(self._seen.spec, self.me, datetime.now(UTC), self._timing)
         self._write(spec, lease)

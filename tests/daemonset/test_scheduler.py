@@ -13,7 +13,8 @@ import yaml
 
 from gputopo import __version__
 from gputopo.kube.access import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PODS, Role
-from scheduler_core.config import Caller, configuration
+from scheduler_core.config import LOOPBACK, SERVICE, Caller, configuration
+from scheduler_core.settings import TABLE, read
 from tests.daemonset.test_access import granted, used
 from tests.daemonset.test_renderings import ENDPOINT, SPECS, comparable, minor, only
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized, name_of, run, tool
@@ -246,6 +247,39 @@ def test_a_change_of_the_configuration_replaces_the_pods() -> None:
     )
     assert plain.keys() == changed.keys() == {"checksum/config"}
     assert plain != changed
+
+
+def test_scheduler_and_extender_meet_where_both_expect_it() -> None:
+    defaults = {setting.variable: setting.default for setting in TABLE}
+    both = containers(pod("default"))
+
+    assert f"http://{defaults['GPUTOPO_VERBS']}" == LOOPBACK
+    assert (both["extender"]["args"], both["extender"].get("env")) == (["extender"], None)
+    assert defaults["GPUTOPO_LISTEN"] == ":9439"
+    (service,) = (each for each in kustomized("scheduler/cluster-scheduler") if each["kind"] == "Service")
+    metadata, (port,) = service["metadata"], service["spec"]["ports"]
+    alone = containers(pod("cluster-scheduler"))["extender"]
+    environment = {each["name"]: each["value"] for each in alone["env"]}
+    assert f"{metadata['name']}.{metadata['namespace']}.svc" == SERVICE
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in alone["ports"]
+    assert environment["GPUTOPO_VERBS"] == f":{port['port']}" == f":{LOOPBACK.rpartition(':')[2]}"
+    assert service["spec"]["selector"].items() <= (
+        deployment(kustomized("scheduler/cluster-scheduler"))["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+def test_every_variable_is_a_setting_of_the_extender_and_has_a_value_that_it_takes() -> None:
+    alone = containers(pod("cluster-scheduler"))["extender"]
+    environment = {each["name"]: each["value"] for each in alone["env"]}
+
+    assert environment.keys() <= {setting.variable for setting in TABLE}
+    settings = read({}, environment)
+    (volume,) = alone["volumeMounts"]
+    assert settings.certificates is not None
+    assert settings.certificates.client_ca is not None
+    for path in settings.certificates:
+        assert str(path).startswith(f"{volume['mountPath']}/")
+    assert settings.lease == ("gputopo", "gputopo-extender")
 
 
 def test_a_scheduler_starts_after_its_extender_is_synced_and_ends_before_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -29,8 +28,9 @@ HERE = Place("gputopo", "gputopo-extender")
     ("spec", "after", "may"),
     [
         pytest.param(Spec("a", 15), 0, True, id="mine"),
-        pytest.param(Spec("", 1), 0, True, id="let go"),
-        pytest.param(Spec(), 0, True, id="never held"),
+        pytest.param(Spec("", 1), 4.9, False, id="let go just now"),
+        pytest.param(Spec("", 1), 5, True, id="let go, and what came of its last answers has shown"),
+        pytest.param(Spec(), 5, True, id="never held"),
         pytest.param(OTHERS, 19.9, False, id="another's, within the duration that it names"),
         pytest.param(OTHERS, 20, True, id="another's, not renewed for the duration that it names"),
         pytest.param(Spec("b"), 14.9, False, id="another's that names no duration: ours, not yet"),
@@ -120,6 +120,15 @@ def election(folder: Path, *names: str, timing: Timing = TIMING) -> Iterator[tup
         kube.close()
 
 
+def elect(leases: Leases, clock: Clock, leader: Leader) -> None:
+    """The candidate holds a Lease that was let go."""
+    leases.put({"holderIdentity": ""})
+    leader.step()
+    clock.now += 5
+    leader.step()
+    assert leader.holds
+
+
 def test_the_first_takes_it_after_a_duration_without_one_and_the_others_wait(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
         a.step()
@@ -139,8 +148,7 @@ def test_the_first_takes_it_after_a_duration_without_one_and_the_others_wait(tmp
 
 def test_a_holder_that_cannot_renew_stops_before_the_next_may_start(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
-        leases.put({"holderIdentity": ""})
-        a.step()
+        elect(leases, clock, a)
         b.step()
         assert (a.holds, b.holds) == (True, False)
         leases.down = True
@@ -164,8 +172,7 @@ def test_a_holder_that_cannot_renew_stops_before_the_next_may_start(tmp_path: Pa
 
 def test_a_holder_that_was_away_and_not_replaced_takes_it_again(tmp_path: Path) -> None:
     with election(tmp_path, "a") as (leases, clock, (a,)):
-        leases.put({"holderIdentity": ""})
-        a.step()
+        elect(leases, clock, a)
         clock.now += 3600
         assert not a.holds
         a.step()
@@ -174,8 +181,7 @@ def test_a_holder_that_was_away_and_not_replaced_takes_it_again(tmp_path: Path) 
 
 def test_a_deleted_lease_is_written_again_by_its_holder_and_taken_by_nobody_else(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
-        leases.put({"holderIdentity": ""})
-        a.step()
+        elect(leases, clock, a)
         b.step()
         leases.stored = None
         clock.now += 2
@@ -184,6 +190,35 @@ def test_a_deleted_lease_is_written_again_by_its_holder_and_taken_by_nobody_else
 
         assert (a.holds, b.holds) == (True, False)
         assert leases.stored is not None
+
+
+def test_who_is_not_fit_to_answer_takes_nothing_and_makes_way(tmp_path: Path) -> None:
+    leases, clock, fit = Leases(), Clock(), [False]
+    with api_server(leases.answer) as server:
+        kube = from_kubeconfig(ELECTION, server.kubeconfig(tmp_path / "config"))
+        a = Leader(kube, HERE, "a", TIMING, clock, lambda: fit[0])
+        leases.put({"holderIdentity": ""})
+        a.step()
+        clock.now += 5
+        a.step()
+        assert (a.holds, leases.version) == (False, 1)
+        fit[0] = True
+        a.step()
+        assert (a.holds, leases.version) == (True, 2)
+        fit[0] = False
+        clock.now += 9.9
+        a.step()
+        assert (a.holds, leases.version) == (True, 2)
+        clock.now += 0.1
+        assert not a.holds
+        kube.close()
+
+
+def test_a_candidate_may_end_before_it_began(tmp_path: Path) -> None:
+    with election(tmp_path, "a") as (leases, _, (a,)):
+        a.stop()
+
+        assert (a.holds, leases.version) == (False, 0)
 
 
 def test_of_two_that_write_at_once_one_holds(tmp_path: Path) -> None:
@@ -200,8 +235,7 @@ def test_of_two_that_write_at_once_one_holds(tmp_path: Path) -> None:
 
 def test_a_write_by_somebody_else_costs_a_holder_nothing(tmp_path: Path) -> None:
     with election(tmp_path, "a") as (leases, clock, (a,)):
-        leases.put({"holderIdentity": ""})
-        a.step()
+        elect(leases, clock, a)
         assert leases.stored is not None
         clock.now += 2
         spec = leases.stored["spec"]
@@ -214,15 +248,11 @@ def test_a_write_by_somebody_else_costs_a_holder_nothing(tmp_path: Path) -> None
         assert a.holds
 
 
-def test_who_stops_lets_go_and_the_next_one_need_not_wait(tmp_path: Path) -> None:
+def test_who_stops_lets_go_and_the_next_one_waits_for_a_moment_only(tmp_path: Path) -> None:
     timing = TIMING._replace(retry_s=0.01)
-    with election(tmp_path, "a", "b", timing=timing) as (leases, _, (a, b)):
-        leases.put({"holderIdentity": ""})
+    with election(tmp_path, "a", "b", timing=timing) as (leases, clock, (a, b)):
+        elect(leases, clock, a)
         a.start()
-        deadline = time.monotonic() + 10
-        while not a.holds:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
         b.step()
         assert not b.holds
         a.stop()
@@ -230,14 +260,18 @@ def test_who_stops_lets_go_and_the_next_one_need_not_wait(tmp_path: Path) -> Non
         assert leases.stored is not None
         assert leases.stored["spec"]["holderIdentity"] == ""
         b.step()
+        clock.now += 4.9
+        b.step()
+        assert not b.holds
+        clock.now += 0.1
+        b.step()
         assert b.holds
         assert leases.stored["spec"]["leaseTransitions"] == 2
 
 
 def test_who_stops_leaves_the_lease_of_another_alone(tmp_path: Path) -> None:
-    with election(tmp_path, "a") as (leases, _, (a,)):
-        leases.put({"holderIdentity": ""})
-        a.step()
+    with election(tmp_path, "a") as (leases, clock, (a,)):
+        elect(leases, clock, a)
         leases.put({"holderIdentity": "b", "leaseDurationSeconds": 15})
         a._ended.set()  # its thread ends before another look
         a.start()
