@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 
 from gputopo.kube.access import LEASES
-from scheduler_core.config import SCHEDULER_NAME, WEIGHT, configuration
+from scheduler_core.config import SCHEDULER_NAME, SERVICE, WEIGHT, configuration
 from tests.daemonset.tools import DAEMONSET, helm_rendered, kustomized
+from tests.e2e import servers
+from tests.e2e.agent.access import define_node_gpus
 from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.daemonset.extenders import Extender
+from tests.e2e.daemonset.extenders import extender as running
 from tests.e2e.daemonset.installed import NAMESPACE, apply, documents, path_of
 from tests.e2e.extender import RecordingExtender
 from tests.e2e.fixtures import StartScheduler
@@ -36,11 +42,14 @@ def extender() -> Iterator[RecordingExtender]:
         yield running
 
 
-def beside(extender: RecordingExtender, text: str, **clients: str) -> str:
+def url_of(extender: RecordingExtender) -> str:
+    return str(yaml.safe_load(extender.config())["extenders"][0]["urlPrefix"])
+
+
+def beside(url: str, text: str, **clients: str) -> str:
     """A configuration whose extender listens where the test's does; how the API server is reached is the test's too."""
     document: Object = yaml.safe_load(text)
-    own = yaml.safe_load(extender.config())["extenders"][0]
-    document["extenders"][0]["urlPrefix"] = own["urlPrefix"]
+    document["extenders"][0]["urlPrefix"] = url
     document["clientConnection"] |= clients
     return yaml.safe_dump(document)
 
@@ -82,7 +91,7 @@ def test_the_api_server_takes_every_object_and_the_pods_meet_the_strictest_stand
     )
 
 
-def start(cluster: Cluster, scheduler: StartScheduler, extender: RecordingExtender, folder: Path) -> Server:
+def start(cluster: Cluster, scheduler: StartScheduler, url: str, folder: Path) -> Server:
     """What the default overlay runs, as its account: the ConfigMap's file, and the rights of its manifests."""
     apply(cluster, documents("base/namespace.yaml"))
     objects = kustomized("scheduler/default")
@@ -90,7 +99,7 @@ def start(cluster: Cluster, scheduler: StartScheduler, extender: RecordingExtend
     (config,) = (each["data"]["scheduler-config.yaml"] for each in objects if each["kind"] == "ConfigMap")
     token = cluster.token("gputopo-scheduler", namespace=NAMESPACE)
     kubeconfig = cluster.kubeconfig(folder / "scheduler.kubeconfig", token)
-    return scheduler(beside(extender, config, kubeconfig=str(kubeconfig)))
+    return scheduler(beside(url, config, kubeconfig=str(kubeconfig)))
 
 
 def test_a_scheduler_with_that_file_and_those_rights_places_pods_by_what_the_extender_says(
@@ -100,7 +109,7 @@ def test_a_scheduler_with_that_file_and_those_rights_places_pods_by_what_the_ext
     extender.answers["prioritize"] = lambda asked: [
         {"Host": name, "Score": 7 if name == "gpu-1" else 5} for name in asked["NodeNames"]
     ]
-    running = start(cluster, scheduler, extender, tmp_path)
+    server = start(cluster, scheduler, url_of(extender), tmp_path)
 
     cluster.create_pod(pod("train", 4, schedulerName=SCHEDULER_NAME))
     cluster.create_pod(pod("cpu", schedulerName=SCHEDULER_NAME))
@@ -119,7 +128,7 @@ def test_a_scheduler_with_that_file_and_those_rights_places_pods_by_what_the_ext
     assert {each.user for each in cluster.writes() if each.resource == "pods/binding"} == {
         f"system:serviceaccount:{NAMESPACE}:gputopo-scheduler"
     }
-    assert "forbidden" not in running.log.read_text()
+    assert "forbidden" not in server.log.read_text()
 
 
 def test_an_island_is_not_outvoted_by_all_stock_plugins_together(
@@ -146,7 +155,7 @@ def test_an_island_is_not_outvoted_by_all_stock_plugins_together(
         {"Host": name, "Score": 5 + (answers[asked["Pod"]["metadata"]["name"]] if name == "gpu-1" else 0)}
         for name in asked["NodeNames"]
     ]
-    start(cluster, scheduler, extender, tmp_path)
+    start(cluster, scheduler, url_of(extender), tmp_path)
 
     for name in answers:
         cluster.create_pod(pod(name, 2, schedulerName=SCHEDULER_NAME, affinity=affinity))
@@ -170,7 +179,7 @@ def test_what_nobody_asked_for_does_not_outvote_one_point(
         {"Host": name, "Score": 5 + (points[asked["Pod"]["metadata"]["name"]] if name == "gpu-1" else 0)}
         for name in asked["NodeNames"]
     ]
-    start(cluster, scheduler, extender, tmp_path)
+    start(cluster, scheduler, url_of(extender), tmp_path)
 
     nodes = {}
     for name in points:
@@ -179,6 +188,98 @@ def test_what_nobody_asked_for_does_not_outvote_one_point(
         nodes[name] = placed["spec"]["nodeName"]
 
     assert nodes == {"equal": "gpu-0", "better": "gpu-1"}  # full nodes first, where the points are equal
+
+
+A100, V100 = "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM2-32GB"
+
+
+def test_with_its_real_extender_it_places_pods_by_the_labels_of_nodes(
+    cluster: Cluster, scheduler: StartScheduler, tmp_path: Path
+) -> None:
+    for name, product in (("a100", A100), ("v100", V100)):
+        cluster.api.create("/api/v1/nodes", gpu_node(name, 4, {"nvidia.com/gpu.product": product}))
+    define_node_gpus(cluster)
+    apply(cluster, [*documents("base/namespace.yaml"), *kustomized("scheduler/default")])
+    with running(cluster, "gputopo-scheduler", tmp_path) as sidecar:
+        assert sidecar.ready
+        server = start(cluster, scheduler, f"http://127.0.0.1:{sidecar.port}", tmp_path)
+        for name, product in (("fits", A100), ("misfit", "H100")):
+            wanted = pod(name, 1, schedulerName=SCHEDULER_NAME)
+            wanted["metadata"]["labels"] = {"accelerator.sched.io/gpu-model": product}
+            cluster.create_pod(wanted)
+
+        fits = cluster.wait_for_pod("fits", lambda each: "nodeName" in each["spec"], 40.0)
+        misfit = cluster.wait_for_pod("misfit", lambda each: each["status"].get("conditions"))
+        assert fits["spec"]["nodeName"] == "a100"
+        (condition,) = misfit["status"]["conditions"]
+        assert (condition["reason"], condition["message"][:27]) == ("Unschedulable", "0/2 nodes are available: 2 ")
+        assert "forbidden" not in server.log.read_text() + sidecar.log.read_text()
+
+
+def certificates(folder: Path) -> dict[str, str]:
+    """What the Secret of the manifests holds, and cert-manager would make."""
+    authority = trustme.CA()
+    leaf = authority.issue_cert(SERVICE)
+    authority.cert_pem.write_to_path(folder / "ca.crt")
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    names = {"GPUTOPO_TLS_CERT": "tls.crt", "GPUTOPO_TLS_KEY": "tls.key", "GPUTOPO_CLIENT_CA": "ca.crt"}
+    return {variable: str(folder / name) for variable, name in names.items()}
+
+
+def test_behind_a_service_one_extender_answers_the_clusters_own_scheduler_and_another_takes_over(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """One is killed: its Lease must run out. One is told to end: it lets go. Never are two ready."""
+    cluster.api.create("/api/v1/nodes", gpu_node("gpu-0", 8))
+    define_node_gpus(cluster)
+    apply(cluster, [*documents("base/namespace.yaml"), *kustomized("scheduler/cluster-scheduler")])
+    variables = certificates(tmp_path) | {"GPUTOPO_LEASE": f"{NAMESPACE}/gputopo-extender"}
+    account = "gputopo-extender"
+
+    def alone(*others: Extender) -> Extender | None:
+        ready = [each for each in others if each.ready]
+        assert len(ready) <= 1
+        return ready[0] if ready else None
+
+    def elected(*others: Extender) -> Extender:
+        return wait_for(lambda: alone(*others), "one to be ready", 40.0)
+
+    def place(name: str, by: Extender) -> None:
+        """With a scheduler that a Service would lead there."""
+        document: Object = yaml.safe_load((DAEMONSET / "scheduler/cluster-scheduler/scheduler-config.yaml").read_text())
+        files = {key: variables[f"GPUTOPO_{name}"] for key, name in FILES.items()}
+        document["extenders"][0]["tlsConfig"] |= files
+        document["extenders"][0]["urlPrefix"] = f"https://127.0.0.1:{by.port}"
+        with servers.scheduler(cluster.plane, yaml.safe_dump(document | {"clientConnection": {}})):
+            cluster.create_pod(pod(name, 2, schedulerName=SCHEDULER_NAME))
+            cluster.wait_for_pod(name, lambda each: "nodeName" in each["spec"], 40.0)
+
+    with (
+        running(cluster, account, tmp_path, **variables) as a,
+        running(cluster, account, tmp_path, **variables) as b,
+    ):
+        first = elected(a, b)
+        (second,) = {a, b} - {first}
+        holder = cluster.api.get(LEASES.path("gputopo-extender", NAMESPACE))["spec"]["holderIdentity"]
+        wait_for(lambda: holder in second.page("/readyz")[1], "the other to say who answers")
+        assert second.page("/readyz") == (503, f"another extender answers: {holder} holds the Lease\n")
+        place("first", first)
+
+        first.stop()
+        assert elected(second) is second
+        place("second", second)
+
+        with running(cluster, account, tmp_path, **variables) as third:
+            second.end()
+            before = time.monotonic()
+            assert elected(third) is third
+            assert time.monotonic() - before < 12  # it was let go: nobody waits for 15 s
+            place("third", third)
+    assert "forbidden" not in "".join(log.read_text() for log in tmp_path.glob("extender-*.log"))
+
+
+FILES = {"caFile": "CLIENT_CA", "certFile": "TLS_CERT", "keyFile": "TLS_KEY"}
 
 
 def test_the_clusters_own_scheduler_starts_with_the_example_and_keeps_its_profile(
