@@ -18,7 +18,7 @@ from gputopo.terminal import fail, read_bytes, says_unicode, write_out
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from scheduler_core.explain import Explanation
-    from scheduler_core.pods import Pod
+    from scheduler_core.stock import StockPod
 
 _TIMEOUT_S = 30.0
 _UNSEEN = 120  # columns where nobody looks
@@ -91,7 +91,7 @@ def _name(what: tuple[str, ...]) -> str | None:
     return name
 
 
-def _written(filename: str) -> Pod:
+def _written(filename: str) -> StockPod:
     """The pod in a file that asks for GPUs, of several the first."""
     from scheduler_core.manifests import ManifestError, read_pods  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
@@ -102,7 +102,7 @@ def _written(filename: str) -> Pod:
     return next((pod for pod in pods if _wants_gpus(pod)), pods[0])
 
 
-def _wants_gpus(pod: Pod) -> bool:
+def _wants_gpus(pod: StockPod) -> bool:
     """Whether it is any of our business; one that asks for GPUs in a way that is not understood is."""
     from scheduler_core.request import PodRequest, read_request  # noqa: PLC0415  start-up of all other commands
 
@@ -127,7 +127,7 @@ def _of_pod(kube: Kube, named: tuple[str, str], node: str | None) -> Explanation
     return replace(told, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
 
 
-def _of_file(kube: Kube, pod: Pod, namespace: str, node: str | None) -> Explanation:
+def _of_file(kube: Kube, pod: StockPod, namespace: str, node: str | None) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     metadata = pod.metadata
@@ -135,12 +135,14 @@ def _of_file(kube: Kube, pod: Pod, namespace: str, node: str | None) -> Explanat
     return _explained(kube, replace(pod, metadata=named), node, None)
 
 
-def _explained(kube: Kube, pod: Pod, node: str | None, bound: str | None) -> Explanation:
+def _explained(kube: Kube, pod: StockPod, node: str | None, bound: str | None) -> Explanation:
     import time  # noqa: PLC0415  start-up of all other commands
 
-    from scheduler_core.explain import explain, refusal  # noqa: PLC0415
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    from scheduler_core.explain import explain, grouped, refusal  # noqa: PLC0415
     from scheduler_core.policy import Policy  # noqa: PLC0415
-    from scheduler_core.reading import read_table  # noqa: PLC0415
+    from scheduler_core.reading import barred_nodes, read_cluster  # noqa: PLC0415
     from scheduler_core.request import Refused, read_request  # noqa: PLC0415
 
     metadata, request = pod.metadata, read_request(pod)
@@ -152,10 +154,13 @@ def _explained(kube: Kube, pod: Pod, node: str | None, bound: str | None) -> Exp
             "nvidia.com/mig-*), so nobody asks gputopo about it: kubectl describe pod tells what kube-scheduler says"
         )
     now, policy = time.time(), Policy()
-    table = read_table(kube, now, policy)
-    if node is not None and node not in table.records:
+    cluster = read_cluster(kube, now, policy)
+    if node is not None and node not in cluster.table.records:
         fail(f"there is no node {node}", NO_CLUSTER)
-    return explain(request, table, None if node is None else [node], policy, now, bound)
+    left_out = {} if bound is not None else barred_nodes(pod.spec, cluster)
+    names = [name for name in cluster.table.records if name not in left_out] if node is None else [node]
+    told = explain(request, cluster.table, names, policy, now, bound)
+    return replace(told, barred=grouped(left_out if node is None else {}))
 
 
 def _asked(url: str) -> Explanation:

@@ -43,6 +43,7 @@ from scheduler_core.watch import watching
 BAD_USAGE = 2
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
 _FILES = 4 * Limits().connections  # open files: two listeners' connections, handshakes, watches
+_log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -98,6 +99,8 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
             made.append(Listener(pages, bound(read.listen)))
     except (OSError, CertificateError) as error:
         _fail(f"cannot listen on {read.verbs} and {read.listen}: {error}")
+    fields = {"verbs": made[0].port, "pages": made[1].port if len(made) > 1 else None, "tls": bool(read.certificates)}
+    _log.info("listening", extra={"fields": fields})
     return tuple(made)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from scheduler_core.pods import Pod
+from scheduler_core.stock import StockPod
 
 # Where each kind keeps its pod: Deployment, Job, StatefulSet, PyTorchJob's replicas are not among them (several pods).
 _WAYS = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
@@ -21,7 +21,7 @@ class ManifestError(ValueError):
     """There is no pod in it, or it cannot be read."""
 
 
-def read_pods(text: str) -> list[Pod]:
+def read_pods(text: str) -> list[StockPod]:
     """The pods that are written there, in their order; one for each Deployment, Job and the like.
 
     A pod without a name is called like what makes it. Raises ``ManifestError``.
@@ -38,7 +38,7 @@ def read_pods(text: str) -> list[Pod]:
     return pods
 
 
-def _pods(document: Any) -> Iterator[Pod]:
+def _pods(document: Any) -> Iterator[StockPod]:
     if not isinstance(document, dict):
         return
     if str(document.get("kind", "")).endswith("List") and isinstance(document.get("items"), list):
@@ -56,9 +56,9 @@ def _pods(document: Any) -> Iterator[Pod]:
             return
 
 
-def _pod(found: dict[str, Any], owner: dict[str, Any]) -> Pod:
+def _pod(found: dict[str, Any], owner: dict[str, Any]) -> StockPod:
     try:
-        pod = msgspec.convert({**found, "metadata": found.get("metadata") or {}}, Pod)
+        pod = msgspec.convert({**found, "metadata": found.get("metadata") or {}}, StockPod)
     except msgspec.ValidationError as error:
         name = str(owner.get("name", ""))
         raise ManifestError(f"its pod {name!r} is none that Kubernetes takes: {error}") from error

@@ -3,64 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-import msgspec
-
-from gputopo.kube.access import PODS
+from gputopo.kube.access import NODES, PODS
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import NotFoundError
-from scheduler_core.nodes import NodeRecord, NodeTable, table_of
+from scheduler_core.nodes import NodeRecord, NodeTable, read_node, table_of
 from scheduler_core.occupancy import Occupant
-from scheduler_core.pods import Pod, PodStatus
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import GpusSeen, NodeSeen, PodSeen
+from scheduler_core.stock import StockNode, StockPod, StockSpec, barred
 from scheduler_core.watch import listed
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """One of ``status.conditions``."""
+class Cluster(NamedTuple):
+    """What was read."""
 
-    type: str
-    status: str
-    message: str = ""
-
-
-class AskedStatus(PodStatus, frozen=True, rename="camel"):
-    """``status`` with what kube-scheduler said."""
-
-    conditions: tuple[Condition, ...] | None = None
+    table: NodeTable
+    nodes: tuple[StockNode, ...]
 
 
-class AskedPod(Pod, frozen=True, rename="camel"):
-    """The pod that somebody asks about."""
-
-    status: AskedStatus = AskedStatus()
-
-    @property
-    def scheduler_said(self) -> str | None:
-        """Why kube-scheduler has not placed it; None: it has, or has not tried."""
-        return next(
-            (
-                each.message
-                for each in self.status.conditions or ()
-                if (each.type, each.status) == ("PodScheduled", "False") and each.message
-            ),
-            None,
-        )
-
-
-def read_pod(kube: Kube, namespace: str, name: str) -> AskedPod:
+def read_pod(kube: Kube, namespace: str, name: str) -> StockPod:
     """One pod. By a list of one, so that who may list pods may ask. Raises ``NotFoundError``, ``KubeError``."""
-    found = kube.items(PODS, AskedPod, Query(namespace, fields=f"metadata.name={name}"))
+    found = kube.items(PODS, StockPod, Query(namespace, fields=f"metadata.name={name}"))
     if not found:
         raise NotFoundError(f"there is no pod {name} in the namespace {namespace}", kind_missing=False)
     return found[0]
 
 
-def read_table(kube: Kube, now: float, policy: Policy) -> NodeTable:
-    """All nodes, by the conversion that the extender's watch uses. Raises ``KubeError``."""
-    nodes, pods, gpus = (batch.seen for batch in listed(kube))
-    return table_of(records(nodes, pods, gpus), now, policy)
+def read_cluster(kube: Kube, now: float, policy: Policy) -> Cluster:
+    """All nodes, by the conversions that the extender's watch uses. Raises ``KubeError``."""
+    nodes = tuple(kube.items(NODES, StockNode))
+    seen = [NodeSeen(node.metadata.name, read_node(node)) for node in nodes]
+    pods, gpus = (batch.seen for batch in listed(kube, PodSeen, GpusSeen))
+    return Cluster(table_of(records(seen, pods, gpus), now, policy), nodes)
+
+
+def barred_nodes(pod: StockSpec, cluster: Cluster) -> dict[str, str]:
+    """GPU nodes that kube-scheduler would not take, whatever is free there, and why."""
+    found = {}
+    for node in cluster.nodes:
+        name = node.metadata.name
+        if cluster.table.records[name].machine.allocatable:
+            why = barred(pod, node)
+            if why is not None:
+                found[name] = why
+    return found
 
 
 def records(nodes: Iterable[NodeSeen], pods: Iterable[PodSeen], gpus: Iterable[GpusSeen]) -> list[NodeRecord]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ from scheduler_core.verbs import verbs_app
 from scheduler_core.watch import WatchStatus
 
 _TICK_S = 1.0
+_log = logging.getLogger(__name__)
 Deliver = Callable[[Batch[Any]], None]
 
 
@@ -85,6 +87,7 @@ class Service:
         self._file: DecisionFile | None = None
         self._watches: Watching | None = None
         self._synced = False
+        self._begun = 0.0
 
     @contextmanager
     def watched(self, watches: Watching) -> Iterator[None]:
@@ -95,6 +98,7 @@ class Service:
                 self._file = DecisionFile(self._settings.decisions_file, self._note_written)
                 parts.callback(self._file.close)
             parts.callback(watches.stop)
+            self._begun = time.monotonic()
             watches.start()
             yield
 
@@ -120,6 +124,8 @@ class Service:
         _ = self.knowledge.table
         if not self._synced:
             self._synced = True
+            known = {"nodes": len(self.knowledge.table.records), "gpu_pods": len(self.knowledge.pods)}
+            _log.info("synced", extra={"fields": known | {"after_s": round(time.monotonic() - self._begun, 3)}})
             # All that is known from the start will stay: let the collector not look at it again and again.
             gc.collect()
             gc.freeze()

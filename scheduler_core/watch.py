@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from msgspec import Raw
+import msgspec
 
 from gputopo.kube.access import NODE_GPUS, NODES, PODS
 from gputopo.kube.client import Kube, Query
@@ -26,13 +26,13 @@ from gputopo.labels import keys
 from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.nodes import Node, read_node, read_occupant
 from scheduler_core.pods import Pod
-from scheduler_core.request import Profile
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 
 # What has ended holds nothing. The server leaves it out of lists, and sends a DELETED when a pod ends.
 _RUNNING = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
+_OF_THE_MODEL = ("nvlink", "pcie", "nics", "numa_nodes")
 _JOIN_S = 1.0  # a thread that waits for an answer of the API server is not waited for: it delivers nothing any more
-_PROFILES = 4096
+_SHARED = 1 << 14  # values of which many objects have equal ones
 
 
 class WatchStatus(NamedTuple):
@@ -112,9 +112,9 @@ def watching(
     )
 
 
-def listed(kube: Kube) -> tuple[Batch[Any], ...]:
-    """All that placement looks at, once: a complete batch of each kind. Raises ``KubeError``."""
-    return tuple(_listed(kube, kind, source) for kind, source in SOURCES)
+def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
+    """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``."""
+    return tuple(_listed(kube, kind, source) for kind, source in SOURCES if not kinds or kind in kinds)
 
 
 def _listed(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
@@ -128,7 +128,7 @@ def _listed(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
 
 
 def _read(kube: Kube, source: Source[Any]) -> Delta[Any]:
-    pages = kube.pages(source.resource, Raw, source.query)
+    pages = kube.pages(source.resource, msgspec.Raw, source.query)
     return Reduction(source).listed(text for page in pages for text in page.items)
 
 
@@ -137,7 +137,13 @@ def _handed_on(kind: type[Any], deliver: Callable[[Batch[Any]], None], delta: De
 
 
 def _node(name: str, node: Node) -> NodeSeen:
-    return NodeSeen(name, read_node(node))
+    """Machines of one model share all but their GPUs: that is 5 of 8 kB."""
+    machine = read_node(node)
+    topology = machine.topology
+    if topology is not None:
+        shared = {field: _shared(getattr(topology, field)) for field in _OF_THE_MODEL}
+        machine = msgspec.structs.replace(machine, topology=msgspec.structs.replace(topology, **shared))
+    return NodeSeen(name, machine)
 
 
 def _trace(node: Node) -> Hashable:
@@ -165,10 +171,10 @@ def _gpus(name: str, gpus: NodeGpus) -> GpusSeen:
     return GpusSeen(name, gpus)
 
 
-@lru_cache(maxsize=_PROFILES)
-def _shared(profile: Profile) -> Profile:
-    """The one profile of all pods that ask the same."""
-    return profile
+@lru_cache(maxsize=_SHARED)
+def _shared(value: Any) -> Any:
+    """The one value for all that are equal to it."""
+    return value
 
 
 def _name(text: str | None) -> str | None:

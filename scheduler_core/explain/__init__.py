@@ -8,8 +8,8 @@ document.NoExplanationError    what was read is no explanation
 """
 
 from scheduler_core.explain.document import NoExplanationError, document, read
-from scheduler_core.explain.explaining import explain, refusal
+from scheduler_core.explain.explaining import explain, grouped, refusal
 from scheduler_core.explain.story import Explanation
 from scheduler_core.explain.text import text
 
-__all__ = ["Explanation", "NoExplanationError", "document", "explain", "read", "refusal", "text"]
+__all__ = ["Explanation", "NoExplanationError", "document", "explain", "grouped", "read", "refusal", "text"]

@@ -17,7 +17,7 @@ from scheduler_core.explain.asked import hard, quoted, wanted
 from scheduler_core.explain.best import candidate
 from scheduler_core.explain.changes import Case, nearest
 from scheduler_core.explain.spots import held_by, spot, surely_free
-from scheduler_core.explain.story import Candidate, Explanation, Held, Refusal, Subject
+from scheduler_core.explain.story import Barred, Candidate, Explanation, Held, Refusal, Subject
 from scheduler_core.explain.table_changes import without_itself
 from scheduler_core.nodes import NodeTable
 from scheduler_core.placement import best_set
@@ -29,8 +29,8 @@ from scheduler_core.shapes import Shape
 
 _BEST = 3  # nodes looked at closely
 _STOCK = (
-    "kube-scheduler's own filters (taints, CPU, memory, affinity, volumes) come first and are not looked at here: "
-    "kubectl describe pod shows what they said"
+    "kube-scheduler's own filters (CPU, memory, volumes, affinity among pods ...) come first and are not looked at "
+    "here: kubectl describe pod shows what they said"
 )
 
 
@@ -70,6 +70,16 @@ def explain(
 def refusal(namespace: str, name: str, reason: str) -> Explanation:
     """The explanation of a pod that says what cannot be understood (``Refused.reason``)."""
     return Explanation(pod=Subject(namespace, name), malformed=reason)
+
+
+def grouped(left_out: Mapping[str, str]) -> tuple[Barred, ...]:
+    """Nodes that are left out, by why, most nodes first."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(left_out):
+        groups[left_out[name]].append(name)
+    return tuple(
+        Barred(text, tuple(groups[text])) for text in sorted(groups, key=lambda text: (-len(groups[text]), text))
+    )
 
 
 def _offers(table: NodeTable, name: str, profile: Profile) -> bool:

@@ -63,6 +63,13 @@ class Refusal(msgspec.Struct, frozen=True, rename="camel"):
     nodes: tuple[str, ...]
 
 
+class Barred(msgspec.Struct, frozen=True, rename="camel"):
+    """GPU nodes that kube-scheduler would not take anyway, for the same reason."""
+
+    text: str
+    nodes: tuple[str, ...]
+
+
 class Change(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Something that would make the pod fit; of kind ``OBSTACLE``: what stands in the way though a good set is free."""
 
@@ -100,6 +107,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     held: Held | None = None  # of a pod that is on a node; the rest is then as if it were placed anew
     nodes: int = 0  # that have such devices, or are not known
     other_nodes: int = 0  # that have none, and that kube-scheduler leaves out by itself
+    barred: tuple[Barred, ...] = ()  # neither: kube-scheduler leaves them out, whatever their GPUs. Most nodes first
     suited: tuple[str, ...] = ()  # by name
     best: tuple[Candidate, ...] = ()
     refused: tuple[Refusal, ...] = ()  # most nodes first

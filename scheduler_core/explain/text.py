@@ -41,6 +41,8 @@ def _story(told: Explanation, width: int) -> Iterator[str]:
     yield from _folded(_verdict(told), width)
     if told.scheduler_said is not None:
         yield from _folded(f"kube-scheduler said: {told.scheduler_said}", width)
+    for group in told.barred:
+        yield from _folded(f"Left out, as kube-scheduler would: {_named(group.nodes)}: {group.text}.", width)
     yield from _nearest(told, width)
     for place, each in enumerate(told.best):
         yield ""

@@ -20,7 +20,7 @@ from tests.machines import a100_bridged
 from tests.scheduler_core.explain.test_text import STORIES
 
 FACTS = encode(a100_bridged())
-NODE = {
+NODE: dict[str, Any] = {
     "metadata": {"name": "gpu-0", "uid": "n", "labels": FACTS.labels, "annotations": FACTS.annotations},
     "status": {"allocatable": {"nvidia.com/gpu": "4", "cpu": "64"}},
 }
@@ -163,6 +163,28 @@ def test_a_pod_that_does_not_exist_yet(written: str, name: str, tmp_path: Path) 
 
     assert f"{found['pod']['namespace']}/{found['pod']['name']}" == name
     assert [each["pods"] for each in found["nearest"]] == [["a/train"]]
+
+
+def test_nodes_that_kube_scheduler_would_not_take_are_left_out(tmp_path: Path) -> None:
+    tainted = {
+        "metadata": NODE["metadata"] | {"name": "gpu-1"},
+        "status": NODE["status"],
+        "spec": {"taints": [{"key": "team", "value": "b", "effect": "NoSchedule"}]},
+    }
+    cpu = {"metadata": {"name": "cpu-0"}, "spec": tainted["spec"]}
+
+    def wider(asked: Asked) -> Answer:
+        return listed(NODE, tainted, cpu) if asked.path == NODES.path() else cluster(asked)
+
+    with api_server(wider) as server:
+        found = json.loads(why(server, tmp_path, "pod", "waits", "-n", "a", "-o", "json").output)
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a").output
+        asked_for = json.loads(why(server, tmp_path, "pod", "waits", "-n", "a", "--node", "gpu-1", "-o", "json").output)
+
+    assert found["barred"] == [{"text": "its taint team=b:NoSchedule is not tolerated", "nodes": ["gpu-1"]}]
+    assert (found["nodes"], found["suited"], found["otherNodes"]) == (1, [], 1)
+    assert "Left out, as kube-scheduler would: gpu-1: its taint team=b:NoSchedule is not tolerated.\n" in shown
+    assert asked_for["suited"] == ["gpu-1"]
 
 
 def test_one_node_only(tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-import pytest
-
 from scheduler_core.nodes import NodeRecord, read_node
-from scheduler_core.reading import AskedPod, records
+from scheduler_core.reading import records
 from scheduler_core.sightings import GpusSeen, NodeSeen, PodSeen
 from tests.machines import a100_bridged
 from tests.scheduler_core.builders import node, occupant, word
@@ -29,17 +26,3 @@ def test_records_are_made_of_all_that_was_seen() -> None:
         NodeRecord("n1", MACHINE, WORD, (occupant("a", 2), occupant("b", 1))),
         NodeRecord("n2", MACHINE),
     ]
-
-
-@pytest.mark.parametrize(
-    ("conditions", "said"),
-    [
-        pytest.param(None, None, id="nobody has tried"),
-        pytest.param([{"type": "PodScheduled", "status": "True"}], None, id="placed"),
-        pytest.param([{"type": "Ready", "status": "False", "message": "x"}], None, id="another condition"),
-        pytest.param([{"type": "PodScheduled", "status": "False"}], None, id="without a word"),
-        pytest.param([{"type": "PodScheduled", "status": "False", "message": "0/1"}], "0/1", id="not placed"),
-    ],
-)
-def test_what_kube_scheduler_said(conditions: object, said: str | None) -> None:
-    assert msgspec.convert({"status": {"conditions": conditions}}, AskedPod).scheduler_said == said

@@ -18,7 +18,7 @@ from gputopo.kube.reflector import Timing
 from gputopo.labels import encode
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.asks import WHOLE
-from scheduler_core.nodes import read_node
+from scheduler_core.nodes import Machine, read_node
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.watch import Watches, WatchStatus, listed, watching
 from tests.api_server import Answer, Asked, Stream, api_server
@@ -161,15 +161,32 @@ def test_pods_that_have_ended_are_left_out_by_the_server(tmp_path: Path) -> None
 
 def test_pods_that_ask_the_same_share_what_they_ask(tmp_path: Path) -> None:
     pods = [pod(f"p{number}", 4, spec={"nodeName": f"gpu-{number % 2}"}) for number in range(4)]
-    with api_server(Cluster(Script([page(7)]), Script([page(8, *pods)]), Script([page(9)]))) as server:
-        kube = from_kubeconfig(READER, server.kubeconfig(tmp_path / "config"))
-        _, batch, _ = listed(kube)
-        kube.close()
+    _, batch, _ = once(Cluster(Script([page(7)]), Script([page(8, *pods)]), Script([page(9)])), tmp_path)
 
     seen: tuple[PodSeen, ...] = batch.seen
     assert len({id(each.occupant.profile) for each in seen}) == 1
     assert len({id(each.node) for each in seen}) == 2
     assert len({id(each.occupant.namespace) for each in seen}) == 1
+
+
+def test_machines_of_one_model_share_what_the_model_is(tmp_path: Path) -> None:
+    cluster = Cluster(Script([page(7, node("gpu-0"), node("gpu-1"))]), Script([page(8)]), Script([page(9)]))
+
+    first, second = (each.machine.topology for each in once(cluster, tmp_path)[0].seen)
+
+    assert first == second
+    assert first.nvlink is second.nvlink
+    assert first.pcie is second.pcie
+    assert first.gpus is not second.gpus
+
+
+def test_a_node_of_whose_gpus_nothing_can_be_told_is_there_all_the_same(tmp_path: Path) -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}  # they count MIG devices, not GPUs
+    told = {"metadata": {"name": "mig-0", "uid": "u", "labels": labels}, "status": {"allocatable": {WHOLE: "0"}}}
+
+    nodes, _, _ = once(Cluster(Script([page(7, told)]), Script([page(8)]), Script([page(9)])), tmp_path)
+
+    assert nodes.seen == (NodeSeen("mig-0", Machine(None, described=False, allocatable=((WHOLE, 0),))),)
 
 
 def test_a_cluster_without_the_agents_kind_is_synced_without_it(tmp_path: Path) -> None:

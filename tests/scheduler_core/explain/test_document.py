@@ -30,6 +30,7 @@ def test_document_of_a_pod_that_fits_nowhere() -> None:
         "held": None,
         "nodes": 1,
         "otherNodes": 0,
+        "barred": [],
         "suited": [],
         "best": [],
         "refused": [
