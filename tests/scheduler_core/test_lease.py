@@ -96,6 +96,11 @@ class Leases:
         self.put(request.body["spec"])
         return Answer(self.stored)
 
+    @property
+    def holder(self) -> str:
+        assert self.stored is not None
+        return str(self.stored["spec"]["holderIdentity"])
+
     def put(self, spec: dict[str, Any]) -> None:
         self.version += 1
         metadata = {"name": HERE.name, "namespace": HERE.namespace, "resourceVersion": str(self.version)}
