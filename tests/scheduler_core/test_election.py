@@ -1,4 +1,4 @@
-"""Two extenders with one Lease, as processes of their own: one answers, the other says who does."""
+"""``gputopo extender --lease`` as a process of its own: who does not hold the Lease answers nobody, and says who does."""
 
 from __future__ import annotations
 
@@ -25,31 +25,26 @@ def with_leases(leases: Leases) -> Callable[[Asked], Answer]:
     return lambda asked: leases.answer(asked) if "/leases" in asked.path else others(asked)
 
 
-def test_one_answers_and_the_next_when_it_ends(tmp_path: Path) -> None:
+def test_it_answers_from_when_it_has_the_lease_and_lets_go_of_it_at_its_end(tmp_path: Path) -> None:
     leases = Leases()
-    leases.put({"holderIdentity": ""})
-    lease = "/".join(HERE)
-    with api_server(with_leases(leases)) as server:
-        config = server.kubeconfig(tmp_path / "config")
-        with extender(config, "--lease", lease) as a, extender(config, "--lease", lease) as b:
-            first, second = in_order(a, b)
-            assert first.ask("/filter", CALL)[0] == 200
-            holder = leases.holder
-            sentence = f"another extender answers: {holder} holds the Lease\n"
-            wait_for(lambda: second.ask("/readyz") == (503, sentence), "it to know the holder", 20)
-            assert second.ask("/filter", CALL) == (503, sentence)
-            assert closes(second)
+    leases.put({"holderIdentity": "other", "leaseDurationSeconds": 3600})
+    with (
+        api_server(with_leases(leases)) as server,
+        extender(server.kubeconfig(tmp_path / "config"), "--lease", "/".join(HERE)) as running,
+    ):
+        sentence = "another extender answers: other holds the Lease\n"
+        wait_for(lambda: running.ask("/readyz") == (503, sentence), "it to see who holds the Lease", 20)
+        assert running.ask("/filter", CALL) == (503, sentence)
+        assert closes(running)
 
-            assert first.end() == 0
-            wait_for(lambda: second.ask("/readyz")[0] == 200, "the other one", 20)
-            assert second.ask("/filter", CALL)[0] == 200
-            assert leases.holder != holder
+        leases.put({"holderIdentity": "other", "leaseDurationSeconds": 1})
+        wait_for(lambda: running.ask("/readyz")[0] == 200, "it to take the Lease", 20)
+        assert running.ask("/filter", CALL)[0] == 200
+        assert not closes(running)
+        assert leases.holder != "other"
 
-
-def in_order(a: Extender, b: Extender) -> tuple[Extender, Extender]:
-    """The one that is ready, and the other one."""
-    wait_for(lambda: a.ask("/readyz")[0] == 200 or b.ask("/readyz")[0] == 200, "one to be ready", 20)
-    return (a, b) if a.ask("/readyz")[0] == 200 else (b, a)
+        assert running.end() == 0
+        assert leases.holder == ""
 
 
 def closes(running: Extender) -> bool:
