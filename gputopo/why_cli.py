@@ -140,6 +140,7 @@ def _explained(kube: Kube, pod: StockPod, node: str | None, bound: str | None) -
 
     from msgspec.structs import replace  # noqa: PLC0415
 
+    from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
     from scheduler_core.explain import explain, grouped, refusal  # noqa: PLC0415
     from scheduler_core.policy import Policy  # noqa: PLC0415
     from scheduler_core.reading import barred_nodes, read_cluster  # noqa: PLC0415
@@ -150,8 +151,8 @@ def _explained(kube: Kube, pod: StockPod, node: str | None, bound: str | None) -
         return refusal(metadata.namespace, metadata.name, request.reason)
     if not request.profile.ask.programs:
         fail(
-            f"pod {metadata.namespace}/{metadata.name} asks for no GPU (nvidia.com/gpu, nvidia.com/gpu.shared, "
-            "nvidia.com/mig-*), so nobody asks gputopo about it: kubectl describe pod tells what kube-scheduler says"
+            f"pod {metadata.namespace}/{metadata.name} asks for no GPU ({', '.join(GPU_RESOURCES)}, "
+            f"{MIG_RESOURCE_PREFIX}*), so nobody asks gputopo: kubectl describe pod tells what kube-scheduler says"
         )
     now, policy = time.time(), Policy()
     cluster = read_cluster(kube, now, policy)

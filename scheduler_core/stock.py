@@ -3,7 +3,7 @@
 For people who ask why; the extender never decides by it, since kube-scheduler has done so before it asks. What depends
 on other pods (CPU, memory, ports, pod affinity, spread) and on volumes is not looked at.
 
-Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler, and ``component-helpers``.
+Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 
 SEE = " (see: gputopo why pod)"  # how a reason points to this very explanation
@@ -23,27 +24,27 @@ ADVICE: dict[Reason, Advice] = {
     ),
     Reason.MODEL: Advice(
         "A GPU that may come is not of the model asked for, or nobody says of which model it is.",
-        "Compare with the node's label nvidia.com/gpu.product; on mixed nodes the kubelet may give any of them.",
+        f"Compare with the node's label {keys.NVIDIA_PRODUCT.key}; on mixed nodes the kubelet may give any of them.",
     ),
     Reason.VRAM: Advice(
         "A GPU that may come has less memory than asked for, or nobody says how much it has.",
-        "Compare with the node's label gputopo.io/vram-mib, and ask for less or for another model.",
+        f"Compare with the node's label {keys.VRAM_MIB.key}, and ask for less or for another model.",
     ),
     Reason.ISLAND: Advice(
         "Enough GPUs are free, but the device plugin may take them from several NVLink islands.",
-        "Wait until an island is free, or say gputopo.io/island: preferred.",
+        f"Wait until an island is free, or say {keys.POD_ISLAND.key}: preferred.",
     ),
     Reason.INTERCONNECT: Advice(
         "Between the GPUs that may come a hop is over less than asked for.",
-        "Choose nodes by the label gputopo.io/interconnect, or ask for less.",
+        f"Choose nodes by the label {keys.INTERCONNECT.key}, or ask for less.",
     ),
     Reason.BANDWIDTH: Advice(
         "The weakest hop of the ring through the GPUs that may come is slower than asked for.",
-        "gputopo.io/min-bandwidth is about the ring, not about one GPU's links: see docs/pods.md.",
+        f"{keys.POD_MIN_BANDWIDTH.key} is about the ring, not about one GPU's links: see docs/pods.md.",
     ),
     Reason.NUMA: Advice(
         "The GPUs that may come are on several NUMA nodes, or the node's Topology Manager would reject the pod.",
-        "Wait until one NUMA node has enough free, or say gputopo.io/numa: preferred.",
+        f"Wait until one NUMA node has enough free, or say {keys.POD_NUMA.key}: preferred.",
     ),
     Reason.DEGRADED: Advice(
         "A GPU that may come has lost links, lanes or PCIe width, and the policy refuses such GPUs.",
