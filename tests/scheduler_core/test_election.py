@@ -1,4 +1,4 @@
-"""``gputopo extender --lease`` as a process of its own: who does not hold the Lease answers nobody, and says who does."""
+"""``gputopo extender --lease`` as a process: who does not hold the Lease answers nobody, and says who does."""
 
 from __future__ import annotations
 
