@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import socket
 import sys
 import time
-from contextlib import ExitStack
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NoReturn
 
@@ -20,7 +23,7 @@ import uvloop
 from prometheus_client import Counter
 
 from gputopo import logs
-from gputopo.kube.access import EXTENDER
+from gputopo.kube.access import ELECTION, EXTENDER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect
 from gputopo.kube.errors import ConfigError
@@ -28,6 +31,7 @@ from gputopo.settings import SettingError, options
 from scheduler_core import settings
 from scheduler_core.announcing import Announcer
 from scheduler_core.connections import Limits
+from scheduler_core.lease import Leader, Place
 from scheduler_core.metrics import Metrics
 from scheduler_core.policy import Policy
 from scheduler_core.server import Listener, bound
@@ -80,6 +84,8 @@ def serve_forever(read: Settings) -> None:
         parts.callback(announcer.close)
         service = Service(read, Policy(shortlist=read.shortlist), announcer, metrics)
         listeners = listeners_of(read, service)
+        if read.lease is not None:
+            parts.enter_context(_elected(service, read.lease))
         metrics.expose(partial(service.standing, listeners[0]))
         uvloop.run(run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic)))
 
@@ -98,9 +104,23 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
     return tuple(made)
 
 
-def _connected() -> Kube:
+@contextmanager
+def _elected(service: Service, lease: Place) -> Iterator[None]:
+    """Within, the service answers while it holds the Lease. Let go at the end, when all that was asked is answered."""
+    kube = _connected(ELECTION)
+    leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}", fit=lambda: service.fit)
+    service.elected = leader
+    leader.start()
     try:
-        return connect(EXTENDER)
+        yield
+    finally:
+        leader.stop()
+        kube.close()
+
+
+def _connected(role: Role = EXTENDER) -> Kube:
+    try:
+        return connect(role)
     except ConfigError as error:
         _fail(str(error))
 

@@ -69,7 +69,9 @@ class _Endpoint:
         if body is None:
             return
         if isinstance(body, Refusal):
-            response: Response = PlainTextResponse(f"{body.reason}\n", body.status)
+            # Behind a Service a kept connection would lead to an extender that lost its Lease for ever.
+            headers = None if trouble is None else {"Connection": "close"}
+            response: Response = PlainTextResponse(f"{body.reason}\n", body.status, headers)
         else:
             status, answer, kind = self._verb(body, self._clock() - begun)
             response = Response(answer, status, media_type=kind)
