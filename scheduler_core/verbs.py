@@ -62,16 +62,14 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = self._clock()
-        if (trouble := self._unready()) is not None:
-            body: bytes | Refusal | None = Refusal(503, trouble)
-        else:
-            body = await self._bodies.read(scope, receive)
+        body = await self._bodies.read(scope, receive)  # a caller that is cut off while it sends sees no answer
         if body is None:
             return
         if isinstance(body, Refusal):
+            response: Response = PlainTextResponse(f"{body.reason}\n", body.status)
+        elif (trouble := self._unready()) is not None:
             # Behind a Service a kept connection would lead to an extender that lost its Lease for ever.
-            headers = None if trouble is None else {"Connection": "close"}
-            response: Response = PlainTextResponse(f"{body.reason}\n", body.status, headers)
+            response = PlainTextResponse(f"{trouble}\n", 503, {"Connection": "close"})
         else:
             status, answer, kind = self._verb(body, self._clock() - begun)
             response = Response(answer, status, media_type=kind)
