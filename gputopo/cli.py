@@ -42,6 +42,12 @@ def _agent() -> click.Command:
     return agent
 
 
+def _scheduler_config() -> click.Command:
+    from gputopo.config_cli import scheduler_config  # noqa: PLC0415  start-up of all other commands
+
+    return scheduler_config
+
+
 def _extender() -> click.Command:
     from scheduler_core.main import extender  # noqa: PLC0415  all that a server needs
 
@@ -55,7 +61,7 @@ def _replay() -> click.Command:
 
 
 # Commands that are imported when they are asked for.
-_LAZY = {"agent": _agent, "extender": _extender, "replay": _replay}
+_LAZY = {"agent": _agent, "extender": _extender, "replay": _replay, "scheduler-config": _scheduler_config}
 
 
 class _Commands(click.Group):

@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import socket
 import sys
 import time
-from contextlib import ExitStack
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NoReturn
 
@@ -20,7 +23,8 @@ import uvloop
 from prometheus_client import Counter
 
 from gputopo import logs
-from gputopo.kube.access import EXTENDER
+from gputopo.daemon import outlive_peers
+from gputopo.kube.access import ELECTION, EXTENDER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect
 from gputopo.kube.errors import ConfigError
@@ -28,6 +32,7 @@ from gputopo.settings import SettingError, options
 from scheduler_core import settings
 from scheduler_core.announcing import Announcer
 from scheduler_core.connections import Limits
+from scheduler_core.lease import Leader, Place
 from scheduler_core.metrics import Metrics
 from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
@@ -65,6 +70,7 @@ def extender(**flags: str | None) -> None:
         read = settings.read(flags, os.environ)
     except SettingError as error:
         _fail(str(error))
+    outlive_peers()
     sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
     try:
@@ -85,6 +91,8 @@ def serve_forever(read: Settings) -> None:
         policy = policy_of(read)
         service = Service(read, policy, announcer, metrics)
         listeners = listeners_of(read, service)
+        if read.lease is not None:
+            parts.enter_context(_elected(service, read.lease))
         metrics.expose(partial(service.standing, listeners[0]))
 
         def wanted(pod: Pod) -> PodRequest | Refused:
@@ -120,9 +128,23 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
     return tuple(made)
 
 
-def _connected() -> Kube:
+@contextmanager
+def _elected(service: Service, lease: Place) -> Iterator[None]:
+    """Within, the service answers while it holds the Lease. Let go at the end, when all that was asked is answered."""
+    kube = _connected(ELECTION)
+    leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}", fit=lambda: service.fit)
+    service.elected = leader
+    leader.start()
     try:
-        return connect(EXTENDER)
+        yield
+    finally:
+        leader.stop()
+        kube.close()
+
+
+def _connected(role: Role = EXTENDER) -> Kube:
+    try:
+        return connect(role)
     except ConfigError as error:
         _fail(str(error))
 

@@ -55,8 +55,25 @@ class Watching(Protocol):
         ...
 
 
+class Elected(Protocol):
+    """``lease.Leader``, of which any thread may ask."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether this extender, and no other, may answer now."""
+        ...
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the Lease, when last seen."""
+        ...
+
+
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
+
+    elected: Elected | None = None  # None: nobody else answers
+    fit = False  # whether it could answer, but for the election; any thread may read it, a second late
 
     def __init__(self, settings: Settings, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> None:
         self.metrics = metrics
@@ -101,6 +118,7 @@ class Service:
     def tick(self) -> None:
         """Let time pass."""
         self.knowledge.tick(time.time())
+        self.fit = self._unfit() is None
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + EVERY_S
             self._look_at_policy()
@@ -129,6 +147,13 @@ class Service:
 
     def unready(self) -> str | None:
         """Why no call can be answered; None: it can."""
+        unfit = self._unfit()
+        if unfit is None and self.elected is not None and not self.elected.holds:
+            other = self.elected.holder
+            return f"another extender answers: {other} holds the Lease" if other else "no extender holds the Lease yet"
+        return unfit
+
+    def _unfit(self) -> str | None:
         if self.ending:
             return "this extender is ending"
         if self._watches is None or not self.knowledge.synced:

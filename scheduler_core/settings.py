@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.settings import Setting, SettingError, address, flag, number, one_of, path, seconds, values
+from scheduler_core.lease import Place, place
 from scheduler_core.policy import Policy
 from scheduler_core.tls import Certificates
 
@@ -25,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None
     client_ca: Path | None
     plain: bool
+    lease: Place | None
     listen: tuple[str, int] | None
     policy: Path | None
     shortlist: int
@@ -85,6 +87,10 @@ def _size(text: str) -> int:
     return int(match[1]) * {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[match[2]]
 
 
+def _lease(text: str) -> Place | None:
+    return None if text == "off" else place(text)
+
+
 TABLE = (
     Setting(
         "verbs",
@@ -134,6 +140,16 @@ TABLE = (
         "Allow verbs beyond loopback that do not ask for a client certificate. Only where the network itself keeps "
         "everybody but kube-scheduler away.",
         flag("allow"),
+    ),
+    Setting(
+        "lease",
+        "--lease",
+        "GPUTOPO_LEASE",
+        "off",
+        "NAMESPACE/NAME|off",
+        "Answer only while holding this Lease: where several extenders run behind a Service. Beside a scheduler that "
+        "is elected itself, off.",
+        _lease,
     ),
     Setting(
         "listen",

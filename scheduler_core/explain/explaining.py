@@ -51,7 +51,7 @@ def explain(
     there = table if bound is None else without_itself(table, bound, pod, now, policy)
     request, seen = related(request, placed(request.owner, there), there)
     profile = request.profile
-    asked = sorted(seen.records if names is None else names)
+    asked = sorted(seen.states if names is None else names)
     offering = [name for name in asked if _offers(seen, name, profile)]
     decision = evaluate(request, seen, offering, policy)
     refused = decision.failed

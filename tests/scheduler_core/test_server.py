@@ -79,13 +79,14 @@ def test_what_is_no_call_is_told_what_is(running: Running, method: str, path: st
     assert says in answered[1]
 
 
-def test_a_call_before_all_is_known_gets_503_with_a_sentence_and_the_connection_stays() -> None:
+def test_a_call_before_all_is_known_gets_503_with_a_sentence_and_lets_the_connection_go() -> None:
     trouble: list[str] = ["waiting for the first list of pods"]
     with serving(app_of(Passing(), unready=lambda: trouble[0] if trouble else None)) as running:
         client = running.client()
         client.request("POST", "/filter", call(*(f"node-{at}" for at in range(50_000))))
         answer = client.getresponse()
         assert (answer.status, answer.read()) == (503, b"waiting for the first list of pods\n")
+        assert answer.getheader("Connection") == "close"
         trouble.clear()
 
         client.request("POST", "/filter", call("n1"))

@@ -25,6 +25,7 @@ DEFAULTS = Settings(
     decisions=256,
     decisions_file=None,
     log="json",
+    lease=None,
 )
 TLS = {"tls_cert": "/c", "tls_key": "/k"}
 

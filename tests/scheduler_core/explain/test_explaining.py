@@ -53,7 +53,7 @@ def test_best_nodes_are_those_that_filter_answers() -> None:
 
     found = explain(asked, table, None, POLICY, NOW)
 
-    assert tuple(each.node for each in found.best) == evaluate(asked, table, table.records, POLICY).nodes[:3]
+    assert tuple(each.node for each in found.best) == evaluate(asked, table, table.states, POLICY).nodes[:3]
 
 
 def test_where_filter_answers_one_node_the_next_best_follow() -> None:
