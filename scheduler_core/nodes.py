@@ -333,6 +333,8 @@ def _choice(labels: Mapping[str, str]) -> Choice:
 
 
 def _ledger(record: NodeRecord, *, sliced: bool) -> Ledger | None:
+    if not sliced and all(resource != SHARED for resource, _ in record.machine.allocatable):
+        return None  # most nodes
     topology, offered = record.machine.topology, dict(record.machine.allocatable)
     resource = WHOLE if sliced else SHARED
     cards = [gpu for gpu in (() if topology is None else topology.usable) if gpu.mig_enabled is not True]
