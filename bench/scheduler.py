@@ -2,19 +2,22 @@
 
 1,000 and 5,000 fake nodes with labels, topology annotation and ``NodeGpus``; etcd, API server, kube-scheduler and
 extender share the machine, as do all rows of a table. All pods are there before the scheduler starts; its client limits
-are raised. The rate is that between the first and the last tenth of the pods; the CPU time per pod, of kube-scheduler and
-extender together, says more where other work shares the machine. No kubelet and no agent answers: which GPUs a bound
-pod got is never said, which is harder for the extender than a real cluster.
+are raised. The rate is that between the first and the last tenth of the pods; the CPU time per pod, of kube-scheduler
+and extender together, says more where other work shares the machine. No kubelet and no agent answers: which GPUs a
+bound pod got is never said, which is harder for the extender than a real cluster.
 
     default sampling     no extender; kube-scheduler looks at a part of the nodes (percentageOfNodesToScore unset)
     all nodes            no extender; percentageOfNodesToScore: 100
+    all, one by one      the same without OpportunisticBatching, which lets a pod take what was worked out for an equal
+                         one just before; every extender turns it off
     no-op extender       the same server and wire, which passes every node and scores all alike; all nodes
     gputopo              the extender as shipped; all nodes
 
 The storm: 200 pods that every node is refused for wait beside the others, and kube-scheduler asks about each of them
 again whenever something happens. What refuses them is the extender; the no-op one knows them by an annotation.
 
-Run: make bench-scheduler (20 minutes; the control plane of docs/testing.md). --rounds, --sizes, --pods for less.
+Run: make bench-scheduler (20 minutes; the control plane of docs/testing.md). --rounds, --sizes, --pods and --workloads
+for less.
 """
 
 from __future__ import annotations
@@ -67,11 +70,13 @@ class Setup(NamedTuple):
     title: str
     all_nodes: bool
     extender: str | None = None  # "no-op", "gputopo"
+    flags: tuple[str, ...] = ()  # of kube-scheduler
 
 
 SETUPS = (
     Setup("default sampling", all_nodes=False),
     Setup("all nodes", all_nodes=True),
+    Setup("all, one by one", all_nodes=True, flags=("--feature-gates=OpportunisticBatching=false",)),
     Setup("no-op extender", all_nodes=True, extender="no-op"),
     Setup("gputopo", all_nodes=True, extender="gputopo"),
 )
@@ -106,6 +111,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     options.add_argument("--pods", type=int)
+    options.add_argument("--workloads", type=int, nargs="+", default=range(len(WORKLOADS)), help="by number, from 0")
     options.add_argument("--rounds", type=int, default=ROUNDS)
     options.add_argument("--no-op", type=int, metavar="PORT", help="be the no-op extender")
     asked = options.parse_args()
@@ -117,7 +123,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, servers.control_plane(found, Path(folder)) as plane:
             cluster = Cluster(plane, plane.client(), "bench")
             populate(cluster, size)
-            for workload, asks in WORKLOADS.items():
+            for workload, asks in (list(WORKLOADS.items())[number] for number in asked.workloads):
                 measure(cluster, f"{size:,} nodes, {workload}", asks, asked.pods or PODS.get(size, size), asked.rounds)
             cluster.api.close()
 
@@ -147,7 +153,7 @@ def rate(cluster: Cluster, setup: Setup, pods: int) -> Rate:
     with ExitStack() as parts:
         extender = None if setup.extender is None else parts.enter_context(EXTENDERS[setup.extender](cluster))
         text = configuration(setup, None if extender is None else extender.prefix)
-        scheduler = parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler"))
+        scheduler = parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler", setup.flags))
         processes = [psutil.Process(scheduler.pid)]
         if extender is not None:
             processes.append(psutil.Process(extender.server.pid))
