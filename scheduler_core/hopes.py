@@ -68,7 +68,9 @@ def _may_work_out(profile: Profile, table: NodeTable, name: str) -> bool:
     word = None if state.stale else word_of(record)
     if state.shape is None or state.free is None or word is None:
         return False
-    if all(word.settled.get(pod.uid, 0).bit_count() >= pod.profile.gpus for pod in record.pods):
+    # Before it admits a pod the kubelet has something to tell that kube-scheduler hears of.
+    admitted = (pod for pod in record.pods if pod.admitted)
+    if all(word.settled.get(pod.uid, 0).bit_count() >= pod.profile.gpus for pod in admitted):
         return False
     among = state.free.among if isinstance(state.free, AnyOf) else union(state.free.masks)
     return any((among & group).bit_count() >= profile.gpus for group in _groups(profile, state.shape))

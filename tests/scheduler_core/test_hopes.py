@@ -71,6 +71,13 @@ def test_node_whose_agent_is_silent_for_long_is_not_waited_for() -> None:
     assert stage.ask(asking("p", 2, island="required")) == refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
 
 
+def test_pods_that_the_kubelet_has_yet_to_admit_are_not_waited_for() -> None:
+    """When it does, kube-scheduler hears of it, and asks again."""
+    stage = Stage.set(ONE_NODE, seen("x", 1, "a"), seen("y", 1, "a"))
+
+    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
+
+
 def test_node_without_an_agent_that_asks_the_kubelet_is_not_waited_for() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
     stage.words({}, gone=["a"])
