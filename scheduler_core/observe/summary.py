@@ -80,7 +80,8 @@ def _placed(report: Report) -> Iterable[str]:
             f"  {every.broke} of {_many(every.single, 'single GPU')} broke an island that was free as a whole, "
             f"{every.needlessly} of them although a broken one would have served."
         )
-    yield f"  Not looked at when other nodes are named: {NOT_LOOKED_AT}{_unchecked(every)}."
+    if every.compared:
+        yield f"  Not looked at when other nodes are named: {NOT_LOOKED_AT}{_unchecked(every)}."
     if placed.costliest:
         yield "  The costliest:"
         yield from (f"  {cost(each):>12}  {sentence(each)}" for each in placed.costliest)

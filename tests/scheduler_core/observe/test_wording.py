@@ -171,7 +171,14 @@ def hard() -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("made", [busy, no_agent, idle, hard], ids=lambda each: each.__name__.replace("_", "-"))
+def dark() -> Scene:
+    """Nothing can be compared."""
+    scene = Scene({"old": None})
+    scene.pods(bound("p", 2, "old"))
+    return scene
+
+
+@pytest.mark.parametrize("made", [busy, no_agent, idle, hard, dark], ids=lambda each: each.__name__.replace("_", "-"))
 def test_the_summary(made: Callable[[], Scene], request: pytest.FixtureRequest) -> None:
     scene = made()
     name = request.node.callspec.id
