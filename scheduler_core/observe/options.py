@@ -86,9 +86,9 @@ def _suited(
 
 
 def _open_to(pod: PodSeen, names: list[str], nodes: Mapping[str, StockNode]) -> Iterator[str]:
-    """Those that kube-scheduler would take for it, by name."""
+    """Those that kube-scheduler would take for it, by name; its own whatever has become of that since."""
     spec = (pod.rules or _NO_RULES).spec
     for name in sorted(names):
         node = nodes.get(name)
-        if node is None or barred(spec, node) is None:
+        if node is None or name == pod.node or barred(spec, node) is None:
             yield name

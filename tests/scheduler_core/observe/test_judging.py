@@ -140,6 +140,13 @@ class TestItsOwnRules:
 
         assert found.verdict is Verdict.GOOD
 
+    def test_its_own_node_counts_though_it_was_cordoned_since(self) -> None:
+        scene = halved(None)
+        scene.nodes("gpu-7", unschedulable=True)
+        found = scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7)
+
+        assert (found.verdict, found.options.ours is not None) == (Verdict.GOOD, True)
+
     def test_a_node_that_is_gone_is_not_offered(self) -> None:
         scene = halved(QUADS)
         scene.nodes(gone=["gpu-2"])

@@ -69,8 +69,10 @@ def unknown_node() -> Placement:
 
 
 def unknown_alternative() -> Placement:
-    scene = Scene({"gpu-7": QUADS, "odd": BLIND}, bound("a", 6, "gpu-7"), a=(0, 1, 2, 4, 5, 6))
-    scene.nodes("gpu-7", unschedulable=True)
+    """Two GPUs are left on each node; by all else that is known, ``odd`` is the better one."""
+    held = len(BLIND.gpus) - 2
+    ran = (bound("a", 6, "gpu-7"), bound("b", held, "odd"))
+    scene = Scene({"gpu-7": QUADS, "odd": BLIND}, *ran, a=(0, 1, 2, 4, 5, 6), b=range(held))
     return scene.place(bound("train-3", 2, "gpu-7"), 3, 7)
 
 
