@@ -60,8 +60,20 @@ def _replay() -> click.Command:
     return replay
 
 
+def _observe() -> click.Command:
+    from gputopo.observe_cli import observe  # noqa: PLC0415  all that a server needs
+
+    return observe
+
+
 # Commands that are imported when they are asked for.
-_LAZY = {"agent": _agent, "extender": _extender, "replay": _replay, "scheduler-config": _scheduler_config}
+_LAZY = {
+    "agent": _agent,
+    "extender": _extender,
+    "observe": _observe,
+    "replay": _replay,
+    "scheduler-config": _scheduler_config,
+}
 
 
 class _Commands(click.Group):

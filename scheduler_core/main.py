@@ -43,7 +43,7 @@ from scheduler_core.server import Listener, bound
 from scheduler_core.service import Service, applications, run
 from scheduler_core.settings import Settings
 from scheduler_core.tls import CertificateError
-from scheduler_core.watch import watching
+from scheduler_core.watch import reading, watching
 
 BAD_USAGE = 2
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
@@ -98,7 +98,9 @@ def serve_forever(read: Settings) -> None:
         def wanted(pod: Pod) -> PodRequest | Refused:
             return policy.current.read(pod)
 
-        uvloop.run(run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic, read=wanted)))
+        uvloop.run(
+            run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic, sources=reading(wanted)))
+        )
 
 
 def policy_of(read: Settings) -> PolicyReload:

@@ -32,7 +32,7 @@ from scheduler_core.server import Listener, serve
 from scheduler_core.settings import Settings
 from scheduler_core.sightings import Batch
 from scheduler_core.verbs import verbs_app
-from scheduler_core.watch import WatchStatus
+from scheduler_core.watch import WatchStatus, silence
 
 _TICK_S = 1.0
 _log = logging.getLogger(__name__)
@@ -158,13 +158,7 @@ class Service:
             return "this extender is ending"
         if self._watches is None or not self.knowledge.synced:
             return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster"
-        for each in self._watches.status(time.monotonic()):
-            age = each.last_event_age_s
-            if age is None or age > self._settings.max_silence_s:
-                silence = "nothing" if age is None else f"nothing for {age:.0f} s"
-                trouble = f": {each.trouble}" if each.trouble else ""
-                return f"gputopo has heard {silence} from the API server of {each.kind}{trouble}"
-        return None
+        return silence(self._watches.status(time.monotonic()), self._settings.max_silence_s)
 
     def standing(self, listener: Listener) -> Standing:
         """What is known now, for the metrics."""
