@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from gputopo.kube.access import ELECTION
 from gputopo.kube.connect import from_kubeconfig
-from scheduler_core.lease import Leader, Place, Seen, Spec, Timing, may_take, place, seen, taken
+from scheduler_core.lease import Leader, LeaseName, Seen, Spec, Timing, lease_name, may_take, seen, taken
 from tests.api_server import Answer, Asked, api_server
 
 TIMING = Timing()
 AT = datetime(2026, 11, 21, 12, 0, 0, 5, UTC)
 STAMP = "2026-11-21T12:00:00.000005Z"
 OTHERS = Spec("b", 20, "t0", "t1", 3)
-HERE = Place("gputopo", "gputopo-extender")
+HERE = LeaseName("gputopo", "gputopo-extender")
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_what_its_holder_writes(before: Spec | None, after: Spec) -> None:
 
 
 def test_a_place_is_read_or_quoted() -> None:
-    assert place("gputopo/gputopo-extender") == HERE
+    assert lease_name("gputopo/gputopo-extender") == HERE
     for wrong in ("gputopo", "/x", "x/", "a/b/c", ""):
         with pytest.raises(ValueError, match=f"{wrong!r} is no NAMESPACE/NAME of a Lease"):
-            place(wrong)
+            lease_name(wrong)
 
 
 class Leases:
