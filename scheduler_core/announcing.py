@@ -25,7 +25,7 @@ REASON = "GpuShapeBroken"
 _WAITING = 64  # Events that wait to be written
 _REMEMBERED = 4096  # pods that were told of
 _PAUSE_S = 0.2  # between Events: a broken node plugin must not flood the API server
-_BROKEN = {
+_BROKEN = {  # by the reasons in ``required.SHAPE``
     Reason.ISLAND: "are not in one NVLink island",
     Reason.INTERCONNECT: "are not joined by the interconnect that it requires",
     Reason.BANDWIDTH: "have less NVLink bandwidth than it requires",
@@ -82,7 +82,8 @@ class Announcer:
 def event(found: Settled, now: datetime) -> dict[str, Any]:
     """The Event. Pure."""
     pod, time = found.pod, now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    broken = _BROKEN.get(found.broken or Reason.ISLAND, "do not have the shape that it requires")
+    assert found.broken is not None  # else nobody is told
+    broken = _BROKEN[found.broken]
     return {
         "apiVersion": EVENTS.api_version,
         "kind": "Event",
