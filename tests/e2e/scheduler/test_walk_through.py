@@ -38,9 +38,8 @@ def test_the_pod_lands_on_the_a100_of_numa_node_0(labelled: Cluster, gputopo_sch
     assert gputopo_scheduler.filter_calls == 1
 
 
-def test_the_next_one_takes_what_is_left_and_the_last_is_told_why_not_the_v100(
-    labelled: Cluster, gputopo_scheduler: Extender
-) -> None:
+@pytest.mark.usefixtures("gputopo_scheduler")
+def test_the_next_one_takes_what_is_left_and_the_last_is_told_why_not_the_v100(labelled: Cluster) -> None:
     for name, node in (("first", "a100-near"), ("second", "a100-far")):
         on_a100(labelled, name)
         assert placed(labelled, name)["spec"]["nodeName"] == node
