@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from gputopo.labels.reasons import Reason
 from scheduler_core.nodes import NodeState, NodeTable, word_of
 from scheduler_core.request import Profile, Wish
+from scheduler_core.required import SHAPE
 from scheduler_core.sets import AnyOf, union
 from scheduler_core.shapes import Shape
 from scheduler_core.sharing import Choice
@@ -23,7 +24,7 @@ SOON = (
     "gputopo: no node suits yet, but one may as soon as it is known which GPUs other pods have just been given or have "
     "let go; trying again (see: gputopo why pod)"
 )
-_SHAPES = frozenset(each.value for each in (Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA))
+_SHAPES = frozenset(reason.value for reason in SHAPE)
 
 
 def soon(profile: Profile, table: NodeTable, refused: Mapping[str, str], unsure: Iterable[str]) -> bool:

@@ -32,7 +32,7 @@ from gputopo.settings import SettingError, options
 from scheduler_core import settings
 from scheduler_core.announcing import Announcer
 from scheduler_core.connections import Limits
-from scheduler_core.lease import Leader, Place
+from scheduler_core.lease import Leader, LeaseName
 from scheduler_core.metrics import Metrics
 from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
@@ -131,7 +131,7 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
 
 
 @contextmanager
-def _elected(service: Service, lease: Place) -> Iterator[None]:
+def _elected(service: Service, lease: LeaseName) -> Iterator[None]:
     """Within, the service answers while it holds the Lease. Let go at the end, when all that was asked is answered."""
     kube = _connected(ELECTION)
     leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}", fit=lambda: service.fit)

@@ -17,6 +17,7 @@ from scheduler_core.sets import AnyOf, Sets, bits
 from scheduler_core.shapes import Shape
 
 Rule = Callable[[Wishes, Shape, Sets], Reason | None]
+SHAPE = frozenset({Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA})  # what a set may break
 
 
 def island(wishes: Wishes, shape: Shape, sets: Sets) -> Reason | None:

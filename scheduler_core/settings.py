@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.settings import Setting, SettingError, address, flag, number, one_of, path, seconds, values
-from scheduler_core.lease import Place, place
+from scheduler_core.lease import LeaseName, lease_name
 from scheduler_core.policy import Policy
 from scheduler_core.tls import Certificates
 
@@ -26,7 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None
     client_ca: Path | None
     plain: bool
-    lease: Place | None
+    lease: LeaseName | None
     listen: tuple[str, int] | None
     policy: Path | None
     shortlist: int
@@ -87,8 +87,8 @@ def _size(text: str) -> int:
     return int(match[1]) * {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[match[2]]
 
 
-def _lease(text: str) -> Place | None:
-    return None if text == "off" else place(text)
+def _lease(text: str) -> LeaseName | None:
+    return None if text == "off" else lease_name(text)
 
 
 TABLE = (

@@ -15,7 +15,7 @@ from scheduler_core.evaluate import Decision, evaluate
 from scheduler_core.explain.advice import ADVICE
 from scheduler_core.explain.asked import hard, quoted, wanted
 from scheduler_core.explain.best import candidate
-from scheduler_core.explain.changes import Case, nearest
+from scheduler_core.explain.nearest import Case, nearest
 from scheduler_core.explain.spots import held_by, spot, surely_free
 from scheduler_core.explain.story import Barred, Candidate, Explanation, Held, Refusal, Subject
 from scheduler_core.explain.table_changes import without_itself

@@ -128,11 +128,6 @@ def serving_of(scripts: dict[str, Script], events: list[Object] | None = None) -
     return answer
 
 
-@pytest.fixture
-def environ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
-
-
 def test_from_the_first_list_to_the_end(tmp_path: Path) -> None:
     scripts = {
         "nodes": Script([page(5, node("n1"), node("n2"))]),
@@ -276,8 +271,9 @@ def test_what_cannot_be_set_is_bad_usage(options: list[str], says: str) -> None:
     assert (found.exit_code, says in found.output) == (2, True)
 
 
-def test_without_a_cluster_it_says_so(environ: None) -> None:  # noqa: ARG001
-    found = CliRunner().invoke(main, ["extender", "--verbs", "127.0.0.1:0", "--listen", "off"])
+def test_without_a_cluster_it_says_so() -> None:
+    options = ["--verbs", "127.0.0.1:0", "--listen", "off"]
+    found = CliRunner(env={"KUBECONFIG": "/nonexistent"}).invoke(main, ["extender", *options])
 
     assert found.exit_code == 2
     assert "no cluster to talk to" in found.output
