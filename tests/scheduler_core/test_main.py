@@ -181,7 +181,10 @@ def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_sam
         wait_for(lambda: scripts["pods"].listed, "a list of pods")
         assert running.ask("/healthz") == (200, "ok\n")
         wait_for(lambda: "all pods of" in running.ask("/readyz")[1], "all but pods")
-        sentence = "gputopo has not yet listed all pods of the cluster\n"
+        told = running.said("watch")
+        assert (told["level"], told["kind"]) == ("warning", "pods")
+        assert told["trouble"].startswith("GET /api/v1/pods: 503")
+        sentence = f"gputopo has not yet listed all pods of the cluster; {told['trouble']}\n"
         assert running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": []}) == (503, sentence)
         assert running.end() == 0
 
