@@ -23,6 +23,7 @@ import uvloop
 from prometheus_client import Counter
 
 from gputopo import logs
+from gputopo.daemon import outlive_peers
 from gputopo.kube.access import ELECTION, EXTENDER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect
@@ -65,6 +66,7 @@ def extender(**flags: str | None) -> None:
         read = settings.read(flags, os.environ)
     except SettingError as error:
         _fail(str(error))
+    outlive_peers()
     sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
     try:
