@@ -18,15 +18,20 @@ from gputopo.labels.reference import reference
 from gputopo.render import renderer
 from gputopo.render.schema import schema_text
 from scheduler_core.metrics import described as of_extender
+from scheduler_core.policy_file import schema as policy_schema
 
 
 def command_line() -> str:
     """The page docs/cli.md: `--help` of every command."""
     parts = ["# The command line\n\nThis page is generated from `--help`; `make docs` rewrites it.\n"]
     group = click.Context(cli.main)
-    for name in (None, *cli.main.list_commands(group)):
-        command = cli.main if name is None else cli.main.get_command(group, name) or cli.main
-        path = "gputopo" if name is None else f"gputopo {name}"
+    commands: list[tuple[str, click.Command]] = [("gputopo", cli.main)]
+    for name in cli.main.list_commands(group):
+        command = cli.main.get_command(group, name) or cli.main
+        commands.append((f"gputopo {name}", command))
+        if isinstance(command, click.Group):
+            commands += [(f"gputopo {name} {each}", command.commands[each]) for each in sorted(command.commands)]
+    for path, command in commands:
         context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
         parts.append(f"## {path}\n\n```\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
@@ -74,6 +79,11 @@ def snapshots() -> str:
     return json.dumps(snapshot_schema(), indent=2, sort_keys=True) + "\n"
 
 
+def policies() -> str:
+    """The JSON Schema of a policy file."""
+    return json.dumps(policy_schema(), indent=2, sort_keys=True) + "\n"
+
+
 def picture(name: str) -> Callable[[], str]:
     """A recorded machine, drawn."""
 
@@ -93,6 +103,7 @@ PAGES = {
     "cli.md": command_line,
     "schema/node-topology.v1.json": schema_text,
     "schema/snapshot.v1.json": snapshots,
+    "schema/policy.v1alpha1.json": policies,
     "images/dgx-1.svg": picture("dgx-1"),
     "images/link-down.svg": picture("link-down"),
 }

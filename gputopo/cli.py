@@ -15,6 +15,7 @@ import click
 
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
+from gputopo.policy_cli import policy
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
 from gputopo.why_cli import why
 
@@ -260,7 +261,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in (*COMMANDS, why):
+for _command in (*COMMANDS, policy, why):
     main.add_command(_command)
 
 

@@ -35,7 +35,7 @@ class Filtered(NamedTuple):
 
     nodes: tuple[str, ...]  # best first
     failed: Mapping[str, str]  # why none of the names suits; empty where one does
-    single: bool = False  # ``nodes`` is one name because a shape is required: it is assumed
+    single: bool = False  # ``nodes`` is one name because something must hold there: it is assumed
 
 
 class Phases(NamedTuple):
@@ -144,7 +144,7 @@ def _choose(
     best = standing.best(names, request.uid)
     nodes = tuple(islice(filter(suits, best) if doubtful else best, most(request, policy)))
     if nodes:
-        return Filtered(nodes, {}, request.profile.shape_required)
+        return Filtered(nodes, {}, request.profile.must_hold)
     return Filtered((), {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)})
 
 
