@@ -14,7 +14,8 @@ from typing import Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.changes import Changes
-from scheduler_core.evaluate import Judged, on_ring, remembered
+from scheduler_core.doubts import promising
+from scheduler_core.evaluate import Judged, Verdict, on_ring, remembered
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
@@ -40,21 +41,58 @@ class Source(Protocol):
         ...
 
 
+class Roll:
+    """All nodes as they are now, in the forms that all standings walk. To look one up in a table costs three times."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, NodeState] = {}
+        self.promising: set[str] = set()  # nodes where doubts decide something (``doubts.promising``)
+        self.ring: list[Place] = []
+
+    def follow(self, table: NodeTable, changed: Iterable[str] | None) -> None:
+        """Catch up with a younger table; where it is not known what changed, with all of it."""
+        if changed is None:
+            self.states, self.promising = {}, set()
+            changed = table.states
+        moved = False
+        for name in changed:
+            old, new = self.states.pop(name, None), table.states.get(name)
+            moved |= (old is None) is not (new is None)
+            self.promising.discard(name)
+            if new is not None:
+                self.states[name] = new
+                if promising(new):
+                    self.promising.add(name)
+        if moved:
+            self.ring = sorted((on_ring(name), name) for name in self.states)
+
+
 class Standing:
     """How all nodes stand for one profile."""
 
-    def __init__(self, judged: Judged, table: NodeTable, ring: Iterable[Place]) -> None:
+    def __init__(self, judged: Judged, table: NodeTable, roll: Roll) -> None:
         self.judged = judged
         self.table = table
+        self._roll = roll
         self._failing: dict[str, str] = {}  # node -> reason
         self._ranked: dict[float, list[Place]] = {}  # points -> nodes, in the order of the ring
-        states = table.states
-        for place in ring:
-            found = judged(states[place[1]])
+        refused: dict[Reason, list[Place]] = {}
+        place_of = {}
+        for state in set(roll.states.values()):
+            found = judged(state)
             if isinstance(found, Score):
-                self._ranked.setdefault(found.points, []).append(place)
+                place_of[state] = self._ranked.setdefault(found.points, []).append
             else:
-                self._failing[place[1]] = _TEXTS[found]
+                place_of[state] = refused.setdefault(found, []).append
+        for place in roll.ring:  # with ``points``, the only loops over all nodes
+            place_of[roll.states[place[1]]](place)
+        for reason, equal in refused.items():
+            self._failing.update(dict.fromkeys((name for _, name in equal), _TEXTS[reason]))
+
+    @property
+    def promising(self) -> AbstractSet[str]:
+        """The nodes where doubts decide something, whatever is asked."""
+        return self._roll.promising
 
     def follow(self, table: NodeTable, changed: Iterable[str]) -> None:
         """Catch up with a younger table."""
@@ -72,6 +110,12 @@ class Standing:
         found = None if state is None else self.judged(state)
         return found if isinstance(found, Score) else None
 
+    def points(self, names: AbstractSet[str]) -> list[tuple[str, int]]:
+        """How well each of the named nodes does, as the protocol wants it."""
+        states = list(map(self._roll.states.get, names))
+        points_of = {state: 0 if state is None else points(self.judged(state)) for state in set(states)}
+        return list(zip(names, map(points_of.__getitem__, states), strict=True))
+
     def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
         """Those of the named nodes that suit, best first; of equals in the pod's own order (``shortlist``)."""
         start = (on_ring(uid), "")
@@ -82,9 +126,8 @@ class Standing:
             at = bisect_left(equal, start)
             for low, end in ((at, len(equal)), (0, at)):
                 for since in range(low, end, _STRETCH):
-                    for _, name in equal[since : min(end, since + _STRETCH)]:
-                        if name in names:
-                            yield name
+                    stretch = equal[since : min(end, since + _STRETCH)]
+                    yield from [name for _, name in stretch if name in names]
 
     def refused(self, names: AbstractSet[str]) -> dict[str, str]:
         """Why the named nodes do not suit, none of which does."""
@@ -125,18 +168,20 @@ class Standings:
         self._source = source
         self._most = most
         self._held: OrderedDict[tuple[Profile, Policy], tuple[Standing, int]] = OrderedDict()
-        self._ring: list[Place] = []
-        self._ring_of: NodeTable = NodeTable()
-        self._ring_mark = -1  # before all changes
+        self._roll = Roll()
+        self._mark = -1  # of the roll: before all changes
 
     def of(self, profile: Profile, policy: Policy) -> Standing:
         """How all nodes stand now for pods of that profile."""
         key = (profile, policy)
         table = self._source.table
         held = self._held.pop(key, None)
+        if self._mark != self._source.changes.mark:
+            self._roll.follow(table, self._source.changes.since(self._mark))
+            self._mark = self._source.changes.mark
         changed = None if held is None else self._source.changes.since(held[1])
         if held is None or changed is None:
-            standing = Standing(remembered(profile, policy), table, self._places(table))
+            standing = Standing(remembered(profile, policy), table, self._roll)
         else:
             standing = held[0]
             standing.follow(table, changed)
@@ -145,11 +190,7 @@ class Standings:
             self._held.popitem(last=False)
         return standing
 
-    def _places(self, table: NodeTable) -> list[Place]:
-        """All nodes, in the order of the ring."""
-        changed = self._source.changes.since(self._ring_mark)
-        before, after = self._ring_of.records, table.records
-        if changed is None or any((name in before) != (name in after) for name in changed):
-            self._ring = sorted((on_ring(name), name) for name in after)
-        self._ring_of, self._ring_mark = table, self._source.changes.mark
-        return self._ring
+
+def points(found: Verdict) -> int:
+    """A verdict as the protocol wants it: 0 to 10."""
+    return found.rounded if isinstance(found, Score) else 0

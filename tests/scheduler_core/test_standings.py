@@ -58,7 +58,7 @@ class Life:
         held = list(self.stage.knowledge.assumptions)
         if held:
             one = self.random.choice(held)
-            name = self.random.choice([*one.nodes, self._name()])
+            name = self.random.choice([*sorted(one.nodes), self._name()])
             self.stage.pods(PodSeen(one.pod.uid, one.pod._replace(admitted=self.random.random() < 0.5), name))
 
     def end(self) -> None:
