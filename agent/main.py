@@ -26,6 +26,7 @@ from agent.running import Inbox, Machine, run, signals
 from agent.settings import Settings
 from agent.snapshot import Snapshot, SnapshotError
 from gputopo import logs
+from gputopo.daemon import outlive_peers
 from gputopo.settings import SettingError, options
 
 FAILED, BAD_USAGE = 1, 2
@@ -48,6 +49,8 @@ def agent(*, once: bool, **flags: str | None) -> None:
         read = settings.read(flags, os.environ)
     except SettingError as error:
         _fail(BAD_USAGE, str(error))
+    if not once:
+        outlive_peers()
     handler = logs.start(read.log, sys.stderr, ("agent", "gputopo"), {"node": read.node})
     try:
         trouble = publish_once(read) if once else publish_forever(read)

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
 from scheduler_core.extender import Filtered, NotReadyError
+from scheduler_core.hopes import SOON
 from scheduler_core.metrics import Metrics
 from scheduler_core.pods import Pod
 from scheduler_core.verbs import Clock, Reply, Verb
@@ -54,8 +55,12 @@ def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
         decided_at = clock()
         if not found.nodes:
             metrics.note_refused(found.failed)
-        answer = filter_result(found.nodes, found.failed, cache_capable=sent.cache_capable)
-        return Answered(_json(answer), sent, read_at, decided_at)
+        if found.soon:
+            answer = filter_error(SOON)
+        else:
+            answer = filter_result(found.nodes, found.failed, cache_capable=sent.cache_capable)
+        reply = Reply(200, answer, again=not found.nodes)
+        return Answered(reply, sent, read_at, decided_at)
 
     def prioritize(body: bytes) -> Answered:
         sent = arguments(body)

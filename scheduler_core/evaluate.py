@@ -26,7 +26,7 @@ from scheduler_core.scores import Score, merits, score, scoring
 Verdict = Reason | Score
 _REMEMBERED_PROFILES = 64
 _REMEMBERED_STATES = 1 << 14  # of each profile
-_RING = 1 << 32
+RING = 1 << 32
 
 
 class Decision(NamedTuple):
@@ -125,7 +125,7 @@ def shortlist(ranked: Mapping[float, Sequence[str]], count: int | None, uid: str
     left = sum(map(len, ranked.values())) if count is None else count
     chosen: list[str] = []
     for points in sorted(ranked, reverse=True):
-        distances = (((on_ring(name) - start) % _RING, name) for name in ranked[points])
+        distances = (((on_ring(name) - start) % RING, name) for name in ranked[points])
         chosen += (name for _, name in nsmallest(left - len(chosen), distances))
     return tuple(chosen)
 

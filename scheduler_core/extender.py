@@ -16,14 +16,17 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
 from scheduler_core.doubts import firm
 from scheduler_core.evaluate import most, remembered
+from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pods import Pod, waits_for_volumes
+from scheduler_core.policies import Placement, Policies
 from scheduler_core.policy import Policy
-from scheduler_core.request import PodRequest, Refused, read_request
+from scheduler_core.request import PodRequest, Refused
 from scheduler_core.scores import Score
-from scheduler_core.standings import Standing, Standings, points
+from scheduler_core.siblings import related
+from scheduler_core.standings import Outlook, Standing, Standings, points
 
 
 class NotReadyError(Exception):
@@ -36,6 +39,7 @@ class Filtered(NamedTuple):
     nodes: tuple[str, ...]  # best first
     failed: Mapping[str, str]  # why none of the names suits; empty where one does
     single: bool = False  # ``nodes`` is one name because something must hold there: it is assumed
+    soon: bool = False  # no node suits, but one may without an event that kube-scheduler hears of (``hopes``)
 
 
 class Phases(NamedTuple):
@@ -73,7 +77,7 @@ class Extender:
         self, knowledge: Knowledge, policy: Policy, clock: Callable[[], float], record: Callable[[Record], None]
     ) -> None:
         self._knowledge = knowledge
-        self._policy = policy
+        self.policies = Policies((Placement(policy),))  # in force
         self._clock = clock
         self._record = record
         self._standings = Standings(knowledge)
@@ -85,23 +89,24 @@ class Extender:
         """
         started = perf_counter()
         now = self._ready()
-        request = read_request(pod)
+        request = self.policies.read(pod)
         self._knowledge.forget(pod.metadata.uid)
         if isinstance(request, Refused):
             return Filtered((), dict.fromkeys(names, request.reason))
         if not request.profile.ask.programs:
             return Filtered(tuple(names), {})
-        standing = self._standings.of(request.profile, self._policy)
+        policy = self.policies.placement(request).policy
+        request, standing = self._stands(request, policy)
         ready = perf_counter()
         doubtful = self._knowledge.assumptions.doubtful
-        found = _choose(request, standing, names, self._policy, doubtful)
+        found = _choose(request, standing, names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
             nodes = names if len(found.nodes) == len(names) else frozenset(found.nodes)
             self._knowledge.assume(_occupant(request), nodes, lifetime)
         phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-        self._record(Record(now, request, self._policy, standing.table, doubtful, names, found, phases))
+        self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
         return found
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
@@ -110,13 +115,13 @@ class Extender:
         Raises ``NotReadyError``.
         """
         self._ready()
-        request = read_request(pod)
+        request = self.policies.read(pod)
         if isinstance(request, Refused) or not request.profile.ask.programs:
             return [(name, 0) for name in names]
         # What is assumed of the pod itself must not stand in its way. Filter's answer assumes it anew.
         held = self._knowledge.assumptions.of(request.uid)
         own = held.nodes if held is not None and held.exact else ()
-        standing = self._standings.of(request.profile, self._policy)
+        request, standing = self._stands(request, self.policies.placement(request).policy)
         table, judged = standing.table, standing.judged
         apart = {name: table.records[name] for name in own if name in names and name in table.records}
         found = standing.points(names - apart.keys() if apart else names)
@@ -124,6 +129,14 @@ class Extender:
             others = [each for each in record.pods if each.uid != request.uid]
             found.append((name, points(judged(state_if(table, name, others)))))
         return found
+
+    def _stands(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, Standing | Outlook]:
+        """The request and how the nodes stand for it, given the other pods of its owner."""
+        table = self._knowledge.table
+        others = self._knowledge.placed(request.owner)
+        request, seen = related(request, others, table)
+        standing = self._standings.of(request.profile, policy)
+        return request, standing if seen is table else Outlook(standing, seen, {each.node for each in others})
 
     def _ready(self) -> float:
         now = self._clock()
@@ -135,7 +148,11 @@ class Extender:
 
 
 def _choose(
-    request: PodRequest, standing: Standing, names: AbstractSet[str], policy: Policy, doubtful: Sequence[Assumption]
+    request: PodRequest,
+    standing: Standing | Outlook,
+    names: AbstractSet[str],
+    policy: Policy,
+    doubtful: Sequence[Assumption],
 ) -> Filtered:
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
     profile, reserved = request.profile, list[str]()
@@ -151,8 +168,10 @@ def _choose(
     nodes = tuple(islice(filter(suits, best) if doubtful and promising else best, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
-    return Filtered((), {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)})
+    refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}
+    return Filtered((), refused, soon=soon(request.profile, standing.table, refused, standing.unsure(names)))
 
 
 def _occupant(request: PodRequest) -> Occupant:
-    return Occupant(request.uid, request.namespace, request.name, request.profile)
+    profile = request.profile._replace(like=None)  # what it is compared with is no wish of its own
+    return Occupant(request.uid, request.namespace, request.name, profile, owner=request.owner)

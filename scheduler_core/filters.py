@@ -92,7 +92,7 @@ def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
 def isolation(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Training and inference apart, where one of them requires it."""
     required = profile.wishes.isolation is Wish.REQUIRED and disturbed(profile, node.company)
-    return Reason.RESERVED if required or unwelcome(profile, node.company) else None
+    return Reason.ISOLATION if required or unwelcome(profile, node.company) else None
 
 
 def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:

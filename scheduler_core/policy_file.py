@@ -28,8 +28,8 @@ from gputopo.labels.keys import API_GROUP
 from gputopo.model import Interconnect
 from scheduler_core.economy import FAMILIES
 from scheduler_core.personality import NAMES, RULES
-from scheduler_core.policies import Match, Personality, Placement, Policies
-from scheduler_core.policy import Band, Handling, Kinds
+from scheduler_core.policies import BUILT_IN, Match, Personality, Placement, Policies
+from scheduler_core.policy import Band, Handling, Kinds, Policy
 from scheduler_core.positions import Position, Positions
 from scheduler_core.request import Reading, Wish
 
@@ -227,8 +227,11 @@ class PolicyFile(NamedTuple):
     positions: Positions
 
 
-def parse(text: str, name: str) -> PolicyFile:
-    """The policies in a file's text. ``name``: of the file, for messages. Raises ``PolicyError``."""
+def parse(text: str, name: str, base: Policy = BUILT_IN.common) -> PolicyFile:
+    """The policies in a file's text. ``name``: of the file, for messages. ``base``: what holds where it is silent.
+
+    Raises ``PolicyError``.
+    """
     try:
         positions = Positions.of(text)
         model = PolicyModel.model_validate({} if positions.value is None else positions.value)
@@ -241,14 +244,14 @@ def parse(text: str, name: str) -> PolicyFile:
     except ValidationError as error:
         faults = {Fault(positions.at(each["loc"]), _said(each)) for each in error.errors()}
         raise PolicyError(name, faults) from error
-    return PolicyFile(policies_of(model), model, positions)
+    return PolicyFile(policies_of(model, base), model, positions)
 
 
-def policies_of(model: PolicyModel) -> Policies:
+def policies_of(model: PolicyModel, built_in: Policy) -> Policies:
     """What the model stands for."""
     off = {name for name, counts in model.personality.rules.items() if not counts}
     reading = Reading(tuple(rule for rule in RULES if rule.name not in off), model.personality.demands)
-    base = _placement(Placement(), model.defaults)
+    base = _placement(Placement(built_in), model.defaults)
     stale = {"stale_after_s": model.staleness.after, "stale": model.staleness.handling}
     base = base._replace(policy=base.policy._replace(**_given(stale)))
     profiles = [_placement(base, each)._replace(match=_match(each.match)) for each in model.profiles]

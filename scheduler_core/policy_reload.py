@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scheduler_core.policies import BUILT_IN, Policies
-from scheduler_core.policy_file import PolicyError, parse
+from scheduler_core.policies import BUILT_IN, Placement, Policies
+from scheduler_core.policy import Policy
+from scheduler_core.policy_file import parse
 
-EVERY_S = 10.0  # how often to look: the kubelet takes up to a minute to bring a changed ConfigMap anyway
+EVERY_S = 2.0  # how often to look; the kubelet takes up to a minute to bring a changed ConfigMap anyway
 
 
 class PolicyReload:
     """The policies in force."""
 
-    def __init__(self, read: Callable[[], str] | None, name: str = "") -> None:
+    def __init__(self, read: Callable[[], str] | None, name: str = "", base: Policy = BUILT_IN.common) -> None:
         """``read``: the file's text, raising ``OSError`` or ``ValueError`` where it cannot; None: there is no file.
+
+        ``base``: what holds where the file is silent.
 
         Raises ``PolicyError`` where the first text is bad, and what ``read`` raises.
         """
         self._read = read
+        self._base = base
         self._name = name
         self._text = None if read is None else read()
-        self.current: Policies = BUILT_IN if self._text is None else parse(self._text, name).policies
+        alone = Policies((Placement(base),))
+        self.current: Policies = alone if self._text is None else parse(self._text, name, base).policies
         self.trouble: str | None = None  # why a later text is not in force
 
     def look(self) -> bool:
@@ -37,7 +42,7 @@ class PolicyReload:
             if text == self._text:
                 self.trouble = None
                 return False
-            found = parse(text, self._name).policies
+            found = parse(text, self._name, self._base).policies
         except (OSError, ValueError) as error:  # a PolicyError is a ValueError, and so is text that is not UTF-8
             self.trouble = str(error)
             return False
@@ -45,6 +50,3 @@ class PolicyReload:
         self._text = text
         changed, self.current = found != self.current, found
         return changed
-
-
-__all__ = ["EVERY_S", "PolicyError", "PolicyReload"]

@@ -10,12 +10,14 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from heapq import merge
 from typing import Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.changes import Changes
 from scheduler_core.doubts import promising
-from scheduler_core.evaluate import Judged, Verdict, on_ring, remembered
+from scheduler_core.evaluate import RING, Judged, Verdict, on_ring, remembered
+from scheduler_core.hopes import is_unsure
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
@@ -47,22 +49,26 @@ class Roll:
     def __init__(self) -> None:
         self.states: dict[str, NodeState] = {}
         self.promising: set[str] = set()  # nodes where doubts decide something (``doubts.promising``)
+        self.unsure: set[str] = set()  # nodes of which not all is known (``hopes.is_unsure``)
         self.ring: list[Place] = []
 
     def follow(self, table: NodeTable, changed: Iterable[str] | None) -> None:
         """Catch up with a younger table; where it is not known what changed, with all of it."""
         if changed is None:
-            self.states, self.promising = {}, set()
+            self.states, self.promising, self.unsure = {}, set(), set()
             changed = table.states
         moved = False
         for name in changed:
             old, new = self.states.pop(name, None), table.states.get(name)
             moved |= (old is None) is not (new is None)
             self.promising.discard(name)
+            self.unsure.discard(name)
             if new is not None:
                 self.states[name] = new
                 if promising(new):
                     self.promising.add(name)
+                if is_unsure(new):
+                    self.unsure.add(name)
         if moved:
             self.ring = sorted((on_ring(name), name) for name in self.states)
 
@@ -134,6 +140,10 @@ class Standing:
         reason = self._failing.get
         return {name: reason(name, _UNKNOWN) for name in names}
 
+    def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
+        """Those of the named nodes that do not suit, as far as is known: not all is known of their GPUs."""
+        return (self._roll.unsure & names) & self._failing.keys()
+
     def _enter(self, name: str, state: NodeState | None) -> None:
         found = None if state is None else self.judged(state)
         if isinstance(found, Score):
@@ -159,6 +169,56 @@ class Standing:
         for equal in ranked.values():
             equal.sort()
         return ranked
+
+
+class Outlook:
+    """A standing as one pod sees it: a few nodes differ, those with other pods of its owner."""
+
+    def __init__(self, standing: Standing, table: NodeTable, nodes: Iterable[str]) -> None:
+        """``nodes``: those whose states differ."""
+        self.table = table
+        self.judged = standing.judged
+        self._standing = standing
+        self._own = {name: table.states[name] for name in nodes if name in table.states}
+
+    def score(self, name: str) -> Score | None:
+        """How well that node does; None where it does not suit."""
+        if name not in self._own:
+            return self._standing.score(name)
+        found = self.judged(self._own[name])
+        return found if isinstance(found, Score) else None
+
+    def points(self, names: AbstractSet[str]) -> list[tuple[str, int]]:
+        """As ``Standing.points``."""
+        own = [(name, points(self.judged(state))) for name, state in self._own.items() if name in names]
+        return self._standing.points(names - self._own.keys()) + own
+
+    @property
+    def promising(self) -> AbstractSet[str]:
+        """As ``Standing.promising``: nothing is promised by who a pod's owner is."""
+        return self._standing.promising
+
+    def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
+        """As ``Standing.best``."""
+        start = on_ring(uid)
+
+        def ranked(these: Iterable[str]) -> Iterator[tuple[float, int, str]]:
+            for name in these:
+                score = self.score(name)
+                if score is not None:
+                    yield -score.points, (on_ring(name) - start) % RING, name
+
+        others = (name for name in self._standing.best(names, uid) if name not in self._own)
+        for _, _, name in merge(sorted(ranked(names & self._own.keys())), ranked(others)):
+            yield name
+
+    def refused(self, names: AbstractSet[str]) -> dict[str, str]:
+        """As ``Standing.refused``: whether a node suits does not depend on other pods of the owner."""
+        return self._standing.refused(names)
+
+    def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
+        """As ``Standing.unsure``."""
+        return self._standing.unsure(names)
 
 
 class Standings:

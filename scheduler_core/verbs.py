@@ -7,6 +7,7 @@ fails the pod's attempt too; kube-scheduler then shows no more of it than the st
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -26,7 +27,14 @@ class Reply(NamedTuple):
     status: int
     body: bytes
     kind: str = "application/json"
+    again: bool = False  # better asked once more in a moment: what would change it may be on its way
 
+
+# kube-scheduler and we hear of an event by watches of our own, and it asks about refused pods the moment it hears of
+# one: often before we do, and then not again for minutes. So the first of such calls waits for our watch. All others
+# of the same moment, however many pods wait, find it caught up.
+WAIT_S = 0.02
+_APART_S = 1.0  # of 50 seconds one, at the most, is spent so
 
 Verb = Callable[[bytes, float], Reply]  # the body, and the seconds that it took to come
 Clock = Callable[[], float]  # monotonic seconds
@@ -59,6 +67,7 @@ class _Endpoint:
         self._unready = unready
         self._bodies = bodies
         self._clock = clock
+        self._waited_at = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = self._clock()
@@ -71,6 +80,10 @@ class _Endpoint:
             # Behind a Service a kept connection would lead to an extender that lost its Lease for ever.
             response = PlainTextResponse(f"{trouble}\n", 503, {"Connection": "close"})
         else:
-            status, answer, kind = self._verb(body, self._clock() - begun)
-            response = Response(answer, status, media_type=kind)
+            reply = self._verb(body, self._clock() - begun)
+            if reply.again and self._clock() - self._waited_at > _APART_S:
+                self._waited_at = self._clock()
+                await asyncio.sleep(WAIT_S)
+                reply = self._verb(body, self._clock() - begun)
+            response = Response(reply.body, reply.status, media_type=reply.kind)
         await response(scope, receive, send)

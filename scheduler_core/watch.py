@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from gputopo.labels import keys
 from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.nodes import Node, read_node, read_occupant
 from scheduler_core.pods import Pod
+from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 
 # What has ended holds nothing. The server leaves it out of lists, and sends a DELETED when a pod ends.
@@ -98,18 +99,28 @@ def watching(
     deliver: Callable[[Batch[Any]], None],
     clock: Callable[[], float],
     timing: Timing = Timing(),  # noqa: B008
+    read: Callable[[Pod], PodRequest | Refused] = read_request,
 ) -> Watches:
     """Watches of all that placement looks at; nothing is asked before ``start``.
 
     ``deliver`` is called on three threads, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
+    ``read``: what a pod asks for; called on one of those threads.
     """
     timing = timing._replace(clock=clock)
     return Watches(
         tuple(
             (source.resource.plural, Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
-            for kind, source in SOURCES
+            for kind, source in _sources(read)
         )
     )
+
+
+def _sources(read: Callable[[Pod], PodRequest | Refused]) -> Iterable[tuple[type[Any], Source[Any]]]:
+    """``SOURCES``, with pods read by a policy of their own."""
+    return [
+        (kind, source._replace(value=partial(_pod, read=read)) if kind is PodSeen else source)
+        for kind, source in SOURCES
+    ]
 
 
 def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
@@ -153,8 +164,8 @@ def _trace(node: Node) -> Hashable:
     return hash((annotations.get(keys.TOPOLOGY.key), frozenset(labels.items()), frozenset(allocatable.items())))
 
 
-def _pod(uid: str, pod: Pod) -> PodSeen | None:
-    occupant = read_occupant(pod)
+def _pod(uid: str, pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_request) -> PodSeen | None:
+    occupant = read_occupant(pod, read)
     if occupant is None:
         return None
     namespace, profile = sys.intern(occupant.namespace), _shared(occupant.profile)

@@ -61,9 +61,13 @@ ADVICE: dict[Reason, Advice] = {
         "It passes in a second; if it stays, look at the extender's log.",
     ),
     Reason.RESERVED: Advice(
-        "Free GPUs there are promised to pods that the kubelet has not admitted yet; or training and inference are to "
-        f"be apart ({keys.POD_ISOLATION.key}: required of this pod or of one there).",
-        "The one passes when they have started, the other when what is there has ended.",
+        "Free GPUs there are promised to pods that the kubelet has not admitted yet.",
+        "It passes when they have started.",
+    ),
+    Reason.ISOLATION: Advice(
+        "It is training and inference runs there, or the other way round; and one of the two says "
+        f"{keys.POD_ISOLATION.key}: required, or the policy says so for it.",
+        "Wait until what is there has ended, or see gputopo policy show for who requires it.",
     ),
     Reason.MALFORMED: Advice(
         "The pod itself says something that cannot be understood, so every node is refused.",

@@ -66,7 +66,7 @@ SAID: dict[str, Said] = {
     ),
     "workload": Said(keys.POD_WORKLOAD, lambda value: f"its work is {value.value}", _word),
     "isolation": Said(
-        keys.POD_ISOLATION, _wish("training and inference on different nodes"), _word, frozenset({Reason.RESERVED})
+        keys.POD_ISOLATION, _wish("training and inference on different nodes"), _word, frozenset({Reason.ISOLATION})
     ),
     "spread": Said(keys.POD_SPREAD, _wish("replicas of one owner on different nodes and islands"), _word),
     "parallel": Said(
