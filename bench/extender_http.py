@@ -59,7 +59,7 @@ class Case(NamedTuple):
 CASES = (
     Case("filter, 1 GPU: the best 48", "filter", 1),
     Case("filter, 4 GPUs in an island: one", "filter", 4, (("island", "required"),)),
-    Case("filter, refused by all", "filter", 8, (("min-bandwidth", "99999"),)),
+    Case("filter, refused by all", "filter", 1, (("min-vram", "9999Gi"),)),
     Case("filter, all that pass", "filter", 1, soft=True),
     Case("prioritize, 48 names", "prioritize", 1, names=48),
     Case("prioritize, all names", "prioritize", 1),
