@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.decision_document import differences, document, read
 from scheduler_core.evaluate import evaluate
+from scheduler_core.explain import explain
 from scheduler_core.pods import Owner, Pod
 from scheduler_core.policies import Match, Placement, Policies
 from scheduler_core.policy import Policy
@@ -135,3 +136,14 @@ def test_scores_of_the_answer_are_those_of_the_pod() -> None:
     assert all(isinstance(each, Score) for each in stage.records[-1].scores)
     spread = [{part.factor: part.raw for part in each.parts}["spread"] for each in stage.records[-1].scores]
     assert spread == [1.0, 0.5]
+
+
+def test_explanation_names_the_rule_and_sees_the_other_replicas() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"))
+    stage.ask(_replica("two"))
+    request = stage.records[-1].request._replace(recognised=("triton: it runs NVIDIA Triton",))
+
+    told = explain(request, stage.knowledge.table, None, Policy(), NOW)
+
+    assert [each.node for each in told.best] == ["b", "a"]
+    assert told.notes[-1] == "the rule triton counts: it runs NVIDIA Triton (gputopo policy show)"
