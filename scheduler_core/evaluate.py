@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from scheduler_core.filters import verdict
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Profile
-from scheduler_core.scores import Score, score
+from scheduler_core.scores import Score, merits, score, scoring
 
 Verdict = Reason | Score
 _REMEMBERED_PROFILES = 64
@@ -44,6 +44,7 @@ class Judged:
 
     def __init__(self, profile: Profile, policy: Policy, most: int = _REMEMBERED_STATES) -> None:
         self.profile, self.policy = profile, policy
+        self._score = _remembered_scores(merits(profile), policy)
         self._known: dict[NodeState, Verdict] = {}
         self._most = most
 
@@ -56,8 +57,13 @@ class Judged:
         if found is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            found = self._known[state] = judge(self.profile, state, self.policy)
+            found = self._known[state] = self._judge(state)
         return found
+
+    def _judge(self, state: NodeState) -> Verdict:
+        """As ``judge``."""
+        reason = verdict(self.profile, state, self.policy)
+        return self._score(state) if reason is None else reason
 
 
 def evaluate(
@@ -128,3 +134,9 @@ def shortlist(ranked: Mapping[float, Sequence[str]], count: int | None, uid: str
 def remembered(profile: Profile, policy: Policy) -> Judged:
     """What has been judged for such pods."""
     return Judged(profile, policy)
+
+
+@lru_cache(maxsize=_REMEMBERED_PROFILES)
+def _remembered_scores(profile: Profile, policy: Policy) -> Callable[[NodeState], Score]:
+    """How well nodes suit such pods. Most profiles that are new differ from known ones only in what they refuse."""
+    return lru_cache(maxsize=_REMEMBERED_STATES)(scoring(profile, policy))

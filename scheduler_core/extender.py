@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
 from scheduler_core.doubts import firm
-from scheduler_core.evaluate import most
+from scheduler_core.evaluate import most, remembered
 from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
@@ -26,7 +26,7 @@ from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Refused
 from scheduler_core.scores import Score
 from scheduler_core.siblings import related
-from scheduler_core.standings import Outlook, Standing, Standings
+from scheduler_core.standings import Outlook, Standing, Standings, points
 
 
 class NotReadyError(Exception):
@@ -60,8 +60,14 @@ class Record(NamedTuple):
     doubtful: tuple[Assumption, ...]  # pods that were on their way to one of several nodes
     names: AbstractSet[str]
     answer: Filtered
-    scores: tuple[Score, ...]  # of the nodes answered
     phases: Phases
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """Of the nodes answered. Worked out when asked for: they may be 15,000, and few decisions are read."""
+        judged = remembered(self.request.profile, self.policy)
+        found = (judged(self.table.states[name]) for name in self.answer.nodes)
+        return tuple(each for each in found if isinstance(each, Score))
 
 
 class Extender:
@@ -97,10 +103,10 @@ class Extender:
         chosen = perf_counter()
         if found.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
-            self._knowledge.assume(_occupant(request), found.nodes, lifetime)
+            nodes = names if len(found.nodes) == len(names) else frozenset(found.nodes)
+            self._knowledge.assume(_occupant(request), nodes, lifetime)
         phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-        scores = tuple(score for name in found.nodes if (score := standing.score(name)))
-        self._record(Record(now, request, policy, standing.table, doubtful, names, found, scores, phases))
+        self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
         return found
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
@@ -116,14 +122,13 @@ class Extender:
         held = self._knowledge.assumptions.of(request.uid)
         own = held.nodes if held is not None and held.exact else ()
         request, standing = self._stands(request, self.policies.placement(request).policy)
-        scores = {name: standing.score(name) for name in names}
-        for name in own:
-            if name not in scores or name not in standing.table.records:
-                continue
-            others = [each for each in standing.table.records[name].pods if each.uid != request.uid]
-            found = standing.judged(state_if(standing.table, name, others))
-            scores[name] = found if isinstance(found, Score) else None
-        return [(name, 0 if score is None else score.rounded) for name, score in scores.items()]
+        table, judged = standing.table, standing.judged
+        apart = {name: table.records[name] for name in own if name in names and name in table.records}
+        found = standing.points(names - apart.keys() if apart else names)
+        for name, record in apart.items():
+            others = [each for each in record.pods if each.uid != request.uid]
+            found.append((name, points(judged(state_if(table, name, others)))))
+        return found
 
     def _stands(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, Standing | Outlook]:
         """The request and how the nodes stand for it, given the other pods of its owner."""
@@ -150,16 +155,17 @@ def _choose(
     doubtful: Sequence[Assumption],
 ) -> Filtered:
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
-    reserved: list[str] = []
+    profile, reserved = request.profile, list[str]()
+    promising = names if profile.must_hold else standing.promising
 
     def suits(name: str) -> bool:
-        if firm(request.profile, standing.table, name, doubtful, standing.judged):
+        if name not in promising or firm(profile, standing.table, name, doubtful, standing.judged):
             return True
         reserved.append(name)
         return False
 
     best = standing.best(names, request.uid)
-    nodes = tuple(islice(filter(suits, best) if doubtful else best, most(request, policy)))
+    nodes = tuple(islice(filter(suits, best) if doubtful and promising else best, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
     refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}

@@ -6,8 +6,10 @@ The kubelet chooses the GPUs, not we: so whatever must hold is judged by the wor
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.asks import Ask
 from scheduler_core.company import disturbed, unwelcome
 from scheduler_core.models import is_model
 from scheduler_core.nodes import NodeState
@@ -26,11 +28,7 @@ Filter = Callable[[Profile, NodeState, Policy], Reason | None]
 
 def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
-    if any(node.count(resource) < wanted for resource, wanted in profile.ask.totals):
-        return Reason.TOO_FEW_GPUS
-    if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(profile.ask, node)):
-        return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
-    return None
+    return _lacking(profile.ask, node)
 
 
 def model(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
@@ -116,10 +114,13 @@ def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     return next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
 
 
-def promised(node: NodeState) -> set[Profile]:
+@lru_cache(maxsize=1 << 14)
+def promised(node: NodeState) -> frozenset[Profile]:
     """The profiles of pods with a required shape that the kubelet has yet to admit."""
     turns = () if node.unsettled is None else node.unsettled.turns
-    return {turn.profile for turn in turns if turn.profile.shape_required and not (turn.admitted or turn.ended)}
+    return frozenset(
+        turn.profile for turn in turns if turn.profile.shape_required and not (turn.admitted or turn.ended)
+    )
 
 
 def may_be_degraded(profile: Profile, node: NodeState) -> bool:
@@ -128,6 +129,15 @@ def may_be_degraded(profile: Profile, node: NodeState) -> bool:
         return node.degraded and not node.described
     degraded = node.shape.degraded
     return any(mask & degraded for each in outcomes(profile.ask, node) for mask in candidates(each.sets))
+
+
+@lru_cache(maxsize=1 << 14)
+def _lacking(ask: Ask, node: NodeState) -> Reason | None:
+    if any(node.count(resource) < wanted for resource, wanted in ask.totals):
+        return Reason.TOO_FEW_GPUS
+    if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(ask, node)):
+        return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
+    return None
 
 
 def _is_model(shape: Shape, outcome: Outcome, wanted: str) -> bool:

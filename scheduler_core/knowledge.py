@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -146,7 +147,7 @@ class Knowledge:
         while self._ageing and self._ageing[0][0] < self._now:
             self._stirred.add(heapq.heappop(self._ageing)[1])
 
-    def assume(self, pod: Occupant, nodes: tuple[str, ...], lifetime_s: float = LIFETIME_S) -> None:
+    def assume(self, pod: Occupant, nodes: AbstractSet[str], lifetime_s: float = LIFETIME_S) -> None:
         """Filter answered those nodes. Nothing is assumed of a pod that has a node."""
         seen = self._pods.get(pod.uid)
         if seen is None or seen.node is None:
@@ -216,7 +217,7 @@ class Knowledge:
             if held is not None and held.until == inf:
                 self.forget(pod.key)
         elif held is None or held.until == inf or pod.nominated in held.nodes:
-            self._assume(pod.occupant, (pod.nominated,), inf)
+            self._assume(pod.occupant, frozenset({pod.nominated}), inf)
 
     def _take_nodes(self, batch: Batch[NodeSeen]) -> None:
         for name in _gone(batch, self._nodes):
@@ -270,7 +271,7 @@ class Knowledge:
         for name, devices in holders(gpus).items():
             if name not in there:
                 pod = self._named(name, node) or stranger(name, devices)
-                self._assume(pod._replace(admitted=True), (node,), self._now + LIFETIME_S)
+                self._assume(pod._replace(admitted=True), frozenset({node}), self._now + LIFETIME_S)
 
     def _named(self, name: FullName, node: str) -> Occupant | None:
         """The pod of that name, where it is known to wait for a node and is not expected on another."""
@@ -280,12 +281,11 @@ class Knowledge:
         held = self.assumptions.of(pod.key)
         return pod.occupant if held is None or node in held.nodes else None
 
-    def _assume(self, pod: Occupant, nodes: tuple[str, ...], until: float) -> None:
-        self._end(self.assumptions.assume(pod, nodes, until))
-        self._end((Assumption(pod, frozenset(nodes), until),))
+    def _assume(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> None:
+        self._end((*self.assumptions.assume(pod, nodes, until), Assumption(pod, nodes, until)))
 
     def _end(self, ended: Iterable[Assumption]) -> None:
-        """The nodes that these were exact about are to be looked at again."""
+        """The nodes that these are, or were, exact about are to be looked at again."""
         for each in ended:
             if each.exact:
                 self._stirred |= each.nodes & self._nodes

@@ -57,7 +57,7 @@ def predict(shape: Shape, free: Sets, program: Program, *, single_numa: bool = F
     if len(free.masks) > 1 and sum(_effort(mask.bit_count(), program) for mask in free.masks) > _MOST_WORK:
         return Prediction(any_of(free.among, total(program)))
     for mask in free.masks:
-        found = _of_mask(shape, mask, program, single_numa)
+        found = predict_of(shape, mask, program, single_numa)
         may_crash |= found.may_crash
         if isinstance(found.sets, AnyOf) or len(outcomes) > MOST_SETS:
             return Prediction(AnyOf(free.among, total(program)), may_crash)
@@ -66,8 +66,8 @@ def predict(shape: Shape, free: Sets, program: Program, *, single_numa: bool = F
 
 
 @lru_cache(maxsize=1 << 14)
-def _of_mask(shape: Shape, free: int, program: Program, single_numa: bool) -> Prediction:
-    """Container by container: what each may get, and what that leaves for the next."""
+def predict_of(shape: Shape, free: int, program: Program, single_numa: bool) -> Prediction:
+    """The same where it is known what is free. Container by container: what each may get, what that leaves the next."""
     worlds = {(free, 0, 0)}  # free, reusable, held
     may_crash = False
     for step in program:

@@ -75,9 +75,13 @@ class Profile(NamedTuple):
     def shape_required(self) -> bool:
         """Whether something about the set of its GPUs must hold, which another pod could break."""
         wishes = self.wishes
-        hard = Wish.REQUIRED in (wishes.island, wishes.numa)
-        asked = (wishes.interconnect, wishes.min_gbps, wishes.parallel)
-        return self.devices > 1 and (hard or any(each is not None for each in asked))
+        return (
+            wishes.island is Wish.REQUIRED
+            or wishes.numa is Wish.REQUIRED
+            or wishes.interconnect is not None
+            or wishes.min_gbps is not None
+            or wishes.parallel is not None
+        ) and self.devices > 1
 
     @property
     def must_hold(self) -> bool:

@@ -24,6 +24,7 @@ What the pod's kind and money ask for: ``factors``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.model import Interconnect, PcieDistance
@@ -42,6 +43,7 @@ from scheduler_core.sets import OneOf, Sets, places
 from scheduler_core.shapes import Shape
 
 TOP = 10
+_REMEMBERED = 1 << 14
 _HALF_AT_GBPS = 300.0
 _PCIE = {distance: 0.1 - 0.02 * place for place, distance in enumerate(PcieDistance)}
 _HINT = {Interconnect.NVSWITCH: 0.2, Interconnect.NVLINK: 0.15}
@@ -73,10 +75,36 @@ class Score(NamedTuple):
 
 
 def score(profile: Profile, node: NodeState, policy: Policy) -> Score:
-    """The score of a node that passed the filters."""
+    """The score of a node. It says how good the GPUs are that may come; whether they may come at all filters say."""
+    return scoring(profile, policy)(node)
+
+
+def scoring(profile: Profile, policy: Policy) -> Callable[[NodeState], Score]:
+    """``score`` for many nodes: what does not depend on them is worked out once."""
     weights = _weights(profile, policy)
-    counted = [(factor, weight) for factor, weight in zip(FACTORS, weights, strict=True) if weight]
-    return combined([(factor, FACTORS[factor](profile, node, policy), weight) for factor, weight in counted])
+    counted = [(factor, FACTORS[factor], weight) for factor, weight in zip(FACTORS, weights, strict=True) if weight]
+
+    def score_of(node: NodeState) -> Score:
+        return combined([(factor, raw(profile, node, policy), weight) for factor, raw, weight in counted])
+
+    return score_of
+
+
+def merits(profile: Profile) -> Profile:
+    """The profile without what decides only whether a node suits, not how well: both score alike."""
+    wishes = profile.wishes
+    return profile._replace(
+        wishes=wishes._replace(
+            model=None,
+            min_vram_mib=None,
+            min_gbps=None,
+            interconnect=None,
+            parallel=None,
+            island=_wished(wishes.island),
+            numa=_wished(wishes.numa),
+            isolation=_wished(wishes.isolation),
+        )
+    )
 
 
 def combined(values: Sequence[tuple[str, float, float]]) -> Score:
@@ -94,7 +122,7 @@ def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
     found = together(profile.ask, node)
     if node.shape is None or found is None:
         return _HINT.get(node.interconnect, 0.0) if node.interconnect else 0.0
-    return min((_of_ring(ring, node.interconnect) for ring in rings(node.shape, found.sets)), default=0.0)
+    return _slowest(node.shape, found.sets, node.interconnect)
 
 
 def leftover(profile: Profile, node: NodeState, _: Policy) -> float:
@@ -102,35 +130,22 @@ def leftover(profile: Profile, node: NodeState, _: Policy) -> float:
     found = together(profile.ask, node)
     if node.shape is None or node.free is None or found is None:
         return 0.0
-    islands = node.shape.islands if node.shape.islands is not None else (node.shape.whole,)
-    return min(_share(islands, node.free.among, mask, profile.gpus) for mask in candidates(found.sets))
+    return _least_filled(node.shape, node.free.among, found.sets, profile.gpus)
 
 
 def numa(profile: Profile, node: NodeState, policy: Policy) -> float:
     """How few NUMA nodes; the classic rule where labels are all that is known."""
     if node.shape is None:
         return 0.0
-    return min(
-        (
-            _locality(node, node.shape, mask, profile.wishes.numa, policy)
-            for each in outcomes(profile.ask, node)
-            for mask in candidates(each.sets)
-        ),
-        default=0.0,
-    )
+    classic = policy.prefer_numa_zero and not node.described and profile.wishes.numa is None
+    return min((_least_local(node.shape, each.sets, classic) for each in outcomes(profile.ask, node)), default=0.0)
 
 
 def nic(profile: Profile, node: NodeState, _: Policy) -> float:
     """Mean nearness of the nearest NICs."""
-    if node.shape is None or node.shape.nic_nearness is None:
+    if node.shape is None:
         return 0.0
-    near = node.shape.nic_nearness
-    means = [
-        _worst_mean([near[place] for place in places(mask)], each.sets, mask)
-        for each in outcomes(profile.ask, node)
-        for mask in candidates(each.sets)
-    ]
-    return min(means, default=0.0)
+    return min((_farthest_from_nics(node.shape, each.sets) for each in outcomes(profile.ask, node)), default=0.0)
 
 
 def health(profile: Profile, node: NodeState, policy: Policy) -> float:
@@ -178,6 +193,11 @@ MEASURES = {
 }  # in words
 
 
+def _wished(wish: Wish | None) -> Wish | None:
+    """What must be is also better where it is."""
+    return Wish.PREFERRED if wish is Wish.REQUIRED else wish
+
+
 def _weights(profile: Profile, policy: Policy) -> Weights:
     """Those of the factors that mean something for the pod."""
     wishes, weights = profile.wishes, _of_kind(profile, policy)
@@ -214,16 +234,45 @@ def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
     return ring.gbps / (ring.gbps + _HALF_AT_GBPS)
 
 
+# Nodes of one shape with the same GPUs to come are many, and profiles that ask for as many GPUs: so the worst of some
+# sets is remembered. Where no set may come at all it is 0.
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _slowest(shape: Shape, sets: Sets, hint: Interconnect | None) -> float:
+    return min((_of_ring(ring, hint) for ring in rings(shape, sets)), default=0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _least_filled(shape: Shape, free: int, sets: Sets, size: int) -> float:
+    islands = shape.islands if shape.islands is not None else (shape.whole,)
+    return min((_share(islands, free, mask, size) for mask in candidates(sets)), default=0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _least_local(shape: Shape, sets: Sets, classic: bool) -> float:
+    return min((_locality(shape, mask, classic=classic) for mask in candidates(sets)), default=0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _farthest_from_nics(shape: Shape, sets: Sets) -> float:
+    near = shape.nic_nearness
+    if near is None:
+        return 0.0
+    means = (_worst_mean([near[place] for place in places(mask)], sets, mask) for mask in candidates(sets))
+    return min(means, default=0.0)
+
+
 def _share(islands: tuple[int, ...], free: int, mask: int, size: int) -> float:
     touched = sum((island & (free | mask)).bit_count() for island in islands if island & mask)
     return min(1.0, size / touched)
 
 
-def _locality(node: NodeState, shape: Shape, mask: int, wish: Wish | None, policy: Policy) -> float:
+def _locality(shape: Shape, mask: int, *, classic: bool) -> float:
     count = shape.numa_nodes(mask)
     if count is None:
         return 0.0
-    if policy.prefer_numa_zero and not node.described and wish is None and count == 1:
+    if classic and count == 1:
         return 1.0 if shape.on_numa(0, mask) == mask else 0.0
     return 1 / count
 
