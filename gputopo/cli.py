@@ -15,6 +15,7 @@ import click
 
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
+from gputopo.policy_cli import policy
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
 from gputopo.why_cli import why
 
@@ -59,8 +60,20 @@ def _replay() -> click.Command:
     return replay
 
 
+def _observe() -> click.Command:
+    from gputopo.observe_cli import observe  # noqa: PLC0415  all that a server needs
+
+    return observe
+
+
 # Commands that are imported when they are asked for.
-_LAZY = {"agent": _agent, "extender": _extender, "replay": _replay, "scheduler-config": _scheduler_config}
+_LAZY = {
+    "agent": _agent,
+    "extender": _extender,
+    "observe": _observe,
+    "replay": _replay,
+    "scheduler-config": _scheduler_config,
+}
 
 
 class _Commands(click.Group):
@@ -260,7 +273,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in (*COMMANDS, why):
+for _command in (*COMMANDS, policy, why):
     main.add_command(_command)
 
 

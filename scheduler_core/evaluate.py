@@ -26,7 +26,7 @@ from scheduler_core.scores import Score, score
 Verdict = Reason | Score
 _REMEMBERED_PROFILES = 64
 _REMEMBERED_STATES = 1 << 14  # of each profile
-_RING = 1 << 32
+RING = 1 << 32
 
 
 class Decision(NamedTuple):
@@ -36,7 +36,7 @@ class Decision(NamedTuple):
     nodes: tuple[str, ...]  # what Filter answers, best first: all that pass, or the best of them
     failed: Mapping[str, Reason]
     scores: Mapping[str, Score]  # of all that pass
-    single: bool  # ``nodes`` is one name because a shape is required: it is to be assumed
+    single: bool  # ``nodes`` is one name because something must hold there: it is to be assumed
 
 
 class Judged:
@@ -89,12 +89,12 @@ def evaluate(
     for name, each in scores.items():
         ranked[each.points].append(name)
     chosen = shortlist(ranked, most(request, policy), request.uid)
-    return Decision(table.generation, chosen, failed, scores, request.profile.shape_required)
+    return Decision(table.generation, chosen, failed, scores, request.profile.must_hold)
 
 
 def most(request: PodRequest, policy: Policy) -> int | None:
     """How many nodes Filter answers at most; None: all that pass."""
-    if request.profile.shape_required:
+    if request.profile.must_hold:
         return 1
     return None if request.soft_preferences else policy.shortlist
 
@@ -119,7 +119,7 @@ def shortlist(ranked: Mapping[float, Sequence[str]], count: int | None, uid: str
     left = sum(map(len, ranked.values())) if count is None else count
     chosen: list[str] = []
     for points in sorted(ranked, reverse=True):
-        distances = (((on_ring(name) - start) % _RING, name) for name in ranked[points])
+        distances = (((on_ring(name) - start) % RING, name) for name in ranked[points])
         chosen += (name for _, name in nsmallest(left - len(chosen), distances))
     return tuple(chosen)
 

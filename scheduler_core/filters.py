@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.labels.reasons import Reason
+from scheduler_core.company import disturbed, unwelcome
 from scheduler_core.models import is_model
 from scheduler_core.nodes import NodeState
 from scheduler_core.occupancy import Turn, follow
-from scheduler_core.outcomes import Outcome, candidates, outcomes, together
+from scheduler_core.outcomes import Outcome, candidates, memories, outcomes, together
 from scheduler_core.policy import Handling, Policy
 from scheduler_core.prediction import predict
 from scheduler_core.request import Profile, Wish
 from scheduler_core.required import broken
 from scheduler_core.sets import OneOf, places
 from scheduler_core.shapes import Shape
+from scheduler_core.sharing import fits
 
 Filter = Callable[[Profile, NodeState, Policy], Reason | None]
 
@@ -54,6 +55,14 @@ def vram(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     return None
 
 
+def room(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Of GPUs that pods share: enough memory that nobody has claimed, on every one that may come."""
+    replicas = 0 if node.ledger is None else dict(profile.ask.totals).get(node.ledger.resource, 0)
+    if node.ledger is None or not replicas or fits(node.ledger, profile.wishes.vram_mib, replicas):
+        return None
+    return Reason.VRAM
+
+
 def shape(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Island, interconnect, bandwidth and NUMA node, where required. One device has no shape."""
     if not profile.shape_required:
@@ -82,6 +91,12 @@ def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     return None
 
 
+def isolation(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Training and inference apart, where one of them requires it."""
+    required = profile.wishes.isolation is Wish.REQUIRED and disturbed(profile, node.company)
+    return Reason.ISOLATION if required or unwelcome(profile, node.company) else None
+
+
 def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     """No degraded GPU may come, and none of a node that is not heard of any more, where policy says so."""
     if policy.stale is Handling.REFUSE and node.stale:
@@ -91,7 +106,7 @@ def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     return None
 
 
-FILTERS: tuple[Filter, ...] = (enough, model, vram, shape, promises, health)
+FILTERS: tuple[Filter, ...] = (enough, model, vram, room, shape, promises, isolation, health)
 
 
 def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
@@ -120,21 +135,13 @@ def _is_model(shape: Shape, outcome: Outcome, wanted: str) -> bool:
 
 def _has_memory(shape: Shape, outcome: Outcome, needed: int) -> bool:
     """Unknown is not enough."""
-    for place in {place for mask in candidates(outcome.sets) for place in places(mask)}:
-        gpu = shape.gpus[place]
-        sizes = [gpu.memory_mib]
-        if outcome.resource.startswith(MIG_RESOURCE_PREFIX):
-            profile = outcome.resource.removeprefix(MIG_RESOURCE_PREFIX)
-            sizes = [each.memory_mib for each in gpu.mig_devices if each.profile == profile] or [None]
-        if any(size is None or size < needed for size in sizes):
-            return False
-    return True
+    return all(size is not None and size >= needed for size in memories(shape, outcome))
 
 
 def _first_wish(profile: Profile) -> Reason:
     """Why a node is refused whose device plugin may crash over this pod: no set at all comes of that."""
     wishes = profile.wishes
-    if wishes.island is Wish.REQUIRED:
+    if wishes.island is Wish.REQUIRED or wishes.parallel is not None:
         return Reason.ISLAND
     if wishes.interconnect is not None:
         return Reason.INTERCONNECT

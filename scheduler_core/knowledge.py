@@ -35,6 +35,7 @@ from scheduler_core.nodes import (
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.settling import Settled, settled
+from scheduler_core.siblings import Placed
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 
 _NOWHERE = Machine(topology=None, described=False, allocatable=())
@@ -64,6 +65,7 @@ class Knowledge:
         self.assumptions = Assumptions()
         self._policy = policy
         self._pods: dict[str, PodSeen] = {}
+        self._owned: dict[str, set[str]] = {}  # the UIDs of those that one owner made
         self._uids: dict[FullName, str] = {}  # of the pods, by namespace and name
         self._records: dict[str, NodeRecord] = {}  # as observed; also of nodes that were not shown
         self._nodes: set[str] = set()
@@ -93,6 +95,25 @@ class Knowledge:
     def pods(self) -> Mapping[str, PodSeen]:
         """All pods that want or hold GPUs, by UID."""
         return MappingProxyType(self._pods)
+
+    def placed(self, owner: str | None) -> list[Placed]:
+        """The pods of that owner that are on a node, or are taken to be."""
+        found = []
+        for uid in self._owned.get(owner or "", ()):
+            seen, held = self._pods[uid], self.assumptions.of(uid)
+            if seen.node is not None:
+                found.append(Placed(seen.node, seen.occupant))
+            elif held is not None and held.exact:
+                found += [Placed(node, held.pod) for node in held.nodes]
+        return found
+
+    def follow(self, policy: Policy) -> None:
+        """Judge by another policy when observations are too old."""
+        self._policy = policy
+        spoken = ((record.gpus, name) for name, record in self._records.items())
+        self._ageing = [(fresh_until(gpus, policy), name) for gpus, name in spoken if gpus is not None]
+        heapq.heapify(self._ageing)
+        self._stirred |= self._nodes
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -152,6 +173,8 @@ class Knowledge:
     def _meet(self, pod: PodSeen, known: PodSeen | None) -> None:
         """A pod as it is now."""
         self._pods[pod.key] = pod
+        if pod.occupant.owner is not None:
+            self._owned.setdefault(pod.occupant.owner, set()).add(pod.key)
         self._uids[full_name(pod.occupant)] = pod.key
         if pod.node is None:
             self._expect(pod, known)
@@ -162,6 +185,11 @@ class Knowledge:
         self._change(with_pod(self._record(pod.node), pod.occupant))
 
     def _part(self, pod: PodSeen) -> None:
+        owner = pod.occupant.owner
+        if owner is not None:
+            self._owned[owner].discard(pod.key)
+            if not self._owned[owner]:
+                del self._owned[owner]
         name = full_name(pod.occupant)
         if self._uids.get(name) == pod.key:
             del self._uids[name]

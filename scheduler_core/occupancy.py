@@ -32,6 +32,7 @@ class Occupant(NamedTuple):
     name: str
     profile: Profile
     admitted: bool = False  # the kubelet took note of it, so its GPUs have been chosen
+    owner: str | None = None  # UID of what made it
 
 
 class Turn(NamedTuple):

@@ -17,19 +17,25 @@ GPUs that may come out:
     nic        mean nearness of each GPU's nearest NIC: PIX 1.0, PXB 0.8, PHB 0.6, NODE 0.4, SYS 0.2; none is 0.
     health     0 where one of the GPUs may be degraded, where the node's observations are too old, and where the device
                plugin may crash over the pod; else 1.
+
+What the pod's kind and money ask for: ``factors``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gputopo.model import Interconnect, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
+from scheduler_core import factors
+from scheduler_core.asks import SHARED
+from scheduler_core.company import takes_sides, wants_spread
 from scheduler_core.filters import may_be_degraded
 from scheduler_core.nodes import NodeState
 from scheduler_core.outcomes import candidates, outcomes, rings, together
+from scheduler_core.personality import Workload
 from scheduler_core.policy import Handling, Policy, Weights
 from scheduler_core.request import Profile, Wish
 from scheduler_core.sets import OneOf, Sets, places
@@ -68,13 +74,17 @@ class Score(NamedTuple):
 
 def score(profile: Profile, node: NodeState, policy: Policy) -> Score:
     """The score of a node that passed the filters."""
-    weights = _weights(profile, policy.weights)
-    whole = sum(weights) or 1.0  # a policy may weigh nothing: then all nodes are alike
-    parts = []
-    for (factor, raw_of), weight in zip(FACTORS.items(), weights, strict=True):
-        if weight:
-            raw = raw_of(profile, node, policy)
-            parts.append(Part(factor, round(raw, 6), weight, round(TOP * weight * raw / whole, 6)))
+    weights = _weights(profile, policy)
+    counted = [(factor, weight) for factor, weight in zip(FACTORS, weights, strict=True) if weight]
+    return combined([(factor, FACTORS[factor](profile, node, policy), weight) for factor, weight in counted])
+
+
+def combined(values: Sequence[tuple[str, float, float]]) -> Score:
+    """The score of factors with their raw values (0 to 1) and weights."""
+    whole = sum(weight for _, _, weight in values) or 1.0  # a policy may weigh nothing: then all nodes are alike
+    parts = [
+        Part(factor, round(raw, 6), weight, round(TOP * weight * raw / whole, 6)) for factor, raw, weight in values
+    ]
     # Shares are rounded for the reader, and what was rounded up six times may add up to more than there is.
     return Score(min(TOP, round(sum(part.share for part in parts), 6)), tuple(parts))
 
@@ -138,17 +148,62 @@ FACTORS: dict[str, Raw] = {
     "numa": numa,
     "nic": nic,
     "health": health,
-}  # by the names of ``policy.Weights``
+    "contiguous": factors.contiguous,
+    "isolation": factors.isolation,
+    "siblings": factors.siblings,
+    "packing": factors.packing,
+    "spread": factors.spread,
+    "utilisation": factors.utilisation,
+    "cost": factors.cost,
+    "spot": factors.spot,
+    "on_demand": factors.on_demand,
+    "generation": factors.generation,
+}  # by the names of ``policy.Weights``, and in their order
+MEASURES = {
+    "bandwidth": "the weakest hop of the ring through its GPUs",
+    "leftover": "how far it fills up the islands that it touches",
+    "numa": "on how few NUMA nodes its GPUs are",
+    "nic": "how near the nearest NICs are",
+    "health": "whether its hardware and its agent are well",
+    "contiguous": "how close together by index its GPUs are",
+    "isolation": "whether training and inference stay apart",
+    "siblings": "whether GPUs and driver are as for the other pods of its job",
+    "packing": "how near the memory of its card comes to the band that policy aims for",
+    "spread": "how few pods of the same owner would fail with it",
+    "utilisation": "how much of the node is in use then",
+    "cost": "how little a GPU of it costs per hour",
+    "spot": "whether it is spot or preemptible capacity",
+    "on_demand": "whether it is not",
+    "generation": "how new its GPUs are",
+}  # in words
 
 
-def _weights(profile: Profile, weights: Weights) -> Weights:
+def _weights(profile: Profile, policy: Policy) -> Weights:
     """Those of the factors that mean something for the pod."""
-    wishes = profile.wishes
+    wishes, weights = profile.wishes, _of_kind(profile, policy)
     return weights._replace(
         bandwidth=weights.bandwidth * _BY_ISLAND_WISH[wishes.island] if profile.devices > 1 else 0.0,
         leftover=weights.leftover if profile.gpus else 0.0,
         numa=weights.numa * _BY_NUMA_WISH[wishes.numa],
+        contiguous=weights.contiguous if profile.devices > 1 else 0.0,
+        isolation=weights.isolation if takes_sides(profile) else 0.0,
+        siblings=weights.siblings if profile.like is not None else 0.0,
+        packing=weights.packing if wishes.vram_mib is not None or SHARED in dict(profile.ask.totals) else 0.0,
+        spread=weights.spread if wants_spread(profile) else 0.0,
     )
+
+
+def _of_kind(profile: Profile, policy: Policy) -> Weights:
+    kinds, workload = policy.kinds, profile.wishes.workload
+    if profile.scavenger:
+        return kinds.scavenger
+    if workload is None:
+        return policy.weights
+    return {
+        Workload.TRAINING: kinds.training,
+        Workload.INFERENCE: kinds.inference,
+        Workload.BATCH: kinds.batch,
+    }[workload]
 
 
 def _of_ring(ring: Ring, hint: Interconnect | None) -> float:

@@ -28,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plain: bool
     lease: LeaseName | None
     listen: tuple[str, int] | None
+    policy: Path | None
     shortlist: int
     max_silence_s: float
     max_body: int
@@ -158,6 +159,16 @@ TABLE = (
         "HOST:PORT|off",
         "Where /metrics, /healthz, /readyz, /decisions and /explain are served.",
         address,
+    ),
+    Setting(
+        "policy",
+        "--policy",
+        "GPUTOPO_POLICY",
+        "off",
+        "FILE|off",
+        "A policy file (docs/policies.md), read again within seconds of a change. A bad one ends the start; after a "
+        "bad change the old one stays in force.",
+        path,
     ),
     Setting(
         "shortlist",

@@ -10,11 +10,12 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from heapq import merge
 from typing import Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.changes import Changes
-from scheduler_core.evaluate import Judged, on_ring, remembered
+from scheduler_core.evaluate import RING, Judged, on_ring, remembered
 from scheduler_core.hopes import is_unsure
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
@@ -128,6 +129,46 @@ class Standing:
         for equal in ranked.values():
             equal.sort()
         return ranked
+
+
+class Outlook:
+    """A standing as one pod sees it: a few nodes differ, those with other pods of its owner."""
+
+    def __init__(self, standing: Standing, table: NodeTable, nodes: Iterable[str]) -> None:
+        """``nodes``: those whose states differ."""
+        self.table = table
+        self.judged = standing.judged
+        self._standing = standing
+        self._own = {name: table.states[name] for name in nodes if name in table.states}
+
+    def score(self, name: str) -> Score | None:
+        """How well that node does; None where it does not suit."""
+        if name not in self._own:
+            return self._standing.score(name)
+        found = self.judged(self._own[name])
+        return found if isinstance(found, Score) else None
+
+    def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
+        """As ``Standing.best``."""
+        start = on_ring(uid)
+
+        def ranked(these: Iterable[str]) -> Iterator[tuple[float, int, str]]:
+            for name in these:
+                score = self.score(name)
+                if score is not None:
+                    yield -score.points, (on_ring(name) - start) % RING, name
+
+        others = (name for name in self._standing.best(names, uid) if name not in self._own)
+        for _, _, name in merge(sorted(ranked(names & self._own.keys())), ranked(others)):
+            yield name
+
+    def refused(self, names: AbstractSet[str]) -> dict[str, str]:
+        """As ``Standing.refused``: whether a node suits does not depend on other pods of the owner."""
+        return self._standing.refused(names)
+
+    def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
+        """As ``Standing.unsure``."""
+        return self._standing.unsure(names)
 
 
 class Standings:

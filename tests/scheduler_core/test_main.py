@@ -181,6 +181,54 @@ def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_sam
         assert running.end() == 0
 
 
+_POLICY = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\ndefaults: {{shortlist: {}, weights: {{numa: 0}}}}\n"
+
+
+def test_policy_file_is_followed_and_a_bad_change_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(_POLICY.format(1))
+    scripts = {
+        "nodes": Script([page(5, node("n1"), node("n2"), node("n3"))]),
+        "pods": Script([page(5)]),
+        "nodegpus": Script([page(5, gpus("n1"), gpus("n2"), gpus("n3"))]),
+    }
+    with (
+        api_server(serving_of(scripts)) as server,
+        extender(server.kubeconfig(tmp_path / "config"), "--policy", str(file)) as running,
+    ):
+        running.said("synced")
+
+        def answered() -> int:
+            _, body = running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": ["n1", "n2", "n3"]})
+            return len(json.loads(body)["NodeNames"])
+
+        assert answered() == 1
+        file.write_text(_POLICY.format(2))
+        wait_for(lambda: answered() == 2, "the new policy")
+        file.write_text(_POLICY.format(0))
+        wait_for(lambda: "gputopo_policy_bad 1.0" in running.ask("/metrics")[1], "a bad policy")
+        assert answered() == 2
+        (told,) = [each for each in running.lines if each["event"] == "policy" and "trouble" in each]
+        assert told["trouble"] == f"{file}:3:12: defaults.shortlist: 0 should be greater than or equal to 1"
+        file.write_text(_POLICY.format(2))
+        wait_for(lambda: "gputopo_policy_bad 0.0" in running.ask("/metrics")[1], "the old policy")
+        assert running.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(_POLICY.format(0), "defaults.shortlist: 0 should be"), (None, "No such file"), ("\udcff", "codec")],
+    ids=["bad", "none", "binary"],
+)
+def test_bad_policy_file_ends_the_start(text: str | None, said: str, tmp_path: Path) -> None:
+    file, config = tmp_path / "policy.yaml", tmp_path / "config"
+    if text is not None:
+        file.write_bytes(text.encode(errors="surrogateescape"))
+    with api_server(serving_of({})) as server, extender(server.kubeconfig(config), "--policy", str(file)) as running:
+        assert running.ended() == 2
+        assert any(said in each["event"] for each in running.lines)
+
+
 def test_a_pod_whose_required_shape_the_kubelet_broke_gets_one_event(tmp_path: Path) -> None:
     events: list[Object] = []
     split = gpus("n1", "train", 0, 7)  # on two NUMA nodes

@@ -28,7 +28,9 @@ WATCHES = (
 def test_a_scrape_tells_what_is_known() -> None:
     metrics_ = Metrics()
     table = table_of(FLEET, NOW, Policy(), generation=5)
-    standing = Standing(table, True, WATCHES, pods=4, assumptions=2, doubts=1, connections_ended={"slow": 3})
+    standing = Standing(
+        table, True, WATCHES, pods=4, assumptions=2, doubts=1, connections_ended={"slow": 3}, policy_bad=True
+    )
     metrics_.expose(lambda: standing)
 
     sample = metrics_.registry.get_sample_value
@@ -43,9 +45,10 @@ def test_a_scrape_tells_what_is_known() -> None:
             "gputopo_gpu_pods",
             "gputopo_assumptions",
             "gputopo_doubts",
+            "gputopo_policy_bad",
         )
     }
-    assert list(told.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1]
+    assert list(told.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1, 1]
     assert sample("gputopo_free_islands", {"size": "8", "product": H100}) == 2
     assert sample("gputopo_extender_connections_ended_total", {"why": "slow"}) == 3
     assert sample("gputopo_watch_failures_total", {"kind": "nodes"}) == 2

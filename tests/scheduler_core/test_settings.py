@@ -18,6 +18,7 @@ DEFAULTS = Settings(
     client_ca=None,
     plain=False,
     listen=("", 9439),
+    policy=None,
     shortlist=48,
     max_silence_s=120.0,
     max_body=64 * 2**20,

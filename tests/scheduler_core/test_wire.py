@@ -27,7 +27,7 @@ POD = {
 }
 READ = Pod(
     Metadata("a1", "default", "54e2072e"),
-    PodSpec((Container("c", Resources({"nvidia.com/gpu": "2"})),), scheduler_name="gputopo-scheduler"),
+    PodSpec((Container("c", Resources({"nvidia.com/gpu": "2"}), image="train:1"),), scheduler_name="gputopo-scheduler"),
     PodStatus("Pending"),
 )
 NODES = {
