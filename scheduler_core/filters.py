@@ -17,7 +17,7 @@ from scheduler_core.policy import Handling, Policy
 from scheduler_core.prediction import predict
 from scheduler_core.request import Profile, Wish
 from scheduler_core.required import broken
-from scheduler_core.sets import OneOf, places
+from scheduler_core.sets import OneOf, any_of, places, union
 from scheduler_core.shapes import Shape
 from scheduler_core.sharing import fits
 
@@ -80,8 +80,10 @@ def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     if node.shape is None or open_ is None or not profile.gpus or not waiting:
         return None
     course = follow(node.shape, open_._replace(turns=(*open_.turns, Turn(profile))), single_numa=node.single_numa)
-    if course is None:
-        return Reason.RESERVED
+    if course is None:  # too much to follow: no set at all may break a promise
+        among = open_.start | union(open_.releases)
+        held = [broken(each.wishes, node.shape, any_of(among, each.gpus)) is None for each in waiting]
+        return None if all(held) else Reason.RESERVED
     for free, admitted in course.admissions:
         if admitted in waiting:
             program = admitted.ask.whole

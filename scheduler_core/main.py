@@ -124,7 +124,8 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
         if read.listen is not None:
             made.append(Listener(pages, bound(read.listen)))
     except (OSError, CertificateError) as error:
-        _fail(f"cannot listen on {read.verbs} and {read.listen}: {error}")
+        where = " and ".join(f"{host}:{port}" for host, port in filter(None, (read.verbs, read.listen)))
+        _fail(f"cannot listen on {where}: {error}")
     fields = {"verbs": made[0].port, "pages": made[1].port if len(made) > 1 else None, "tls": bool(read.certificates)}
     _log.info("listening", extra={"fields": fields})
     return tuple(made)

@@ -19,7 +19,7 @@ from scheduler_core.quantity import mib
 
 T = TypeVar("T")
 _MODEL = re.compile(r"[A-Za-z0-9 ._*?\[\]-]*[A-Za-z0-9*][A-Za-z0-9 ._*?\[\]-]*")
-_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?")
+_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
 
 
 class Wish(Enum):

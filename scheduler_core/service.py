@@ -91,6 +91,7 @@ class Service:
         self._synced = False
         self._begun = 0.0
         self._next_look = 0.0
+        self._troubles: dict[str, str | None] = {}  # as told last, by watch
 
     @contextmanager
     def watched(self, watches: Watching) -> Iterator[None]:
@@ -124,6 +125,18 @@ class Service:
             self._look_at_policy()
         if self.knowledge.synced:
             self._catch_up()
+        self._tell_troubles()
+
+    def _tell_troubles(self) -> None:
+        """Log what is wrong with a watch, once, and that it is over."""
+        for each in self._statuses():
+            if each.trouble != self._troubles.get(each.kind):
+                self._troubles[each.kind] = each.trouble
+                level = logging.INFO if each.trouble is None else logging.WARNING
+                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.trouble}})
+
+    def _statuses(self) -> tuple[WatchStatus, ...]:
+        return () if self._watches is None else self._watches.status(time.monotonic())
 
     def _look_at_policy(self) -> None:
         before = self._policy.trouble
@@ -156,21 +169,21 @@ class Service:
     def _unfit(self) -> str | None:
         if self.ending:
             return "this extender is ending"
-        if self._watches is None or not self.knowledge.synced:
-            return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster"
-        return silence(self._watches.status(time.monotonic()), self._settings.max_silence_s)
+        if not self.knowledge.synced:
+            troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
+            return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster{troubles}"
+        return silence(self._statuses(), self._settings.max_silence_s)
 
     def standing(self, listener: Listener) -> Standing:
         """What is known now, for the metrics."""
         known = self.knowledge
         doubts = len(known.assumptions.doubtful)
-        statuses = () if self._watches is None else self._watches.status(time.monotonic())
         return Standing(
             table=known.table,
             ready=self.unready() is None,
             watches=tuple(
                 WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
-                for each in statuses
+                for each in self._statuses()
             ),
             pods=len(known.pods),
             assumptions=len(known.assumptions) - doubts,

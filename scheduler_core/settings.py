@@ -14,6 +14,7 @@ from scheduler_core.lease import LeaseName, lease_name
 from scheduler_core.policy import Policy
 from scheduler_core.tls import Certificates
 
+_LEAST_SILENCE_S = 100.0  # a watch on which all is well may be silent for ``gputopo.kube.client.SILENCE_S``
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
@@ -187,8 +188,9 @@ TABLE = (
         "2m",
         "SECONDS",
         "How long a watch may have heard nothing, not even a bookmark, before calls get 503: better no answer than "
-        "one from a picture that is too old. The API server sends a bookmark every minute.",
-        seconds(10),
+        "one from a picture that is too old. The API server sends a bookmark every minute, and where nothing happens "
+        "the watch is opened anew after 90 seconds, so it is 100 at least.",
+        seconds(_LEAST_SILENCE_S),
     ),
     Setting(
         "max_body",

@@ -14,6 +14,7 @@ from gputopo.labels.reasons import Reason
 from gputopo.model import Link, NodeTopology, Nvlink
 from scheduler_core.filters import may_be_degraded, verdict
 from scheduler_core.nodes import NodeState, read_occupant, state_of
+from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Handling, Policy
 from scheduler_core.prediction import preferred
 from scheduler_core.request import PodRequest, Profile, Wishes, read_request
@@ -237,14 +238,20 @@ class TestPromises:
 
         assert _on(state, profile(1)) is None
 
-    def test_what_cannot_be_followed_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("waiting", "reason"),
+        [
+            pytest.param(occupant("a", 2, numa="required"), Reason.RESERVED, id="any two may be on two NUMA nodes"),
+            pytest.param(occupant("a", 2, island="required"), None, id="one island: nothing can be broken"),
+        ],
+    )
+    def test_what_cannot_be_followed_must_not_matter(self, waiting: Occupant, reason: Reason | None) -> None:
         """Seven pods that have just ended, the one that waits, and now another: in any order."""
         ended = {f"ended-{gpu}": [gpu] for gpu in range(7)}
-        waiting = [occupant("a", 2, island="required")]
-        state = state_of(record(topology=H100, held=ended, pods=waiting), NOW, Policy())
+        state = state_of(record(topology=H100, held=ended, pods=[waiting]), NOW, Policy())
 
         assert state.unsettled is not None
-        assert _on(state, profile(1)) is Reason.RESERVED
+        assert _on(state, profile(1)) is reason
 
     def test_pods_without_gpus_of_their_own_are_no_danger(self) -> None:
         found = read_request(pod("p", 1, resource="nvidia.com/gpu.shared"))

@@ -176,7 +176,10 @@ def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_sam
         wait_for(lambda: scripts["pods"].listed, "a list of pods")
         assert running.ask("/healthz") == (200, "ok\n")
         wait_for(lambda: "all pods of" in running.ask("/readyz")[1], "all but pods")
-        sentence = "gputopo has not yet listed all pods of the cluster\n"
+        told = running.said("watch")
+        assert (told["level"], told["kind"]) == ("warning", "pods")
+        assert told["trouble"].startswith("GET /api/v1/pods: 503")
+        sentence = f"gputopo has not yet listed all pods of the cluster; {told['trouble']}\n"
         assert running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": []}) == (503, sentence)
         assert running.end() == 0
 
@@ -286,4 +289,4 @@ def test_an_address_in_use_and_certificates_that_are_none_are_bad_usage(tmp_path
         for options in (["--verbs", f"127.0.0.1:{port}"], ["--tls-cert", kubeconfig, "--tls-key", kubeconfig]):
             with extender(kubeconfig, *options) as running:
                 assert running.ended() == 2
-                assert any("cannot listen on" in each["event"] for each in running.lines)
+                assert any("cannot listen on 127.0.0.1:" in each["event"] for each in running.lines)

@@ -74,6 +74,7 @@ def test_a_value_is_read(field: str, text: str, value: object) -> None:
         pytest.param({"prefix": "a b"}, "--prefix: 'a b': write a path like /gputopo", id="no path"),
         pytest.param({"max_body": "64"}, "--max-body: '64': write a size like 64Mi", id="no unit"),
         pytest.param({"max_body": "0Mi"}, "--max-body: '0Mi': write a size like 64Mi", id="nothing"),
+        pytest.param({"max_silence_s": "90s"}, "--max-silence: '90s': it must be at least 100s", id="silence is usual"),
         pytest.param({"tls_cert": "/c"}, "--tls-cert and --tls-key go together: give both or none", id="half of TLS"),
         pytest.param({"client_ca": "/a"}, "--client-ca needs --tls-cert and --tls-key", id="a CA without TLS"),
         pytest.param({"verbs": "10.0.0.1:1"}, "--verbs 10.0.0.1: whoever reaches the verbs beyond", id="plain verbs"),
