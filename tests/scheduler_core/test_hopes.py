@@ -9,11 +9,12 @@ import pytest
 from gputopo.labels.reasons import Reason
 from scheduler_core.asks import WHOLE
 from scheduler_core.extender import Filtered
-from scheduler_core.nodes import read_node
+from scheduler_core.hopes import is_unsure, soon
+from scheduler_core.nodes import read_node, table_of
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import node
+from tests.scheduler_core.builders import NOW, node, occupant, profile, record
 from tests.scheduler_core.stage import Stage, asking, seen
 
 PAIRS = MACHINES["a100_bridged"]()  # islands of two and two, each on a NUMA node of its own
@@ -123,3 +124,30 @@ def test_gpus_that_are_reserved_for_a_pod_on_its_way_are_waited_for() -> None:
     answer = stage.ask(asking("p", 2, island="required"))
 
     assert (set(answer.failed.values()), answer.soon) == ({Reason.RESERVED.value}, True)
+
+
+EACH = {name: [at] for at, name in enumerate("wxyz")}
+
+
+@pytest.mark.parametrize(
+    ("held", "pods", "share", "hope"),
+    [
+        pytest.param({}, [("x", "70Gi")], "20Gi", True, id="nobody has said on which card the other one is"),
+        pytest.param({"x": [0]}, [("x", "70Gi")], "90Gi", False, id="no card has so much"),
+        pytest.param(EACH, [(each, "70Gi") for each in "wxyz"], "20Gi", False,
+                     id="all is said, and every card is full"),
+        pytest.param(EACH, [(each, "70Gi") for each in "vwxyz"], "20Gi", False,
+                     id="one is under way, and every card is full"),
+        pytest.param({"x": [0], "gone": [1]}, [("x", "70Gi")] , "20Gi", True, id="one has left"),
+        pytest.param(None, [("x", "70Gi")], "20Gi", False, id="nobody will ever say"),
+    ],
+)  # fmt: skip
+def test_room_on_a_shared_card_may_show(
+    held: Mapping[str, list[int]] | None, pods: list[tuple[str, str]], share: str, hope: bool
+) -> None:
+    labels = {"nvidia.com/gpu.replicas": "4"}
+    there = [occupant(name, 1, vram=said) for name, said in pods]
+    table = table_of([record("a", PAIRS, held=held, pods=there, labels=labels, allocatable={WHOLE: 16})], NOW, Policy())
+    unsure = [name for name, state in table.states.items() if is_unsure(state)]
+
+    assert soon(profile(1, vram=share), table, {"a": Reason.VRAM.value}, unsure) is hope
