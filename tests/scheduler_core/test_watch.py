@@ -20,7 +20,7 @@ from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.asks import WHOLE
 from scheduler_core.nodes import Machine, read_node
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.watch import Watches, WatchStatus, listed, watching
+from scheduler_core.watch import Watches, WatchStatus, listed, silence, watching
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
 from tests.machines import dgx1, dgx1_link_down
@@ -280,3 +280,21 @@ def test_a_person_who_may_not_ask_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(ForbiddenError, match="GET /api/v1/pods: 403: no"):
         once(cluster, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "trouble", "told"),
+    [
+        pytest.param(120.0, None, None, id="as long as may be"),
+        pytest.param(121.4, None, "nothing for 121 s from the API server of pods", id="too long"),
+        pytest.param(300.0, "timed out", "nothing for 300 s from the API server of pods: timed out", id="why"),
+        pytest.param(None, None, "nothing from the API server of pods", id="never"),
+    ],
+)
+def test_what_is_known_is_too_old_after_a_long_silence_of_any_kind(
+    age_s: float | None, trouble: str | None, told: str | None
+) -> None:
+    nodes = WatchStatus("nodes", True, 1.0, 0, 0, None, None)
+    pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
+
+    assert silence((nodes, pods), 120.0) == (told and f"gputopo has heard {told}")
