@@ -18,6 +18,7 @@ from gputopo.terminal import fail, read_bytes, says_unicode, write_out
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from scheduler_core.explain import Explanation
+    from scheduler_core.manifests import Written
     from scheduler_core.stock import StockPod
 
 _TIMEOUT_S = 30.0
@@ -93,15 +94,15 @@ def _name(what: tuple[str, ...]) -> str | None:
     return name
 
 
-def _written(filename: str) -> StockPod:
+def _written(filename: str) -> Written:
     """The pod in a file that asks for GPUs, of several the first."""
-    from scheduler_core.manifests import ManifestError, read_pods  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
+    from scheduler_core.manifests import ManifestError, read_written  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
-        pods = read_pods(read_bytes(filename).decode())
+        pods = read_written(read_bytes(filename).decode())
     except (ManifestError, UnicodeDecodeError) as error:
         fail(f"{filename}: {error}")
-    return next((pod for pod in pods if _wants_gpus(pod)), pods[0])
+    return next((pod for pod in pods if _wants_gpus(pod.pod)), pods[0])
 
 
 def _wants_gpus(pod: StockPod) -> bool:
@@ -129,12 +130,18 @@ def _of_pod(kube: Kube, named: tuple[str, str], node: str | None) -> Explanation
     return replace(told, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
 
 
-def _of_file(kube: Kube, pod: StockPod, namespace: str, node: str | None) -> Explanation:
+def _of_file(kube: Kube, written: Written, namespace: str, node: str | None) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
-    metadata = pod.metadata
+    metadata = written.pod.metadata
     named = replace(metadata, namespace=metadata.namespace or namespace, name=metadata.name or "(without a name)")
-    return _explained(kube, replace(pod, metadata=named), node, None)
+    told = _explained(kube, replace(written.pod, metadata=named), node, None)
+    unread = (
+        f"{key} is said in the metadata of what makes the pod, where nobody reads it: pods have it from the template "
+        "(spec.template.metadata)"
+        for key in written.left_out
+    )
+    return replace(told, notes=(*told.notes, *unread))
 
 
 def _explained(kube: Kube, pod: StockPod, node: str | None, bound: str | None) -> Explanation:
