@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
-from gputopo.labels import encode
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import content_hash
 from scheduler_core.asks import WHOLE
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import Script, page, wait_for
@@ -27,6 +29,7 @@ from tests.machines import dgx1
 
 Object = dict[str, Any]
 FACTS = encode(dgx1())
+HASH = content_hash(FACTS.annotations[keys.TOPOLOGY.key])
 GPUS = [gpu.uuid for gpu in dgx1().gpus]
 
 
@@ -52,7 +55,7 @@ def pod(name: str, gpus: int, node: str | None = None, **wishes: str) -> Object:
 
 def gpus(name: str, holder: str | None = None, *held: int) -> Object:
     allocations = [{"gpu": GPUS[at], "pod": {"namespace": "team", "name": holder, "container": "c"}} for at in held]
-    told = {"observedAt": "2099-01-01T00:00:00Z", "contentHash": str(held), "agentVersion": "1"}
+    told = {"observedAt": datetime.now(UTC).isoformat(), "contentHash": HASH, "agentVersion": str(held)}
     metadata = {"name": name, "uid": f"uid-g-{name}", "resourceVersion": "5"}
     return {"metadata": metadata, **told, "allocations": allocations}
 
