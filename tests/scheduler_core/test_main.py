@@ -289,7 +289,10 @@ def test_an_address_in_use_and_certificates_that_are_none_are_bad_usage(tmp_path
     with api_server(serving_of({})) as server:
         kubeconfig = server.kubeconfig(tmp_path / "config")
         port = server.url.rpartition(":")[2]
-        for options in (["--verbs", f"127.0.0.1:{port}"], ["--tls-cert", kubeconfig, "--tls-key", kubeconfig]):
+        for options, says in (
+            (["--verbs", f"127.0.0.1:{port}"], "gputopo: cannot listen on 127.0.0.1:"),
+            (["--tls-cert", kubeconfig, "--tls-key", kubeconfig], f"gputopo: {kubeconfig}"),
+        ):
             with extender(kubeconfig, *options) as running:
                 assert running.ended() == 2
-                assert any("cannot listen on 127.0.0.1:" in each["event"] for each in running.lines)
+                assert any(each["event"].startswith(says) for each in running.lines)
