@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.nodes import NodeState, NodeTable, word_of
+from scheduler_core.placement import best_set
 from scheduler_core.request import Profile, Wish
-from scheduler_core.required import SHAPE
-from scheduler_core.sets import AnyOf, union
+from scheduler_core.required import SHAPE, broken
+from scheduler_core.sets import AnyOf, OneOf, union
 from scheduler_core.shapes import Shape
 from scheduler_core.sharing import Choice
 
@@ -79,7 +80,13 @@ def _may_work_out(profile: Profile, table: NodeTable, name: str) -> bool:
     if all(word.settled.get(pod.uid, 0).bit_count() >= pod.profile.gpus for pod in admitted):
         return False
     among = state.free.among if isinstance(state.free, AnyOf) else union(state.free.masks)
-    return any((among & group).bit_count() >= profile.gpus for group in _groups(profile, state.shape))
+    return any(_has_a_good_set(profile, state.shape, among & group) for group in _groups(profile, state.shape))
+
+
+def _has_a_good_set(profile: Profile, shape: Shape, among: int) -> bool:
+    """Whether the fastest set of these GPUs is what the pod requires."""
+    best = best_set(shape, among, profile.gpus)
+    return best is not None and broken(profile.wishes, shape, OneOf((best.mask,))) is None
 
 
 def _may_have_room(profile: Profile, state: NodeState) -> bool:
@@ -92,7 +99,7 @@ def _may_have_room(profile: Profile, state: NodeState) -> bool:
 
 
 def _groups(profile: Profile, shape: Shape) -> Iterable[int]:
-    """The GPUs among which all of the pod's must be, roughly: what is required beyond that is not looked at."""
+    """Sets of GPUs of which the pod's must all be members of one; roughly, where it must be in an island as well."""
     if profile.wishes.numa is Wish.REQUIRED:
         return {shape.on_numa(node, shape.whole) for node in shape.numa if node is not None}
     return shape.islands or ()

@@ -64,6 +64,12 @@ def test_node_without_room_for_the_shape_is_not_waited_for() -> None:
     assert stage.ask(asking("p", 3, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
+def test_node_whose_fastest_set_is_too_slow_is_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+
+    assert stage.ask(asking("p", 2, min_bandwidth="9999")) == refused(Reason.BANDWIDTH, soon=False)
+
+
 def test_node_whose_agent_is_silent_for_long_is_not_waited_for() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
     stage.now += Policy().stale_after_s
