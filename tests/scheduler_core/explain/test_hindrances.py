@@ -112,3 +112,12 @@ def test_other_refusals_keep_their_advice(records: list[NodeRecord], wishes: dic
     found = told(request(2, **wishes), *records)
 
     assert all("Waiting does not help" not in each.advice for each in found.refused)
+
+
+def test_nobody_has_to_vouch_for_labels() -> None:
+    labelled = record("a", labels={"nvidia.com/gpu.count": "4"}, allocatable={"nvidia.com/gpu": 4})
+
+    found = told(ASKED, labelled)
+
+    assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
+    assert found.notes == ()
