@@ -174,7 +174,7 @@ def node(name: str, topology: NodeTopology, told: Machine, random: Random) -> No
     pods = [pod("busy", len(busy))] if busy else []
     if random.random() < 0.2:
         pods.append(pod("late", random.choice((1, 2))))
-    return NodeRecord(name, told, NodeGpus("2026-11-18T11:00:00Z", "hash", "1", held), tuple(pods))
+    return NodeRecord(name, told, NodeGpus("2026-11-18T11:00:00Z", told.topology_hash or "", "1", held), tuple(pods))
 
 
 def machine(topology: NodeTopology) -> Machine:

@@ -77,7 +77,7 @@ def full(size: int) -> NodeTable:
             name = f"p{len(pods)}"
             held += [Allocation(gpu=gpu.uuid or "", pod=PodRef("team", name, "c")) for gpu in taken]
             pods.append(pod(name, len(taken)))
-        word = NodeGpus("2026-11-18T11:00:00Z", "hash", "1", tuple(held))
+        word = NodeGpus("2026-11-18T11:00:00Z", told.topology_hash or "", "1", tuple(held))
         records.append(NodeRecord(f"gpu-node-{at:05}", told, word, tuple(pods)))
     return table_of(records, NOW, POLICY)
 

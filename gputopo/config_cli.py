@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 
@@ -42,16 +43,23 @@ class _Nodes(msgspec.Struct, frozen=True):
     help="Print it for a second scheduler with the extender beside it, or for the cluster's own.",
 )
 @click.option(
+    "--namespace",
+    metavar="NAME",
+    default="gputopo",
+    show_default=True,
+    help="Where the scheduler and its Lease, or the extender's Service, are.",
+)
+@click.option(
     "--check", "checked", metavar="FILE|-", help="Print what is missing or wrong in this one; 1 if anything is."
 )
 def scheduler_config(
     *,
-    kubeconfig: str | None,
-    context: str | None,
     source: str | None,
     named: tuple[str, ...],
     caller: str,
+    namespace: str,
     checked: str | None,
+    **where: str | None,
 ) -> None:
     """Print the KubeSchedulerConfiguration that calls the extender, or check one that is in use.
 
@@ -61,6 +69,7 @@ def scheduler_config(
     \b
     Examples:
       gputopo scheduler-config > scheduler-config.yaml
+      gputopo scheduler-config --namespace gpu-system > scheduler-config.yaml
       gputopo scheduler-config --check scheduler-config.yaml
       kubectl get nodes -o json | gputopo scheduler-config --from - --for cluster
       gputopo scheduler-config --resource nvidia.com/gpu --resource nvidia.com/mig-1g.10gb
@@ -69,12 +78,16 @@ def scheduler_config(
         raise click.UsageError("--from and --resource both say what nodes have: give one")
     if source == checked == "-":
         raise click.UsageError("standard input holds one file: name the other")
+    if re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace) is None:
+        raise click.UsageError(f"--namespace {namespace!r} is no name of a namespace")
     _refuse_others(named)
-    resources = frozenset(named) or _resources(_listed(source) if source else _asked(kubeconfig, context))
+    resources = frozenset(named) or _resources(
+        _listed(source) if source else _asked(where["kubeconfig"], where["context"])
+    )
     if checked is None:
         from scheduler_core.config import Caller, configuration  # noqa: PLC0415  start-up of all other commands
 
-        write_out(configuration(resources, Caller(caller)))
+        write_out(configuration(resources, Caller(caller), namespace))
         return
     findings = _findings(checked, resources)
     if findings:

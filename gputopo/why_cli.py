@@ -18,6 +18,8 @@ from gputopo.terminal import fail, read_bytes, says_unicode, write_out
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from scheduler_core.explain import Explanation
+    from scheduler_core.manifests import Written
+    from scheduler_core.policies import Policies
     from scheduler_core.stock import StockPod
 
 _TIMEOUT_S = 30.0
@@ -33,6 +35,14 @@ class _Options(NamedTuple):
     namespace: str | None
     node: str | None
     server: str | None
+    policy: str | None
+
+
+class Judging(NamedTuple):
+    """What is looked at, and by which rules."""
+
+    node: str | None  # None: all
+    policies: Policies
 
 
 @click.command()
@@ -41,6 +51,7 @@ class _Options(NamedTuple):
 @click.option("-f", "--filename", metavar="FILE|-", help="A pod that does not exist yet, or a Job, Deployment ...")
 @click.option("-n", "--namespace", metavar="NAME", help="The pod's namespace, instead of the context's.")
 @click.option("--node", metavar="NAME", help="Look at this node only.")
+@click.option("--policy", metavar="FILE|-", help="Decide by this policy file, as the extender does; else as built in.")
 @click.option("--server", metavar="URL", help="Ask a running extender: what it thinks, not what this command finds.")
 @click.option(
     "-o",
@@ -61,6 +72,7 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
       gputopo why pod train-0 -n team-a
       gputopo why -f job.yaml
       gputopo why pod train-0 --node gpu-7
+      gputopo why pod train-0 --policy policy.yaml
       gputopo why pod train-0 -o json | jq '.refused[] | {reason, nodes: (.nodes | length)}'
     """
     name, asked = _name(what), _Options(**options)
@@ -70,6 +82,11 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
         raise click.UsageError("a running extender is asked about a pod that exists, and about all nodes")
     if asked.server is not None and not asked.server.startswith(("http://", "https://")):
         raise click.UsageError(f"--server {asked.server!r}: write a URL like http://127.0.0.1:9439")
+    if asked.server is not None and asked.policy is not None:
+        raise click.UsageError("a running extender has a policy of its own: leave out --policy")
+    if asked.filename == asked.policy == "-":
+        raise click.UsageError("standard input holds one file: name the other")
+    policies = _policies(asked.policy)
     written = None if asked.filename is None else _written(asked.filename)
     namespace = asked.namespace or _namespace(asked)
     if asked.server is not None:
@@ -77,9 +94,9 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
     else:
         with cluster(asked.kubeconfig, asked.context) as kube:
             if written is not None:
-                told = _of_file(kube, written, namespace, asked.node)
+                told = _of_file(kube, written, namespace, Judging(asked.node, policies))
             else:
-                told = _of_pod(kube, (namespace, name or ""), asked.node)
+                told = _of_pod(kube, (namespace, name or ""), Judging(asked.node, policies))
     _print(told, output)
 
 
@@ -93,15 +110,30 @@ def _name(what: tuple[str, ...]) -> str | None:
     return name
 
 
-def _written(filename: str) -> StockPod:
+def _written(filename: str) -> Written:
     """The pod in a file that asks for GPUs, of several the first."""
-    from scheduler_core.manifests import ManifestError, read_pods  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
+    from scheduler_core.manifests import ManifestError, read_written  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
-        pods = read_pods(read_bytes(filename).decode())
+        pods = read_written(read_bytes(filename).decode())
     except (ManifestError, UnicodeDecodeError) as error:
         fail(f"{filename}: {error}")
-    return next((pod for pod in pods if _wants_gpus(pod)), pods[0])
+    return next((pod for pod in pods if _wants_gpus(pod.pod)), pods[0])
+
+
+def _policies(filename: str | None) -> Policies:
+    from scheduler_core.policies import BUILT_IN  # noqa: PLC0415  start-up of all other commands
+
+    if filename is None:
+        return BUILT_IN
+    from scheduler_core.policy_file import PolicyError, parse  # noqa: PLC0415  0.2 s, and only --policy needs it
+
+    try:
+        return parse(read_bytes(filename).decode(), filename).policies
+    except UnicodeDecodeError as error:
+        fail(f"{filename}: this is no text: {error}")
+    except PolicyError as error:
+        fail(str(error))
 
 
 def _wants_gpus(pod: StockPod) -> bool:
@@ -118,37 +150,43 @@ def _namespace(asked: _Options) -> str:
     return default_namespace(asked.kubeconfig, asked.context)
 
 
-def _of_pod(kube: Kube, named: tuple[str, str], node: str | None) -> Explanation:
+def _of_pod(kube: Kube, named: tuple[str, str], judging: Judging) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.reading import read_pod  # noqa: PLC0415
 
     pod = read_pod(kube, *named)
-    told = _explained(kube, pod, node, None if pod.finished else pod.spec.node_name)
+    told = _explained(kube, pod, judging, None if pod.finished else pod.spec.node_name)
     ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.finished else ()
     return replace(told, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
 
 
-def _of_file(kube: Kube, pod: StockPod, namespace: str, node: str | None) -> Explanation:
+def _of_file(kube: Kube, written: Written, namespace: str, judging: Judging) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
-    metadata = pod.metadata
+    metadata = written.pod.metadata
     named = replace(metadata, namespace=metadata.namespace or namespace, name=metadata.name or "(without a name)")
-    return _explained(kube, replace(pod, metadata=named), node, None)
+    told = _explained(kube, replace(written.pod, metadata=named), judging, None)
+    unread = (
+        f"{key} is said in the metadata of what makes the pod, where nobody reads it: pods have it from the template "
+        "(spec.template.metadata)"
+        for key in written.left_out
+    )
+    return replace(told, notes=(*told.notes, *unread))
 
 
-def _explained(kube: Kube, pod: StockPod, node: str | None, bound: str | None) -> Explanation:
+def _explained(kube: Kube, pod: StockPod, judging: Judging, bound: str | None) -> Explanation:
     import time  # noqa: PLC0415  start-up of all other commands
 
     from msgspec.structs import replace  # noqa: PLC0415
 
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
     from scheduler_core.explain import explain, grouped, refusal  # noqa: PLC0415
-    from scheduler_core.policy import Policy  # noqa: PLC0415
     from scheduler_core.reading import barred_nodes, read_cluster  # noqa: PLC0415
-    from scheduler_core.request import Refused, read_request  # noqa: PLC0415
+    from scheduler_core.request import Refused  # noqa: PLC0415
 
-    metadata, request = pod.metadata, read_request(pod)
+    node, policies = judging
+    metadata, request = pod.metadata, policies.read(pod)
     if isinstance(request, Refused):
         return refusal(metadata.namespace, metadata.name, request.reason)
     if not request.profile.ask.programs:
@@ -156,13 +194,13 @@ def _explained(kube: Kube, pod: StockPod, node: str | None, bound: str | None) -
             f"pod {metadata.namespace}/{metadata.name} asks for no GPU ({', '.join(GPU_RESOURCES)}, "
             f"{MIG_RESOURCE_PREFIX}*), so nobody asks gputopo: kubectl describe pod tells what kube-scheduler says"
         )
-    now, policy = time.time(), Policy()
-    cluster = read_cluster(kube, now, policy)
+    now = time.time()
+    cluster = read_cluster(kube, now, policies.common)
     if node is not None and node not in cluster.table.records:
         fail(f"there is no node {node}", NO_CLUSTER)
     left_out = {} if bound is not None else barred_nodes(pod.spec, cluster)
     names = [name for name in cluster.table.records if name not in left_out] if node is None else [node]
-    told = explain(request, cluster.table, names, policy, now, bound)
+    told = explain(request, cluster.table, names, policies.placement(request).policy, now, bound)
     return replace(told, barred=grouped(left_out if node is None else {}))
 
 

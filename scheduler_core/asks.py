@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from gputopo.labels.keys import GPU_RESOURCES
 from gputopo.labels.reasons import malformed
+from gputopo.labels.resources import is_gpu
 from scheduler_core.pods import Container, PodSpec
 from scheduler_core.quantity import count
 
@@ -79,11 +80,6 @@ def read_ask(spec: PodSpec) -> Ask:
     for container in spec.containers or ():
         _take(programs, container, stays=True)
     return Ask(tuple((resource, tuple(steps)) for resource, steps in sorted(programs.items())))
-
-
-def is_gpu(resource: str) -> bool:
-    """Whether it is a resource of GPUs."""
-    return resource in GPU_RESOURCES or resource.startswith(MIG_RESOURCE_PREFIX)
 
 
 def _take(programs: dict[str, list[Step]], container: Container, *, stays: bool) -> None:

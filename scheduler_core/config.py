@@ -23,7 +23,8 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 SCHEDULER_NAME = "gputopo-scheduler"
 LOOPBACK = "http://127.0.0.1:9440"
-SERVICE = "gputopo-extender.gputopo.svc"
+NAMESPACE = "gputopo"
+SERVICE = f"gputopo-extender.{NAMESPACE}.svc"
 WEIGHT = 75
 TIMEOUT_S = 3  # answers take milliseconds; each second is one in which that scheduler schedules nothing
 
@@ -41,8 +42,11 @@ def managed(resources: Iterable[str]) -> tuple[str, ...]:
     return (*GPU_RESOURCES, *others)
 
 
-def configuration(resources: Collection[str], caller: Caller = Caller.SECOND) -> str:
-    """The file as YAML with its reasons. ``resources``: what the nodes of the cluster have, of any kind."""
+def configuration(resources: Collection[str], caller: Caller = Caller.SECOND, namespace: str = NAMESPACE) -> str:
+    """The file as YAML with its reasons.
+
+    ``resources``: what the nodes of the cluster have, of any kind. ``namespace``: where scheduler and extender run.
+    """
     names = managed(resources)
     packed = "\n".join(f"              - {{name: {name}, weight: 10}}" for name in names)
     listed = "\n".join(f"      - {{name: {name}, ignoredByScheduler: false}}" for name in names)
@@ -50,7 +54,8 @@ def configuration(resources: Collection[str], caller: Caller = Caller.SECOND) ->
         type=f"apiVersion: {API_VERSION}\nkind: {KIND}",
         name=SCHEDULER_NAME,
         loopback=LOOPBACK,
-        service=SERVICE,
+        service=f"gputopo-extender.{namespace}.svc",
+        namespace=namespace,
         scoring=_SCORING.format(packed=packed),
         behaviour=_BEHAVIOUR.format(weight=WEIGHT, timeout=TIMEOUT_S, listed=listed),
     )
@@ -62,7 +67,7 @@ _SECOND = """\
 leaderElection:
   leaderElect: true
   resourceName: {name}
-  resourceNamespace: gputopo
+  resourceNamespace: {namespace}
 clientConnection: # the default of 50 and 100 is the limit of a scheduler at 54 pods a second
   qps: 500
   burst: 1000
@@ -88,8 +93,8 @@ profiles:
     percentageOfNodesToScore: 100 # less is a sample of the nodes, in which the only free island may be missing
 {scoring}
 extenders:
-  # The address of the Service: `kubectl -n gputopo get service gputopo-extender`. kube-scheduler runs in the network of
-  # its host, which knows no names of Services; whom it expects there is what serverName says.
+  # The address of the Service: `kubectl -n {namespace} get service gputopo-extender`. kube-scheduler runs in the
+  # network of its host, which knows no names of Services; whom it expects there is what serverName says.
   - urlPrefix: https://SERVICE_ADDRESS:9440
     enableHTTPS: true
     tlsConfig:

@@ -1,7 +1,8 @@
 """Refusals that will not stand: a node that does not suit now, and may in a moment, without anything that anybody sees.
 
 kube-scheduler asks about a refused pod again when it hears of something, else after five minutes. It does not hear when
-a kubelet names the GPUs that it gave out, and it may hear of a pod's end before we do. In these cases the answer is an
+a kubelet names the GPUs that it gave out or an agent confirms a graph that has just changed, and it may hear of a pod's
+end before we do. In these cases the answer is an
 error instead of a refusal: then it asks again by itself, after one second and less often later. Pure.
 
 So an error is only for what passes soon: the agent publishes within seconds, and a node whose agent is silent turns
@@ -26,6 +27,7 @@ SOON = (
     "let go; trying again (see: gputopo why pod)"
 )
 _SHAPES = frozenset(reason.value for reason in SHAPE)
+_PASSING = _SHAPES | {Reason.VRAM.value, Reason.UNKNOWN_TOPOLOGY.value}
 
 
 def soon(profile: Profile, table: NodeTable, refused: Mapping[str, str], unsure: Iterable[str]) -> bool:
@@ -38,17 +40,20 @@ def soon(profile: Profile, table: NodeTable, refused: Mapping[str, str], unsure:
         return True
     if Reason.TOO_FEW_GPUS.value in reasons and _behind(profile, table, refused):
         return True
-    if reasons.isdisjoint(_SHAPES | {Reason.VRAM.value}):
+    if reasons.isdisjoint(_PASSING):
         return False
     return any(
         (refused[name] in _SHAPES and _may_work_out(profile, table, name))
+        or (refused[name] == Reason.UNKNOWN_TOPOLOGY.value and table.states[name].awaited)
         or (refused[name] == Reason.VRAM.value and _may_have_room(profile, table.states[name]))
         for name in unsure
     )
 
 
 def is_unsure(state: NodeState) -> bool:
-    """Whether it is not known of every GPU if it is free, or of a shared one what is on it."""
+    """Whether it is not known of every GPU if it is free, or of a shared one what is on it, or how they are linked."""
+    if state.awaited:
+        return True
     shared = state.ledger
     shifting = shared is not None and (shared.unplaced or shared.passed or any(card.left for card in shared.cards))
     return bool(shifting) or state.unsettled is not None or isinstance(state.free, AnyOf)

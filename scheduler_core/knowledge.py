@@ -25,8 +25,9 @@ from scheduler_core.nodes import (
     Machine,
     NodeRecord,
     NodeTable,
-    fresh_until,
+    confirms,
     observed,
+    turning,
     with_gpus,
     with_pod,
     with_records,
@@ -111,8 +112,7 @@ class Knowledge:
     def follow(self, policy: Policy) -> None:
         """Judge by another policy when observations are too old."""
         self._policy = policy
-        spoken = ((record.gpus, name) for name, record in self._records.items())
-        self._ageing = [(fresh_until(gpus, policy), name) for gpus, name in spoken if gpus is not None]
+        self._ageing = [(at, name) for name, each in self._records.items() for at in turning(each, policy)]
         heapq.heapify(self._ageing)
         self._stirred |= self._nodes
 
@@ -246,7 +246,6 @@ class Knowledge:
             self._adopt(name, word.gpus)
         before = self._taken(name)
         self._change(self._succeeded(with_gpus(self._record(name), word.gpus)))
-        heapq.heappush(self._ageing, (fresh_until(word.gpus, self._policy), name))
         return settled(before, self._taken(name))
 
     def _succeeded(self, record: NodeRecord) -> NodeRecord:
@@ -301,15 +300,29 @@ class Knowledge:
 
     def _change(self, record: NodeRecord) -> None:
         """Keep what is known of a node, shown or not, as long as that is anything."""
-        name = record.name
-        for pod in self._record(name).departed:
+        name, before = record.name, self._record(record.name)
+        for pod in before.departed:
             if pod not in record.departed:
                 self._left.pop(pod.uid, None)
         self._stirred.add(name)
+        parted = self._parted(before, record)
+        if parted != record.parted:
+            record = msgspec.structs.replace(record, parted=parted)
         if name in self._nodes or record.pods or record.gpus is not None:
             self._records[name] = record
         else:
             self._records.pop(name, None)
+        if record.gpus is not before.gpus or parted != before.parted:
+            for at in turning(record, self._policy):
+                if at >= self._now:
+                    heapq.heappush(self._ageing, (at, name))
+
+    def _parted(self, before: NodeRecord, record: NodeRecord) -> float | None:
+        """Since when what the Node carries is not what its ``NodeGpus`` speaks of."""
+        if confirms(record):
+            return None
+        same = before.machine.topology_hash == record.machine.topology_hash
+        return before.parted if same and before.parted is not None else self._now
 
 
 def _gone(batch: Batch[Any], known: Collection[str]) -> set[str]:

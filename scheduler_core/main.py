@@ -123,7 +123,9 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
         made = [Listener(verbs, bound(read.verbs), read.certificates)]
         if read.listen is not None:
             made.append(Listener(pages, bound(read.listen)))
-    except (OSError, CertificateError) as error:
+    except CertificateError as error:
+        _fail(str(error))
+    except OSError as error:
         where = " and ".join(f"{host}:{port}" for host, port in filter(None, (read.verbs, read.listen)))
         _fail(f"cannot listen on {where}: {error}")
     fields = {"verbs": made[0].port, "pages": made[1].port if len(made) > 1 else None, "tls": bool(read.certificates)}

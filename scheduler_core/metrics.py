@@ -78,7 +78,7 @@ GAUGES: dict[str, About] = {
     "gputopo_cache_age_seconds": About((), "The greatest of these ages: as old may be what is decided on."),
     "gputopo_table_generation": About((), "Generation of the node table; it grows with every change."),
     "gputopo_table_nodes": About((), "Nodes in the table."),
-    "gputopo_table_stale_nodes": About((), "Nodes whose agent has not been heard of for too long."),
+    "gputopo_table_stale_nodes": About((), "Nodes that carry a topology which no agent confirms now."),
     "gputopo_gpu_pods": About((), "Pods that hold or want GPUs."),
     "gputopo_assumptions": About((), "Pods that are taken to be on the one node that they were answered."),
     "gputopo_policy_bad": About((), "1 where the policy file was changed to what cannot be read: the old one holds."),

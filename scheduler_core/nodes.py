@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from enum import Enum
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -19,9 +20,10 @@ from immutables import Map
 
 from gputopo.labels import annotation, keys
 from gputopo.labels.decode import NoTopologyError, decode
-from gputopo.labels.nodegpus import NodeGpus
+from gputopo.labels.nodegpus import NodeGpus, content_hash
+from gputopo.labels.resources import is_gpu
 from gputopo.model import Gpu, Interconnect, NodeTopology
-from scheduler_core.asks import SHARED, WHOLE, MalformedAskError, is_gpu, read_ask
+from scheduler_core.asks import SHARED, WHOLE, MalformedAskError, read_ask
 from scheduler_core.company import Company, Kin, company
 from scheduler_core.economy import Economy, read_economy
 from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
@@ -35,6 +37,17 @@ from scheduler_core.sharing import Choice, Claim, Ledger, Offer, ledger
 
 _MOST_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
 _SINGLE_NUMA = "single-numa-node"
+AHEAD_S = 600.0  # a clock further ahead of ours than that says nothing about the age of what it stamps
+AWAITED_S = 30.0  # Node and ``NodeGpus`` are written within seconds of each other, and come over two watches
+
+
+class Staleness(Enum):
+    """Why a graph is not gone by: nobody confirms now that the machine is still as the annotation says."""
+
+    SILENT = "silent"  # confirmed too long ago
+    UNCONFIRMED = "unconfirmed"  # there is no ``NodeGpus``
+    OTHER = "other"  # its ``NodeGpus`` speaks of another graph than the Node carries
+    AHEAD = "ahead"  # confirmed at a time that is far from having come
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -62,6 +75,7 @@ class Machine(msgspec.Struct, frozen=True):
     economy: Economy = Economy()
     replicas: int | None = None  # of each GPU, as its label says
     choice: Choice = Choice.DISTRIBUTED  # among replicas
+    topology_hash: str | None = None  # of our annotation (``nodegpus.content_hash``); None: not described by one
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -72,6 +86,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     gpus: NodeGpus | None = None  # the kubelet's word, as the agent publishes it
     pods: tuple[Occupant, ...] = ()  # that hold GPUs, by UID
     departed: tuple[Occupant, ...] = ()  # gone since the kubelet's word
+    parted: float | None = None  # since when Node and ``gpus`` do not speak of one graph, in seconds since 1970
 
 
 class NodeState(msgspec.Struct, frozen=True, eq=False):
@@ -92,6 +107,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     company: Company = Company()
     economy: Economy = Economy()
     ledger: Ledger | None = None  # of GPUs that pods share; None: none are, or it cannot be told which
+    awaited: bool = False  # what confirms its graph is on its way, most likely
     kin: Kin | None = None  # pods of the asking pod's owner on it; only in tables made for that pod
 
     def count(self, resource: str) -> int:
@@ -125,6 +141,7 @@ def read_node(node: Node) -> Machine:
         economy=read_economy(labels, topology, allocatable.get(WHOLE, 0)),
         replicas=count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
         choice=_choice(labels),
+        topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
     )
 
 
@@ -180,13 +197,16 @@ def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
 
 def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
     """What follows for placement. ``now``: seconds since 1970."""
-    return _state(record, stale=is_stale(record, now, policy))
+    awaited = record.parted is not None and now <= record.parted + AWAITED_S
+    return _state(record, stale=is_stale(record, now, policy), awaited=awaited)
 
 
 def state_if(table: NodeTable, name: str, pods: Iterable[Occupant]) -> NodeState:
     """What would follow, were those the pods on the node."""
     by_uid = tuple(sorted(pods, key=lambda each: each.uid))
-    return _state(msgspec.structs.replace(table.records[name], pods=by_uid), stale=table.states[name].stale)
+    known = table.states[name]
+    record = msgspec.structs.replace(table.records[name], pods=by_uid)
+    return _state(record, stale=known.stale, awaited=known.awaited)
 
 
 def table_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> NodeTable:
@@ -232,8 +252,36 @@ def with_pods(table: NodeTable, pods: Iterable[tuple[str, Occupant]], now: float
 
 
 def is_stale(record: NodeRecord, now: float, policy: Policy) -> bool:
-    """Whether the graph was confirmed too long ago. Where there never was a heartbeat, its age is not known to be."""
-    return record.machine.described and record.gpus is not None and now > fresh_until(record.gpus, policy)
+    """Whether nobody vouches for the graph now. What labels alone tell, whoever wrote them, does not age."""
+    return staleness(record, now, policy) is not None
+
+
+def staleness(record: NodeRecord, now: float, policy: Policy) -> Staleness | None:
+    """Why the graph is not gone by; None: it is, or there is none."""
+    if not record.machine.described:
+        return None
+    if record.gpus is None:
+        return Staleness.UNCONFIRMED
+    if now > fresh_until(record.gpus, policy):
+        return Staleness.SILENT
+    if observed(record.gpus) > now + AHEAD_S:
+        return Staleness.AHEAD
+    return None if confirms(record) else Staleness.OTHER
+
+
+def confirms(record: NodeRecord) -> bool:
+    """Whether Node and ``NodeGpus`` speak of one graph; where the Node carries none, there is nothing to confirm."""
+    machine, gpus = record.machine, record.gpus
+    return not machine.described or (gpus is not None and gpus.content_hash == machine.topology_hash)
+
+
+def turning(record: NodeRecord, policy: Policy) -> Iterable[float]:
+    """After which moments time alone makes the node stale or fresh, in seconds since 1970."""
+    if record.gpus is not None:
+        yield fresh_until(record.gpus, policy)
+        yield observed(record.gpus) - AHEAD_S
+    if record.parted is not None:
+        yield record.parted + AWAITED_S
 
 
 def fresh_until(gpus: NodeGpus, policy: Policy) -> float:
@@ -267,7 +315,7 @@ def offers_all(record: NodeRecord, shape: Shape) -> bool:
     return _offered(record) == shape.whole.bit_count()
 
 
-def _state(record: NodeRecord, *, stale: bool) -> NodeState:
+def _state(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
     machine = record.machine
     shape = _shape(record, stale=stale)
     sliced = shape is not None and _sliced(record, shape)
@@ -291,6 +339,7 @@ def _state(record: NodeRecord, *, stale: bool) -> NodeState:
         company(record.pods),
         machine.economy,
         _ledger(record, sliced=sliced),
+        awaited,
     )
 
 

@@ -49,7 +49,7 @@ def memories(shape: Shape, outcome: Outcome) -> frozenset[int | None]:
     gpus = [shape.gpus[place] for place in {place for mask in candidates(outcome.sets) for place in places(mask)}]
     if not outcome.resource.startswith(MIG_RESOURCE_PREFIX):
         return frozenset(gpu.memory_mib for gpu in gpus)
-    profile = outcome.resource.removeprefix(MIG_RESOURCE_PREFIX)
+    profile = _mig_profile(outcome.resource)
     devices = [[each.memory_mib for each in gpu.mig_devices if each.profile == profile] or [None] for gpu in gpus]
     return frozenset(size for sizes in devices for size in sizes)
 
@@ -74,9 +74,14 @@ def _predicted(shape: Shape, node: NodeState, resource: str, program: Program) -
     return Prediction(any_of(among, min(wanted, among.bit_count())))
 
 
+def _mig_profile(resource: str) -> str:
+    """``1g.5gb``, also of ``nvidia.com/mig-1g.5gb.shared``."""
+    return resource.removeprefix(MIG_RESOURCE_PREFIX).removesuffix(".shared")
+
+
 def _offering(shape: Shape, resource: str) -> int:
     """The GPUs that MIG devices of that profile are on; where it is not known how they are cut, all that may be."""
-    profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+    profile = _mig_profile(resource)
     found = union(
         1 << place
         for place in places(shape.partitioned)

@@ -70,4 +70,6 @@ def pages_app(pages: Pages) -> ASGIApp:
         return PlainTextResponse(f"there is no {request.url.path!r} here; there are {there}\n", 404)
 
     routes = [Route("/healthz", healthz), *(Route(path, page) for path, page in named.items())]
-    return Starlette(routes=routes, exception_handlers={404: not_found})
+    application = Starlette(routes=routes, exception_handlers={404: not_found})
+    application.router.redirect_slashes = False  # a path with a slash too many is not there, as any other
+    return application

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gputopo.labels import workloads as seen
-from scheduler_core.asks import is_gpu
+from gputopo.labels.resources import is_gpu
 from scheduler_core.pods import Container, Pod
 
 _WORDS = re.compile(r"[^\s;&|()\"'`]+")  # of a command, and of the scripts that are passed to a shell

@@ -13,6 +13,7 @@ from gputopo.labels.reasons import malformed
 from gputopo.labels.workloads import SCAVENGER
 from gputopo.model import Interconnect
 from scheduler_core.asks import Ask, MalformedAskError, read_ask, total
+from scheduler_core.misplaced import unread
 from scheduler_core.personality import RULES, Need, Recognised, Rule, Workload, recognise
 from scheduler_core.pods import Pod, soft_preferences
 from scheduler_core.quantity import mib
@@ -131,6 +132,8 @@ def read_request(pod: Pod, reading: Reading = AS_BUILT) -> PodRequest | Refused:
         said = _wishes(metadata.labels or {}, metadata.annotations or {})
     except (_MalformedError, MalformedAskError) as error:
         return Refused(str(error))
+    if ask.programs and (reason := unread(metadata.labels or {}, metadata.annotations or {})) is not None:
+        return Refused(reason)
     found = recognise(pod, reading.rules) if ask.programs else Recognised()
     scavenger = spec.priority_class_name == SCAVENGER
     profile = Profile(ask, _with_needs(said, total(ask.whole), found, reading.demands), scavenger)

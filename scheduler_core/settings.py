@@ -57,6 +57,10 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Setting
             f"--verbs {settings.verbs[0] or 'on every address'}: whoever reaches the verbs beyond loopback can make "
             "the scheduler's promises; give --tls-cert, --tls-key and --client-ca, or say --plain allow"
         )
+    if settings.decisions_file is not None and not settings.decisions_file.parent.is_dir():
+        raise SettingError(
+            f"--decisions-file {settings.decisions_file}: there is no folder {settings.decisions_file.parent}"
+        )
     return settings
 
 

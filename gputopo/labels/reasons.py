@@ -31,3 +31,14 @@ class Reason(Enum):
 def malformed(key: str, value: str, expected: str) -> str:
     """The text for a pod whose own key cannot be understood. It varies with the pod alone, so it is stable for it."""
     return f"{Reason.MALFORMED.value}: {key}: {value[:63]!r} is not {expected}"
+
+
+def misplaced(key: str, value: str) -> str:
+    """The text for a pod that says as a label what is read as an annotation."""
+    return f"{Reason.MALFORMED.value}: {key}: {value[:63]!r} is a label, and read as an annotation only"
+
+
+def unknown(key: str, value: str, nearest: str | None) -> str:
+    """The text for a pod with a key under our prefix that nobody reads."""
+    meant = "docs/pods.md lists the known keys" if nearest is None else f"the nearest known key is {nearest}"
+    return f"{Reason.MALFORMED.value}: {key[:127]}: {value[:63]!r} has an unknown key: {meant}"

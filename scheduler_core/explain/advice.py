@@ -53,7 +53,8 @@ ADVICE: dict[Reason, Advice] = {
         "gputopo nodes names what is broken; repair it, or let the policy avoid instead of refuse.",
     ),
     Reason.UNKNOWN_TOPOLOGY: Advice(
-        "The pod requires a shape, and nobody can vouch for it: no agent reported, or too long ago, or it cannot see.",
+        "The pod requires a shape, and nobody can vouch for it: no agent reports, or it did too long ago, or it speaks "
+        "of another topology than the Node carries, or it cannot see.",
         "gputopo nodes shows when each agent was last heard of; start it, or do not require a shape.",
     ),
     Reason.UNKNOWN_NODE: Advice(

@@ -15,6 +15,7 @@ from scheduler_core.evaluate import Decision, evaluate
 from scheduler_core.explain.advice import ADVICE
 from scheduler_core.explain.asked import hard, quoted, wanted
 from scheduler_core.explain.best import candidate
+from scheduler_core.explain.hindrances import doubted, hopeless
 from scheduler_core.explain.nearest import Case, nearest
 from scheduler_core.explain.spots import held_by, spot, surely_free
 from scheduler_core.explain.story import Barred, Candidate, Explanation, Held, Refusal, Subject
@@ -64,9 +65,13 @@ def explain(
         other_nodes=len(asked) - len(offering),
         suited=tuple(sorted(decision.scores)),
         best=_best(decision, profile, seen),
-        refused=_grouped(refused),
+        refused=_grouped(profile, refused, seen),
         nearest=() if decision.scores else nearest(case),
-        notes=(*_notes(decision, seen, bound), *map(_taken_for, request.recognised)),
+        notes=(
+            *_notes(decision, seen, bound),
+            *doubted(refused, seen, now, policy),
+            *map(_taken_for, request.recognised),
+        ),
     )
 
 
@@ -108,15 +113,16 @@ def _best(decision: Decision, profile: Profile, table: NodeTable) -> tuple[Candi
     return tuple(candidate(name, profile, table.states[name], scores[name]) for name in names)
 
 
-def _grouped(refused: Mapping[str, Reason]) -> tuple[Refusal, ...]:
+def _grouped(profile: Profile, refused: Mapping[str, Reason], table: NodeTable) -> tuple[Refusal, ...]:
     groups: defaultdict[Reason, list[str]] = defaultdict(list)
     for name, reason in refused.items():
         groups[reason].append(name)
     order = sorted(groups, key=lambda reason: (-len(groups[reason]), reason.name))
-    return tuple(
-        Refusal(reason.name, reason.value, ADVICE[reason].means, ADVICE[reason].do, tuple(sorted(groups[reason])))
-        for reason in order
-    )
+    found = []
+    for reason in order:
+        advice = hopeless(profile, reason, groups[reason], table) or ADVICE[reason]
+        found.append(Refusal(reason.name, reason.value, advice.means, advice.do, tuple(sorted(groups[reason]))))
+    return tuple(found)
 
 
 def _held(request: PodRequest, table: NodeTable, without: NodeTable, node: str) -> Held:

@@ -21,7 +21,7 @@ from scheduler_core.explain.endings import MOST_TRIALS, smallest_ending
 from scheduler_core.explain.spots import free_words, indices, surely_free
 from scheduler_core.explain.story import OBSTACLE, Change
 from scheduler_core.explain.table_changes import confirmed
-from scheduler_core.nodes import NodeState, NodeTable, state_of
+from scheduler_core.nodes import NodeState, NodeTable, Staleness, staleness, state_of
 from scheduler_core.outcomes import candidates, together
 from scheduler_core.placement import EXACT
 from scheduler_core.policy import Policy
@@ -73,16 +73,18 @@ def _agent(case: Case, judge_: Judge) -> Change | None:
     states, known = case.table.states, case.table.records
     silent = sorted(name for name in case.refused if name in states and states[name].stale)[:MOST_TRIALS]
     fits = {
-        name: gpus.observed_at
+        name: known[name].gpus
         for name in silent
-        if (gpus := known[name].gpus) is not None
-        and judge_.suits(case.profile, state_of(confirmed(known[name], gpus, case.now), case.now, case.policy))
+        if judge_.suits(case.profile, state_of(confirmed(known[name], case.now), case.now, case.policy))
     }
     if not fits:
         return None
     first, seen = next(iter(fits.items()))
     more = f" (and on {len(fits) - 1} more like it)" if len(fits) > 1 else ""
-    saw = f"if its agent still sees what it saw {_ago(seen, case.now)}"
+    if seen is not None and staleness(known[first], case.now, case.policy) is Staleness.SILENT:
+        saw = f"if its agent still sees what it saw {_ago(seen.observed_at, case.now)}"
+    else:
+        saw = "if its agent confirms the topology that the Node carries"
     text = f"fits on {first}{more} {saw}: start it, or look at its log"
     return Change(kind="agent", text=text, nodes=tuple(fits))
 

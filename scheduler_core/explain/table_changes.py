@@ -30,10 +30,11 @@ def after(record: NodeRecord, ended: Collection[Occupant]) -> NodeRecord:
     return msgspec.structs.replace(record, pods=pods, gpus=gpus)
 
 
-def confirmed(record: NodeRecord, gpus: NodeGpus, now: float) -> NodeRecord:
-    """The same if its agent said now what it said last."""
-    at = datetime.fromtimestamp(now, UTC).isoformat()
-    return msgspec.structs.replace(record, gpus=msgspec.structs.replace(gpus, observed_at=at))
+def confirmed(record: NodeRecord, now: float) -> NodeRecord:
+    """The same if its agent said now what it said last, of the graph that the Node carries."""
+    at, subject = datetime.fromtimestamp(now, UTC).isoformat(), record.machine.topology_hash or ""
+    allocations = None if record.gpus is None else record.gpus.allocations
+    return msgspec.structs.replace(record, gpus=NodeGpus(at, subject, "", allocations))
 
 
 def without_itself(table: NodeTable, node: str, pod: tuple[str, str], now: float, policy: Policy) -> NodeTable:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
@@ -40,6 +41,17 @@ def test_it_is_printed_for_either_caller() -> None:
     for caller in Caller:
         printed = run("--for", caller.value, "--resource", "nvidia.com/gpu").stdout
         assert printed == configuration(["nvidia.com/gpu"], caller)
+
+
+def test_another_namespace_is_where_the_lease_and_the_service_are() -> None:
+    second, cluster = (
+        run("--for", each, "--resource", "nvidia.com/gpu", "--namespace", "gpu-system").stdout for each in CALLERS
+    )
+
+    assert yaml.safe_load(second)["leaderElection"]["resourceNamespace"] == "gpu-system"
+    assert yaml.safe_load(cluster)["extenders"][0]["tlsConfig"]["serverName"] == "gputopo-extender.gpu-system.svc"
+    assert "kubectl -n gpu-system get service" in cluster
+    assert "is no name of a namespace" in run("--resource", "nvidia.com/gpu", "--namespace", "a: b").stderr
 
 
 def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:

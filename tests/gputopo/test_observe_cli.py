@@ -22,12 +22,14 @@ from click.testing import CliRunner
 
 from gputopo import cli
 from gputopo.kube.access import NODE_GPUS, NODES, PODS
-from gputopo.labels import encode
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import content_hash
 from tests.api_server import Answer, ApiServer, Asked, Stream, api_server, kubeconfig
 from tests.gputopo.kube.serving import page
 from tests.scheduler_core.explain.fleets import QUADS
 
 FACTS = encode(QUADS)
+HASH = content_hash(FACTS.annotations[keys.TOPOLOGY.key])
 UUIDS = [gpu.uuid for gpu in QUADS.gpus]
 PATIENCE_S = 30.0
 
@@ -57,7 +59,7 @@ def word(name: str, **held: tuple[int, ...]) -> dict[str, Any]:
         for holder, gpus in held.items()
         for gpu in gpus
     ]
-    observed = {"observedAt": datetime.now(UTC).isoformat(), "contentHash": "", "agentVersion": "0.1.0"}
+    observed = {"observedAt": datetime.now(UTC).isoformat(), "contentHash": HASH, "agentVersion": "0.1.0"}
     return {"metadata": versioned(name, f"g-{name}"), **observed, "allocations": allocations}
 
 

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from gputopo import cli
 from gputopo.kube.access import NODE_GPUS, NODES, PODS
-from gputopo.labels import encode
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import content_hash
 from scheduler_core.explain import document, text
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.machines import a100_bridged
@@ -29,7 +30,7 @@ HELD = [{"gpu": UUIDS[i], "pod": {"namespace": "a", "name": "train", "container"
 STATE = {
     "metadata": {"name": "gpu-0"},
     "observedAt": datetime.now(UTC).isoformat(),
-    "contentHash": "",
+    "contentHash": content_hash(FACTS.annotations[keys.TOPOLOGY.key]),
     "agentVersion": "0.1.0",
     "allocations": HELD,
 }
@@ -163,6 +164,47 @@ def test_a_pod_that_does_not_exist_yet(written: str, name: str, tmp_path: Path) 
 
     assert f"{found['pod']['namespace']}/{found['pod']['name']}" == name
     assert [each["pods"] for each in found["nearest"]] == [["a/train"]]
+
+
+POLICY = """
+apiVersion: gputopo.io/v1alpha1
+kind: PlacementPolicy
+staleness: {handling: refuse, after: 1s}
+"""
+
+
+def test_the_policy_file_decides(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "bad.yaml").write_text("kind: what")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff")
+    file = ("--policy", str(tmp_path / "policy.yaml"))
+    with api_server(cluster) as server:
+        built_in = json.loads(why(server, tmp_path, "pod", "train", "-n", "a", "-o", "json").output)
+        by_file = json.loads(why(server, tmp_path, "pod", "train", "-n", "a", "-o", "json", *file).output)
+        bad = why(server, tmp_path, "pod", "train", "--policy", str(tmp_path / "bad.yaml"))
+        binary = why(server, tmp_path, "pod", "train", "--policy", str(tmp_path / "binary.yaml"))
+        elsewhere = why(server, tmp_path, "pod", "train", "--server", "http://127.0.0.1:1", *file)
+        twice = why(server, tmp_path, "-f", "-", "--policy", "-")
+
+    assert (built_in["suited"], by_file["suited"]) == (["gpu-0"], [])
+    assert [each["reason"] for each in by_file["refused"]] == ["UNKNOWN_TOPOLOGY"]
+    assert (bad.exit_code, "bad.yaml:1:" in bad.output) == (2, True)
+    assert "this is no text" in binary.output
+    assert "a running extender has a policy of its own" in elsewhere.output
+    assert "standard input holds one file" in twice.output
+
+
+def test_wish_on_the_job_instead_of_its_template_is_named(tmp_path: Path) -> None:
+    job = JOB.replace("namespace: b}", "namespace: b, annotations: {gputopo.io/numa: required}}")
+    (tmp_path / "job.yaml").write_text(job)
+    with api_server(cluster) as server:
+        found = json.loads(why(server, tmp_path, "-f", str(tmp_path / "job.yaml"), "-o", "json").output)
+
+    (note,) = found["notes"]
+    assert note == (
+        "gputopo.io/numa is said in the metadata of what makes the pod, where nobody reads it: pods have it from the "
+        "template (spec.template.metadata)"
+    )
 
 
 def test_nodes_that_kube_scheduler_would_not_take_are_left_out(tmp_path: Path) -> None:

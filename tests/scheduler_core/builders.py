@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
-from gputopo.labels import encode
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef, content_hash
 from gputopo.model import NodeTopology
 from scheduler_core.asks import WHOLE
 from scheduler_core.nodes import Node, NodeRecord, read_node, read_occupant
@@ -114,20 +115,28 @@ def record(
     return NodeRecord(
         name=name,
         machine=read_node(node(topology, labels=labels, allocatable=allocatable)),
-        gpus=None if held is None or topology is None else word(topology, held, observed),
+        gpus=None if topology is None else word(topology, held, observed),
         pods=tuple(sorted(pods, key=lambda each: each.uid)),
         departed=tuple(departed),
     )
 
 
-def word(topology: NodeTopology, held: Mapping[str, Iterable[int]], observed: str = OBSERVED) -> NodeGpus:
-    """What the agent publishes."""
+def word(topology: NodeTopology, held: Mapping[str, Iterable[int]] | None, observed: str = OBSERVED) -> NodeGpus:
+    """What the agent publishes; None: it cannot ask the kubelet."""
+    if held is None:
+        return NodeGpus(observed, hash_of(topology), "1", None)
     allocations = [
         Allocation(gpu=topology.gpu(index).uuid or "", pod=PodRef("team", name, "c"))
         for name, indices in held.items()
         for index in indices
     ]
-    return NodeGpus(observed, "hash", "1", tuple(allocations))
+    return NodeGpus(observed, hash_of(topology), "1", tuple(allocations))
+
+
+@lru_cache
+def hash_of(topology: NodeTopology) -> str:
+    """Of the annotation that tells of it."""
+    return content_hash(encode(topology).annotations[keys.TOPOLOGY.key])
 
 
 def mask(*gpus: int) -> int:

@@ -79,7 +79,7 @@ class Stage:
 
     def words(
         self,
-        held: Mapping[str, Mapping[str, Iterable[int]]],
+        held: Mapping[str, Mapping[str, Iterable[int]] | None],
         *,
         complete: bool = False,
         gone: Iterable[str] = (),

@@ -26,6 +26,8 @@ def test_init_containers_come_first_and_say_whether_they_stay() -> None:
 
 
 def test_resources_are_told_apart() -> None:
+    renamed = _spec([_asking("2", "nvidia.com/gpu.a100"), _asking("1", "nvidia.com/hostdev")])
+    assert read_ask(renamed).totals == (("nvidia.com/gpu.a100", 2),)
     spec = _spec([_asking("1", "nvidia.com/gpu.shared"), _asking("2", "nvidia.com/mig-1g.5gb"), _asking("3")])
 
     assert read_ask(spec).totals == (("nvidia.com/gpu", 3), ("nvidia.com/gpu.shared", 1), ("nvidia.com/mig-1g.5gb", 2))

@@ -36,8 +36,10 @@ def decided(*pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy
         PodSeen("uid-new", occupant("new", 2, island="required"), "n0"),
     ]
     words = [
-        GpusSeen(name, word(each, {f"h{number}": range(1 + number % 3)}))
-        for number, (name, each) in enumerate(zip(NAMES[:7], topologies, strict=False))  # nobody has asked the last one
+        GpusSeen(name, word(each, {f"h{number}": range(1 + number % 3)} if number < 7 else None))
+        for number, (name, each) in enumerate(
+            zip(NAMES, topologies, strict=True)
+        )  # the last one's kubelet is not asked
     ]
     for batch in (Batch(NodeSeen, tuple(nodes), complete=True), Batch(PodSeen, (*held, *late), complete=True)):
         knowledge.take(batch, NOW)

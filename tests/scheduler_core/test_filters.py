@@ -178,10 +178,12 @@ class TestMigAndShares:
         ("resource", "wishes", "reason"),
         [
             pytest.param("nvidia.com/mig-1g.5gb", {"min-vram": "4Gi"}, None, id="4864 MiB in every one"),
+            pytest.param("nvidia.com/mig-1g.5gb.shared", {"min-vram": "4Gi"}, None, id="shared MIG devices"),
             pytest.param("nvidia.com/mig-1g.5gb", {"min-vram": "5Gi"}, Reason.VRAM, id="less than its name says"),
             pytest.param("nvidia.com/mig-7g.40gb", {"min-vram": "4Gi"}, Reason.VRAM, id="a profile nobody describes"),
             pytest.param("nvidia.com/mig-7g.40gb", {}, None, id="which is there all the same"),
             pytest.param("nvidia.com/gpu.shared", {"vram": "15Gi"}, None, id="a share of a whole GPU"),
+            pytest.param("nvidia.com/gpu.a100", {}, None, id="renamed"),
             pytest.param("nvidia.com/gpu.shared", {"vram": "41Gi"}, Reason.VRAM, id="more than it has"),
         ],
     )  # fmt: skip

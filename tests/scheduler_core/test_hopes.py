@@ -10,7 +10,7 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.asks import WHOLE
 from scheduler_core.extender import Filtered
 from scheduler_core.hopes import is_unsure, soon
-from scheduler_core.nodes import read_node, table_of
+from scheduler_core.nodes import AWAITED_S, read_node, table_of
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.machines import MACHINES
@@ -86,9 +86,65 @@ def test_pods_that_the_kubelet_has_yet_to_admit_are_not_waited_for() -> None:
 
 def test_node_without_an_agent_that_asks_the_kubelet_is_not_waited_for() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
-    stage.words({}, gone=["a"])
+    stage.words({"a": None})
 
     assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
+
+
+UNTIL_CONFIRMED = refused(Reason.UNKNOWN_TOPOLOGY, soon=True)
+FOR_GOOD = refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
+ON_A = Filtered(("a",), {}, single=True)
+
+
+def test_graph_that_changes_on_the_node_is_waited_for_until_it_is_confirmed() -> None:
+    """Two watches tell of it, in either order; kube-scheduler hears of one of them."""
+    stage = Stage.set(ONE_NODE)
+    asked = asking("p", 2, island="required")
+
+    stage.machines["a"] = MACHINES["a100_mesh"]()
+    stage.nodes("a")
+    assert stage.ask(asked) == UNTIL_CONFIRMED
+    stage.words({"a": {}})
+    assert stage.ask(asked) == ON_A
+
+
+def test_graph_that_is_confirmed_before_the_node_is_shown_is_waited_for() -> None:
+    stage = Stage.set(ONE_NODE)
+    asked = asking("p", 2, island="required")
+
+    stage.machines["a"] = MACHINES["a100_mesh"]()
+    stage.words({"a": {}})
+    assert stage.ask(asked) == UNTIL_CONFIRMED
+    stage.nodes("a")
+    assert stage.ask(asked) == ON_A
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["there is no NodeGpus", "it speaks of another graph"])
+def test_graph_that_nobody_confirms_is_not_waited_for_long(gone: bool) -> None:
+    stage = Stage.set(ONE_NODE)
+    asked = asking("p", 2, island="required")
+    if gone:
+        stage.words({}, gone=["a"])
+    else:
+        stage.machines["a"] = MACHINES["a100_mesh"]()
+        stage.words({"a": {}})
+
+    stage.now += AWAITED_S
+    assert stage.ask(asked) == UNTIL_CONFIRMED
+    stage.now += 1
+    assert stage.ask(asked) == FOR_GOOD
+    assert stage.ask(asking("plain", 2)).nodes == ("a",)
+
+
+def test_node_that_carries_another_graph_is_waited_for_anew() -> None:
+    """Its agent has just been installed again."""
+    stage = Stage.set(ONE_NODE)
+    stage.words({}, gone=["a"])
+    stage.now += AWAITED_S + 1
+
+    stage.machines["a"] = MACHINES["a100_mesh"]()
+    stage.nodes("a")
+    assert stage.ask(asking("p", 2, island="required")) == UNTIL_CONFIRMED
 
 
 def test_other_reasons_than_shape_are_not_waited_for() -> None:

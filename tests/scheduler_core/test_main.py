@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
-from gputopo.labels import encode
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import content_hash
 from scheduler_core.asks import WHOLE
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import Script, page, wait_for
@@ -27,6 +29,7 @@ from tests.machines import dgx1
 
 Object = dict[str, Any]
 FACTS = encode(dgx1())
+HASH = content_hash(FACTS.annotations[keys.TOPOLOGY.key])
 GPUS = [gpu.uuid for gpu in dgx1().gpus]
 
 
@@ -52,7 +55,7 @@ def pod(name: str, gpus: int, node: str | None = None, **wishes: str) -> Object:
 
 def gpus(name: str, holder: str | None = None, *held: int) -> Object:
     allocations = [{"gpu": GPUS[at], "pod": {"namespace": "team", "name": holder, "container": "c"}} for at in held]
-    told = {"observedAt": "2099-01-01T00:00:00Z", "contentHash": str(held), "agentVersion": "1"}
+    told = {"observedAt": datetime.now(UTC).isoformat(), "contentHash": HASH, "agentVersion": str(held)}
     metadata = {"name": name, "uid": f"uid-g-{name}", "resourceVersion": "5"}
     return {"metadata": metadata, **told, "allocations": allocations}
 
@@ -286,7 +289,10 @@ def test_an_address_in_use_and_certificates_that_are_none_are_bad_usage(tmp_path
     with api_server(serving_of({})) as server:
         kubeconfig = server.kubeconfig(tmp_path / "config")
         port = server.url.rpartition(":")[2]
-        for options in (["--verbs", f"127.0.0.1:{port}"], ["--tls-cert", kubeconfig, "--tls-key", kubeconfig]):
+        for options, says in (
+            (["--verbs", f"127.0.0.1:{port}"], "gputopo: cannot listen on 127.0.0.1:"),
+            (["--tls-cert", kubeconfig, "--tls-key", kubeconfig], f"gputopo: {kubeconfig}"),
+        ):
             with extender(kubeconfig, *options) as running:
                 assert running.ended() == 2
-                assert any("cannot listen on 127.0.0.1:" in each["event"] for each in running.lines)
+                assert any(each["event"].startswith(says) for each in running.lines)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_core.manifests import ManifestError, read_pods
+from scheduler_core.manifests import ManifestError, read_pods, read_written
 
 SPEC = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}
 TEMPLATE = {"metadata": {"annotations": {"gputopo.io/island": "required"}}, "spec": SPEC}
@@ -70,3 +70,11 @@ def test_what_is_no_pod(text: str, told: str) -> None:
         read_pods(text)
 
     assert told in str(caught.value)
+
+
+def test_wish_that_the_template_lacks_is_named() -> None:
+    metadata = {"annotations": {"gputopo.io/island": "required", "gputopo.io/numa": "required"}, "labels": ["odd"]}
+    job = {"kind": "Job", "metadata": metadata, "spec": {"template": TEMPLATE}}
+    bare = {"kind": "Pod", "metadata": {"annotations": metadata["annotations"]}, "spec": SPEC}
+
+    assert [each.left_out for each in read_written(yaml.safe_dump_all([job, bare]))] == [("gputopo.io/numa",), ()]

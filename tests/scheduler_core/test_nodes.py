@@ -14,10 +14,12 @@ from scheduler_core.nodes import (
     Node,
     NodeRecord,
     NodeTable,
+    Staleness,
     aged,
     is_stale,
     read_node,
     read_occupant,
+    staleness,
     state_of,
     table_of,
     with_gpus,
@@ -33,7 +35,7 @@ from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
 from scheduler_core.sets import AnyOf, OneOf
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, profile, record, word
+from tests.scheduler_core.builders import NOW, OBSERVED, hash_of, node, occupant, pod, profile, record, word
 
 PAIRS = MACHINES["a100_bridged"]()
 POLICY = Policy()
@@ -50,6 +52,7 @@ class TestReadNode:
             allocatable=(("nvidia.com/gpu", 4),),
             interconnect=Interconnect.NVLINK,
             economy=Economy(generation=FAMILIES.index("ampere")),
+            topology_hash=hash_of(PAIRS),
         )
 
     def test_hand_made_labels_and_the_device_plugins_count(self) -> None:
@@ -148,9 +151,9 @@ class TestRecords:
         assert with_gpus(ended, None).departed == ()
 
     def test_nobody_departs_where_nobody_asks_the_kubelet(self) -> None:
-        before = record(topology=PAIRS, pods=[occupant("a", 1)])
+        before = with_gpus(record(topology=PAIRS, pods=[occupant("a", 1)]), None)
 
-        assert without_pod(before, "uid-a") == record(topology=PAIRS)
+        assert without_pod(before, "uid-a") == with_gpus(record(topology=PAIRS), None)
 
 
 class TestState:
@@ -199,7 +202,7 @@ class TestState:
 
     def test_kubelet_that_cannot_be_asked(self) -> None:
         observed = record(topology=PAIRS, pods=[occupant("a", 1)])
-        gpus = NodeGpus(OBSERVED, "hash", "1", None)
+        gpus = NodeGpus(OBSERVED, hash_of(PAIRS), "1", None)
 
         assert state_of(msgspec.structs.replace(observed, gpus=gpus), NOW, POLICY).free == AnyOf(0b1111, 3)
 
@@ -218,16 +221,29 @@ class TestState:
 @pytest.mark.parametrize(
     ("observed", "stale"),
     [
-        pytest.param("2026-11-18T11:00:00Z", False, id="400 seconds"),
-        pytest.param("2026-11-18T10:51:40Z", False, id="900 seconds: just fresh"),
-        pytest.param("2026-11-18T10:51:39Z", True, id="901 seconds"),
-        pytest.param("2026-11-18T12:00:00Z", False, id="its clock is ahead"),
-        pytest.param("yesterday", True, id="no time"),
-        pytest.param("2026-11-18T11:00:00", True, id="a time without a zone"),
+        pytest.param("2026-11-18T11:00:00Z", None, id="400 seconds"),
+        pytest.param("2026-11-18T10:51:40Z", None, id="900 seconds: just fresh"),
+        pytest.param("2026-11-18T10:51:39Z", Staleness.SILENT, id="901 seconds"),
+        pytest.param("2026-11-18T11:16:40Z", None, id="its clock is 600 seconds ahead"),
+        pytest.param("2026-11-18T11:16:41Z", Staleness.AHEAD, id="its clock is 601 seconds ahead"),
+        pytest.param("yesterday", Staleness.SILENT, id="no time"),
+        pytest.param("2026-11-18T11:00:00", Staleness.SILENT, id="a time without a zone"),
     ],
 )
-def test_stale(observed: str, stale: bool) -> None:
-    assert is_stale(record(topology=PAIRS, held={}, observed=observed), NOW, POLICY) is stale
+def test_stale(observed: str, stale: Staleness | None) -> None:
+    found = record(topology=PAIRS, held={}, observed=observed)
+
+    assert staleness(found, NOW, POLICY) is stale
+    assert is_stale(found, NOW, POLICY) is (stale is not None)
+
+
+def test_graph_that_nobody_confirms_is_stale() -> None:
+    known = record(topology=PAIRS, held={})
+    other = with_gpus(known, word(MACHINES["a100_mesh"](), {}))
+
+    assert staleness(with_gpus(known, None), NOW, POLICY) is Staleness.UNCONFIRMED
+    assert staleness(other, NOW, POLICY) is Staleness.OTHER
+    assert staleness(with_gpus(record(labels=A100), None), NOW, POLICY) is None
 
 
 def test_labels_made_by_hand_do_not_age() -> None:

@@ -160,3 +160,58 @@ def test_shape_required(asked: Profile, required: bool) -> None:
 )
 def test_what_another_pod_could_break_gets_one_node(asked: Profile, must_hold: bool) -> None:
     assert asked.must_hold is must_hold
+
+
+_UNREAD = [
+    pytest.param(
+        {"labels": {"gputopo.io/island": "required"}},
+        "gputopo.io/island: 'required' is a label, and read as an annotation only",
+        id="a wish as a label",
+    ),
+    pytest.param(
+        {"annotations": {"islnad": "required"}},
+        "gputopo.io/islnad: 'required' has an unknown key: the nearest known key is gputopo.io/island",
+        id="a typo",
+    ),
+    pytest.param(
+        {"annotations": {"Min-VRAM": "4Gi"}},
+        "gputopo.io/Min-VRAM: '4Gi' has an unknown key: the nearest known key is gputopo.io/min-vram",
+        id="capital letters",
+    ),
+    pytest.param(
+        {"annotations": {"gpu-model": "A100"}},
+        "gputopo.io/gpu-model: 'A100' has an unknown key: the nearest known key is accelerator.sched.io/gpu-model",
+        id="the wrong prefix",
+    ),
+    pytest.param(
+        {"annotations": {"xyz": "1"}},
+        "gputopo.io/xyz: '1' has an unknown key: docs/pods.md lists the known keys",
+        id="like no key",
+    ),
+    pytest.param(
+        {"labels": {"accelerator.sched.io/gpu-modle": "A100"}},
+        "accelerator.sched.io/gpu-modle: 'A100' has an unknown key: "
+        "the nearest known key is accelerator.sched.io/gpu-model",
+        id="the classic key with a typo",
+    ),
+    pytest.param(
+        {"labels": {"accelerator.sched.io/island": "required"}},
+        "accelerator.sched.io/island: 'required' has an unknown key: the nearest known key is gputopo.io/island",
+        id="a wish under the classic prefix",
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "reason"), _UNREAD)
+def test_wish_that_nobody_would_read_refuses_the_pod(said: dict[str, dict[str, str]], reason: str) -> None:
+    expected = Refused(f"the pod's request is malformed: {reason}")
+    labels, annotations = said.get("labels"), said.get("annotations")
+
+    assert read_request(pod(gpus=2, labels=labels, annotations=annotations)) == expected
+    assert isinstance(read_request(pod(gpus=0, labels=labels, annotations=annotations)), PodRequest)
+
+
+def test_keys_of_others_are_theirs() -> None:
+    labels = {"gputopo.io/team": "a", "accelerator.sched.io/queue": "b", "app": "island", "gpu-model": "A100"}
+
+    assert isinstance(read_request(pod(gpus=2, labels=labels)), PodRequest)

@@ -216,6 +216,7 @@ def pages() -> Iterator[Running]:
         pytest.param("/decisions", 200, b'{"a":1}\n{"a":2}\n', id="decisions"),
         pytest.param("/explain/team/a1", 200, b'{"pod":"team/a1"}', id="a pod explained"),
         pytest.param("/explain/team/a2", 404, b"no GPU pod 'a2' is known in the namespace 'team'\n", id="unknown pod"),
+        pytest.param("/decisions/", 404, b"there is no '/decisions/' here; there are /healthz", id="a slash too many"),
         pytest.param("/filter", 404, b"there is no '/filter' here; there are /healthz, /readyz", id="no verbs here"),
     ],
 )

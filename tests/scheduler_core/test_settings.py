@@ -93,3 +93,11 @@ def test_the_table_has_a_row_for_every_field_and_a_reason_in_each() -> None:
     assert tuple(row.field for row in TABLE) == Settings.__struct_fields__
     assert all(len(row.reason) > 40 for row in TABLE)
     assert len({row.variable for row in TABLE}) == len(TABLE)
+
+
+def test_folder_of_the_decisions_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    there, missing = tmp_path / "d.jsonl", tmp_path / "no" / "d.jsonl"
+
+    assert read({"decisions_file": str(there)}, {}).decisions_file == there
+    with pytest.raises(SettingError, match=f"--decisions-file {missing}: there is no folder {missing.parent}"):
+        read({"decisions_file": str(missing)}, {})

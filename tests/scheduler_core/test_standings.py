@@ -114,6 +114,7 @@ def test_answers_are_those_of_evaluate_whatever_happened_before(seed: int) -> No
 
     for each in life.stage.records:
         assert_as_evaluated(each)
+    life.stage.knowledge.tick(life.stage.now)
     table = life.stage.knowledge.table
     anew = table_of(table.records.values(), life.stage.now, POLICY)
     assert all(table.states[name] is anew.states[name] for name in anew.states)

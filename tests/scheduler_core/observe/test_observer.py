@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.observe.judging import Verdict
 from scheduler_core.observe.observer import PATIENCE_S, Observer
 from scheduler_core.observe.present import Present
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from tests.scheduler_core.builders import OBSERVED
+from tests.scheduler_core.builders import word
 from tests.scheduler_core.explain.fleets import PAIRS, QUADS
 from tests.scheduler_core.observe.scenes import Scene, bound
 
@@ -75,7 +74,7 @@ def test_the_end_of_a_pod_that_was_judged_is_no_news() -> None:
 
 def test_where_no_agent_tells_who_holds_what_nothing_is_waited_for() -> None:
     scene = Scene({"gpu-1": QUADS, "old": None})
-    silent = GpusSeen("gpu-1", NodeGpus(OBSERVED, "hash", "1", None))
+    silent = GpusSeen("gpu-1", word(QUADS, None))
     scene.observer.take(Batch(GpusSeen, (silent,)), scene.now)
 
     found = scene.pods(bound("p", 2, "gpu-1"), bound("q", 2, "old"), bound("r", 2, "never-seen"))

@@ -1,0 +1,71 @@
+"""A policy file beside the extender, as kustomize and as Helm mount it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, name_of, run
+
+POLICY = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
+MOUNT = {"name": "policy", "mountPath": "/etc/gputopo/policy", "readOnly": True}
+PARTS = ("default", "cluster-scheduler")
+
+
+def extender(documents: tuple[Object, ...]) -> tuple[Object, Object]:
+    """The pod and its container."""
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for each in documents
+        if name_of(each)
+        in (("Deployment", "gputopo", "gputopo-scheduler"), ("Deployment", "gputopo", "gputopo-extender"))
+    )
+    containers = (*pod.get("initContainers", ()), *pod["containers"])
+    return pod, next(each for each in containers if each["name"] == "extender")
+
+
+def assert_mounted(documents: tuple[Object, ...]) -> None:
+    (config,) = (
+        each
+        for each in documents
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("gputopo-policy")
+    )
+    pod, container = extender(documents)
+
+    assert config["data"]["policy.yaml"].strip() == POLICY.strip()
+    assert {"name": "GPUTOPO_POLICY", "value": "/etc/gputopo/policy/policy.yaml"} in container["env"]
+    assert MOUNT in container["volumeMounts"]
+    assert {"name": "policy", "configMap": {"name": config["metadata"]["name"]}} in pod["volumes"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_component_mounts_a_policy_file(part: str, tmp_path: Path) -> None:
+    here = os.path.relpath(DAEMONSET / "scheduler", tmp_path)
+    document = {
+        "resources": [f"{here}/{part}"],
+        "components": [f"{here}/components/policy"],
+        "configMapGenerator": [{"name": "gputopo-policy", "namespace": "gputopo", "files": ["policy.yaml"]}],
+    }
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+
+    assert_mounted(tuple(yaml.safe_load_all(run("kubectl", "kustomize", tmp_path))))
+
+
+@pytest.mark.parametrize("caller", ["second", "cluster"])
+def test_the_chart_mounts_a_policy_file(caller: str, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(
+        yaml.safe_dump({"scheduler": {"enabled": True, "caller": caller, "policy": POLICY}})
+    )
+
+    assert_mounted(helm_rendered(str(tmp_path / "values.yaml")))
+
+
+def test_the_lease_is_in_the_namespace_of_the_release_whatever_the_configuration_says() -> None:
+    documents = helm_rendered("scheduler.enabled=true", "scheduler.config=leaderElection: {resourceNamespace: other}")
+    (pod,) = (each["spec"]["template"]["spec"] for each in documents if each["kind"] == "Deployment")
+
+    assert "--leader-elect-resource-namespace=gputopo" in pod["containers"][0]["command"]

@@ -1,0 +1,123 @@
+"""What a reason alone does not say: why nobody vouches for a topology, and that no such island exists."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputopo.labels.nodegpus import NodeGpus
+from gputopo.model import NodeTopology
+from scheduler_core.nodes import NodeRecord, with_gpus
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import record, request, word
+from tests.scheduler_core.explain.fleets import H100, PAIRS, told
+
+CARDS = MACHINES["rtx4090"]()
+FREE = record("a", PAIRS, held={})
+ASKED = request(2, island="required")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why", "nearest"),
+    [
+        pytest.param(
+            None,
+            "a: the Node carries a topology and has no NodeGpus, so nobody confirms it: start the agent, or, where "
+            "there is to be none, remove the annotation gputopo.io/topology",
+            "fits on a if its agent confirms the topology that the Node carries: start it, or look at its log",
+            id="no NodeGpus",
+        ),
+        pytest.param(
+            word(H100, {}),
+            "a: its NodeGpus speaks of another topology than the Node carries: it passes in seconds, unless the agent "
+            "cannot write the Node, which its log says",
+            "fits on a if its agent confirms the topology that the Node carries: start it, or look at its log",
+            id="another topology",
+        ),
+        pytest.param(
+            word(PAIRS, {}, "2026-11-18T12:00:00Z"),
+            "a: clock skew: its NodeGpus was observed more than 10 minutes from now, so its age cannot be told; set "
+            "the clock of the node, or of the extender",
+            "fits on a if its agent confirms the topology that the Node carries: start it, or look at its log",
+            id="clock ahead",
+        ),
+        pytest.param(
+            word(PAIRS, {}, "2026-11-18T08:00:00Z"),
+            "a: its agent has not confirmed the topology for too long, or not at a time that can be read: look at its "
+            "log",
+            "fits on a if its agent still sees what it saw 3 hours ago: start it, or look at its log",
+            id="silent agent",
+        ),
+    ],
+)
+def test_why_nobody_vouches_for_a_topology(gpus: NodeGpus | None, why: str, nearest: str) -> None:
+    found = told(ASKED, msgspec.structs.replace(FREE, gpus=gpus))
+
+    assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
+    assert found.notes == (why,)
+    assert nearest in [each.text for each in found.nearest]
+
+
+def test_many_nodes_of_one_kind_are_counted() -> None:
+    silent = [with_gpus(msgspec.structs.replace(FREE, name=f"n{at}"), None) for at in range(6)]
+
+    (note,) = told(ASKED, *silent).notes
+
+    assert note.startswith("n0, n1, n2, n3 and 2 more: the Node carries a topology")
+
+
+@pytest.mark.parametrize(
+    ("machine", "wishes", "means", "do"),
+    [
+        pytest.param(
+            CARDS,
+            {"island": "required"},
+            "No node of these has NVLink between its GPUs (NVIDIA-GeForce-RTX-4090).",
+            "Waiting does not help: add nodes with NVLink, or say gputopo.io/island: preferred.",
+            id="no NVLink",
+        ),
+        pytest.param(
+            CARDS,
+            {"interconnect": "nvlink"},
+            "No node of these has NVLink between its GPUs (NVIDIA-GeForce-RTX-4090).",
+            "Waiting does not help: add nodes with NVLink, or leave out gputopo.io/interconnect.",
+            id="no NVLink, by interconnect",
+        ),
+        pytest.param(
+            PAIRS,
+            {"island": "required"},
+            "No node of these has an NVLink island of 4 GPUs, free or not: the largest has 2.",
+            "Waiting does not help: ask for 2 GPUs or fewer a pod, add nodes with larger islands, or say "
+            "gputopo.io/island: preferred.",
+            id="pairs",
+        ),
+    ],
+)
+def test_island_that_will_never_be_is_not_waited_for(
+    machine: NodeTopology, wishes: dict[str, str], means: str, do: str
+) -> None:
+    (refusal,) = told(request(4, **wishes), record("a", machine, held={})).refused
+
+    assert (refusal.means, refusal.advice) == (means, do)
+
+
+@pytest.mark.parametrize(
+    ("records", "wishes"),
+    [
+        pytest.param([record("a", H100, held={})], {"island": "ignore", "interconnect": "nvswitch"}, id="fits"),
+        pytest.param([FREE], {"interconnect": "nvswitch"}, id="an NVSwitch is asked for"),
+    ],
+)
+def test_other_refusals_keep_their_advice(records: list[NodeRecord], wishes: dict[str, str]) -> None:
+    found = told(request(2, **wishes), *records)
+
+    assert all("Waiting does not help" not in each.advice for each in found.refused)
+
+
+def test_nobody_has_to_vouch_for_labels() -> None:
+    labelled = record("a", labels={"nvidia.com/gpu.count": "4"}, allocatable={"nvidia.com/gpu": 4})
+
+    found = told(ASKED, labelled)
+
+    assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
+    assert found.notes == ()
