@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
 from scheduler_core.doubts import exposed, holds
-from scheduler_core.evaluate import most
+from scheduler_core.evaluate import most, tolerance
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
 from scheduler_core.occupancy import Occupant
@@ -143,7 +143,9 @@ def _choose(
         return False
 
     best = standing.best(names, request.uid)
-    nodes = tuple(islice(filter(firm, best) if doubtful else best, most(request, policy)))
+    suitable = filter(firm, best) if doubtful else best
+    near = standing.near(suitable, tolerance(request, policy))
+    nodes = tuple(islice(near, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.shape_required)
     return Filtered((), {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)})

@@ -19,6 +19,7 @@ from scheduler_core.request import Profile, Wish
 from scheduler_core.required import broken
 from scheduler_core.sets import OneOf, places
 from scheduler_core.shapes import Shape
+from scheduler_core.shares import fitting, left
 
 Filter = Callable[[Profile, NodeState, Policy], Reason | None]
 
@@ -29,6 +30,15 @@ def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
         return Reason.TOO_FEW_GPUS
     if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(profile.ask, node)):
         return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
+    share = profile.wishes.vram_mib
+    if (
+        node.obeys
+        and node.shape is not None
+        and share is not None
+        and not profile.gpus
+        and not fitting(node, left(node), share)
+    ):
+        return Reason.VRAM
     return None
 
 

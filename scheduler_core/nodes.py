@@ -22,13 +22,15 @@ from gputopo.labels.decode import NoTopologyError, decode
 from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import Gpu, Interconnect, NodeTopology
 from scheduler_core.asks import WHOLE, MalformedAskError, is_gpu, read_ask
+from scheduler_core.leftover import Cpu, cpu_of
 from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.policy import Policy
-from scheduler_core.quantity import count
+from scheduler_core.quantity import count, quantity
 from scheduler_core.request import PodRequest, Profile, read_request
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
+from scheduler_core.shares import left, promised
 
 _MOST_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
 _SINGLE_NUMA = "single-numa-node"
@@ -56,6 +58,8 @@ class Machine(msgspec.Struct, frozen=True):
     degraded: bool = False  # as its label says
     interconnect: Interconnect | None = None  # as its labels say; without a graph only a hint
     single_numa: bool = False  # its Topology Manager rejects what spans NUMA nodes
+    cpu_milli: int | None = None  # allocatable
+    obeys: bool = False  # its device plugin gives a share of a GPU on the GPU that the scheduler names
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -81,6 +85,9 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     degraded: bool = False  # as its label says; which GPUs: ``shape.degraded``
     interconnect: Interconnect | None = None
     single_numa: bool = False
+    cpu: Cpu | None = None  # for each free GPU; None: unknown
+    obeys: bool = False
+    promised: tuple[int, ...] = ()  # MiB of each GPU, by place, that shares hold; where ``obeys``
 
     def count(self, resource: str) -> int:
         """Free healthy devices of a resource."""
@@ -109,6 +116,7 @@ def read_node(node: Node) -> Machine:
         degraded=labels.get(keys.DEGRADED.key) == "true",
         interconnect=_interconnect(labels),
         single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
+        cpu_milli=_cpu_milli(node),
     )
 
 
@@ -251,9 +259,11 @@ def _state(record: NodeRecord, *, stale: bool) -> NodeState:
     if shape is not None and not sliced:
         word = _word(record, shape)
         found = occupancy(shape, _offered(record), record.pods, word, single_numa=machine.single_numa)
+    free = None if found is None else found.free
+    promised = _promised(record, shape) if shape is not None and machine.obeys else ()
     return _shared(
         shape,
-        None if found is None else found.free,
+        free,
         _counts(record),
         sliced,
         None if found is None else found.unsettled,
@@ -262,6 +272,9 @@ def _state(record: NodeRecord, *, stale: bool) -> NodeState:
         machine.degraded,
         None if stale else machine.interconnect,
         machine.single_numa,
+        _cpu(record, shape, free, promised),
+        machine.obeys,
+        promised,
     )
 
 
@@ -308,9 +321,30 @@ def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
 def _word(record: NodeRecord, shape: Shape) -> Word | None:
     if record.gpus is None or record.gpus.allocations is None or record.machine.topology is None:
         return None
-    gpus = record.machine.topology.gpus
-    place_of = {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
-    return settle(shape, place_of, record.gpus.allocations, record.pods, record.departed)
+    return settle(shape, _places(record), record.gpus.allocations, record.pods, record.departed)
+
+
+def _promised(record: NodeRecord, shape: Shape) -> tuple[int, ...]:
+    allocations = (record.gpus and record.gpus.allocations) or ()
+    return promised(_places(record), len(shape.gpus), allocations, record.pods)
+
+
+def _cpu(record: NodeRecord, shape: Shape | None, free: Sets | None, taken: tuple[int, ...]) -> Cpu | None:
+    if shape is None or free is None or record.machine.cpu_milli is None:
+        return None
+    shared = NodeState(shape=shape, free=free, promised=taken)
+    asked = (pod.profile.ask.cpu_milli for pod in record.pods)
+    return cpu_of(record.machine.cpu_milli, shape.whole.bit_count(), sum(left(shared)), asked)
+
+
+def _places(record: NodeRecord) -> dict[str, int]:
+    gpus = () if record.machine.topology is None else record.machine.topology.gpus
+    return {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
+
+
+def _cpu_milli(node: Node) -> int | None:
+    found = quantity(str((node.status.allocatable or {}).get("cpu", "")))
+    return None if found is None else int(found * 1000)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from scheduler_core.mix import USUAL, Mix
+
 
 class Handling(Enum):
     """What to do with a node that is worse than it should be."""
@@ -33,3 +35,5 @@ class Policy(NamedTuple):
     stale_after_s: float = 900.0  # age of an observation; the agent confirms it every few minutes
     prefer_numa_zero: bool = True  # the classic rule, where nothing but labels is known of a node
     shortlist: int = 48  # nodes that Filter answers at most; kube-scheduler then scores dozens instead of thousands
+    mix: Mix = USUAL  # what pods usually ask for: what is left over is judged by it
+    tolerance: float = 0.05  # points: nodes this close to the best are equals, and kube-scheduler chooses among them

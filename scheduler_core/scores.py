@@ -9,8 +9,9 @@ GPUs that may come out:
                Over PCIe by distance instead: PIX 0.10, PXB 0.08, PHB 0.06, NODE 0.04, SYS 0.02. Unknown is 0, or where
                labels say what joins the GPUs (but not which) 0.2 for NVSwitch and 0.15 for NVLink.
                Of pods with more than one GPU. Weighs double where an island is asked for, nothing where it is ignored.
-    leftover   the pod's GPUs as a share of what is free in the islands that it touches: 1 where it fills them up, 1/8
-               where one GPU breaks into an island of eight. Of pods with whole GPUs.
+    leftover   how few fragments the pod leaves: 1 / (1 + e^-gain) in fiftieths, with the free GPUs that cease to be fragments as the
+               gain, by what pods usually ask for (``leftover``, ``mix``). Of pods with whole GPUs, and with shares of a
+               GPU where the scheduler chooses it.
     numa       1 / (NUMA nodes that the GPUs are on). Where labels are all that is known: 1 on NUMA node 0, 0.5 on
                another (the classic rule; policy can turn it off). Unknown is 0. Weighs triple where asked for, nothing
                where ignored.
@@ -28,6 +29,7 @@ from gputopo.model import Interconnect, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
 from scheduler_core.filters import may_be_degraded
+from scheduler_core.leftover import leftover as left_over
 from scheduler_core.nodes import NodeState
 from scheduler_core.outcomes import candidates, outcomes, rings, together
 from scheduler_core.policy import Handling, Policy, Weights
@@ -87,13 +89,10 @@ def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
     return min((_of_ring(ring, node.interconnect) for ring in rings(node.shape, found.sets)), default=0.0)
 
 
-def leftover(profile: Profile, node: NodeState, _: Policy) -> float:
-    """The pod's GPUs as a share of what is free in the islands that it touches."""
+def leftover(profile: Profile, node: NodeState, policy: Policy) -> float:
+    """How few fragments remain."""
     found = together(profile.ask, node)
-    if node.shape is None or node.free is None or found is None:
-        return 0.0
-    islands = node.shape.islands if node.shape.islands is not None else (node.shape.whole,)
-    return min(_share(islands, node.free.among, mask, profile.gpus) for mask in candidates(found.sets))
+    return left_over(profile, node, policy.mix, None if found is None else found.sets)
 
 
 def numa(profile: Profile, node: NodeState, policy: Policy) -> float:
@@ -146,7 +145,7 @@ def _weights(profile: Profile, weights: Weights) -> Weights:
     wishes = profile.wishes
     return weights._replace(
         bandwidth=weights.bandwidth * _BY_ISLAND_WISH[wishes.island] if profile.devices > 1 else 0.0,
-        leftover=weights.leftover if profile.gpus else 0.0,
+        leftover=weights.leftover if profile.gpus or profile.wishes.vram_mib else 0.0,
         numa=weights.numa * _BY_NUMA_WISH[wishes.numa],
     )
 
@@ -157,11 +156,6 @@ def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
     if ring.kind is PathKind.UNKNOWN or ring.gbps is None:
         return _HINT.get(hint, 0.0) if hint else 0.0
     return ring.gbps / (ring.gbps + _HALF_AT_GBPS)
-
-
-def _share(islands: tuple[int, ...], free: int, mask: int, size: int) -> float:
-    touched = sum((island & (free | mask)).bit_count() for island in islands if island & mask)
-    return min(1.0, size / touched)
 
 
 def _locality(node: NodeState, shape: Shape, mask: int, wish: Wish | None, policy: Policy) -> float:

@@ -86,6 +86,21 @@ class Shape:
 
 def shape_of(topology: NodeTopology) -> Shape:
     """The one ``Shape`` of all machines that differ in names only."""
+    found = _SEEN.get(id(topology))
+    if found is None:
+        if len(_SEEN) >= _MOST_SEEN:
+            _SEEN.clear()
+        found = _SEEN[id(topology)] = topology, _without_names(topology)
+    return found[1]
+
+
+# By identity, with the value that has it: a node's topology stays the same value from event to event, and even to
+# compare it costs more than all else that an event does.
+_SEEN: dict[int, tuple[NodeTopology, Shape]] = {}
+_MOST_SEEN = 1 << 15
+
+
+def _without_names(topology: NodeTopology) -> Shape:
     return _shared(
         NodeTopology(
             gpus=tuple(_nameless(gpu) for gpu in topology.gpus),

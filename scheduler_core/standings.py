@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from math import inf
 from typing import Protocol
 
 from gputopo.labels.reasons import Reason
@@ -85,6 +86,17 @@ class Standing:
                     for _, name in equal[since : min(end, since + _STRETCH)]:
                         if name in names:
                             yield name
+
+    def near(self, best: Iterable[str], within: float) -> Iterator[str]:
+        """Of nodes that suit, best first, those within so many points of the first."""
+        least = -inf
+        for name in best:
+            found = self.score(name)
+            assert found is not None  # it suits
+            if found.points < least:
+                return
+            least = max(least, found.points - within)
+            yield name
 
     def refused(self, names: AbstractSet[str]) -> dict[str, str]:
         """Why the named nodes do not suit, none of which does."""

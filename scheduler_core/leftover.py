@@ -1,0 +1,138 @@
+"""What a pod leaves of a node: fewer or more fragments. Pure.
+
+    gain = fragments before - fragments after - stranded / 4        GPUs, by ``mix``
+    raw  = 1 / (1 + e^-gain), in fiftieths, rounded down            0.5 where nothing changes
+
+``stranded`` are GPUs whose share of the node's CPU the pod takes beyond that of its own GPUs. Which GPUs the pod gets
+is the device plugin's choice, so the gain is the mean over what may come out; a share of a GPU goes where the gain is
+highest (``shares``).
+
+Finer differences than a fiftieth say nothing about what will come. Nodes that differ by less are equals, and what
+kube-scheduler knows of them (all CPU and memory in use) decides: measured, that places more than to be exact.
+
+Of a node's CPU no more is known than what its GPU pods ask for, and what counts is only how much there is for each
+free GPU, compared with an idle node: ``Cpu`` tells that in four steps, so that few states of nodes differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from math import exp, floor
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler_core.mix import WHOLE_GPU, Mix, Room, units
+from scheduler_core.sets import AnyOf, Sets, places
+from scheduler_core.shares import Left, fitting, left
+
+if TYPE_CHECKING:
+    from scheduler_core.nodes import NodeState
+    from scheduler_core.request import Profile
+    from scheduler_core.shapes import Shape
+
+_STRANDED = 0.25  # what a GPU without CPU costs: it may serve yet, what asks for little or when others have ended
+_STEPS = 50
+_ROUNDING = 1e-9  # what adding up in another order may change
+_LEVELS = (2.0, 1.0, 0.5)  # CPU for each free GPU, in what an idle node has for each
+
+
+class Cpu(NamedTuple):
+    """CPU for each free GPU."""
+
+    of_gpu: int  # milli, on the idle node
+    level: float  # what there is, in that; at least
+
+    def of(self, free: int) -> int:
+        """Milli, for so many free thousandths."""
+        return int(self.level * self.of_gpu * free / WHOLE_GPU)
+
+
+def cpu_of(allocatable: int | None, gpus: int, free: int, asked: Iterable[int]) -> Cpu | None:
+    """``allocatable``: CPU milli of the node; ``asked``: of its GPU pods; ``free``: thousandths of its GPUs."""
+    if not allocatable or not gpus:
+        return None
+    of_gpu = allocatable // gpus
+    ratio = (allocatable - sum(asked)) * WHOLE_GPU / (of_gpu * free) if free else 0.0
+    return Cpu(of_gpu, next((level for level in _LEVELS if ratio >= level), 0.0))
+
+
+def leftover(profile: Profile, node: NodeState, mix: Mix, sets: Sets | None) -> float:
+    """Between 0 and 1. ``sets``: of GPUs that the pod may get; None where they are not known."""
+    if node.shape is None:
+        return 0.0
+    share = profile.wishes.vram_mib
+    if node.obeys and share is not None and not profile.gpus:
+        chosen = best_share(node, share, mix, profile.ask.cpu_milli)
+        return 0.0 if chosen is None else _raw(chosen[1])
+    if node.free is None or sets is None:
+        return 0.0
+    before = left(node)
+    return _raw(_mean(_gain(node, mix, before, _without(before, mask), profile.ask.cpu_milli) for mask in _few(sets)))
+
+
+def best_share(node: NodeState, vram_mib: int, mix: Mix, cpu_milli: int = 0) -> tuple[int, float] | None:
+    """The GPU, by place, on which a share does the least harm, and its gain; of equals the first. None: none fits."""
+    before = left(node)
+    best: tuple[int, float] | None = None
+    seen = set()
+    for place, after in fitting(node, before, vram_mib).items():
+        taken = before[place] - after[place]
+        alike = units(after, _islands(node.shape)) if node.shape is not None else ()
+        if (alike, taken) not in seen:
+            seen.add((alike, taken))
+            gain = _gain(node, mix, before, after, cpu_milli)
+            best = (place, gain) if best is None or gain > best[1] else best
+    return best
+
+
+def fragments(shape: Shape, free: Left, mix: Mix, cpu: Cpu | None = None) -> float:
+    """Free GPUs of a node that are fragments: GPUs."""
+    return mix.fragments(_room(shape, free, None if cpu is None else cpu.of(sum(free))))
+
+
+def _gain(node: NodeState, mix: Mix, before: Left, after: Left, cpu_milli: int) -> float:
+    assert node.shape is not None
+    cpu = node.cpu
+    if cpu is None:
+        return fragments(node.shape, before, mix) - fragments(node.shape, after, mix)
+    own = cpu.of_gpu * (sum(before) - sum(after)) // WHOLE_GPU
+    stranded = max(0, cpu_milli - own) / cpu.of_gpu
+    there = cpu.of(sum(before))
+    lost = mix.fragments(_room(node.shape, before, there))
+    return lost - mix.fragments(_room(node.shape, after, max(0, there - cpu_milli))) - _STRANDED * stranded
+
+
+def _room(shape: Shape, free: Left, cpu_milli: int | None) -> Room:
+    return Room(units(free, _islands(shape)), _product(shape), cpu_milli)
+
+
+def _without(before: Left, mask: int) -> Left:
+    return tuple(0 if mask >> place & 1 else free for place, free in enumerate(before))
+
+
+def _few(sets: Sets) -> Iterable[int]:
+    """The sets; where they are too many to list, one of them."""
+    if isinstance(sets, AnyOf):
+        return (sum(1 << place for _, place in zip(range(sets.size), places(sets.among), strict=False)),)
+    return sets.masks
+
+
+def _mean(gains: Iterable[float]) -> float:
+    listed = list(gains)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def _raw(gain: float) -> float:
+    return floor(_STEPS / (1 + exp(-gain)) + _ROUNDING) / _STEPS
+
+
+@lru_cache(maxsize=1024)
+def _islands(shape: Shape) -> tuple[int, ...]:
+    return shape.islands if shape.islands is not None else (shape.whole,)
+
+
+@lru_cache(maxsize=1024)
+def _product(shape: Shape) -> str | None:
+    """The one product of its GPUs; None where they differ."""
+    products = {gpu.product for gpu in shape.gpus}
+    return products.pop() if len(products) == 1 else None
