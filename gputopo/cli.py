@@ -16,6 +16,7 @@ import click
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
+from gputopo.why_cli import why
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
@@ -235,7 +236,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, why):
     main.add_command(_command)
 
 

@@ -61,11 +61,11 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
-    with _cluster(kubeconfig, context) as kube:
+    with cluster(kubeconfig, context) as kube:
         found = read_nodes(kube, selector)
     now = datetime.now(UTC)
     if output in ("json", "yaml"):
-        _print_document(node_list(found, now), output)
+        print_document(node_list(found, now), output)
         return
     _print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "there is no node with GPUs")
 
@@ -92,11 +92,11 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     from gputopo.cluster.read import read_nodes, running_pods, unseen_pods  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
-    with _cluster(kubeconfig, context) as kube:
+    with cluster(kubeconfig, context) as kube:
         machines = read_nodes(kube)
         found = placements(machines, running_pods(kube, namespace)) + unseen_pods(kube, machines, namespace)
     if output in ("json", "yaml"):
-        _print_document(pod_list(found), output)
+        print_document(pod_list(found), output)
         return
     _print_table(lambda: pod_table(found), bool(found), "no pod with GPUs is running")
 
@@ -128,7 +128,7 @@ def cleanup(
     if crd and not everything:
         raise click.UsageError("--crd takes the NodeGpus of all nodes away: it goes with --all only")
     failed = 0
-    with _cluster(kubeconfig, context, CLEANER) as kube:
+    with cluster(kubeconfig, context, CLEANER) as kube:
         removals = find(kube, node)
         for batch in (removals, definition(kube) if crd else []):
             for removal, error in ((each, None) for each in batch) if dry_run else remove(kube, batch):
@@ -150,7 +150,7 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
     from gputopo.cluster.read import read_node  # noqa: PLC0415  start-up of all other commands
     from gputopo.labels import AnnotationError, NoTopologyError, decode  # noqa: PLC0415
 
-    with _cluster(kubeconfig, context) as kube:
+    with cluster(kubeconfig, context) as kube:
         metadata = read_node(kube, name)
     try:
         return decode(metadata.labels, metadata.annotations)
@@ -160,21 +160,30 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
 
 
 @contextmanager
-def _cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
+def cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
     """A connection; what goes wrong on it ends the program with its message."""
     from gputopo.kube.access import READER  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.connect import connect  # noqa: PLC0415
-    from gputopo.kube.errors import KubeError  # noqa: PLC0415
+    from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
 
+    wanted = role or READER
     try:
-        kube = connect(role or READER, kubeconfig, context)
+        kube = connect(wanted, kubeconfig, context)
         try:
             yield kube
         finally:
             kube.close()
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
+        if isinstance(error, ForbiddenError):
+            click.echo(f"ask for a ClusterRole with {_rights(wanted)}", err=True)
         sys.exit(NO_CLUSTER)
+
+
+def _rights(role: Role) -> str:
+    """What it takes, as RBAC spells it: "get, list of nodes; list of pods"."""
+    rights = ((", ".join(verbs), each.plural, each.group) for each, verbs in role.verbs.items())
+    return "; ".join(f"{verbs} of {plural}{f'.{group}' if group else ''}" for verbs, plural, group in rights)
 
 
 def _print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
@@ -190,7 +199,7 @@ def _print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
     click.echo("\n".join(printed))
 
 
-def _print_document(document: dict[str, Any], output: str) -> None:
+def print_document(document: dict[str, Any], output: str) -> None:
     import json  # noqa: PLC0415  one of two
 
     if output == "json":

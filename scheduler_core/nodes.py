@@ -124,13 +124,14 @@ def read_occupant(pod: Pod) -> Occupant | None:
     """A pod on a node; None where it holds no GPU."""
     if pod.finished:
         return None
-    request = read_request(pod)
     try:
-        profile = request.profile if isinstance(request, PodRequest) else Profile(read_ask(pod.spec))
+        ask = read_ask(pod.spec)
     except MalformedAskError:  # the API server takes no such pod
         return None
-    if not profile.ask.programs:
+    if not ask.programs:  # most pods: whatever they wish does not matter
         return None
+    request = read_request(pod)
+    profile = request.profile if isinstance(request, PodRequest) else Profile(ask)
     metadata = pod.metadata
     admitted = pod.status.start_time is not None
     return Occupant(metadata.uid, metadata.namespace, metadata.name, profile, admitted)

@@ -82,6 +82,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     phase: str | None = None
     start_time: str | None = None  # when the kubelet took note of it: it was admitted, or is Failed
+    nominated_node_name: str | None = None  # where kube-scheduler expects to place it
 
 
 class Pod(msgspec.Struct, frozen=True, rename="camel"):

@@ -6,9 +6,11 @@ For what a real API server cannot be made to do on demand; ``tests/e2e`` has the
 from __future__ import annotations
 
 import json
+import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,11 +30,39 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What to answer; a string is sent as it is, anything else as JSON."""
+    """What to answer; a string is sent as it is, a ``Stream`` as it grows, anything else as JSON."""
 
     body: Any
     status: int = 200
     headers: dict[str, str] = {}  # noqa: RUF012  never written to
+
+
+class Stream:
+    """The body of an answer that a test writes piece by piece, as a watch is answered."""
+
+    def __init__(self, *lines: Any) -> None:
+        self._pieces: queue.SimpleQueue[bytes | type[OSError] | None] = queue.SimpleQueue()
+        if lines:
+            self.send(*lines)
+
+    def send(self, *lines: Any) -> None:
+        """Lines of JSON, together in one piece; bytes are sent as they are."""
+        self._pieces.put(b"".join(x if isinstance(x, bytes) else json.dumps(x).encode() + b"\n" for x in lines))
+
+    def end(self) -> None:
+        """End it in good order."""
+        self._pieces.put(None)
+
+    def cut(self) -> None:
+        """Break the connection."""
+        self._pieces.put(OSError)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Raises ``OSError`` where it is cut."""
+        while (piece := self._pieces.get()) is not None:
+            if not isinstance(piece, bytes):
+                raise piece
+            yield piece
 
 
 class ApiServer:
@@ -51,6 +81,9 @@ class ApiServer:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 asked.append(Asked(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
                 made = answer(asked[-1])
+                if isinstance(made.body, Stream):
+                    self.stream(made.body)
+                    return
                 content = made.body.encode() if isinstance(made.body, str) else json.dumps(made.body).encode()
                 self.send_response(made.status)
                 for name, value in made.headers.items():
@@ -58,6 +91,19 @@ class ApiServer:
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
+
+            def stream(self, body: Stream) -> None:
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                with suppress(OSError):  # it is cut, here or by the client
+                    for piece in body.pieces():
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                    self.wfile.write(b"0\r\n\r\n")
+                    return
+                self.close_connection = True
+                with suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
 
             do_GET = do_PATCH = do_POST = do_DELETE = handle_one  # noqa: N815  http.server's names
 

@@ -31,7 +31,8 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     """
     witnesses = Witnesses()
     heard = hear(snapshot, witnesses)
-    seen = sightings(heard)
+    boards = sightings(heard)
+    seen = tuple(each for each in boards if not each.display)
     nodes = numa_nodes(heard)
     gpus = tuple(gpu(each, cpu_nodes(nodes), witnesses) for each in seen)
     ports, peers, unread = told(heard, seen, gpus, witnesses)
@@ -50,7 +51,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
         driver_version=_driver(heard),
         cuda_version=_cuda(heard),
         boot_id=None if host is None else host.boot_id,
-        partial=_partial(heard, seen, ports_hidden=any(each.hidden for each in ports.values()), witnesses=witnesses),
+        partial=_partial(heard, boards, ports_hidden=any(each.hidden for each in ports.values()), witnesses=witnesses),
         degraded=tuple(degradations(gpus, nvlink, ports, awake=_awake(heard))),
         problems=(*witnesses.problems, *(heard.topo.problems if heard.topo else ()), *unknown(heard, gpus)),
     )
@@ -74,10 +75,10 @@ def _cuda(heard: Heard) -> str | None:
     return heard.query.cuda_version if heard.query else None
 
 
-def _partial(heard: Heard, seen: tuple[Sighting, ...], ports_hidden: bool, witnesses: Witnesses) -> bool:
+def _partial(heard: Heard, boards: tuple[Sighting, ...], ports_hidden: bool, witnesses: Witnesses) -> bool:
     """Whether some GPUs of the machine are not visible here."""
-    cards = hidden(heard, seen) if seen else ()
-    gaps = [each.index for each in seen] != list(range(len(seen)))
+    cards = hidden(heard, boards) if boards else ()
+    gaps = [each.index for each in boards] != list(range(len(boards)))
     if cards:
         why = f"{len(cards)} cards on the bus are not visible to the driver here ({', '.join(cards)})"
         witnesses.note("gpus", ProblemKind.INCOMPLETE, why)

@@ -2,7 +2,8 @@
 
 The first source that lists GPUs at all decides which there are: NVML, then ``topo -m``, ``-q -x``, ``-L``, NCCL. The
 others are matched to that list by UUID, bus id or index. A card that is on the PCI bus only is no GPU that a pod could
-be given, so the bus adds facts and never GPUs; nor is one that this process may not open.
+be given, so the bus adds facts and never GPUs; nor is one that this process may not open, nor the board of a DGX
+Station that drives its display, which the device plugin skips too (go-nvlib, ``defaultSkippedDevices``).
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ class Sighting(msgspec.Struct, frozen=True):
         return self.unreachable or (self.nvml is not None and _HANDLE in self.nvml.errors)
 
     @property
+    def display(self) -> bool:
+        """Whether it is the board that drives the display, which no pod can be given."""
+        said = (self.nvml and self.nvml.name, self.query and self.query.product, self.listed and self.listed.product)
+        return not _DISPLAYS.isdisjoint(said)
+
+    @property
     def bus_id(self) -> str | None:
         """Where it is on the PCI bus, by the first source that knows."""
         said = (
@@ -53,12 +60,13 @@ class Sighting(msgspec.Struct, frozen=True):
         return next((bus_id for bus_id in said if bus_id is not None), None)
 
 
+_DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 _HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 _FORBIDDEN = "NO_PERMISSION"  # NVML counts the GPUs that others may use (nvml.h, nvmlDeviceGetCount_v2)
 
 
 def sightings(heard: Heard) -> tuple[Sighting, ...]:
-    """Every GPU, by index."""
+    """Everything that the driver calls a GPU, by index."""
     nvml = {gpu.index: gpu for gpu in heard.nvml.gpus if not _forbidden(gpu)} if heard.nvml else {}
     topo = {gpu.index: gpu for gpu in heard.topo.gpus} if heard.topo else {}
     query = _queried(heard, nvml)

@@ -13,9 +13,8 @@ import msgspec
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus
+from gputopo.render.schema import API_VERSION
 from gputopo.rings import Ring
-
-API_VERSION = "gputopo.io/v1"
 
 
 class _Island(msgspec.Struct, rename="camel"):

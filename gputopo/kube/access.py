@@ -76,4 +76,11 @@ CLEANER = Role(
         DEFINITIONS: ("get", "delete"),
     },
 )
-ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER)
+# `gputopo extender`: it reads, and tells a pod whose required shape did not hold by an Event.
+EXTENDER = Role(
+    "extender",
+    {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch"), EVENTS: ("create",)},
+)
+# `gputopo observe`: it only looks.
+OBSERVER = Role("observer", {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch")})
+ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER, EXTENDER, OBSERVER)

@@ -15,13 +15,18 @@ import urllib3
 from gputopo.kube.access import Resource, Role
 from gputopo.kube.errors import GoneError, KubeError, UnavailableError, refusal
 from gputopo.kube.objects import Metadata, Page, Partial
+from gputopo.kube.stream import Watch
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
+    from urllib3 import BaseHTTPResponse
 
 T = TypeVar("T")
 PAGE = 500  # objects; an unpaged list of 50,000 pods is 300 MB at once, on both sides
 CONNECT_S, READ_S = 5.0, 30.0
+# Of a watch: where anything happens a bookmark comes about once a minute. After longer silence either nothing does or
+# nobody is there any more; a watch opened anew tells which.
+SILENCE_S = 90.0
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON = "application/json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
@@ -40,10 +45,19 @@ class Query(NamedTuple):
 class Kube:
     """One API server, as one user, in one role; for any number of threads."""
 
-    def __init__(self, api: ApiClient, role: Role, *, connect_s: float = CONNECT_S, read_s: float = READ_S) -> None:
+    def __init__(
+        self,
+        api: ApiClient,
+        role: Role,
+        *,
+        connect_s: float = CONNECT_S,
+        read_s: float = READ_S,
+        silence_s: float = SILENCE_S,
+    ) -> None:
         self._api = api
         self._role = role
         self._timeout = (connect_s, read_s)
+        self._silence = (connect_s, silence_s)
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -59,8 +73,7 @@ class Kube:
     def pages(self, resource: Resource, kind: type[T], query: Query = Query()) -> Iterator[Page[T]]:  # noqa: B008
         """All objects, a page at a time. Raises ``GoneError`` where the list grew too old between two pages."""
         self._permit(resource, "list")
-        selected = {"labelSelector": query.labels, "fieldSelector": query.fields}
-        parameters = {name: value for name, value in selected.items() if value} | {"limit": str(PAGE)}
+        parameters = _selectors(query) | {"limit": str(PAGE)}
         path = resource.path(namespace=query.namespace)
         page_of: Any = Page  # the type is made at run time
         while True:
@@ -77,6 +90,18 @@ class Kube:
             return [item for page in self.pages(resource, kind, query) for item in page.items]
         except GoneError:
             return [item for page in self.pages(resource, kind, query) for item in page.items]
+
+    def watch(self, resource: Resource, query: Query, version: str, seconds: float) -> Watch:
+        """What happens to these objects after a resource version, with bookmarks, for about that long.
+
+        Raises ``GoneError`` where the version is too old (it may also come later, from the watch),
+        ``NotFoundError`` where the kind is not served.
+        """
+        self._permit(resource, "watch")
+        following = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(round(seconds))}
+        parameters = _selectors(query) | following | {"allowWatchBookmarks": "true"}
+        call = ("GET", resource.path(namespace=query.namespace))
+        return Watch(f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._silence))
 
     def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> Metadata:
         """Server-side apply, never by force; the metadata of the object as it is then.
@@ -120,23 +145,49 @@ class Kube:
         headers: dict[str, str],
         body: dict[str, Any] | None = None,
     ) -> bytes:
+        call = f"{method} {path}"
+        response = self._open((method, path), query, headers, body, self._timeout)
+        return self._read(call, response)
+
+    def _open(
+        self,
+        call: tuple[str, str],
+        query: Mapping[str, str],
+        headers: dict[str, str],
+        body: dict[str, Any] | None,
+        timeout: tuple[float, float],
+    ) -> BaseHTTPResponse:
+        """The answer to be read, whose status says that it is one."""
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415  0.7 s, and loaded by now
         from kubernetes.config import ConfigException  # noqa: PLC0415
 
-        call = f"{method} {path}"
+        told = " ".join(call)
         try:
             # param_serialize and not call_api alone: only it adds the credentials, and renews them.
             request = self._api.param_serialize(
-                method, path, query_params=list(query.items()), header_params=headers, body=body,
+                *call, query_params=list(query.items()), header_params=headers, body=body,
                 auth_settings=["BearerToken"],
             )  # fmt: skip
-            response = self._api.call_api(*request, _request_timeout=self._timeout)
-            answer: bytes = response.read()
+            response: BaseHTTPResponse = self._api.call_api(*request, _request_timeout=timeout).response
         except (urllib3.exceptions.HTTPError, ApiException, ConfigException, OSError) as error:
-            raise UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}") from error
+            raise self._unanswered(told, error) from error
         if response.status >= 400:
-            raise refusal(call, response.status, answer, response.headers.get("Retry-After"))
-        return answer
+            raise refusal(told, response.status, self._read(told, response), response.headers.get("Retry-After"))
+        return response
+
+    def _read(self, call: str, response: BaseHTTPResponse) -> bytes:
+        try:
+            return response.data
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unanswered(call, error) from error
+
+    def _unanswered(self, call: str, error: Exception) -> UnavailableError:
+        return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}")
+
+
+def _selectors(query: Query) -> dict[str, str]:
+    selected = {"labelSelector": query.labels, "fieldSelector": query.fields}
+    return {name: value for name, value in selected.items() if value}
 
 
 def _accept(query: Query, suffix: str) -> dict[str, str]:

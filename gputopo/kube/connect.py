@@ -41,8 +41,25 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
         config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
         # The package checks little of what it reads: a kubeconfig that is a list is a TypeError of its own making.
-        raise ConfigError(f"the kubeconfig {path or ''} cannot be used: {error}".replace("  ", " ")) from error
+        where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        raise ConfigError(f"the kubeconfig {where} cannot be used: {error}") from error
     return _kube(configuration, role)
+
+
+def default_namespace(path: str | None = None, context: str | None = None, account: Path = ACCOUNT) -> str:
+    """The namespace that kubectl would use: the context's, else that of this pod, else "default"."""
+    import yaml  # noqa: PLC0415  as above
+    from kubernetes import config  # noqa: PLC0415
+
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=path)
+        chosen = next((each for each in contexts if each["name"] == context), current)
+        return str(chosen["context"].get("namespace") or "default")
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError):
+        try:
+            return (account / "namespace").read_text(encoding="utf-8").strip() or "default"
+        except OSError:
+            return "default"
 
 
 def connect(role: Role, path: str | None = None, context: str | None = None) -> Kube:
@@ -55,7 +72,7 @@ def connect(role: Role, path: str | None = None, context: str | None = None) -> 
         try:
             return in_cluster(role)
         except ConfigError as no_pod:
-            raise ConfigError(f"no cluster to talk to: {no_kubeconfig}, and {no_pod}; give --kubeconfig") from no_pod
+            raise ConfigError(f"no cluster to talk to: {no_kubeconfig}, and {no_pod}; set KUBECONFIG") from no_pod
 
 
 def _configuration() -> Configuration:

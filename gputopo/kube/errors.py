@@ -6,7 +6,7 @@ KubeError(Exception)        any of these; a plain one is a request that the serv
 ├── ForbiddenError          the server knows us and refuses, or does not know us (401, 403)
 ├── NotFoundError           no such object; ``kind_missing``: the server does not even serve that kind
 ├── ConflictError           the object changed or exists; ``fields``: other field managers own these (409)
-└── GoneError               that resource version is too old: list again (410)
+└── GoneError               that resource version is too old, or of another history: list again (410)
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def refusal(call: str, status: int, body: bytes, retry_after: str | None = None)
         return NotFoundError(message, kind_missing=not details.name)
     if status == 409:
         return ConflictError(message, _owners(details.causes))
-    if status == 410:
+    # A server that was restored from a backup would ask us to try again (504) for ever.
+    if status == 410 or any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes):
         return GoneError(message)
     if status == 429 or status >= 500:
         return UnavailableError(message, _seconds(retry_after) or details.retry_after_seconds or None)

@@ -126,7 +126,11 @@ POD_INTERCONNECT = Key(
 POD_NUMA = Key("gputopo.io/numa", "preferred", "All GPUs on one NUMA node: `required`, `preferred` or `ignore`.")
 POD_MIN_VRAM = Key("gputopo.io/min-vram", "40Gi", "Memory that each GPU must have at least.")
 POD_VRAM = Key("gputopo.io/vram", "15Gi", "Share of one GPU's memory that the pod will use.")
-POD_MIN_BANDWIDTH = Key("gputopo.io/min-bandwidth", "300", "GB/s per GPU over NVLink, both ways, at least.")
+POD_MIN_BANDWIDTH = Key(
+    "gputopo.io/min-bandwidth",
+    "300",
+    "GB/s, both ways, that the weakest hop of the best ring through the pod's GPUs must have over NVLink.",
+)
 POD_WORKLOAD = Key("gputopo.io/workload", "training", "`training`, `inference` or `batch`.")
 POD_KEYS = (
     POD_GPU_MODEL,

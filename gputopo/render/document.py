@@ -23,7 +23,7 @@ def document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
     """The document of kind ``NodeTopology``: dicts, lists and plain values in the order in which they are printed."""
     nvlink, islands, fabric = topology.nvlink, topology.islands, topology.fabric
     filled = schema.Document(
-        api_version="gputopo.io/v1",
+        api_version=schema.API_VERSION,
         kind="NodeTopology",
         name=name,
         machine=topology.machine,

@@ -7,7 +7,7 @@ later version of the program may add keys but not take one away or change its me
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,8 @@ from msgspec import Meta
 # At run time too: the schema is made from the annotations below.
 from gputopo.model import FabricState, Health, Interconnect, PcieDistance, ProblemKind
 
-API_VERSION = "gputopo.io/v1"
+ApiVersion = Literal["gputopo.io/v1"]
+API_VERSION: ApiVersion = get_args(ApiVersion)[0]  # of every document that gputopo prints
 KIND = "NodeTopology"
 
 
@@ -168,7 +169,7 @@ class ProblemEntry(Entry):
 class Document(Entry):
     """One machine with GPUs, as far as it is known. Unknown is null; a key is never missing."""
 
-    api_version: Literal["gputopo.io/v1"]
+    api_version: ApiVersion
     kind: Literal["NodeTopology"]
     name: Annotated[str | None, Meta(description="of the node or recording, where it has one")]
     machine: Annotated[str | None, Meta(description="/sys/class/dmi/id/product_name")]

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 # A server must not outlive a test run that was killed. PR_SET_PDEATHSIG (1) has the kernel end it (9: SIGKILL); it is
@@ -33,13 +33,16 @@ class ServerError(Exception):
 class Server:
     """One running server. Ends with the context, with ``stop``, or with the test run, whatever comes first."""
 
-    def __init__(self, name: str, command: Sequence[str | Path], log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str | Path], log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        argv = [str(part) for part in command]
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(_tied_to_us(argv), stdout=output, stderr=subprocess.STDOUT)
+        log.write_bytes(b"")
+        self._argv = [str(part) for part in command]
+        self._environ = None if environ is None else dict(environ)
+        self._process = self._started()
 
     @property
     def pid(self) -> int:
@@ -67,10 +70,27 @@ class Server:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def ended(self, timeout_s: float = 60.0) -> int:
+        """Its exit code, once it ended; negative: the signal that ended it."""
+        return self._process.wait(timeout_s)
+
     def stop(self) -> None:
         """End it at once: nothing that these servers hold is worth a graceful end, which takes seconds."""
         self._process.kill()
         self._process.wait()
+
+    def restart(self) -> None:
+        """End it at once, and start it anew with the same command; the log goes on."""
+        self.stop()
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as output:
+            return subprocess.Popen(_tied_to_us(self._argv), stdout=output, stderr=subprocess.STDOUT, env=self._environ)
 
 
 def free_port() -> int:

@@ -70,6 +70,12 @@ class ControlPlane(NamedTuple):
         user = {"client-certificate": pem, "client-key": pem}
         return write_kubeconfig(path, self.url, self.authority.certificate, user)
 
+    def restart_apiserver(self) -> None:
+        """End kube-apiserver at once and start it anew; returns when it is ready. Every watch breaks."""
+        _, apiserver = self.servers
+        apiserver.restart()
+        apiserver.wait_until(_answers(self.url + "/readyz", self.authority))
+
 
 @contextmanager
 def control_plane(binaries: Binaries, folder: Path, flags: Sequence[str] = ()) -> Iterator[ControlPlane]:

@@ -1,9 +1,8 @@
-"""``nvidia-smi nvlink``: ``-s`` (state and rate of every link) and ``-R`` (what is at its other end).
+"""``nvidia-smi nvlink -s``: state and rate of every link.
 
     GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-...)
-             Link 0: 25.781 GB/s                                    -s: up
-             Link 3: <inactive>                                     -s: down
-             Link 0: Remote Device 00000008:00:00.0: Link 29        -R
+             Link 0: 25.781 GB/s    up
+             Link 3: <inactive>     down
     GPU 1: NVIDIA A100-PCIE-40GB (UUID: GPU-...)
     NVML: Unable to retrieve NVLink information as all links are inActive
 
@@ -18,7 +17,6 @@ import re
 
 import msgspec
 
-from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.smi.lines import Line, lines, refuse
 from agent.sources.smi.listing import GpuHeader, gpu_header
 from agent.sources.smi.unreachable import unreachable
@@ -46,22 +44,6 @@ class GpuLinkStatus(msgspec.Struct, frozen=True):
         return sum(link.active is True for link in self.links)
 
 
-class RemoteLink(msgspec.Struct, frozen=True):
-    """The far end of one NVLink of a GPU, as ``nvlink -R`` tells it."""
-
-    link: int
-    bus_id: str | None  # of a GPU or an NVSwitch, sysfs spelling; None: hidden (virtual machines), or in other words
-    remote_link: int | None = None
-    said: str | None = None
-
-
-class GpuRemoteLinks(msgspec.Struct, frozen=True):
-    """The far ends of a GPU's NVLinks, as ``nvlink -R`` tells them."""
-
-    gpu: GpuHeader
-    links: tuple[RemoteLink, ...] = ()
-
-
 def parse_nvlink_status(text: str) -> tuple[GpuLinkStatus, ...]:
     """The output of ``nvidia-smi nvlink -s``. Raises ``ParseError`` for a line that is none of its lines."""
     found = []
@@ -70,14 +52,6 @@ def parse_nvlink_status(text: str) -> tuple[GpuLinkStatus, ...]:
         links = tuple(_status(number, said) for number, said in block.links.items())
         found.append(GpuLinkStatus(block.gpu, links, inactive))
     return tuple(found)
-
-
-def parse_nvlink_remote(text: str) -> tuple[GpuRemoteLinks, ...]:
-    """The output of ``nvidia-smi nvlink -R``. Raises ``ParseError`` for a line that is none of its lines."""
-    return tuple(
-        GpuRemoteLinks(block.gpu, tuple(_remote(number, said) for number, said in block.links.items()))
-        for block in _blocks(text)
-    )
 
 
 class _Block(msgspec.Struct):
@@ -123,16 +97,8 @@ def _status(link: int, said: str) -> LinkStatus:
     return LinkStatus(link, active=None, said=said)
 
 
-def _remote(link: int, said: str) -> RemoteLink:
-    match = _REMOTE.fullmatch(said)
-    if match is None:
-        return RemoteLink(link, None, said=said)
-    return RemoteLink(link, sysfs_bus_id(match[1]), int(match[2]))
-
-
 _ALL_INACTIVE = "all links are inactive"
 _LINK = re.compile(r"Link (\d{1,3}):(.*)")
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,9})?) ?([GM]B)/s", re.IGNORECASE)
 _INACTIVE = re.compile(r"<?inactive>?", re.IGNORECASE)
-_REMOTE = re.compile(r"Remote Device ([0-9A-Fa-f:.]{1,24}): Link (\d{1,3})")
 _PROMPT = re.compile(r"nvidia-smi nvlink\b")  # the command itself, pasted along

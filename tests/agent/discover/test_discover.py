@@ -61,6 +61,28 @@ def test_a_pasted_matrix_gives_links_places_and_what_it_cannot_tell() -> None:
     assert whats(topology) == ["gpus.product", "gpus.memoryMiB"]
 
 
+def test_the_display_board_of_a_dgx_station_is_no_gpu_and_hides_none() -> None:
+    topo = """\
+\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tSYS\tNV4\tPIX\t0-15\t0
+GPU1\tSYS\t X \tSYS\tPHB\t0-15\t0
+GPU2\tNV4\tSYS\t X \tSYS\t0-15\t0
+NIC0\tPIX\tPHB\tSYS\t X
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+    listing = "GPU 0: NVIDIA A40\nGPU 1: NVIDIA DGX Display\nGPU 2: NVIDIA A40\n"
+
+    topology = discover(Snapshot(smi=smi(topo=topo, listing=listing)))
+
+    assert [gpu.index for gpu in topology.gpus] == [0, 2]
+    assert topology.nvlink == Nvlink(links=(Link(a=0, b=2, lanes=4, gbps=112.5),))
+    assert topology.nics == (Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.SYS)),)
+    assert not topology.partial
+
+
 def test_a_list_beside_the_matrix_names_the_products_and_with_them_the_bandwidth() -> None:
     topology = discover(Snapshot(smi=smi(topo=TOPO, listing=LISTING)))
 

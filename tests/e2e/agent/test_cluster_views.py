@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gputopo.cluster_cli import nodes, pods, topology_of_node
 from gputopo.kube.access import AGENT, READER
 from gputopo.labels import encode
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.why_cli import why
 from tests.e2e import objects
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube
 from tests.e2e.cluster import Cluster
@@ -42,7 +44,7 @@ def trio(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object]) -> None:
+def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object], observed: str = OBSERVED) -> None:
     """Do what agents do: publish what the nodes are, and which pod holds which GPU."""
     define_node_gpus(cluster)
     grant(cluster, "agent", AGENT)
@@ -60,7 +62,7 @@ def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object])
         )
         publisher = NodePublisher(kube, name)
         publisher.publish(encode(topology))
-        publisher.report(NodeGpus(OBSERVED, "1a2b", "0.1.0", held))
+        publisher.report(NodeGpus(observed, "1a2b", "0.1.0", held))
     kube.close()
 
 
@@ -200,3 +202,40 @@ def test_a_node_is_shown_as_it_was_published(cluster: Cluster, trio: Fleet, conf
     publish(cluster, trio, tmp_path, [])
 
     assert topology_of_node("gpu-1", config) == trio["gpu-1"].topology.slow()
+
+
+def test_why_a_pod_waits_and_what_is_nearest(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
+    """Three of eight GPUs are free on gpu-0, two in one island and one in the other; the other nodes are full."""
+    running = run_pods(
+        cluster, ("first", "gpu-0", 3), ("second", "gpu-0", 2), ("all-1", "gpu-1", 8), ("all-2", "gpu-2", 8)
+    )
+    publish(cluster, trio, tmp_path, running, datetime.now(UTC).isoformat())
+    waits = objects.pod("waits", 3, schedulerName="nobody")
+    waits["metadata"]["annotations"] = {"gputopo.io/island": "required"}
+    cluster.create_pod(waits)
+
+    found = json.loads(answer(why, config, "pod", "waits", "-n", cluster.namespace, "-o", "json"))
+
+    assert found["pod"] == {"namespace": cluster.namespace, "name": "waits", "scheduler": "nobody"}
+    assert {each["reason"]: each["nodes"] for each in found["refused"]} == {
+        "TOO_FEW_GPUS": ["gpu-1", "gpu-2"],
+        "ISLAND": ["gpu-0"],
+    }
+    nearest = found["nearest"][0]
+    assert nearest["text"] == (
+        f"gpu-0 has 3 free GPUs but in islands 2+1; 3 in one island after pod {cluster.namespace}/second ends"
+    )
+
+    trio.finish(running[1])
+
+    assert json.loads(answer(why, config, "pod", "waits", "-n", cluster.namespace, "-o", "json"))["suited"] == ["gpu-0"]
+
+
+def test_what_a_pod_has_got(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
+    running = run_pods(cluster, ("train", "gpu-2", 4))
+    publish(cluster, trio, tmp_path, running, datetime.now(UTC).isoformat())
+
+    held = json.loads(answer(why, config, "pod/train", "-n", cluster.namespace, "-o", "json"))["held"]
+
+    assert (held["node"], held["spot"]["gpus"]) == ("gpu-2", sorted(trio.gpus_of(running[0])))
+    assert held["spot"]["ring"] == "nvswitch"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.kube.access import AGENT, EVENTS, NODE_GPUS, NODES, ROLES, Resource, Role
+from gputopo.kube.access import AGENT, EVENTS, EXTENDER, NODE_GPUS, NODES, OBSERVER, PODS, ROLES, Resource, Role
 
 
 def test_the_agent_may_do_what_was_promised_and_nothing_else() -> None:
@@ -10,11 +10,19 @@ def test_the_agent_may_do_what_was_promised_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("role", [pytest.param(role, id=f"{place}-{role.name}") for place, role in enumerate(ROLES)])
-def test_no_role_may_replace_watch_or_delete_nodes_or_read_secrets(role: Role) -> None:
+def test_no_role_may_replace_or_delete_nodes_or_read_secrets(role: Role) -> None:
     everything = {(resource.plural, verb) for resource, verbs in role.verbs.items() for verb in verbs}
 
-    assert everything.isdisjoint({("nodes", verb) for verb in ("update", "delete", "create", "watch", "*")})
+    assert everything.isdisjoint({("nodes", verb) for verb in ("update", "delete", "create", "*")})
     assert {plural for plural, _ in everything}.isdisjoint({"secrets", "configmaps", "*"})
+
+
+def test_only_the_scheduler_component_watches_and_it_changes_nothing() -> None:
+    watched = dict.fromkeys((NODES, PODS, NODE_GPUS), ("list", "watch"))
+
+    assert [role for role in ROLES if any("watch" in verbs for verbs in role.verbs.values())] == [EXTENDER, OBSERVER]
+    assert OBSERVER.verbs == watched
+    assert EXTENDER.verbs == {**watched, EVENTS: ("create",)}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gputopo.kube.client import Kube, Query
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
 from gputopo.kube.objects import Metadata, Partial
-from tests.api_server import Answer, Asked, api_server, kubeconfig
+from tests.api_server import Answer, Asked, Stream, api_server, kubeconfig
 
 ALL = Role("test", dict.fromkeys((NODES, NODE_GPUS, EVENTS, PODS), ("get", "list", "create", "patch", "delete")))
 NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
@@ -140,6 +140,14 @@ def test_a_conflict_tells_whose_the_fields_are(tmp_path: Path) -> None:
 def test_an_answer_that_cannot_be_read_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(KubeError, match=r"/api/v1/nodes/n: the answer cannot be read .*<html>"):
         asked(lambda _: Answer("<html>hello"), lambda kube: kube.get(NODES, "n", Partial), tmp_path)
+
+
+def test_an_answer_that_breaks_off_is_no_answer(tmp_path: Path) -> None:
+    half = Stream(b'{"metadata":')
+    half.cut()
+
+    with pytest.raises(UnavailableError, match=r"GET /api/v1/nodes/n: no answer from http://127.*: .*"):
+        asked(lambda _: Answer(half), lambda kube: kube.get(NODES, "n", Partial), tmp_path)
 
 
 def test_nobody_at_the_other_end_is_said_with_the_address(tmp_path: Path) -> None:

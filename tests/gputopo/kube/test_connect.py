@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gputopo.kube.access import NODES, READER
-from gputopo.kube.connect import connect, from_kubeconfig, in_cluster
+from gputopo.kube.connect import connect, default_namespace, from_kubeconfig, in_cluster
 from gputopo.kube.errors import ConfigError
 from gputopo.kube.objects import Partial
 from tests.api_server import Answer, api_server, kubeconfig
@@ -93,10 +93,41 @@ def test_without_a_kubeconfig_or_a_pod_there_is_advice(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"HOME": str(tmp_path)}
     )
 
-    assert done.stdout.startswith("ConfigError no cluster to talk to: the kubeconfig cannot be used: ")
-    assert done.stdout.rstrip().endswith("give --kubeconfig")
+    assert done.stdout.startswith("ConfigError no cluster to talk to: the kubeconfig ~/.kube/config cannot be used: ")
+    assert done.stdout.rstrip().endswith("set KUBECONFIG")
 
 
 def test_outside_of_a_pod_there_is_no_service_account() -> None:
     with pytest.raises(ConfigError, match="this is no pod with a service account: Service host/port is not set"):
         in_cluster(READER)
+
+
+@pytest.mark.parametrize(
+    ("context", "namespace"),
+    [
+        pytest.param(None, "default", id="the current context says none"),
+        pytest.param("team", "team-a", id="a context that says one"),
+    ],
+)
+def test_the_namespace_of_a_context(context: str | None, namespace: str, tmp_path: Path) -> None:
+    document = kubeconfig("http://h", "t")
+    there = {"cluster": "here", "user": "me", "namespace": "team-a"}
+    document["contexts"].append({"name": "team", "context": there})
+    (tmp_path / "config").write_text(yaml.safe_dump(document))
+
+    assert default_namespace(str(tmp_path / "config"), context) == namespace
+
+
+@pytest.mark.parametrize(
+    ("account", "namespace"),
+    [
+        pytest.param({"namespace": "gpu-team\n"}, "gpu-team", id="in a pod"),
+        pytest.param({}, "default", id="nowhere"),
+        pytest.param({"namespace": ""}, "default", id="an empty file"),
+    ],
+)
+def test_the_namespace_without_a_kubeconfig(account: dict[str, str], namespace: str, tmp_path: Path) -> None:
+    for name, content in account.items():
+        (tmp_path / name).write_text(content)
+
+    assert default_namespace(str(tmp_path / "none"), account=tmp_path) == namespace

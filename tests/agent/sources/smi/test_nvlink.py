@@ -1,6 +1,4 @@
-"""``nvidia-smi nvlink -s`` and ``-R``."""
-
-from collections.abc import Callable
+"""``nvidia-smi nvlink -s``."""
 
 import pytest
 from hypothesis import given
@@ -10,14 +8,9 @@ from agent.sources.errors import ParseError
 from agent.sources.smi.listing import GpuHeader
 from agent.sources.smi.nvlink import (
     GpuLinkStatus,
-    GpuRemoteLinks,
     LinkStatus,
-    RemoteLink,
-    parse_nvlink_remote,
     parse_nvlink_status,
 )
-
-Parser = Callable[[str], tuple[GpuLinkStatus | GpuRemoteLinks, ...]]
 
 A = "GPU-11111111-2222-3333-4444-5555555555aa"
 ONE = GpuHeader(0, "Tesla V100-SXM2-32GB", A)
@@ -80,18 +73,6 @@ def test_a_gpu_that_cannot_be_reached_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        pytest.param("Remote Device 0000000A:00:00.0: Link 29", RemoteLink(0, "000a:00:00.0", 29), id="a device"),
-        pytest.param("Remote Device FFFFFFFF:FF:FF.0: Link 3", RemoteLink(0, None, 3), id="hidden"),
-        pytest.param("<inactive>", RemoteLink(0, None, said="<inactive>"), id="other words"),
-    ],
-)
-def test_the_far_end_of_a_link_is_a_device_and_its_link(said: str, expected: RemoteLink) -> None:
-    assert parse_nvlink_remote(status(said)) == (GpuRemoteLinks(ONE, (expected,)),)
-
-
-@pytest.mark.parametrize(
     ("text", "why"),
     [
         pytest.param("Link 0: 25 GB/s", "line 1: 'Link 0: 25 GB/s': not a line of `nvidia-smi nvlink`", id="no GPU"),
@@ -117,11 +98,10 @@ PIECES = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("parse", [parse_nvlink_status, parse_nvlink_remote], ids=["status", "remote"])
 @given(text=st.text() | st.lists(PIECES).map("".join))
-def test_any_text_is_links_or_a_parse_error(parse: Parser, text: str) -> None:
+def test_any_text_is_links_or_a_parse_error(text: str) -> None:
     try:
-        found = parse(text)
+        found = parse_nvlink_status(text)
     except ParseError:
         return
 

@@ -1,0 +1,187 @@
+"""Keeps a caller informed of all objects of one kind: list, then watch, then again from where it broke off.
+
+A list is read in pages and by quorum (no resource version), a watch resumes from the last version that was seen,
+bookmarks included. Where nothing happens there are no bookmarks either, so a silent watch is opened anew: that the
+server takes it is the sign of life. Too old a version (410) means a list anew. What fails is tried again after an
+exponential back-off with full jitter. A kind that the server does not know (no CRD) is an empty list, and asked for
+again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from random import Random
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from gputopo.kube.client import Kube
+from gputopo.kube.errors import GoneError, KubeError, NotFoundError, UnavailableError
+from gputopo.kube.reduction import Delta, Reduction, Source
+from gputopo.kube.stream import Event, Happening, Watch
+
+S = TypeVar("S")
+# A watch is ended by the server after about that long, so that watches move to API servers that came up since.
+SHORTEST_WATCH_S, LONGEST_WATCH_S = 300.0, 600.0
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
+LONGEST_RETRY_AFTER_S = 60.0  # what a server may ask for beyond that
+MISSING_S = 30.0  # between two looks for a kind that is not served
+AT_ONCE_S = 1.0  # a watch that brought nothing and ended sooner failed, whatever it says
+STEADY_S = 10.0  # after a watch that lasted as long what failed before does not count: a proxy may cut each of them
+_GENERATOR = Random()  # noqa: S311  spreads load; nothing is guarded by it
+
+
+class Timing(NamedTuple):
+    """Clocks, chance and waiting."""
+
+    clock: Callable[[], float] = time.monotonic  # seconds; ages are differences of it
+    wall: Callable[[], float] = time.time  # seconds since 1970, to compare with the API server's
+    wait: Callable[[threading.Event, float], object] = threading.Event.wait  # that long, or until it is set
+    random: Random = _GENERATOR
+
+
+class Condition(NamedTuple):
+    """How a reflector is doing."""
+
+    synced: bool = False  # a complete list was delivered
+    heard: float | None = None  # when it last heard of the server, by the clock: a page, a watch taken, an event
+    relists: int = 0  # lists after the first
+    failures: int = 0  # calls that failed and streams that broke
+    trouble: str | None = None  # what is wrong now
+    lag_s: float | None = None  # from creation to here, of the last object created while it was watched
+
+
+class Reflector(Generic[S]):
+    """One kind's list and watch. ``run`` is for a thread of its own; ``stop`` and ``condition`` are for others."""
+
+    def __init__(self, kube: Kube, source: Source[S], deliver: Callable[[Delta[S]], None], timing: Timing) -> None:
+        self._kube = kube
+        self._source = source
+        self._deliver = deliver
+        self._timing = timing
+        self._reduction = Reduction(source)
+        self._stopped = threading.Event()
+        self._watch: Watch | None = None
+        self._version: str | None = None  # seen up to there; None: list
+        self._in_a_row = 0  # failures since a watch last brought something
+        self._lists = 0
+        self._condition = Condition()
+
+    @property
+    def condition(self) -> Condition:
+        """How it is doing."""
+        trouble = self._condition.trouble or self._reduction.unreadable
+        return self._condition._replace(relists=max(0, self._lists - 1), trouble=trouble)
+
+    def run(self) -> None:
+        """List and watch until it is stopped. What ``deliver`` raises ends it, and is said in ``condition``."""
+        try:
+            while not self._stopped.is_set():
+                self._turn()
+        except BaseException as error:
+            self._note(trouble=f"the watch of {self._source.resource.plural} ended: {error!r}")
+            raise
+
+    def stop(self) -> None:
+        """End it: nothing is delivered from now on. A call that waits for an answer ends by its own timeout."""
+        self._stopped.set()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _turn(self) -> None:
+        try:
+            if self._version is None:
+                self._list()
+            else:
+                self._follow(self._version)
+        except NotFoundError as missing:
+            self._version = None
+            if missing.kind_missing:
+                self._missing()
+            else:
+                self._failed(missing)
+        except GoneError as gone:
+            self._version = None
+            self._failed(gone)
+        except KubeError as error:
+            self._failed(error)
+
+    def _list(self) -> None:
+        self._lists += 1
+        versions = [""]
+        delta = self._reduction.listed(self._objects(versions))
+        if not self._stopped.is_set():
+            self._deliver(delta)
+            self._version = versions[-1]
+            self._note(synced=True, trouble=None)
+
+    def _objects(self, versions: list[str]) -> Iterator[msgspec.Raw]:
+        for page in self._kube.pages(self._source.resource, msgspec.Raw, self._source.query):
+            self._note(heard=self._timing.clock())
+            versions.append(page.metadata.resource_version)
+            yield from page.items
+            if self._stopped.is_set():
+                return
+
+    def _follow(self, version: str) -> None:
+        seconds = self._timing.random.uniform(SHORTEST_WATCH_S, LONGEST_WATCH_S)
+        watch = self._kube.watch(self._source.resource, self._source.query, version, seconds)
+        self._watch = watch
+        if self._stopped.is_set():  # it was stopped while the watch was being opened
+            watch.close()
+        opened = self._timing.clock()
+        self._note(heard=opened, trouble=None)
+        quiet = True
+        try:
+            for events in watch:
+                quiet = False
+                self._in_a_row = 0
+                self._take(events)
+        finally:
+            lasted = self._timing.clock() - opened
+            if lasted >= STEADY_S:
+                self._in_a_row = 0
+        if quiet and lasted < AT_ONCE_S and not self._stopped.is_set():
+            raise UnavailableError(f"watch {self._source.resource.path()}: it ended at once, and brought nothing")
+
+    def _take(self, events: tuple[Event, ...]) -> None:
+        self._note(heard=self._timing.clock())
+        if self._stopped.is_set() or not events:
+            return
+        for event in events:
+            if event.type is Happening.ADDED and event.identity.creation_timestamp is not None:
+                self._created(event.identity.creation_timestamp)
+        delta = self._reduction.changed(event for event in events if event.type is not Happening.BOOKMARK)
+        if delta.seen or delta.gone:
+            self._deliver(delta)
+        self._version = events[-1].identity.resource_version
+
+    def _created(self, timestamp: str) -> None:
+        try:
+            created = datetime.fromisoformat(timestamp).timestamp()
+        except ValueError:
+            return
+        self._note(lag_s=max(0.0, self._timing.wall() - created))
+
+    def _missing(self) -> None:
+        """No such kind: there are none. It may be served some day."""
+        told = f"the API server does not serve {self._source.resource.plural} ({self._source.resource.api_version})"
+        if not self._stopped.is_set() and not (self._condition.synced and self._reduction.empty):
+            self._deliver(self._reduction.listed(()))
+        self._in_a_row = 0
+        self._note(heard=self._timing.clock(), synced=True, trouble=told)
+        self._timing.wait(self._stopped, MISSING_S)
+
+    def _failed(self, error: KubeError) -> None:
+        self._in_a_row += 1
+        self._note(failures=self._condition.failures + 1, trouble=str(error))
+        longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._in_a_row - 1, 10))
+        asked = error.retry_after if isinstance(error, UnavailableError) else None
+        pause = max(min(asked or 0.0, LONGEST_RETRY_AFTER_S), self._timing.random.uniform(0, longest))
+        self._timing.wait(self._stopped, pause)
+
+    def _note(self, **changes: Any) -> None:
+        self._condition = self._condition._replace(**changes)

@@ -1,0 +1,192 @@
+"""``gputopo why``: why a pod goes where it goes, or nowhere. What is heavy is imported when it is asked for.
+
+Without ``--server`` it decides by the same code and policy as an extender that has just started: it reads the cluster
+with the user's own rights, and knows nothing of what a running extender has promised to pods in flight.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, print_document
+from gputopo.terminal import fail, read_bytes, says_unicode, write_out
+
+if TYPE_CHECKING:
+    from gputopo.kube.client import Kube
+    from scheduler_core.explain import Explanation
+    from scheduler_core.stock import StockPod
+
+_TIMEOUT_S = 30.0
+_UNSEEN = 120  # columns where nobody looks
+
+
+class _Options(NamedTuple):
+    """Where to ask, and about what."""
+
+    kubeconfig: str | None
+    context: str | None
+    filename: str | None
+    namespace: str | None
+    node: str | None
+    server: str | None
+
+
+@click.command()
+@cluster_options
+@click.argument("what", metavar="[pod NAME]", nargs=-1)
+@click.option("-f", "--filename", metavar="FILE|-", help="A pod that does not exist yet, or a Job, Deployment ...")
+@click.option("-n", "--namespace", metavar="NAME", help="The pod's namespace, instead of the context's.")
+@click.option("--node", metavar="NAME", help="Look at this node only.")
+@click.option("--server", metavar="URL", help="Ask a running extender: what it thinks, not what this command finds.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
+def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
+    """Tell why a GPU pod goes where it goes, or nowhere: each node's reason, the scores, and the nearest miss.
+
+    Of a pod that runs it tells what it got, next to the best. With -f it tells where a pod would go, or why it would
+    not; nothing is created.
+
+    \b
+    Examples:
+      gputopo why pod train-0 -n team-a
+      gputopo why -f job.yaml
+      gputopo why pod train-0 --node gpu-7
+      gputopo why pod train-0 -o json | jq '.refused[] | {reason, nodes: (.nodes | length)}'
+    """
+    name, asked = _name(what), _Options(**options)
+    if (name is None) == (asked.filename is None):
+        raise click.UsageError("say which: pod NAME, or -f FILE")
+    if asked.server is not None and (name is None or asked.node is not None):
+        raise click.UsageError("a running extender is asked about a pod that exists, and about all nodes")
+    written = None if asked.filename is None else _written(asked.filename)
+    namespace = asked.namespace or _namespace(asked)
+    if asked.server is not None:
+        told = _asked(f"{asked.server.rstrip('/')}/explain/{namespace}/{name}")
+    else:
+        with cluster(asked.kubeconfig, asked.context) as kube:
+            if written is not None:
+                told = _of_file(kube, written, namespace, asked.node)
+            else:
+                told = _of_pod(kube, (namespace, name or ""), asked.node)
+    _print(told, output)
+
+
+def _name(what: tuple[str, ...]) -> str | None:
+    """``pod NAME`` or ``pod/NAME``, as kubectl has them."""
+    if not what:
+        return None
+    kind, _, name = " ".join(what).replace("/", " ", 1).partition(" ")
+    if kind not in ("pod", "pods", "po") or not name or " " in name:
+        raise click.UsageError(f"{' '.join(what)!r} is not understood: say pod NAME")
+    return name
+
+
+def _written(filename: str) -> StockPod:
+    """The pod in a file that asks for GPUs, of several the first."""
+    from scheduler_core.manifests import ManifestError, read_pods  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
+
+    try:
+        pods = read_pods(read_bytes(filename).decode())
+    except (ManifestError, UnicodeDecodeError) as error:
+        fail(f"{filename}: {error}")
+    return next((pod for pod in pods if _wants_gpus(pod)), pods[0])
+
+
+def _wants_gpus(pod: StockPod) -> bool:
+    """Whether it is any of our business; one that asks for GPUs in a way that is not understood is."""
+    from scheduler_core.request import PodRequest, read_request  # noqa: PLC0415  start-up of all other commands
+
+    found = read_request(pod)
+    return not isinstance(found, PodRequest) or bool(found.profile.ask.programs)
+
+
+def _namespace(asked: _Options) -> str:
+    from gputopo.kube.connect import default_namespace  # noqa: PLC0415  start-up of all other commands
+
+    return default_namespace(asked.kubeconfig, asked.context)
+
+
+def _of_pod(kube: Kube, named: tuple[str, str], node: str | None) -> Explanation:
+    from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
+
+    from scheduler_core.reading import read_pod  # noqa: PLC0415
+
+    pod = read_pod(kube, *named)
+    told = _explained(kube, pod, node, None if pod.finished else pod.spec.node_name)
+    ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.finished else ()
+    return replace(told, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
+
+
+def _of_file(kube: Kube, pod: StockPod, namespace: str, node: str | None) -> Explanation:
+    from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
+
+    metadata = pod.metadata
+    named = replace(metadata, namespace=metadata.namespace or namespace, name=metadata.name or "(without a name)")
+    return _explained(kube, replace(pod, metadata=named), node, None)
+
+
+def _explained(kube: Kube, pod: StockPod, node: str | None, bound: str | None) -> Explanation:
+    import time  # noqa: PLC0415  start-up of all other commands
+
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
+    from scheduler_core.explain import explain, grouped, refusal  # noqa: PLC0415
+    from scheduler_core.policy import Policy  # noqa: PLC0415
+    from scheduler_core.reading import barred_nodes, read_cluster  # noqa: PLC0415
+    from scheduler_core.request import Refused, read_request  # noqa: PLC0415
+
+    metadata, request = pod.metadata, read_request(pod)
+    if isinstance(request, Refused):
+        return refusal(metadata.namespace, metadata.name, request.reason)
+    if not request.profile.ask.programs:
+        fail(
+            f"pod {metadata.namespace}/{metadata.name} asks for no GPU ({', '.join(GPU_RESOURCES)}, "
+            f"{MIG_RESOURCE_PREFIX}*), so nobody asks gputopo: kubectl describe pod tells what kube-scheduler says"
+        )
+    now, policy = time.time(), Policy()
+    cluster = read_cluster(kube, now, policy)
+    if node is not None and node not in cluster.table.records:
+        fail(f"there is no node {node}", NO_CLUSTER)
+    left_out = {} if bound is not None else barred_nodes(pod.spec, cluster)
+    names = [name for name in cluster.table.records if name not in left_out] if node is None else [node]
+    told = explain(request, cluster.table, names, policy, now, bound)
+    return replace(told, barred=grouped(left_out if node is None else {}))
+
+
+def _asked(url: str) -> Explanation:
+    """What a running extender says."""
+    import urllib3  # noqa: PLC0415  start-up of all other commands
+
+    from scheduler_core.explain import NoExplanationError, read  # noqa: PLC0415
+
+    try:
+        answer = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False)
+    except (urllib3.exceptions.HTTPError, ValueError) as error:
+        fail(f"no answer from {url}: {error}", NO_CLUSTER)
+    if answer.status != 200:
+        fail(f"{url}: {answer.status}: {answer.data[:500].decode(errors='replace').strip()}", NO_CLUSTER)
+    try:
+        return read(answer.data)
+    except NoExplanationError as error:
+        fail(f"{url} is no extender of this version: {error}", NO_CLUSTER)
+
+
+def _print(told: Explanation, output: str) -> None:
+    from scheduler_core.explain import document, text  # noqa: PLC0415  start-up of all other commands
+
+    if output != "text":
+        print_document(document(told), output)
+        return
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else _UNSEEN
+    write_out(text(told, width, ascii_only=not says_unicode()))

@@ -1,0 +1,15 @@
+"""Why a pod is where it is, or nowhere: ``explain`` makes the story, ``document`` and ``text`` tell it. Pure.
+
+asked      what the pod asks, in words              story     the values
+best       the nodes that suit it best              spots     sets of GPUs in words
+changes    the nearest miss; ``endings`` of pods    advice    what each reason means
+
+document.NoExplanationError    what was read is no explanation
+"""
+
+from scheduler_core.explain.document import NoExplanationError, document, read
+from scheduler_core.explain.explaining import explain, grouped, refusal
+from scheduler_core.explain.story import Explanation
+from scheduler_core.explain.text import text
+
+__all__ = ["Explanation", "NoExplanationError", "document", "explain", "grouped", "read", "refusal", "text"]

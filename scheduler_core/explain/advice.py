@@ -1,0 +1,69 @@
+"""What each reason means and what can be done about it: for people, so it may be long. Values only."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gputopo.labels import keys
+from gputopo.labels.reasons import Reason
+
+SEE = " (see: gputopo why pod)"  # how a reason points to this very explanation
+
+
+class Advice(NamedTuple):
+    """Two sentences about a reason."""
+
+    means: str
+    do: str
+
+
+ADVICE: dict[Reason, Advice] = {
+    Reason.TOO_FEW_GPUS: Advice(
+        "Fewer healthy GPUs (or shares, or MIG devices) are free than the pod asks for.",
+        "Wait for a pod to end, ask for fewer, or add nodes.",
+    ),
+    Reason.MODEL: Advice(
+        "A GPU that may come is not of the model asked for, or nobody says of which model it is.",
+        f"Compare with the node's label {keys.NVIDIA_PRODUCT.key}; on mixed nodes the kubelet may give any of them.",
+    ),
+    Reason.VRAM: Advice(
+        "A GPU that may come has less memory than asked for, or nobody says how much it has.",
+        f"Compare with the node's label {keys.VRAM_MIB.key}, and ask for less or for another model.",
+    ),
+    Reason.ISLAND: Advice(
+        "Enough GPUs are free, but the device plugin may take them from several NVLink islands.",
+        f"Wait until an island is free, or say {keys.POD_ISLAND.key}: preferred.",
+    ),
+    Reason.INTERCONNECT: Advice(
+        "Between the GPUs that may come a hop is over less than asked for.",
+        f"Choose nodes by the label {keys.INTERCONNECT.key}, or ask for less.",
+    ),
+    Reason.BANDWIDTH: Advice(
+        "The weakest hop of the ring through the GPUs that may come is slower than asked for.",
+        f"{keys.POD_MIN_BANDWIDTH.key} is about the ring, not about one GPU's links: see docs/pods.md.",
+    ),
+    Reason.NUMA: Advice(
+        "The GPUs that may come are on several NUMA nodes, or the node's Topology Manager would reject the pod.",
+        f"Wait until one NUMA node has enough free, or say {keys.POD_NUMA.key}: preferred.",
+    ),
+    Reason.DEGRADED: Advice(
+        "A GPU that may come has lost links, lanes or PCIe width, and the policy refuses such GPUs.",
+        "gputopo nodes names what is broken; repair it, or let the policy avoid instead of refuse.",
+    ),
+    Reason.UNKNOWN_TOPOLOGY: Advice(
+        "The pod requires a shape, and nobody can vouch for it: no agent reported, or too long ago, or it cannot see.",
+        "gputopo nodes shows when each agent was last heard of; start it, or do not require a shape.",
+    ),
+    Reason.UNKNOWN_NODE: Advice(
+        "kube-scheduler knows the node and gputopo does not yet.",
+        "It passes in a second; if it stays, look at the extender's log.",
+    ),
+    Reason.RESERVED: Advice(
+        "Free GPUs there are promised to pods that the kubelet has not admitted yet.",
+        "It passes when they have started.",
+    ),
+    Reason.MALFORMED: Advice(
+        "The pod itself says something that cannot be understood, so every node is refused.",
+        "Correct the value that is quoted: see docs/pods.md.",
+    ),
+}

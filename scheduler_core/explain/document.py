@@ -1,0 +1,45 @@
+"""An explanation as a document, and back. Pure.
+
+Keys are camelCase as in Kubernetes; what is unknown is null; within ``v1`` keys are added, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gputopo.render.schema import API_VERSION
+from scheduler_core.explain.story import Explanation
+
+KIND = "PodExplanation"
+
+
+class NoExplanationError(ValueError):
+    """What was read is no such document; the text says why."""
+
+
+def document(explanation: Explanation) -> dict[str, Any]:
+    """The document of kind ``PodExplanation``."""
+    return {"apiVersion": API_VERSION, "kind": KIND, **_plain(explanation)}
+
+
+def read(text: bytes) -> Explanation:
+    """The explanation that such a document holds. Raises ``NoExplanationError``."""
+    try:
+        header = msgspec.json.decode(text, type=_Header)
+        if header.kind != KIND:
+            raise NoExplanationError(f"its kind is {header.kind[:63]!r}, not {KIND!r}")
+        return msgspec.json.decode(text, type=Explanation)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NoExplanationError(f"{error}: {text[:80]!r}") from error
+
+
+class _Header(msgspec.Struct):
+    kind: str = ""
+
+
+def _plain(explanation: Explanation) -> dict[str, Any]:
+    # Through JSON's own types, so that a reader of the dict and a reader of the text see the same (lists, not tuples).
+    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(explanation))
+    return body

@@ -1,0 +1,69 @@
+"""The cluster as placement looks at it, read once: for a person who asks, not for the extender. I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from gputopo.kube.access import NODES, PODS
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.errors import NotFoundError
+from scheduler_core.nodes import NodeRecord, NodeTable, read_node, table_of
+from scheduler_core.occupancy import Occupant
+from scheduler_core.policy import Policy
+from scheduler_core.sightings import GpusSeen, NodeSeen, PodSeen
+from scheduler_core.stock import StockNode, StockPod, StockSpec, barred
+from scheduler_core.watch import listed
+
+
+class Cluster(NamedTuple):
+    """What was read."""
+
+    table: NodeTable
+    nodes: tuple[StockNode, ...]
+
+
+def read_pod(kube: Kube, namespace: str, name: str) -> StockPod:
+    """One pod. By a list of one, so that who may list pods may ask. Raises ``NotFoundError``, ``KubeError``."""
+    found = kube.items(PODS, StockPod, Query(namespace, fields=f"metadata.name={name}"))
+    if not found:
+        raise NotFoundError(f"there is no pod {name} in the namespace {namespace}", kind_missing=False)
+    return found[0]
+
+
+def read_cluster(kube: Kube, now: float, policy: Policy) -> Cluster:
+    """All nodes, by the conversions that the extender's watch uses. Raises ``KubeError``."""
+    nodes = tuple(kube.items(NODES, StockNode))
+    seen = [NodeSeen(node.metadata.name, read_node(node)) for node in nodes]
+    pods, gpus = (batch.seen for batch in listed(kube, PodSeen, GpusSeen))
+    return Cluster(table_of(records(seen, pods, gpus), now, policy), nodes)
+
+
+def barred_nodes(pod: StockSpec, cluster: Cluster) -> dict[str, str]:
+    """GPU nodes that kube-scheduler would not take, whatever is free there, and why."""
+    found = {}
+    for node in cluster.nodes:
+        name = node.metadata.name
+        if cluster.table.records[name].machine.allocatable:
+            why = barred(pod, node)
+            if why is not None:
+                found[name] = why
+    return found
+
+
+def records(nodes: Iterable[NodeSeen], pods: Iterable[PodSeen], gpus: Iterable[GpusSeen]) -> list[NodeRecord]:
+    """What was seen, node by node. Pods that are not bound, or bound to a node that is not there, are left out."""
+    occupants: dict[str, list[Occupant]] = {}
+    for pod in pods:
+        if pod.node is not None:
+            occupants.setdefault(pod.node, []).append(pod.occupant)
+    words: Mapping[str, GpusSeen] = {each.key: each for each in gpus}
+    return [
+        NodeRecord(
+            name=node.key,
+            machine=node.machine,
+            gpus=words[node.key].gpus if node.key in words else None,
+            pods=tuple(sorted(occupants.get(node.key, ()), key=lambda each: each.uid)),
+        )
+        for node in nodes
+    ]

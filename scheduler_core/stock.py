@@ -1,0 +1,188 @@
+"""Which nodes kube-scheduler itself would not take for a pod: cordons, taints, node selectors, node affinity. Pure.
+
+For people who ask why; the extender never decides by it, since kube-scheduler has done so before it asks. What depends
+on other pods (CPU, memory, ports, pod affinity, spread) and on volumes is not looked at.
+
+Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from scheduler_core.nodes import Node
+from scheduler_core.pods import Affinity, Pod, PodSpec, PodStatus, PreferredTerms
+
+_CORDON = "node.kubernetes.io/unschedulable"
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """One of ``matchExpressions`` or ``matchFields``."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class RequiredTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """One of ``nodeSelectorTerms``."""
+
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+
+class RequiredTerms(msgspec.Struct, frozen=True, rename="camel"):
+    """A ``NodeSelector``: one of its terms must hold."""
+
+    node_selector_terms: tuple[RequiredTerm, ...] | None = None
+
+
+class NodeAffinity(PreferredTerms, frozen=True, rename="camel"):
+    """``affinity.nodeAffinity``, all of it."""
+
+    required_during_scheduling_ignored_during_execution: RequiredTerms | None = None
+
+
+class StockAffinity(Affinity, frozen=True, rename="camel"):
+    """``spec.affinity`` with what node affinity requires."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(msgspec.Struct, frozen=True):
+    """One of ``tolerations``."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class StockSpec(PodSpec, frozen=True, rename="camel"):
+    """``spec`` with what kube-scheduler's own filters about nodes look at."""
+
+    affinity: StockAffinity | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One of ``status.conditions``."""
+
+    type: str
+    status: str
+    message: str = ""
+
+
+class StockStatus(PodStatus, frozen=True, rename="camel"):
+    """``status`` with what kube-scheduler said."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+
+class StockPod(Pod, frozen=True, rename="camel"):
+    """The pod that somebody asks about."""
+
+    spec: StockSpec = StockSpec()
+    status: StockStatus = StockStatus()
+
+    @property
+    def scheduler_said(self) -> str | None:
+        """Why kube-scheduler has not placed it; None: it has, or has not tried."""
+        return next(
+            (
+                each.message
+                for each in self.status.conditions or ()
+                if (each.type, each.status) == ("PodScheduled", "False") and each.message
+            ),
+            None,
+        )
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """One of ``spec.taints`` of a Node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+class StockNodeSpec(msgspec.Struct, frozen=True):
+    """``spec`` of a Node."""
+
+    taints: tuple[Taint, ...] | None = None
+    unschedulable: bool = False
+
+
+class StockNode(Node, frozen=True):
+    """A Node with what kube-scheduler's own filters look at."""
+
+    spec: StockNodeSpec = StockNodeSpec()
+
+
+def barred(pod: StockSpec, node: StockNode) -> str | None:
+    """Why kube-scheduler would not take the node, whatever its GPUs; None: nothing is known against it."""
+    taints = [*(node.spec.taints or ())]
+    if node.spec.unschedulable:
+        taints.insert(0, Taint(_CORDON, "", "NoSchedule"))
+    for taint in taints:
+        if taint.effect != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in pod.tolerations or ()):
+            return "it is cordoned" if taint.key == _CORDON else f"its taint {taint} is not tolerated"
+    labels = node.metadata.labels or {}
+    for key, value in (pod.node_selector or {}).items():
+        if labels.get(key) != value:
+            return f"it is not {key}={value}, as nodeSelector says"
+    return None if _attracts(pod.affinity, node) else "its node affinity does not match"
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    return toleration.operator == "Exists" or (toleration.key != "" and toleration.value == taint.value)
+
+
+def _attracts(affinity: StockAffinity | None, node: StockNode) -> bool:
+    own = None if affinity is None else affinity.node_affinity
+    required = None if own is None else own.required_during_scheduling_ignored_during_execution
+    return required is None or any(_matches(term, node) for term in required.node_selector_terms or ())
+
+
+def _matches(term: RequiredTerm, node: StockNode) -> bool:
+    """An empty term matches nothing."""
+    expressions, fields = term.match_expressions or (), term.match_fields or ()
+    labels = node.metadata.labels or {}
+    name = {"metadata.name": node.metadata.name}
+    every = [_holds(each, labels) for each in expressions] + [_holds(each, name) for each in fields]
+    return bool(every) and all(every)
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    found = _OPERATORS.get(requirement.operator)
+    return found is not None and found(labels.get(requirement.key), requirement.values or ())
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _compares(has: str | None, values: tuple[str, ...], sign: int) -> bool:
+    one, other = _number(has), _number(values[0] if values else None)
+    return one is not None and other is not None and sign * one > sign * other
+
+
+_OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+    "In": lambda has, values: has in values,
+    "NotIn": lambda has, values: has not in values,
+    "Exists": lambda has, _: has is not None,
+    "DoesNotExist": lambda has, _: has is None,
+    "Gt": lambda has, values: _compares(has, values, 1),
+    "Lt": lambda has, values: _compares(has, values, -1),
+}

@@ -1,0 +1,197 @@
+"""What goes on in the cluster, as ``sightings``: one list-and-watch per kind, each on a thread of its own.
+
+    Kube ──list, watch──▶ Reflector ──▶ Batch ──▶ ``deliver`` (on the reflector's thread)
+
+What is told is new: the heartbeat of a Node, or a pod that learned its address, is not delivered. Of a pod without GPUs
+nothing is remembered, so the end of any pod is delivered, by its UID.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.kube.access import NODE_GPUS, NODES, PODS
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.errors import GoneError, NotFoundError
+from gputopo.kube.reduction import Delta, Reduction, Source
+from gputopo.kube.reflector import Reflector, Timing
+from gputopo.kube.stream import Identity
+from gputopo.labels import keys
+from gputopo.labels.nodegpus import NodeGpus
+from scheduler_core.nodes import Node, read_node, read_occupant
+from scheduler_core.pods import Pod
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+
+# What has ended holds nothing. The server leaves it out of lists, and sends a DELETED when a pod ends.
+_RUNNING = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
+_OF_THE_MODEL = ("nvlink", "pcie", "nics", "numa_nodes")
+_JOIN_S = 1.0  # a thread that waits for an answer of the API server is not waited for: it delivers nothing any more
+_SHARED = 1 << 14  # values of which many objects have equal ones
+
+
+class WatchStatus(NamedTuple):
+    """How the watch of one kind is doing."""
+
+    kind: str  # "nodes", "pods", "nodegpus"
+    synced: bool  # a complete list was delivered
+    last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
+    relists: int  # lists after the first: the watch had fallen too far behind
+    failures: int  # calls that failed and streams that broke
+    trouble: str | None  # what is wrong now, for people
+    # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
+    # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
+    lag_s: float | None
+
+
+class Watches:
+    """The three watches. Made by ``watching``."""
+
+    def __init__(self, reflectors: tuple[tuple[str, Reflector[Any]], ...]) -> None:
+        self._reflectors = reflectors
+        self._threads = [
+            threading.Thread(target=reflector.run, name=f"watch-{kind}", daemon=True) for kind, reflector in reflectors
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the watches: when this returns, within about a second, nothing more is delivered."""
+        for _, reflector in self._reflectors:
+            reflector.stop()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_JOIN_S / len(self._threads))
+
+    @property
+    def synced(self) -> bool:
+        """Whether a complete list of each kind was delivered."""
+        return all(reflector.condition.synced for _, reflector in self._reflectors)
+
+    def status(self, now: float) -> tuple[WatchStatus, ...]:
+        """How each is doing. ``now``: of the clock that ``watching`` was given."""
+        found = [(kind, reflector.condition) for kind, reflector in self._reflectors]
+        return tuple(
+            WatchStatus(
+                kind,
+                each.synced,
+                None if each.heard is None else max(0.0, now - each.heard),
+                each.relists,
+                each.failures,
+                each.trouble,
+                each.lag_s,
+            )
+            for kind, each in found
+        )
+
+
+def watching(
+    kube: Kube,
+    deliver: Callable[[Batch[Any]], None],
+    clock: Callable[[], float],
+    timing: Timing = Timing(),  # noqa: B008
+) -> Watches:
+    """Watches of all that placement looks at; nothing is asked before ``start``.
+
+    ``deliver`` is called on three threads, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
+    """
+    timing = timing._replace(clock=clock)
+    return Watches(
+        tuple(
+            (source.resource.plural, Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
+            for kind, source in SOURCES
+        )
+    )
+
+
+def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
+    """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``."""
+    return tuple(_listed(kube, kind, source) for kind, source in SOURCES if not kinds or kind in kinds)
+
+
+def _listed(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
+    try:
+        delta = _read(kube, source)
+    except GoneError:  # the list grew too old between two pages
+        delta = _read(kube, source)
+    except NotFoundError:  # the kind is not served: nobody has published any
+        delta = Delta(complete=True)
+    return Batch(kind, *delta)
+
+
+def _read(kube: Kube, source: Source[Any]) -> Delta[Any]:
+    pages = kube.pages(source.resource, msgspec.Raw, source.query)
+    return Reduction(source).listed(text for page in pages for text in page.items)
+
+
+def _handed_on(kind: type[Any], deliver: Callable[[Batch[Any]], None], delta: Delta[Any]) -> None:
+    deliver(Batch(kind, *delta))
+
+
+def _node(name: str, node: Node) -> NodeSeen:
+    """Machines of one model share all but their GPUs: that is 5 of 8 kB."""
+    machine = read_node(node)
+    topology = machine.topology
+    if topology is not None:
+        shared = {field: _shared(getattr(topology, field)) for field in _OF_THE_MODEL}
+        machine = msgspec.structs.replace(machine, topology=msgspec.structs.replace(topology, **shared))
+    return NodeSeen(name, machine)
+
+
+def _trace(node: Node) -> Hashable:
+    """All that ``read_node`` looks at, hashed: it takes 0.14 ms, and most news of a Node is none for us."""
+    annotations, labels = node.metadata.annotations or {}, node.metadata.labels or {}
+    allocatable = node.status.allocatable or {}
+    return hash((annotations.get(keys.TOPOLOGY.key), frozenset(labels.items()), frozenset(allocatable.items())))
+
+
+def _pod(uid: str, pod: Pod) -> PodSeen | None:
+    occupant = read_occupant(pod)
+    if occupant is None:
+        return None
+    namespace, profile = sys.intern(occupant.namespace), _shared(occupant.profile)
+    return PodSeen(
+        uid,
+        occupant._replace(namespace=namespace, profile=profile),
+        _name(pod.spec.node_name),
+        _name(pod.status.nominated_node_name),
+        _name(pod.spec.scheduler_name),
+    )
+
+
+def _gpus(name: str, gpus: NodeGpus) -> GpusSeen:
+    return GpusSeen(name, gpus)
+
+
+@lru_cache(maxsize=_SHARED)
+def _shared(value: Any) -> Any:
+    """The one value for all that are equal to it."""
+    return value
+
+
+def _name(text: str | None) -> str | None:
+    """One string for all pods that name it; None where nothing is named."""
+    return sys.intern(text) if text else None
+
+
+def _by_name(which: Identity) -> str:
+    return which.name
+
+
+def _by_uid(which: Identity) -> str:
+    return which.uid
+
+
+SOURCES: tuple[tuple[type[Any], Source[Any]], ...] = (
+    (NodeSeen, Source(NODES, Node, _by_name, _node, _trace)),
+    (PodSeen, Source(PODS, Pod, _by_uid, _pod, query=_RUNNING)),
+    (GpusSeen, Source(NODE_GPUS, NodeGpus, _by_name, _gpus)),
+)

@@ -1,0 +1,134 @@
+"""What is kept of objects, and what of it is news."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from gputopo.kube.access import NODES
+from gputopo.kube.errors import UnavailableError
+from gputopo.kube.reduction import Delta, Reduction, Source
+from gputopo.kube.stream import Event, Happening, identity
+
+
+class Thing(msgspec.Struct, frozen=True):
+    size: int | None = None
+    colour: str = ""
+
+
+class Size(NamedTuple):
+    key: str
+    size: int
+
+
+def raw(name: str, size: object = None, **more: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode({"metadata": {"name": name}, "size": size, **more}))
+
+
+def put(name: str, size: object = None, **more: object) -> Event:
+    text = raw(name, size, **more)
+    return Event(Happening.MODIFIED, identity(text), text)
+
+
+def deleted(name: str) -> Event:
+    return put(name, 1)._replace(type=Happening.DELETED)
+
+
+def value(key: str, thing: Thing) -> Size | None:
+    return None if thing.size is None else Size(key, thing.size)
+
+
+SOURCE: Source[Size] = Source(NODES, Thing, lambda which: which.name, value)
+
+
+@pytest.fixture
+def reduction() -> Reduction[Size]:
+    return Reduction(SOURCE)
+
+
+def test_a_list_is_complete_and_holds_what_something_is_kept_of(reduction: Reduction[Size]) -> None:
+    assert reduction.empty
+    assert reduction.listed([raw("a", 1), raw("b"), raw("c", 3)]) == Delta((Size("a", 1), Size("c", 3)), complete=True)
+    assert not reduction.empty
+
+
+def test_only_news_is_told(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1), raw("b", 2)])
+
+    assert reduction.changed([put("a", 1, colour="red")]) == Delta()
+    assert reduction.changed([put("a", 5), put("b", 2), put("c", 3)]) == Delta((Size("a", 5), Size("c", 3)))
+    assert reduction.changed([put("a", 5)]) == Delta()
+
+
+def test_of_several_events_of_one_object_the_last_counts(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1), raw("b", 2)])
+
+    delta = reduction.changed(
+        [put("a", 2), put("a", 3), deleted("b"), deleted("c"), put("c", 4), put("d", 1), put("d")]
+    )
+
+    assert delta == Delta((Size("a", 3), Size("c", 4)), ("b", "d"))
+
+
+def test_an_object_that_nothing_is_kept_of_any_more_is_gone_once(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1)])
+
+    assert reduction.changed([put("a")]) == Delta(gone=("a",))
+    assert reduction.changed([put("a")]) == Delta()
+    assert reduction.empty
+
+
+def test_the_end_of_an_object_is_told_though_nothing_was_kept_of_it(reduction: Reduction[Size]) -> None:
+    assert reduction.changed([put("b"), deleted("b")]) == Delta(gone=("b",))
+
+
+def test_a_later_list_forgets_what_is_not_in_it(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1), raw("b", 2)])
+
+    assert reduction.listed([raw("b", 2)]) == Delta((Size("b", 2),), complete=True)
+    assert reduction.changed([put("a", 1)]) == Delta((Size("a", 1),))
+
+
+def test_a_list_that_breaks_changes_nothing(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1)])
+
+    with pytest.raises(UnavailableError, match=r"this is no object .*\[\]"):
+        reduction.listed([raw("b", 2), msgspec.Raw(b"[]")])
+
+    assert reduction.changed([put("a", 1), put("b", 2)]) == Delta((Size("b", 2),))
+
+
+def test_the_same_value_stays_the_same_object_whatever_is_read_again(reduction: Reduction[Size]) -> None:
+    (first,) = reduction.listed([raw("a", 1000)]).seen
+    (second,) = reduction.listed([raw("a", 1000, colour="red")]).seen
+
+    assert first is second
+
+
+def test_what_cannot_be_read_stays_as_it_was_seen_and_hides_no_other(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1), raw("b", 2)])
+
+    assert reduction.changed([put("a", "big"), put("b", 3)]) == Delta((Size("b", 3),))
+    assert reduction.unreadable == "nodes a cannot be read: Expected `int | null`, got `str` - at `$.size`"
+    assert reduction.listed([raw("a", "big"), raw("c", "big"), raw("b", 3)]).seen == (Size("a", 1), Size("b", 3))
+    assert reduction.unreadable is not None
+    assert reduction.unreadable.startswith("nodes a cannot be read (nor can 1 more): Expected")
+    reduction.changed([put("a", 1), deleted("c")])
+    assert reduction.unreadable is None
+
+
+def test_a_value_is_made_again_only_where_its_trace_changed() -> None:
+    made: list[int | None] = []
+
+    def counted(key: str, thing: Thing) -> Size | None:
+        made.append(thing.size)
+        return value(key, thing)
+
+    reduction = Reduction(SOURCE._replace(value=counted, trace=lambda thing: thing.size))
+    reduction.listed([raw("a", 1)])
+    assert reduction.changed([put("a", 1, colour="red"), put("a", 2), put("a", 2)]) == Delta((Size("a", 2),))
+    reduction.listed([raw("a", 2)])
+
+    assert made == [1, 2]

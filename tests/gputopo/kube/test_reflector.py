@@ -1,0 +1,458 @@
+"""List and watch against a real HTTP server that does what API servers do on bad days."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from gputopo.kube.access import NODE_GPUS, NODES, OBSERVER
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.reduction import Delta, Source
+from gputopo.kube.reflector import (
+    LONGEST_BACKOFF_S,
+    LONGEST_RETRY_AFTER_S,
+    LONGEST_WATCH_S,
+    MISSING_S,
+    Condition,
+    Reflector,
+    Timing,
+)
+from tests.api_server import Answer, Asked, Stream, api_server
+from tests.gputopo.kube.serving import GONE, Script, bookmark, event, page, thing, wait_for
+
+
+class Thing(msgspec.Struct, frozen=True):
+    size: int = 0
+
+
+class Size(NamedTuple):
+    key: str
+    size: int
+
+
+SOURCE: Source[Size] = Source(NODES, Thing, lambda which: which.name, lambda key, each: Size(key, each.size))
+
+
+class Running(NamedTuple):
+    reflector: Reflector[Size]
+    deltas: list[Delta[Size]]
+    waits: list[float]
+
+
+class Upper(Random):
+    """Chance at its worst: the upper end."""
+
+    def uniform(self, a: float, b: float) -> float:  # noqa: ARG002  the lower end is for luckier days
+        return b
+
+
+@contextmanager
+def running(
+    script: Script, folder: Path, *, source: Source[Size] = SOURCE, clock: float | None = None, silence_s: float = 10.0
+) -> Iterator[Running]:
+    """A reflector on a thread of its own, which does not wait for real."""
+    deltas: list[Delta[Size]] = []
+    waits: list[float] = []
+
+    def wait(stopped: threading.Event, seconds: float) -> bool:
+        waits.append(seconds)
+        return stopped.wait(0.002)
+
+    timing = Timing(time.monotonic if clock is None else lambda: clock, lambda: 1_795_000_000.0, wait, Upper())
+    with api_server(script) as server:
+        opened = from_kubeconfig(OBSERVER, server.kubeconfig(folder / "config"))
+        kube = Kube(opened._api, OBSERVER, silence_s=silence_s)
+        reflector = Reflector(kube, source, deltas.append, timing)
+        thread = threading.Thread(target=reflector.run, daemon=True)
+        thread.start()
+        try:
+            yield Running(reflector, deltas, waits)
+        finally:
+            reflector.stop()
+            thread.join(5)
+            kube.close()
+        assert not thread.is_alive()
+
+
+def ended(*lines: object) -> Stream:
+    """A watch that brings that, and ends in good order."""
+    stream = Stream(*lines)
+    stream.end()
+    return stream
+
+
+def cut(*lines: object) -> Stream:
+    """A watch that brings that, and breaks."""
+    stream = Stream(*lines)
+    stream.cut()
+    return stream
+
+
+def test_pages_make_one_complete_list_and_the_watch_goes_on_from_its_version(tmp_path: Path) -> None:
+    stream = Stream()
+    script = Script([page(7, thing("a", 3, size=1), following="more"), page(7, thing("b", 4, size=2))], [stream])
+
+    with running(script, tmp_path, source=SOURCE._replace(query=Query(fields="x=y"))) as run:
+        wait_for(lambda: script.watched_from, "the watch")
+        stream.send(event("ADDED", "c", 8, size=3), event("DELETED", "a", 9))
+        wait_for(lambda: len(run.deltas) == 2, "the events")
+
+    assert run.deltas == [
+        Delta((Size("a", 1), Size("b", 2)), complete=True),
+        Delta((Size("c", 3),), ("a",)),
+    ]
+    first, second, watch = (each.query for each in script.asked)
+    assert first == {"fieldSelector": "x=y", "limit": "500"}  # no resource version: by quorum
+    assert second == {**first, "continue": "more"}
+    assert watch["resourceVersion"] == "7"
+    assert watch["timeoutSeconds"] == str(int(LONGEST_WATCH_S))
+    assert watch["fieldSelector"] == "x=y"
+    assert run.waits == []
+
+
+@pytest.mark.parametrize(
+    ("last", "following", "version"),
+    [
+        pytest.param(ended(event("ADDED", "b", 8), bookmark(12)), 0, "12", id="ended after a bookmark"),
+        pytest.param(ended(event("ADDED", "b", 8)), 0, "8", id="ended after an event"),
+        pytest.param(cut(bookmark(9)), 1, "9", id="broken after a bookmark"),
+        pytest.param(cut(), 1, "7", id="broken before anything came"),
+        pytest.param(cut(event("MODIFIED", "a", 8), b'{"type":"ADD'), 1, "8", id="broken within a line"),
+        pytest.param(Stream(event("MODIFIED", "a", 8), b"garbage\n"), 1, "7", id="garbage in the same piece"),
+        pytest.param(Answer({"message": "no"}, 500), 1, "7", id="refused with 500"),
+    ],
+)
+def test_a_watch_goes_on_where_the_last_one_ended(
+    last: Stream | Answer, following: int, version: str, tmp_path: Path
+) -> None:
+    script = Script([page(7, thing("a", 3))], [last])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(script.watched_from) == 2, "the second watch")
+        assert run.reflector.condition.failures == following
+
+    assert script.watched_from == ["7", version]
+    assert script.listed == 1
+
+
+def test_nothing_is_lost_or_told_twice_over_broken_streams(tmp_path: Path) -> None:
+    breaks = [cut(event("ADDED", f"n{number}", number)) for number in range(8, 28)]
+    script = Script([page(7)], list(breaks))
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(script.watched_from) == 21, "the last watch")
+
+    assert [each.seen for each in run.deltas] == [(), *((Size(f"n{number}", 0),) for number in range(8, 28))]
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pytest.param(Stream(GONE), id="said in the watch"),
+        pytest.param(Answer({"message": "too old"}, 410), id="said at once"),
+    ],
+)
+def test_too_old_a_version_means_a_new_list(gone: Stream | Answer, tmp_path: Path) -> None:
+    script = Script([page(7, thing("a", 3), thing("b", 3)), page(30, thing("b", 20, size=2))], [gone])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(script.watched_from) == 2, "the second watch")
+        wait_for(lambda: run.reflector.condition.trouble is None, "the trouble to be over")
+        condition = run.reflector.condition
+
+    assert run.deltas == [
+        Delta((Size("a", 0), Size("b", 0)), complete=True),
+        Delta((Size("b", 2),), complete=True),
+    ]
+    assert script.watched_from == ["7", "30"]
+    assert (condition.relists, condition.failures) == (1, 1)
+
+
+def test_a_list_that_grows_too_old_between_two_pages_is_begun_again(tmp_path: Path) -> None:
+    lists = [page(7, thing("a", 3), following="more"), Answer({"message": "expired"}, 410), page(9, thing("b", 8))]
+
+    with running(Script(lists), tmp_path) as run:
+        wait_for(lambda: run.deltas, "the list")
+
+    assert run.deltas == [Delta((Size("b", 0),), complete=True)]
+
+
+def test_what_fails_is_tried_again_after_longer_and_longer(tmp_path: Path) -> None:
+    script = Script([*[Answer({"message": "etcd"}, 500)] * 9, page(7, thing("a", 3))])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: run.reflector.condition.synced, "the list")
+        wait_for(lambda: script.watched_from, "the watch")
+
+    assert run.waits == [0.5, 1, 2, 4, 8, 16, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S]
+
+
+def test_what_the_watch_brings_ends_the_longer_and_longer(tmp_path: Path) -> None:
+    failed = Answer({"message": "etcd"}, 500)
+    script = Script([page(7)], [failed, failed, cut(bookmark(8)), failed])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(script.watched_from) == 5, "the fifth watch")
+
+    assert run.waits == [0.5, 1, 0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited"),
+    [
+        pytest.param("7", 7.0, id="longer than the back-off"),
+        pytest.param("0", 0.5, id="shorter than the back-off"),
+        pytest.param("86400", LONGEST_RETRY_AFTER_S, id="a day"),
+    ],
+)
+def test_a_server_that_says_when_is_obeyed_within_reason(asked: str, waited: float, tmp_path: Path) -> None:
+    script = Script([Answer({"message": "busy"}, 429, {"Retry-After": asked}), page(7)])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: run.deltas, "the list")
+
+    assert run.waits == [waited]
+
+
+def test_a_watch_that_ends_at_once_is_not_asked_for_in_a_hot_loop(tmp_path: Path) -> None:
+    script = Script([page(7)], [ended(), ended()])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(script.watched_from) == 3, "the third watch")
+
+    assert run.waits == [0.5, 1]
+
+
+def test_a_proxy_that_cuts_quiet_watches_does_not_make_us_slow(tmp_path: Path) -> None:
+    times = iter(range(0, 10_000, 20))
+    script = Script([page(7)], [cut() for _ in range(4)])
+
+    with api_server(script) as server:
+        kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
+        waits: list[float] = []
+        timing = Timing(lambda: next(times), wait=lambda _, seconds: waits.append(seconds), random=Upper())
+        reflector = Reflector(kube, SOURCE, lambda _: None, timing)
+        thread = threading.Thread(target=reflector.run)
+        thread.start()
+        wait_for(lambda: len(script.watched_from) == 5, "the fifth watch")
+        reflector.stop()
+        thread.join()
+        kube.close()
+
+    assert waits == [0.5] * 4
+
+
+def test_a_kind_that_is_not_served_is_an_empty_list_and_looked_for_again(tmp_path: Path) -> None:
+    unknown = Answer("404 page not found\n", 404)
+    script = Script([unknown, unknown, page(7, thing("a", 3))])
+
+    with running(script, tmp_path, source=SOURCE._replace(resource=NODE_GPUS)) as run:
+        wait_for(lambda: run.waits, "the first look")
+        missing = run.reflector.condition
+        wait_for(lambda: script.watched_from, "the watch")
+        wait_for(lambda: run.reflector.condition.trouble is None, "the kind")
+
+    assert run.deltas == [Delta(complete=True), Delta((Size("a", 0),), complete=True)]
+    assert run.waits == [MISSING_S, MISSING_S]
+    assert missing.synced
+    assert missing.trouble == "the API server does not serve nodegpus (gputopo.io/v1alpha1)"
+    assert missing.failures == 0
+
+
+def test_a_kind_that_is_served_no_more_is_an_empty_list(tmp_path: Path) -> None:
+    unknown = Answer("404 page not found\n", 404)
+    script = Script([page(7, thing("a", 3)), unknown, page(9, thing("b", 8))], [unknown])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(run.deltas) == 3, "the kind to be back")
+
+    assert run.deltas == [
+        Delta((Size("a", 0),), complete=True),
+        Delta(complete=True),
+        Delta((Size("b", 0),), complete=True),
+    ]
+
+
+def test_a_namespace_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    script = Script([Answer({"message": "no ns", "details": {"name": "ns"}}, 404), page(7)])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: run.deltas, "the list")
+
+    assert run.waits == [0.5]
+
+
+def test_what_is_forbidden_is_said_and_asked_again(tmp_path: Path) -> None:
+    script = Script([Answer({"message": "nodes is forbidden"}, 403)])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(run.waits) >= 3, "some tries")
+        condition = run.reflector.condition
+
+    assert condition.trouble == "GET /api/v1/nodes: 403: nodes is forbidden"
+    assert not condition.synced
+    assert run.deltas == []
+
+
+def test_an_empty_line_is_a_sign_of_life_and_no_more(tmp_path: Path) -> None:
+    stream = Stream()
+    stream.send(b"\n")
+    stream.cut()
+    script = Script([page(7)], [stream])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(script.watched_from) == 2, "the second watch")
+
+    assert script.watched_from == ["7", "7"]
+    assert run.deltas == [Delta(complete=True)]
+
+
+def test_a_silent_watch_is_opened_anew_and_that_is_no_failure(tmp_path: Path) -> None:
+    silent = Stream(event("ADDED", "a", 8))
+    script = Script([page(7)], [silent])
+
+    with running(script, tmp_path, silence_s=0.2) as run:
+        wait_for(lambda: len(script.watched_from) == 2, "the second watch")
+        condition = run.reflector.condition
+    silent.end()
+
+    assert script.watched_from == ["7", "8"]
+    assert (condition.failures, condition.relists, run.waits) == (0, 0, [])
+
+
+def test_a_server_that_is_silent_because_it_is_dead_is_noticed(tmp_path: Path) -> None:
+    script = Script([page(7)], [Stream(event("ADDED", "a", 8)), Answer({"message": "shutting down"}, 503)])
+
+    with running(script, tmp_path, silence_s=0.2) as run:
+        wait_for(lambda: run.waits, "the failure")
+
+    assert run.waits == [0.5]
+
+
+def test_it_stops_at_once_while_it_waits_for_events(tmp_path: Path) -> None:
+    stream = Stream()
+    script = Script([page(7)], [stream])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: run.reflector._watch is not None, "the watch")
+        before = time.monotonic()
+    assert time.monotonic() - before < 1
+    stream.end()
+
+
+def test_it_stops_at_once_while_it_waits_to_try_again(tmp_path: Path) -> None:
+    with api_server(Script([Answer({"message": "busy"}, 503, {"Retry-After": "50"})])) as server:
+        kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
+        reflector = Reflector(kube, SOURCE, lambda _: None, Timing())
+        thread = threading.Thread(target=reflector.run)
+        thread.start()
+        wait_for(lambda: reflector.condition.failures, "a failure")
+        before = time.monotonic()
+        reflector.stop()
+        thread.join()
+        assert time.monotonic() - before < 1
+        kube.close()
+
+
+def test_nothing_is_delivered_after_a_stop_in_the_middle_of_a_list(tmp_path: Path) -> None:
+    asked, answered = threading.Event(), threading.Event()
+    script = Script([page(7, thing("a", 3), following="more"), page(7, thing("b", 4))])
+
+    def answer(request: Asked) -> Answer:
+        made = script(request)
+        if script.listed == 2:
+            asked.set()
+            answered.wait(10)
+        return made
+
+    with api_server(answer) as server:
+        kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
+        deltas: list[Delta[Size]] = []
+        reflector = Reflector(kube, SOURCE, deltas.append, Timing())
+        thread = threading.Thread(target=reflector.run)
+        thread.start()
+        asked.wait(10)
+        reflector.stop()
+        answered.set()
+        thread.join(10)
+        kube.close()
+
+    assert deltas == []
+    assert script.watched_from == []
+
+
+def test_it_stops_while_a_watch_is_being_opened(tmp_path: Path) -> None:
+    asked, answered = threading.Event(), threading.Event()
+    script = Script([page(7)], [Stream(event("ADDED", "a", 8))])
+
+    def answer(request: Asked) -> Answer:
+        if "watch" in request.query:
+            asked.set()
+            answered.wait(10)
+        return script(request)
+
+    with api_server(answer) as server:
+        kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
+        deltas: list[Delta[Size]] = []
+        reflector = Reflector(kube, SOURCE, deltas.append, Timing())
+        thread = threading.Thread(target=reflector.run)
+        thread.start()
+        asked.wait(10)
+        reflector.stop()
+        answered.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        kube.close()
+
+    assert deltas == [Delta(complete=True)]
+
+
+def test_how_it_is_doing(tmp_path: Path) -> None:
+    stream = Stream()
+    script = Script([page(7, thing("a", 3))], [stream])
+
+    with running(script, tmp_path, clock=5.0) as run:
+        assert Reflector(Kube.__new__(Kube), SOURCE, lambda _: None, Timing()).condition == Condition()
+        wait_for(lambda: script.watched_from, "the watch")
+        assert run.reflector.condition == Condition(synced=True, heard=5.0)
+        created = thing("b", 8)
+        created["metadata"]["creationTimestamp"] = "2026-11-18T11:06:38Z"  # two seconds before
+        old = thing("a", 9, size="big")
+        old["metadata"]["creationTimestamp"] = "2026-11-18T10:00:00Z"
+        odd = thing("c", 10)
+        odd["metadata"]["creationTimestamp"] = "lately"
+        stream.send(
+            {"type": "ADDED", "object": created}, {"type": "MODIFIED", "object": old}, {"type": "ADDED", "object": odd}
+        )
+        wait_for(lambda: len(run.deltas) == 2, "the events")
+        condition = run.reflector.condition
+    stream.end()
+
+    assert condition == Condition(
+        synced=True,
+        heard=5.0,
+        lag_s=2.0,
+        trouble="nodes a cannot be read: Expected `int`, got `str` - at `$.size`",
+    )
+
+
+def test_a_consumer_that_fails_ends_it_and_is_named(tmp_path: Path) -> None:
+    def broken(_: Delta[Size]) -> None:
+        raise ValueError("no room")
+
+    with api_server(Script([page(7)])) as server:
+        kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
+        reflector = Reflector(kube, SOURCE, broken, Timing())
+        with pytest.raises(ValueError, match="no room"):
+            reflector.run()
+        assert reflector.condition.trouble == "the watch of nodes ended: ValueError('no room')"
+        kube.close()

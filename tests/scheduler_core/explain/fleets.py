@@ -1,0 +1,32 @@
+"""Small fleets, and what is told about them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import msgspec
+
+from scheduler_core.explain import Explanation, explain
+from scheduler_core.nodes import NodeRecord, NodeTable, table_of
+from scheduler_core.policy import Policy
+from scheduler_core.request import PodRequest
+from tests.machines import MACHINES, bonded
+from tests.scheduler_core.builders import NOW
+
+POLICY = Policy()
+H100, PAIRS, ACROSS, DGX1, DGX2, MIXED, MIG = (
+    MACHINES[name]()
+    for name in ("hgx_h100", "a100_bridged", "a100_bridged_across", "dgx1", "dgx2", "mixed", "a100_mig")
+)
+_QUAD_LINKS = {pair: 4 for quad in (range(4), range(4, 8)) for pair in combinations(quad, 2)}
+QUADS = msgspec.structs.replace(H100, nvlink=bonded(_QUAD_LINKS, 50.0))  # two islands of four, one per NUMA node
+
+
+def fleet(*records: NodeRecord) -> NodeTable:
+    """A table of those nodes."""
+    return table_of(records, NOW, POLICY)
+
+
+def told(request: PodRequest, *records: NodeRecord, bound: str | None = None) -> Explanation:
+    """What is told about a pod among those nodes."""
+    return explain(request, fleet(*records), None, POLICY, NOW, bound)

@@ -1,0 +1,282 @@
+"""What goes on in a cluster, from HTTP to sightings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gputopo.kube.access import EXTENDER, READER
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.errors import ForbiddenError
+from gputopo.kube.reflector import Timing
+from gputopo.labels import encode
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from scheduler_core.asks import WHOLE
+from scheduler_core.nodes import Machine, read_node
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.watch import Watches, WatchStatus, listed, watching
+from tests.api_server import Answer, Asked, Stream, api_server
+from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
+from tests.machines import dgx1, dgx1_link_down
+from tests.scheduler_core import builders
+
+Object = dict[str, Any]
+
+
+def node(name: str = "gpu-0", *, broken: bool = False, gpus: int = 8, **conditions: Any) -> Object:
+    facts = encode(dgx1_link_down() if broken else dgx1())
+    metadata = {"name": name, "uid": f"uid-{name}", "labels": facts.labels, "annotations": facts.annotations}
+    status = {"allocatable": {WHOLE: str(gpus), "cpu": "96"}, **conditions}
+    return {"metadata": {"resourceVersion": "5", **metadata}, "status": status}
+
+
+def pod(name: str, gpus: int = 0, *, spec: Object | None = None, **status: Any) -> Object:
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": "5"}
+    limits = {WHOLE: str(gpus)} if gpus else {"cpu": "1"}
+    containers = [{"name": "c", "resources": {"limits": limits}}]
+    return {"metadata": metadata, "spec": {"containers": containers, **(spec or {})}, "status": status}
+
+
+def gpus(name: str = "gpu-0", observed: str = "2026-11-21T12:00:00Z") -> Object:
+    allocation = {"gpu": "GPU-1", "pod": {"namespace": "team", "name": "train", "container": "c"}}
+    told = {"observedAt": observed, "contentHash": "1a", "agentVersion": "1", "allocations": [allocation]}
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "5"}, **told}
+
+
+def changed(happening: str, version: int, obj: Object) -> Object:
+    return {"type": happening, "object": {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version)}}}
+
+
+class Cluster:
+    """Serves the three kinds, each by a script of its own."""
+
+    def __init__(self, nodes: Script, pods: Script, gpus: Script) -> None:
+        self.scripts = {"nodes": nodes, "pods": pods, "nodegpus": gpus}
+
+    def __call__(self, asked: Asked) -> Answer:
+        return self.scripts[asked.path.rsplit("/", 1)[1]](asked)
+
+
+class Running(NamedTuple):
+    watches: Watches
+    batches: list[Batch[Any]]
+
+    def of(self, kind: type[Any]) -> list[Batch[Any]]:
+        return [batch for batch in self.batches if batch.kind is kind]
+
+
+@contextmanager
+def running(cluster: Cluster, folder: Path) -> Iterator[Running]:
+    batches: list[Batch[Any]] = []
+    timing = Timing(wall=lambda: 0.0, wait=lambda stopped, _: stopped.wait(0.002))
+    with api_server(cluster) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(folder / "config"))
+        watches = watching(kube, batches.append, lambda: 100.0, timing)
+        watches.start()
+        try:
+            yield Running(watches, batches)
+        finally:
+            watches.stop()
+            kube.close()
+
+
+TOLD = NodeGpus("2026-11-21T12:00:00Z", "1a", "1", (Allocation("GPU-1", PodRef("team", "train", "c")),))
+
+
+def machine(*, broken: bool = False) -> NodeSeen:
+    return NodeSeen("gpu-0", read_node(builders.node(dgx1_link_down() if broken else dgx1())))
+
+
+def test_each_kind_is_told_completely_and_then_as_it_changes(tmp_path: Path) -> None:
+    nodes, pods, told = Stream(), Stream(), Stream()
+    cluster = Cluster(
+        Script([page(7, node())], [nodes]),
+        Script([page(8, pod("web"), pod("train", 4, spec={"nodeName": "gpu-0"}, startTime="x"))], [pods]),
+        Script([page(9, gpus())], [told]),
+    )
+
+    with running(cluster, tmp_path) as run:
+        wait_for(lambda: run.watches.synced, "the lists")
+        nodes.send(changed("MODIFIED", 10, node(broken=True)))
+        pods.send(
+            changed("ADDED", 11, pod("new", 2, spec={"schedulerName": "gputopo-scheduler"}, nominatedNodeName="gpu-0")),
+            changed("ADDED", 12, pod("web-2")),
+            changed("DELETED", 13, pod("web")),
+        )
+        told.send(changed("DELETED", 14, gpus()))
+        wait_for(lambda: len(run.batches) == 6, "the changes")
+
+    train = PodSeen("uid-train", builders.occupant("train", 4, admitted=True), "gpu-0")
+    new = PodSeen("uid-new", builders.occupant("new", 2), None, "gpu-0", "gputopo-scheduler")
+    assert run.of(NodeSeen) == [
+        Batch(NodeSeen, (machine(),), complete=True),
+        Batch(NodeSeen, (machine(broken=True),)),
+    ]
+    assert run.of(PodSeen) == [Batch(PodSeen, (train,), complete=True), Batch(PodSeen, (new,), ("uid-web",))]
+    assert run.of(GpusSeen) == [
+        Batch(GpusSeen, (GpusSeen("gpu-0", TOLD),), complete=True),
+        Batch(GpusSeen, (), ("gpu-0",)),
+    ]
+
+
+def test_what_decides_nothing_is_not_told(tmp_path: Path) -> None:
+    nodes, pods, told = Stream(), Stream(), Stream()
+    bound = {"nodeName": "gpu-0"}
+    cluster = Cluster(
+        Script([page(7, node())], [nodes]),
+        Script([page(8, pod("train", 4, spec=bound))], [pods]),
+        Script([page(9)], [told]),
+    )
+
+    with running(cluster, tmp_path) as run:
+        wait_for(lambda: run.watches.synced, "the lists")
+        nodes.send(changed("MODIFIED", 10, node(conditions=[{"type": "Ready", "lastHeartbeatTime": "now"}])))
+        nodes.send(changed("MODIFIED", 11, node(gpus=7)))
+        pods.send(changed("MODIFIED", 12, pod("train", 4, spec=bound, podIP="10.0.0.1")))
+        pods.send(changed("MODIFIED", 13, pod("train", 4, spec=bound, startTime="now")))
+        wait_for(lambda: len(run.batches) == 5, "the changes")
+
+    (_, fewer), (_, admitted) = run.of(NodeSeen), run.of(PodSeen)
+    assert [dict(each.machine.allocatable) for each in fewer.seen] == [{WHOLE: 7}]
+    assert [each.occupant.admitted for each in admitted.seen] == [True]
+
+
+def test_pods_that_have_ended_are_left_out_by_the_server(tmp_path: Path) -> None:
+    cluster = Cluster(Script([page(7)]), Script([page(8)]), Script([page(9)]))
+
+    with running(cluster, tmp_path) as run:
+        wait_for(lambda: all(each.watched_from for each in cluster.scripts.values()), "the watches")
+        assert run.watches.synced
+
+    for asked in cluster.scripts["pods"].asked:
+        assert asked.query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
+    assert all("fieldSelector" not in each.query for each in cluster.scripts["nodes"].asked)
+
+
+def test_pods_that_ask_the_same_share_what_they_ask(tmp_path: Path) -> None:
+    pods = [pod(f"p{number}", 4, spec={"nodeName": f"gpu-{number % 2}"}) for number in range(4)]
+    _, batch, _ = once(Cluster(Script([page(7)]), Script([page(8, *pods)]), Script([page(9)])), tmp_path)
+
+    seen: tuple[PodSeen, ...] = batch.seen
+    assert len({id(each.occupant.profile) for each in seen}) == 1
+    assert len({id(each.node) for each in seen}) == 2
+    assert len({id(each.occupant.namespace) for each in seen}) == 1
+
+
+def test_machines_of_one_model_share_what_the_model_is(tmp_path: Path) -> None:
+    cluster = Cluster(Script([page(7, node("gpu-0"), node("gpu-1"))]), Script([page(8)]), Script([page(9)]))
+
+    first, second = (each.machine.topology for each in once(cluster, tmp_path)[0].seen)
+
+    assert first == second
+    assert first.nvlink is second.nvlink
+    assert first.pcie is second.pcie
+    assert first.gpus is not second.gpus
+
+
+def test_a_node_of_whose_gpus_nothing_can_be_told_is_there_all_the_same(tmp_path: Path) -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}  # they count MIG devices, not GPUs
+    told = {"metadata": {"name": "mig-0", "uid": "u", "labels": labels}, "status": {"allocatable": {WHOLE: "0"}}}
+
+    nodes, _, _ = once(Cluster(Script([page(7, told)]), Script([page(8)]), Script([page(9)])), tmp_path)
+
+    assert nodes.seen == (NodeSeen("mig-0", Machine(None, described=False, allocatable=((WHOLE, 0),))),)
+
+
+def test_a_cluster_without_the_agents_kind_is_synced_without_it(tmp_path: Path) -> None:
+    unknown = Answer("404 page not found", 404)
+    cluster = Cluster(Script([page(7, node())]), Script([page(8)]), Script([unknown]))
+
+    with running(cluster, tmp_path) as run:
+        wait_for(lambda: run.watches.synced, "the lists")
+
+    assert run.of(GpusSeen) == [Batch(GpusSeen, (), complete=True)]
+
+
+def test_how_the_watches_are_doing(tmp_path: Path) -> None:
+    denied = Answer({"message": "pods is forbidden"}, 403)
+    born = node("gpu-1")
+    born["metadata"]["creationTimestamp"] = "1969-12-31T23:59:57Z"
+    nodes = Stream(bookmark(8), changed("ADDED", 9, born))
+    cluster = Cluster(Script([page(7, node()), page(10)], [Stream(GONE), nodes]), Script([denied]), Script([page(9)]))
+
+    with running(cluster, tmp_path) as run:
+        assert not run.watches.synced
+        wait_for(lambda: len(run.of(NodeSeen)) == 3, "the nodes")
+        wait_for(lambda: run.watches.status(0)[2].synced, "the kubelets' word")
+        wait_for(lambda: run.watches.status(0)[1].trouble, "the pods")
+        of_nodes, of_pods, of_gpus = run.watches.status(130.0)
+
+    assert of_nodes == WatchStatus("nodes", True, 30.0, 1, 1, None, 3.0)
+    assert of_pods[:4] == ("pods", False, None, of_pods.relists)
+    assert (of_pods.failures > 0, of_pods.trouble) == (True, "GET /api/v1/pods: 403: pods is forbidden")
+    assert of_gpus == WatchStatus("nodegpus", True, 30.0, 0, 0, None, None)
+
+
+def test_the_watches_stop_within_a_second_whatever_they_wait_for(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def stuck(asked: Asked) -> Answer:
+        if asked.path.endswith("/pods"):
+            released.wait(10)
+        return Script([page(7)])(asked)
+
+    with api_server(stuck) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
+        batches: list[Batch[Any]] = []
+        watches = watching(kube, batches.append, time.monotonic)
+        watches.start()
+        wait_for(lambda: len(batches) == 2, "two lists")
+        before = time.monotonic()
+        watches.stop()
+        assert time.monotonic() - before < 1.5
+        released.set()
+        for thread in watches._threads:
+            thread.join(10)
+        kube.close()
+
+    assert {batch.kind for batch in batches} == {NodeSeen, GpusSeen}
+
+
+def test_watches_that_never_started_can_be_stopped(tmp_path: Path) -> None:
+    with api_server(Script([page(7)])) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
+        watching(kube, lambda _: None, time.monotonic).stop()
+        kube.close()
+        assert server.asked == []
+
+
+def once(cluster: Cluster, folder: Path) -> tuple[Batch[Any], ...]:
+    with api_server(cluster) as server:
+        kube = from_kubeconfig(READER, server.kubeconfig(folder / "config"))
+        try:
+            return listed(kube)
+        finally:
+            kube.close()
+
+
+def test_a_person_who_asks_once_gets_the_same_values(tmp_path: Path) -> None:
+    cluster = Cluster(
+        Script([page(7, node(), following="more"), Answer({"message": "expired"}, 410), page(8, node())]),
+        Script([page(8, pod("train", 4), pod("web"))]),
+        Script([Answer("404 page not found", 404)]),
+    )
+
+    assert once(cluster, tmp_path) == (
+        Batch(NodeSeen, (machine(),), complete=True),
+        Batch(PodSeen, (PodSeen("uid-train", builders.occupant("train", 4), None),), complete=True),
+        Batch(GpusSeen, (), complete=True),
+    )
+
+
+def test_a_person_who_may_not_ask_is_told(tmp_path: Path) -> None:
+    cluster = Cluster(Script([page(7)]), Script([Answer({"message": "no"}, 403)]), Script([page(7)]))
+
+    with pytest.raises(ForbiddenError, match="GET /api/v1/pods: 403: no"):
+        once(cluster, tmp_path)
