@@ -15,6 +15,7 @@ import click
 
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
+from gputopo.simulate_cli import simulate_command, what_if
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
 from gputopo.why_cli import why
 
@@ -236,7 +237,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in (*COMMANDS, why):
+for _command in (*COMMANDS, why, what_if, simulate_command(lambda source: _topology(source))):
     main.add_command(_command)
 
 

@@ -1,12 +1,12 @@
 """How well a policy placed: figures of one replay. Pure.
 
-    allocated     share of the GPU capacity in use (a share of a GPU counts as what it is)
-    fragments     free GPUs that are fragments, as a share of all GPUs: by FGD's definition (the node serves a request),
-                  and by islands (a free GPU is a fragment for a request of size n when its free island cannot serve n)
-    island_share  of the pods with several GPUs that some island of the cluster is large enough for: those inside one
-    bandwidth     bottleneck ring of what a pod with several GPUs got, as a share of the best ring that as many GPUs of
-                  any node of the cluster that will do can form; PCIe counts as 0 where NVLink was possible
-    wait          seconds until a pod got its GPUs
+allocated     share of the GPU capacity in use (a share of a GPU counts as what it is)
+fragments     free GPUs that are fragments, as a share of all GPUs: by FGD's definition (the node serves a request),
+              and by islands (a free GPU is a fragment for a request of size n when its free island cannot serve n)
+island_share  of the pods with several GPUs that some island of the cluster is large enough for: those inside one
+bandwidth     bottleneck ring of what a pod with several GPUs got, as a share of the best ring that as many GPUs of
+              any node of the cluster that will do can form; PCIe counts as 0 where NVLink was possible
+wait          seconds until a pod got its GPUs
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from scheduler_core.mix import WHOLE_GPU, Mix, Room
 from scheduler_core.shapes import Shape
 from scheduler_core.simulation.engine import Moment, Replay, Started
 from scheduler_core.simulation.hosts import Host, Hosts
-from scheduler_core.simulation.workload import Kind
 
 
 class Point(NamedTuple):
@@ -168,8 +167,3 @@ def _mean(values: Sequence[float]) -> float:
 
 def _at(ascending: Sequence[float], quantile: float) -> float:
     return ascending[min(len(ascending) - 1, int(quantile * len(ascending)))] if ascending else 0.0
-
-
-def kinds_of(started: Iterable[Started]) -> set[Kind]:
-    """The kinds of pods that got GPUs."""
-    return {each.job.kind for each in started}

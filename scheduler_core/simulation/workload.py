@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
 
-from scheduler_core.mix import WHOLE_GPU, Mix, Want
+from scheduler_core.mix import WHOLE_GPU
 
 _COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -53,7 +53,9 @@ def read_jobs(text: str) -> list[Job]:
 
     ``arrival_s`` and ``duration_s`` are optional; without them jobs arrive one after the other and stay.
     """
-    rows = _json(text) if text.lstrip().startswith("[") else list(csv.DictReader(io.StringIO(text)))
+    rows: Sequence[Mapping[str, Any]] = (
+        _json(text) if text.lstrip().startswith("[") else list(csv.DictReader(io.StringIO(text)))
+    )
     return [_job(number, row) for number, row in enumerate(rows, 1)]
 
 
@@ -104,24 +106,9 @@ def generated(recipe: Recipe, gpus: int, random: Random) -> list[Job]:
     return jobs
 
 
-def mix_of(jobs: Iterable[Job], coverage: float = 1.0, *, cpu_only: bool = False) -> Mix:
-    """How often each kind comes. ``coverage``: the most frequent kinds that make up so much of all."""
-    counts: dict[Want, int] = {}
-    for job in jobs:
-        if job.kind.demand or cpu_only:
-            want = Want(job.kind.gpus, job.kind.share, job.kind.cpu_milli, job.kind.products)
-            counts[want] = counts.get(want, 0) + 1
-    total, kept = sum(counts.values()), dict[Want, float]()
-    for want, count in sorted(counts.items(), key=lambda each: (-each[1], each[0][:3], sorted(each[0][3] or ()))):
-        if sum(kept.values()) >= coverage * total:
-            break
-        kept[want] = count
-    return Mix(kept)
-
-
-def _json(text: str) -> list[Mapping[str, Any]]:
+def _json(text: str) -> Sequence[Mapping[str, Any]]:
     try:
-        return msgspec.json.decode(text.encode(), type=list[dict[str, Any]])  # type: ignore[return-value]
+        return msgspec.json.decode(text.encode(), type=list[dict[str, Any]])
     except msgspec.MsgspecError as error:
         raise WorkloadError(f"no workload: {error}") from None
 

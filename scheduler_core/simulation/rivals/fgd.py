@@ -10,11 +10,11 @@ from math import exp
 
 from scheduler_core.mix import WHOLE_GPU, Mix, Room
 from scheduler_core.simulation.hosts import Host
-from scheduler_core.simulation.rivals.ranked import Rate, Rated
+from scheduler_core.simulation.rivals.ranked import Rank, Rated
 from scheduler_core.simulation.workload import Kind
 
 
-def fgd(mix: Mix, cpu_only: float) -> Rate:
+def fgd(mix: Mix, cpu_only: float) -> Rank:
     """``mix``: the typical pods that take GPUs; ``cpu_only``: how many of all typical pods take none."""
 
     def lost(free: list[int], host: Host, cpu_milli: int) -> float:

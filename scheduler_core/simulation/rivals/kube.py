@@ -13,7 +13,7 @@ _LEAST_CPU, _LEAST_MEMORY = 100, 200
 
 
 def requested(kind: Kind, host: Host, *, gpus: bool) -> list[float]:
-    """Of CPU and memory (and GPUs, where the pod wants some) the share that would be in use. What has no limit: none."""
+    """Of CPU and memory (and GPUs, where the pod wants some) the share that would be in use; where limited."""
     spec, shares = host.spec, []
     if spec.cpu_milli < UNLIMITED:
         shares.append(1 - (host.cpu_milli - (kind.cpu_milli or _LEAST_CPU)) / spec.cpu_milli)

@@ -1,4 +1,4 @@
-"""Chooses the node with the highest score, of equals one by the policy's own rule, and scores again only what changed."""
+"""Chooses the node with the highest score, of equals by lot or in order, and scores again only what changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rated(NamedTuple):
     share: int = 0  # for a share of a GPU: the one it would go on, as a set
 
 
-Rate = Callable[[Kind, Host], Rated]
+Rank = Callable[[Kind, Host], Rated]
 
 
 class _Board:
@@ -46,7 +46,7 @@ class _Board:
 class Ranked:
     """A scheduler by scores. ``in_order``: of equals the first in an order drawn once; else any, each time."""
 
-    def __init__(self, hosts: Hosts, rate: Rate, random: Random, *, in_order: bool = False) -> None:
+    def __init__(self, hosts: Hosts, rate: Rank, random: Random, *, in_order: bool = False) -> None:
         self._hosts = hosts
         self._rate = rate
         self._random = random
