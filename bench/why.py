@@ -47,7 +47,7 @@ def _row(table: NodeTable, head: str, gpus: int, wishes: dict[str, str]) -> None
         """The same wishes for a profile that nothing has been remembered of."""
         return {"vram": f"{next(serial) + 1}Mi", **wishes}
 
-    decide = _median(lambda: evaluate(request("p", gpus, fresh()), table, table.order, POLICY))
+    decide = _median(lambda: evaluate(request("p", gpus, fresh()), table, table.states, POLICY))
     told = explain(request("p", gpus, wishes), table, None, POLICY, NOW)
     tell = _median(lambda: document(explain(request("p", gpus, fresh()), table, None, POLICY, NOW)))
     print(f"{head} {decide:9.0f} {tell:10.0f} {tell / decide:6.1f} {len(told.suited):>6}")

@@ -237,7 +237,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in (*COMMANDS, why, what_if, simulate_command(lambda source: _topology(source))):
+for _command in (*COMMANDS, why, what_if):
     main.add_command(_command)
 
 
@@ -298,3 +298,6 @@ def _names() -> str:
 def run() -> None:
     """The console script."""
     ends_well(main)
+
+
+main.add_command(simulate_command(_topology))

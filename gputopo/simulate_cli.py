@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -56,9 +56,7 @@ def simulate_command(topology: Callable[[str], NodeTopology]) -> click.Command:
     @click.option("--seed", default=42, show_default=True, help="Of the first replay.")
     @click.option("--seeds", default=1, show_default=True, help="Replays with each policy.")
     @click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
-    def simulate(
-        *, clusters: tuple[str, ...], policies: str, seed: int, seeds: int, output: str, **load: object
-    ) -> None:
+    def simulate(*, clusters: tuple[str, ...], policies: str, seed: int, seeds: int, output: str, **load: Any) -> None:
         """Replay a workload on a cluster with gputopo's placement and with others, and print how well each did.
 
         Decisions are made by the code that serves kube-scheduler. The same seed gives the same placements.
@@ -71,7 +69,7 @@ def simulate_command(topology: Callable[[str], NodeTopology]) -> click.Command:
           kubectl get nodes -o json > nodes.json && gputopo simulate --cluster nodes.json
         """
         specs = [spec for each in clusters for spec in _nodes(each, topology)]
-        wanted = _Load(**load)  # type: ignore[arg-type]  click knows the types
+        wanted = _Load(**load)
         _simulate(specs, wanted, policies.split(","), range(seed, seed + seeds), output)
 
     return simulate

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -54,6 +55,7 @@ class MalformedAskError(ValueError):
     """A container asks for what is no number of devices; the text quotes it. Reading a request catches it."""
 
 
+@lru_cache(maxsize=1 << 12)
 def total(program: Program) -> int:
     """Devices that the pod holds in the end."""
     held = reusable = 0

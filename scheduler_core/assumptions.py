@@ -16,7 +16,8 @@ from scheduler_core.occupancy import Occupant
 
 LIFETIME_S = 30.0  # a scheduling cycle and its binding take seconds; then the watch has shown it
 WITH_VOLUMES_S = 630.0  # kube-scheduler waits up to 10 minutes for volumes before it binds (bindTimeoutSeconds)
-MOST = 4096  # what is oldest goes first
+MOST = 4096  # pods; what is oldest goes first
+MOST_DOUBTS = 1 << 20  # names of nodes, of all pods in doubt together: some 50 MB. Pods that see all nodes count most
 
 
 class Assumption(NamedTuple):
@@ -39,6 +40,7 @@ class Assumptions:
         self._held: dict[str, Assumption] = {}
         self._doubtful: dict[str, Assumption] = {}
         self._on: dict[str, dict[str, Occupant]] = {}  # node -> UID -> pod: the exact ones
+        self._doubts = 0  # names
         self._soonest = inf  # nothing ends before
 
     def __iter__(self) -> Iterator[Assumption]:
@@ -72,6 +74,9 @@ class Assumptions:
             self._on.setdefault(node, {})[pod.uid] = pod
         else:
             self._doubtful[pod.uid] = held
+            self._doubts += len(held.nodes)
+            while self._doubts > MOST_DOUBTS:
+                ended += self.drop(next(iter(self._doubtful)))
         return ended
 
     def drop(self, uid: str) -> tuple[Assumption, ...]:
@@ -79,7 +84,9 @@ class Assumptions:
         held = self._held.pop(uid, None)
         if held is None:
             return ()
-        if self._doubtful.pop(uid, None) is None:
+        if self._doubtful.pop(uid, None) is not None:
+            self._doubts -= len(held.nodes)
+        else:
             (node,) = held.nodes
             del self._on[node][uid]
             if not self._on[node]:

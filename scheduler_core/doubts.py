@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain, combinations
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.assumptions import Assumption
 from scheduler_core.filters import promised
 from scheduler_core.nodes import NodeState, NodeTable, state_if
-from scheduler_core.occupancy import Occupant
 from scheduler_core.request import Profile
 from scheduler_core.scores import Score
 
@@ -22,19 +22,21 @@ MOST = 3  # pods in doubt on a node of which all subsets are tried: eight; each 
 Judge = Callable[[NodeState], Reason | Score]
 
 
-def exposed(profile: Profile, state: NodeState) -> bool:
-    """Whether doubts decide anything: the pod, or another on the node, was or will be promised a shape."""
-    return profile.shape_required or (state.unsettled is not None and bool(promised(state)))
-
-
-def holds(table: NodeTable, name: str, doubtful: Sequence[Occupant], judge: Judge) -> bool:
-    """Whether a node that suits a pod still does, whichever of the doubtful pods are on their way there.
+def firm(profile: Profile, table: NodeTable, name: str, doubtful: Sequence[Assumption], judge: Judge) -> bool:
+    """Whether a node that suits pods of that profile still does, whichever of the doubtful pods are on their way there.
 
     ``judge`` says of a state whether it suits.
     """
+    if not doubtful or not _exposed(profile, table.states[name]):
+        return True
     known = table.records[name].pods
-    coming = [pod for pod in doubtful if all(pod.uid != each.uid for each in known)]
+    coming = [each.pod for each in doubtful if name in each.nodes]
     if len(coming) > MOST:
         return False
     subsets = chain.from_iterable(combinations(coming, size) for size in range(1, len(coming) + 1))
     return all(isinstance(judge(state_if(table, name, (*known, *pods))), Score) for pods in subsets)
+
+
+def _exposed(profile: Profile, state: NodeState) -> bool:
+    """Whether doubts decide anything: the pod, or another on the node, was or will be promised a shape."""
+    return profile.shape_required or (state.unsettled is not None and bool(promised(state)))

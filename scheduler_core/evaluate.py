@@ -16,16 +16,15 @@ from math import inf
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.doubts import exposed, holds
+from scheduler_core.assumptions import Assumption
+from scheduler_core.doubts import firm
 from scheduler_core.filters import verdict
 from scheduler_core.nodes import NodeState, NodeTable
-from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Profile
 from scheduler_core.scores import Score, score
 
 Verdict = Reason | Score
-Doubts = Mapping[str, Sequence[Occupant]]  # node -> pods that may be on their way there
 _REMEMBERED_PROFILES = 64
 _REMEMBERED_STATES = 1 << 14  # of each profile
 _RING = 1 << 32
@@ -63,9 +62,13 @@ class Judged:
 
 
 def evaluate(
-    request: PodRequest, table: NodeTable, names: Iterable[str], policy: Policy, doubts: Doubts | None = None
+    request: PodRequest,
+    table: NodeTable,
+    names: Iterable[str],
+    policy: Policy,
+    doubtful: Iterable[Assumption] = (),
 ) -> Decision:
-    """Judge the named nodes for the pod. ``doubts``: where other pods may be on their way to."""
+    """Judge the named nodes for the pod. ``doubtful``: other pods, each on its way to one of several nodes."""
     groups: defaultdict[NodeState | None, list[str]] = defaultdict(list)
     state_of = table.states.get
     for name in names:  # the only loop over names: what costs at 15,000 of them
@@ -79,12 +82,10 @@ def evaluate(
             scores.update(dict.fromkeys(members, found))
         else:
             failed.update(dict.fromkeys(members, found))
-    for name, coming in (doubts or {}).items():
-        if name not in scores or not exposed(request.profile, table.states[name]):
-            continue
-        if not holds(table, name, coming, judged):
-            del scores[name]
-            failed[name] = Reason.RESERVED
+    doubtful = tuple(doubtful)
+    for name in [name for name in scores if not firm(request.profile, table, name, doubtful, judged)]:
+        del scores[name]
+        failed[name] = Reason.RESERVED
     ranked: defaultdict[float, list[str]] = defaultdict(list)
     for name, each in scores.items():
         ranked[each.points].append(name)

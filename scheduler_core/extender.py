@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
-from scheduler_core.doubts import exposed, holds
+from scheduler_core.doubts import firm
 from scheduler_core.evaluate import most, tolerance
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
@@ -56,7 +56,7 @@ class Record(NamedTuple):
     doubtful: tuple[Assumption, ...]  # pods that were on their way to one of several nodes
     names: AbstractSet[str]
     answer: Filtered
-    scores: tuple[Score | None, ...]  # of the nodes answered
+    scores: tuple[Score, ...]  # of the nodes answered
     phases: Phases
 
 
@@ -94,7 +94,7 @@ class Extender:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
             self._knowledge.assume(_occupant(request), found.nodes, lifetime)
         phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-        scores = tuple(map(standing.score, found.nodes))
+        scores = tuple(score for name in found.nodes if (score := standing.score(name)))
         self._record(Record(now, request, self._policy, standing.table, doubtful, names, found, scores, phases))
         return found
 
@@ -109,10 +109,12 @@ class Extender:
             return [(name, 0) for name in names]
         # What is assumed of the pod itself must not stand in its way. Filter's answer assumes it anew.
         held = self._knowledge.assumptions.of(request.uid)
-        own = held.nodes if held is not None and held.exact else frozenset[str]()
+        own = held.nodes if held is not None and held.exact else ()
         standing = self._standings.of(request.profile, self._policy)
         scores = {name: standing.score(name) for name in names}
-        for name in own.intersection(scores, standing.table.records):
+        for name in own:
+            if name not in scores or name not in standing.table.records:
+                continue
             others = [each for each in standing.table.records[name].pods if each.uid != request.uid]
             found = standing.judged(state_if(standing.table, name, others))
             scores[name] = found if isinstance(found, Score) else None
@@ -133,17 +135,14 @@ def _choose(
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
     reserved: list[str] = []
 
-    def firm(name: str) -> bool:
-        if not exposed(request.profile, standing.table.states[name]):
-            return True
-        coming = [each.pod for each in doubtful if name in each.nodes]
-        if holds(standing.table, name, coming, standing.judged):
+    def suits(name: str) -> bool:
+        if firm(request.profile, standing.table, name, doubtful, standing.judged):
             return True
         reserved.append(name)
         return False
 
     best = standing.best(names, request.uid)
-    suitable = filter(firm, best) if doubtful else best
+    suitable = filter(suits, best) if doubtful else best
     near = standing.near(suitable, tolerance(request, policy))
     nodes = tuple(islice(near, most(request, policy)))
     if nodes:

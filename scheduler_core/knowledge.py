@@ -9,7 +9,6 @@ has had time to show it.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from types import MappingProxyType
@@ -18,9 +17,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.labels.nodegpus import NodeGpus
-from scheduler_core.asks import WHOLE, Ask, Step
 from scheduler_core.assumptions import LIFETIME_S, Assumption, Assumptions
 from scheduler_core.changes import Changes
+from scheduler_core.holders import FullName, alias, full_name, holders, stranger
 from scheduler_core.nodes import (
     Machine,
     NodeRecord,
@@ -35,7 +34,6 @@ from scheduler_core.nodes import (
 )
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
-from scheduler_core.request import Profile
 from scheduler_core.settling import Settled, settled
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 
@@ -47,7 +45,7 @@ class Bound(NamedTuple):
     """A pod that got its node."""
 
     pod: PodSeen
-    before: NodeTable  # what was known just before
+    before: NodeTable  # what was known just before, without what was assumed of the pod
 
 
 class News(NamedTuple):
@@ -66,7 +64,7 @@ class Knowledge:
         self.assumptions = Assumptions()
         self._policy = policy
         self._pods: dict[str, PodSeen] = {}
-        self._uids: dict[tuple[str, str], str] = {}  # of the pods, by namespace and name
+        self._uids: dict[FullName, str] = {}  # of the pods, by namespace and name
         self._records: dict[str, NodeRecord] = {}  # as observed; also of nodes that were not shown
         self._nodes: set[str] = set()
         self._listed: set[type[Any]] = set()
@@ -79,6 +77,8 @@ class Knowledge:
     @property
     def table(self) -> NodeTable:
         """All nodes as they are taken to be: what was observed, and the pods that are assumed there."""
+        if not self._stirred:
+            return self._table
         stirred, self._stirred = self._stirred, set()
         gone = [name for name in stirred if name not in self._nodes and name in self._table.records]
         shown = [self._taken(name) for name in stirred if name in self._nodes]
@@ -144,6 +144,7 @@ class Knowledge:
             known = self._pods.get(pod.key)
             if known != pod:
                 if not first and pod.node is not None and (known is None or known.node is None):
+                    self._forget(pod)
                     bound.append(Bound(pod, self.table))
                 self._meet(pod, known)
         return News(bound=tuple(bound), gone=gone)
@@ -151,7 +152,7 @@ class Knowledge:
     def _meet(self, pod: PodSeen, known: PodSeen | None) -> None:
         """A pod as it is now."""
         self._pods[pod.key] = pod
-        self._uids[_name(pod.occupant)] = pod.key
+        self._uids[full_name(pod.occupant)] = pod.key
         if pod.node is None:
             self._expect(pod, known)
             return
@@ -161,17 +162,19 @@ class Knowledge:
         self._change(with_pod(self._record(pod.node), pod.occupant))
 
     def _part(self, pod: PodSeen) -> None:
-        name = _name(pod.occupant)
+        name = full_name(pod.occupant)
         if self._uids.get(name) == pod.key:
             del self._uids[name]
         self._forget(pod)
         if pod.node is not None:
-            self._left[pod.key] = self._now
-            self._change(without_pod(self._record(pod.node), pod.key))
+            record = without_pod(self._record(pod.node), pod.key)
+            if pod.occupant in record.departed:
+                self._left[pod.key] = self._now
+            self._change(record)
 
     def _forget(self, pod: PodSeen) -> None:
         self.forget(pod.key)
-        self.forget(_alias(_name(pod.occupant)))
+        self.forget(alias(full_name(pod.occupant)))
 
     def _expect(self, pod: PodSeen, known: PodSeen | None) -> None:
         """kube-scheduler nominated the pod: it waits for volumes, or for others to be evicted, and will come there.
@@ -202,7 +205,7 @@ class Knowledge:
         spoken = {name for name, record in self._records.items() if record.gpus is not None} if batch.complete else ()
         for name in _gone(batch, spoken):
             self._change(with_gpus(self._record(name), None))
-        found = [each for word in batch.seen for each in self._hear(word)]
+        found = [each for word in batch.seen for each in self._hear(word) if each.pod.uid in self._pods]
         return News(settled=() if first else tuple(found))
 
     def _hear(self, word: GpusSeen) -> tuple[Settled, ...]:
@@ -210,7 +213,8 @@ class Knowledge:
         name = word.key
         if self._record(name).gpus == word.gpus:
             return ()
-        self._adopt(name, word.gpus)
+        if PodSeen in self._listed:
+            self._adopt(name, word.gpus)
         before = self._taken(name)
         self._change(self._succeeded(with_gpus(self._record(name), word.gpus)))
         heapq.heappush(self._ageing, (fresh_until(word.gpus, self._policy), name))
@@ -218,12 +222,12 @@ class Knowledge:
 
     def _succeeded(self, record: NodeRecord) -> NodeRecord:
         """Without the departed whose name a living pod bears, once the word is surely younger than their end."""
-        living = {_name(pod) for pod in record.pods if pod.admitted}
+        living = {full_name(pod) for pod in record.pods if pod.admitted}
         spoken = -inf if record.gpus is None else observed(record.gpus)
         departed = tuple(
             pod
             for pod in record.departed
-            if _name(pod) not in living or spoken <= self._left.get(pod.uid, inf) + _CLOCKS_DIFFER_S
+            if full_name(pod) not in living or spoken <= self._left.get(pod.uid, inf) + _CLOCKS_DIFFER_S
         )
         return msgspec.structs.replace(record, departed=departed)
 
@@ -233,14 +237,14 @@ class Knowledge:
         Where it never shows them they have gone, and the word is old.
         """
         record = self._record(node)
-        there = {_name(pod) for pod in (*record.pods, *record.departed, *self.assumptions.on(node))}
-        there |= _holders(record.gpus).keys()
-        for name, devices in _holders(gpus).items():
+        there = {full_name(pod) for pod in (*record.pods, *record.departed, *self.assumptions.on(node))}
+        there |= holders(record.gpus).keys()
+        for name, devices in holders(gpus).items():
             if name not in there:
-                pod = self._named(name, node) or _stranger(name, devices)
+                pod = self._named(name, node) or stranger(name, devices)
                 self._assume(pod._replace(admitted=True), (node,), self._now + LIFETIME_S)
 
-    def _named(self, name: tuple[str, str], node: str) -> Occupant | None:
+    def _named(self, name: FullName, node: str) -> Occupant | None:
         """The pod of that name, where it is known to wait for a node and is not expected on another."""
         pod = self._pods.get(self._uids.get(name, ""))
         if pod is None or pod.node is not None:
@@ -261,8 +265,7 @@ class Knowledge:
     def _taken(self, name: str) -> NodeRecord:
         record = self._record(name)
         for pod in self.assumptions.on(name):
-            if all(each.uid != pod.uid for each in record.pods):
-                record = with_pod(record, pod)
+            record = with_pod(record, pod)
         return record
 
     def _record(self, name: str) -> NodeRecord:
@@ -285,27 +288,3 @@ def _gone(batch: Batch[Any], known: Collection[str]) -> set[str]:
     """The keys of what is no more."""
     gone = set(batch.gone)
     return gone | set(known) - {each.key for each in batch.seen} if batch.complete else gone
-
-
-def _name(pod: Occupant) -> tuple[str, str]:
-    return pod.namespace, pod.name
-
-
-def _alias(name: tuple[str, str]) -> str:
-    """Stands for the UID of a pod that only a kubelet has named. No UID has a slash."""
-    return "/".join(name)
-
-
-def _holders(gpus: NodeGpus | None) -> dict[tuple[str, str], Counter[str]]:
-    """Whole GPUs by pod and container."""
-    found: dict[tuple[str, str], Counter[str]] = {}
-    for each in (gpus and gpus.allocations) or ():
-        if each.mig_device is None and each.replica is None:
-            found.setdefault((each.pod.namespace, each.pod.name), Counter())[each.pod.container] += 1
-    return found
-
-
-def _stranger(name: tuple[str, str], devices: Counter[str]) -> Occupant:
-    """A pod of which only its devices are known."""
-    steps = tuple(Step(number) for number in devices.values())
-    return Occupant(_alias(name), *name, Profile(Ask(((WHOLE, steps),))))

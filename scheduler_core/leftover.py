@@ -1,13 +1,13 @@
 """What a pod leaves of a node: fewer or more fragments. Pure.
 
     gain = fragments before - fragments after - stranded / 4        GPUs, by ``mix``
-    raw  = 1 / (1 + e^-gain), in fiftieths, rounded down            0.5 where nothing changes
+    raw  = 1 / (1 + e^(-2 gain)), in steps of 0.04, rounded down    0.48 where nothing changes
 
 ``stranded`` are GPUs whose share of the node's CPU the pod takes beyond that of its own GPUs. Which GPUs the pod gets
 is the device plugin's choice, so the gain is the mean over what may come out; a share of a GPU goes where the gain is
 highest (``shares``).
 
-Finer differences than a fiftieth say nothing about what will come. Nodes that differ by less are equals, and what
+Finer differences than such a step say nothing about what will come. Nodes that differ by less are equals, and what
 kube-scheduler knows of them (all CPU and memory in use) decides: measured, that places more than to be exact.
 
 Of a node's CPU no more is known than what its GPU pods ask for, and what counts is only how much there is for each
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scheduler_core.shapes import Shape
 
 _STRANDED = 0.25  # what a GPU without CPU costs: it may serve yet, what asks for little or when others have ended
-_STEPS = 50
+_STEEPNESS, _STEPS = 2, 25
 _ROUNDING = 1e-9  # what adding up in another order may change
 _LEVELS = (2.0, 1.0, 0.5)  # CPU for each free GPU, in what an idle node has for each
 
@@ -123,7 +123,7 @@ def _mean(gains: Iterable[float]) -> float:
 
 
 def _raw(gain: float) -> float:
-    return floor(_STEPS / (1 + exp(-gain)) + _ROUNDING) / _STEPS
+    return floor(_STEPS / (1 + exp(-_STEEPNESS * gain)) + _ROUNDING) / _STEPS
 
 
 @lru_cache(maxsize=1024)

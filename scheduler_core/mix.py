@@ -3,8 +3,9 @@
 Fragmentation is measured as in "Beware of Fragmentation" (USENIX ATC 2023), in GPUs: for each kind of request, all
 that is free of a node which cannot serve it, and where it can be served, the free parts of GPUs that are too small for
 it; averaged over the kinds by how often they come. Extended to islands: several GPUs are served by one island, so what
-is free in an island with too few free GPUs is a fragment for them. Where even an idle island of the machine is too
-small, the node as a whole serves them.
+is free in an island with too few free GPUs is a fragment for them. A node with enough GPUs in several islands still
+serves them, slower: so half of what is lost for several GPUs is judged by islands, half by the node; without NVLink
+all by the node.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 WHOLE_GPU = 1000  # thousandths
 Units = tuple[tuple[int, ...], ...]  # islands: thousandths that are free of each of their GPUs; both ascending
@@ -53,33 +56,29 @@ class _Part(NamedTuple):
     sums: tuple[float, ...]
 
 
-class Mix:
-    """Kinds of requests and how often they come. Remembers what has been worked out; equal by its kinds."""
+class Mix(msgspec.Struct, frozen=True, cache_hash=True):
+    """Kinds of requests and how often they come, in any unit. Those that take no GPU fragment all nodes alike."""
 
-    def __init__(self, wants: Mapping[Want, float]) -> None:
-        """``wants``: weights, in any unit. Those that take no GPU are left out: they fragment all nodes alike."""
-        total = sum(weight for want, weight in wants.items() if want.gpus or want.share) or 1.0
-        kinds: dict[tuple[int, int, frozenset[str] | None], dict[int, float]] = {}
-        for want, weight in wants.items():
-            if (want.gpus or want.share) and weight > 0:
-                cpus = kinds.setdefault((want.gpus, want.share, want.products), {})
-                cpus[want.cpu_milli] = cpus.get(want.cpu_milli, 0.0) + weight / total
-        self._kinds = tuple(_kind(*key, cpus) for key, cpus in kinds.items())
-        self._key = frozenset(self._kinds)
-        self._hash = hash(self._key)
-        self.knows_cpu = any(kind.cpus[-1] for kind in self._kinds)
-        self._parts = lru_cache(maxsize=1 << 14)(self._parts_of)
-        self._lost = lru_cache(maxsize=1 << 16)(self._lost_of)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mix) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return self._hash
+    wants: tuple[tuple[Want, float], ...]
 
     def fragments(self, room: Room) -> float:
         """Free GPUs that are fragments, on average over the kinds of requests: GPUs."""
-        return self._lost(room)
+        return _worked(self).lost(room)
+
+
+class _Worked:
+    """What has been worked out by one mix."""
+
+    def __init__(self, mix: Mix) -> None:
+        taking = [(want, weight) for want, weight in mix.wants if (want.gpus or want.share) and weight > 0]
+        total = sum(weight for _, weight in taking)
+        kinds: dict[tuple[int, int, frozenset[str] | None], dict[int, float]] = {}
+        for want, weight in taking:
+            cpus = kinds.setdefault((want.gpus, want.share, want.products), {})
+            cpus[want.cpu_milli] = cpus.get(want.cpu_milli, 0.0) + weight / total
+        self._kinds = tuple(_kind(*key, cpus) for key, cpus in kinds.items())
+        self._parts = lru_cache(maxsize=1 << 14)(self._parts_of)
+        self.lost = lru_cache(maxsize=1 << 16)(self._lost_of)
 
     def _lost_of(self, room: Room) -> float:
         base, total, parts = self._parts(room.units, room.product)
@@ -100,6 +99,11 @@ class Mix:
             else:
                 base += kind.sums[-1] * total
         return base, total, tuple(parts)
+
+
+@lru_cache(maxsize=16)
+def _worked(mix: Mix) -> _Worked:
+    return _Worked(mix)
 
 
 def units(free: Iterable[int], islands: Iterable[int]) -> Units:
@@ -127,20 +131,22 @@ def _barred(kind: _Kind, product: str | None) -> bool:
     return kind.products is not None and product not in kind.products
 
 
-def _lost(kind: _Kind, units: Units) -> int:
+def _lost(kind: _Kind, units: Units) -> float:
     """Thousandths that are fragments for that kind, were there CPU enough."""
-    if kind.share:
-        return sum(left for unit in units for left in unit if left < kind.share)
-    if kind.gpus > 1 and all(len(unit) < kind.gpus for unit in units):
-        units = (tuple(left for unit in units for left in unit),)  # no island is large enough: the node serves it
-    if kind.gpus == 1:
-        return sum(left for unit in units for left in unit if left < WHOLE_GPU)
-    return sum(
-        sum(unit) if unit.count(WHOLE_GPU) < kind.gpus else sum(left for left in unit if left < WHOLE_GPU)
-        for unit in units
-    )
+    if kind.share or kind.gpus == 1:
+        least = kind.share or WHOLE_GPU
+        return sum(left for unit in units for left in unit if left < least)
+    node = tuple(left for unit in units for left in unit)
+    if all(len(unit) == 1 for unit in units):
+        return _too_small(node, kind.gpus)
+    return (_too_small(node, kind.gpus) + sum(_too_small(unit, kind.gpus) for unit in units)) / 2
+
+
+def _too_small(unit: tuple[int, ...], gpus: int) -> int:
+    """What is free of these GPUs and cannot serve so many whole ones."""
+    return sum(unit) if unit.count(WHOLE_GPU) < gpus else sum(left for left in unit if left < WHOLE_GPU)
 
 
 # What clusters are asked for where nobody has counted: public traces of training and of mixed clusters agree that most
 # pods take one GPU, that sizes are powers of two, and that most GPUs go to few large pods.
-USUAL = Mix({Want(1): 50.0, Want(2): 20.0, Want(4): 15.0, Want(8): 15.0})
+USUAL = Mix(((Want(1), 50.0), (Want(2), 20.0), (Want(4), 15.0), (Want(8), 15.0)))

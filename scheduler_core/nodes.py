@@ -134,7 +134,13 @@ def read_occupant(pod: Pod) -> Occupant | None:
     profile = request.profile if isinstance(request, PodRequest) else Profile(ask)
     metadata = pod.metadata
     admitted = pod.status.start_time is not None
-    return Occupant(metadata.uid, metadata.namespace, metadata.name, profile, admitted)
+    return Occupant(metadata.uid, metadata.namespace, metadata.name, _same(profile), admitted)
+
+
+@lru_cache(maxsize=1 << 12)
+def _same(profile: Profile) -> Profile:
+    """The one profile of all pods that ask alike: of 100,000 pods a few hundred differ."""
+    return profile
 
 
 def with_pod(record: NodeRecord, pod: Occupant) -> NodeRecord:

@@ -11,6 +11,7 @@ none; static pods hold theirs like others (through their mirror pods).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels.nodegpus import Allocation
@@ -90,6 +91,7 @@ def occupancy(
     return Occupancy(one_of(course.free), unsettled)
 
 
+@lru_cache(maxsize=1 << 12)
 def follow(shape: Shape, unsettled: Unsettled, *, single_numa: bool = False) -> Course | None:
     """Every order of what is open, with every choice in each; None where that is too much."""
     if len(unsettled.turns) + len(unsettled.releases) > _MOST_TURNS:

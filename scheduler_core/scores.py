@@ -9,9 +9,9 @@ GPUs that may come out:
                Over PCIe by distance instead: PIX 0.10, PXB 0.08, PHB 0.06, NODE 0.04, SYS 0.02. Unknown is 0, or where
                labels say what joins the GPUs (but not which) 0.2 for NVSwitch and 0.15 for NVLink.
                Of pods with more than one GPU. Weighs double where an island is asked for, nothing where it is ignored.
-    leftover   how few fragments the pod leaves: 1 / (1 + e^-gain) in fiftieths, with the free GPUs that cease to be fragments as the
-               gain, by what pods usually ask for (``leftover``, ``mix``). Of pods with whole GPUs, and with shares of a
-               GPU where the scheduler chooses it.
+    leftover   how few fragments the pod leaves: 1 / (1 + e^(-2 gain)), in steps; the gain is how many free GPUs cease
+               to be fragments, by what pods usually ask for (``leftover``, ``mix``). Of pods with whole GPUs, and with
+               shares of a GPU where the scheduler chooses it.
     numa       1 / (NUMA nodes that the GPUs are on). Where labels are all that is known: 1 on NUMA node 0, 0.5 on
                another (the classic rule; policy can turn it off). Unknown is 0. Weighs triple where asked for, nothing
                where ignored.

@@ -6,6 +6,7 @@ Bit n stands for the GPU at place n of ``NodeTopology.gpus`` (not for its index:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import combinations
 from math import comb
 from typing import NamedTuple
@@ -47,12 +48,10 @@ def one_of(masks: set[int] | frozenset[int]) -> OneOf:
     return OneOf(tuple(sorted(masks)))
 
 
-def places(mask: int) -> Iterator[int]:
+@lru_cache(maxsize=1 << 12)
+def places(mask: int) -> tuple[int, ...]:
     """The places in a set, ascending."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
+    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
 
 
 def bits(mask: int) -> list[int]:

@@ -45,6 +45,7 @@ class Shape:
         self.degraded = self._degraded()
         self._rings = rings(topology)
         self._ring_of = lru_cache(maxsize=1 << 16)(self._ring)
+        self._numa_nodes_of = lru_cache(maxsize=1 << 16)(self._numa_nodes)
 
     def ring(self, mask: int) -> Ring | None:
         """The best ring through a set of usable GPUs; None for fewer than two."""
@@ -60,12 +61,15 @@ class Shape:
 
     def numa_nodes(self, mask: int) -> int | None:
         """On how many NUMA nodes the set is; None where one of its GPUs does not say."""
-        nodes = {self.numa[place] for place in places(mask)}
-        return None if None in nodes else len(nodes)
+        return self._numa_nodes_of(mask)
 
     def on_numa(self, node: int, mask: int) -> int:
         """Those of the set on that NUMA node."""
         return _mask(place for place in places(mask) if self.numa[place] == node)
+
+    def _numa_nodes(self, mask: int) -> int | None:
+        nodes = {self.numa[place] for place in places(mask)}
+        return None if None in nodes else len(nodes)
 
     def _ring(self, mask: int) -> Ring | None:
         return self._rings.of(self.gpus[place].index for place in places(mask))
@@ -86,21 +90,25 @@ class Shape:
 
 def shape_of(topology: NodeTopology) -> Shape:
     """The one ``Shape`` of all machines that differ in names only."""
-    found = _SEEN.get(id(topology))
-    if found is None:
-        if len(_SEEN) >= _MOST_SEEN:
-            _SEEN.clear()
-        found = _SEEN[id(topology)] = topology, _without_names(topology)
-    return found[1]
+    return _known(_Same(topology))
 
 
-# By identity, with the value that has it: a node's topology stays the same value from event to event, and even to
-# compare it costs more than all else that an event does.
-_SEEN: dict[int, tuple[NodeTopology, Shape]] = {}
-_MOST_SEEN = 1 << 15
+class _Same:
+    """A topology, compared by identity: to hash one costs more than all else that an event does."""
+
+    def __init__(self, topology: NodeTopology) -> None:
+        self.topology = topology
+
+    def __hash__(self) -> int:
+        return id(self.topology)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.topology is other.topology
 
 
-def _without_names(topology: NodeTopology) -> Shape:
+@lru_cache(maxsize=1 << 14)
+def _known(same: _Same) -> Shape:
+    topology = same.topology
     return _shared(
         NodeTopology(
             gpus=tuple(_nameless(gpu) for gpu in topology.gpus),

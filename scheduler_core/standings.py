@@ -139,7 +139,7 @@ class Standings:
         self._held: OrderedDict[tuple[Profile, Policy], tuple[Standing, int]] = OrderedDict()
         self._ring: list[Place] = []
         self._ring_of: NodeTable = NodeTable()
-        self._ring_mark = 0
+        self._ring_mark = -1  # before all changes
 
     def of(self, profile: Profile, policy: Policy) -> Standing:
         """How all nodes stand now for pods of that profile."""

@@ -15,7 +15,7 @@ from scheduler_core.shapes import Shape
 _MOST_OUTCOMES = 4  # listed of each node
 MEASURES = {
     "bandwidth": "the weakest hop of the ring through its GPUs",
-    "leftover": "how far it fills up the islands that it touches",
+    "leftover": "how few fragments it leaves, by what pods usually ask for",
     "numa": "on how few NUMA nodes its GPUs are",
     "nic": "how near the nearest NICs are",
     "health": "whether its hardware and its agent are well",

@@ -48,7 +48,7 @@ def explain(
     """
     profile, pod = request.profile, (request.namespace, request.name)
     seen = table if bound is None else without_itself(table, bound, pod, now, policy)
-    asked = seen.order if names is None else sorted(names)
+    asked = sorted(seen.states if names is None else names)
     offering = [name for name in asked if _offers(seen, name, profile)]
     decision = evaluate(request, seen, offering, policy)
     refused = decision.failed

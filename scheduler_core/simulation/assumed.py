@@ -8,6 +8,8 @@ every figure that depends on it says so.
     V100M16  SXM2: 8 GPUs as DGX-1's hybrid cube mesh, 4 fully meshed, fewer by PCIe
     V100M32  the same
     others   PCIe only: P100, T4, A10, and whatever is not named here
+
+Of these nothing is said of NUMA nodes either, so those are unknown.
 """
 
 from __future__ import annotations
@@ -23,67 +25,58 @@ _CUBE_MESH = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2,
     (5, 7): 1, (6, 7): 2, (0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1,
 }  # fmt: skip
-_NVLINK2, _NVLINK3 = 50.0, 50.0  # GB/s of a lane, both ways
+_LANE_GBPS = 50.0  # both ways, from NVLink 2 to 4
 
 
-def islands(product: str, sizes: Iterable[int], lanes: int = 4, gbps: float = _NVLINK3) -> NodeTopology:
+def islands(product: str, sizes: Iterable[int], lanes: int = 4, *, numa: bool = True) -> NodeTopology:
     """A machine whose GPUs are islands of those sizes; in each all pairs are joined by that many lanes."""
     joined: dict[tuple[int, int], int] = {}
     first = 0
     for size in sizes:
         joined |= dict.fromkeys(combinations(range(first, first + size), 2), lanes)
         first += size
-    return _direct(product, first, joined, gbps)
+    return _machine(product, first, _direct(joined), numa=numa)
 
 
-def nvswitch(product: str, gpus: int, lanes: int = 18, gbps: float = 50.0) -> NodeTopology:
+def nvswitch(product: str, gpus: int, lanes: int = 18, *, numa: bool = True) -> NodeTopology:
     """A machine whose GPUs are all on one NVSwitch."""
-    uplinks = tuple(
-        Uplink(gpu=gpu, fabric=0, lanes=lanes, expected_lanes=lanes, gbps=lanes * gbps) for gpu in range(gpus)
-    )
-    return _machine(product, gpus, Nvlink(uplinks=uplinks))
-
-
-def pcie(product: str, gpus: int) -> NodeTopology:
-    """A machine without NVLink."""
-    return _machine(product, gpus, Nvlink())
+    rate = lanes * _LANE_GBPS
+    uplinks = [Uplink(gpu=gpu, fabric=0, lanes=lanes, expected_lanes=lanes, gbps=rate) for gpu in range(gpus)]
+    return _machine(product, gpus, Nvlink(uplinks=tuple(uplinks)), numa=numa)
 
 
 def machine_of(model: str, gpus: int) -> NodeTopology:
     """The machine that a node of that model with so many GPUs is taken to be."""
+    volta = model in ("V100M16", "V100M32")
     if model == "G2" and gpus == 8:
-        return islands(model, (4, 4))
+        return islands(model, (4, 4), numa=False)
     if model == "G3" and gpus == 8:
-        return nvswitch(model, 8)
-    if model in ("V100M16", "V100M32") and gpus == 8:
-        return _direct(model, 8, _CUBE_MESH, _NVLINK2)
-    if model in ("V100M16", "V100M32") and gpus == 4:
-        return islands(model, (4,), 2, _NVLINK2)
-    return pcie(model, gpus)
+        return nvswitch(model, gpus, numa=False)
+    if volta and gpus == 8:
+        return _machine(model, gpus, _direct(_CUBE_MESH), numa=False)
+    if volta and gpus == 4:
+        return islands(model, (4,), 2, numa=False)
+    return _machine(model, gpus, Nvlink(), numa=False)
 
 
-def _direct(product: str, gpus: int, joined: Mapping[tuple[int, int], int], gbps: float) -> NodeTopology:
-    links = tuple(
-        Link(a=a, b=b, lanes=lanes, expected_lanes=lanes, gbps=lanes * gbps) for (a, b), lanes in sorted(joined.items())
+def _direct(joined: Mapping[tuple[int, int], int]) -> Nvlink:
+    links = (
+        Link(a=a, b=b, lanes=lanes, expected_lanes=lanes, gbps=lanes * _LANE_GBPS)
+        for (a, b), lanes in sorted(joined.items())
     )
-    return _machine(product, gpus, Nvlink(links=links))
+    return Nvlink(links=tuple(links))
 
 
-def _machine(product: str, gpus: int, nvlink: Nvlink) -> NodeTopology:
-    """Two sockets with half of the GPUs each; what is on one is as far apart as two host bridges."""
+def _machine(product: str, gpus: int, nvlink: Nvlink, *, numa: bool) -> NodeTopology:
+    """Two sockets with half of the GPUs each, or sockets unknown. Between GPUs there is at best a host bridge."""
     half = (gpus + 1) // 2
-    socket = [place // half for place in range(gpus)]
+    socket = [place // half if numa else None for place in range(gpus)]
+    near = [[PcieDistance.NODE if a == b else PcieDistance.SYS for b in socket] for a in socket]
     return NodeTopology(
         gpus=tuple(
             Gpu(index=place, uuid=f"GPU-{place}", product=product, memory_mib=GPU_MEMORY, numa_node=socket[place])
             for place in range(gpus)
         ),
         nvlink=nvlink,
-        pcie=tuple(
-            tuple(
-                None if one == other else PcieDistance.NODE if socket[one] == socket[other] else PcieDistance.SYS
-                for other in range(gpus)
-            )
-            for one in range(gpus)
-        ),
+        pcie=tuple(tuple(None if a == b else near[a][b] for b in range(gpus)) for a in range(gpus)),
     )

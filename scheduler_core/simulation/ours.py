@@ -1,9 +1,9 @@
 """Our policy in the simulated cluster: the ``Extender`` that answers kube-scheduler, asked as kube-scheduler asks it.
 
-Around it is what kube-scheduler does in the profile that we ship: it names the nodes that have room, filters by the
-answer, adds our scores to NodeResourcesFit's (LeastAllocated by CPU and memory), and takes one of the best. Pods that take no GPU never reach the extender: they go by
-the stock profile that we recommend for them, which prefers nodes with few GPUs (NodeAffinity on the label
-``gputopo.io/gpus``), and of those the emptiest.
+Around it is what kube-scheduler does in its profile for GPU pods: it names the nodes that have room, filters by the
+answer, adds our scores to NodeResourcesFit's (LeastAllocated by CPU and memory), and takes one of the best. Pods that
+take no GPU never reach the extender: they go by a stock profile that prefers nodes with few GPUs (NodeAffinity on the
+label ``gputopo.io/gpus``), and of those the emptiest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ours:
         self._extender = Extender(self._knowledge, self._policy, lambda: self._now, lambda _: None)
         self._number = {host.spec.name: host.number for host in hosts.all}
         self._roomy: dict[Kind, tuple[set[str], int]] = {}
-        self._held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
+        self.held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
         self._others = Ranked(hosts, _without_gpus, random)
         self._list()
 
@@ -72,9 +72,9 @@ class Ours:
         """See ``engine.Scheduler``."""
         if job.kind.demand:
             self._now = _EPOCH + now
-            del self._held[placement.host][job.name]
+            del self.held[placement.host][job.name]
             self._knowledge.take(Batch(PodSeen, (), (job.name,)), self._now)
-            self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
+            self._knowledge.take(Batch(GpusSeen, (self.word(placement.host),)), self._now)
 
     def _chosen(self, pod: Pod, kind: Kind, answered: tuple[str, ...]) -> str:
         """kube-scheduler's choice among the nodes that Filter answered."""
@@ -97,18 +97,19 @@ class Ours:
 
     def _bind(self, pod: Pod, job: Job, placement: Placement) -> None:
         """The watches show the pod bound, and then what the kubelet gave it."""
-        self._held[placement.host][job.name] = placement.gpus
+        self.held[placement.host][job.name] = placement.gpus
         occupant = read_occupant(pod)
         assert occupant is not None  # it asks for GPUs
         seen = PodSeen(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
         self._knowledge.take(Batch(PodSeen, (seen,)), self._now)
-        self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
+        self._knowledge.take(Batch(GpusSeen, (self.word(placement.host),)), self._now)
 
-    def _word(self, number: int) -> GpusSeen:
+    def word(self, number: int) -> GpusSeen:
+        """What the agent of that node publishes."""
         host = self._hosts.all[number]
         allocations = tuple(
             Allocation(gpu=host.spec.topology.gpus[place].uuid or "", pod=PodRef(_NAMESPACE, name, "main"))
-            for name, gpus in self._held[number].items()
+            for name, gpus in self.held[number].items()
             for place in places(gpus)
         )
         observed = datetime.fromtimestamp(self._now, UTC).isoformat()
@@ -129,7 +130,7 @@ class Ours:
         nodes = tuple(NodeSeen(host.spec.name, machine_of(host)) for host in self._hosts.all)
         self._knowledge.take(Batch(NodeSeen, nodes, complete=True), self._now)
         self._knowledge.take(Batch(PodSeen, (), complete=True), self._now)
-        words = tuple(self._word(host.number) for host in self._hosts.all)
+        words = tuple(self.word(host.number) for host in self._hosts.all)
         self._knowledge.take(Batch(GpusSeen, words, complete=True), self._now)
 
 

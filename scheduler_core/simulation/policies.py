@@ -50,7 +50,7 @@ def typical(jobs: Iterable[Job], coverage: float = _COVERAGE) -> Typical:
             break
         kept[want] = count
     idle = sum(count for want, count in kept.items() if not want.gpus and not want.share)
-    return Typical(Mix(kept), idle / (sum(kept.values()) or 1.0))
+    return Typical(Mix(tuple(kept.items())), idle / (sum(kept.values()) or 1.0))
 
 
 def run(name: str, specs: Sequence[NodeSpec], jobs: Sequence[Job], policy: Policy, seed: int) -> Figures:

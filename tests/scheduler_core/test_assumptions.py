@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduler_core.assumptions import MOST, Assumption, Assumptions
+from scheduler_core.assumptions import MOST, MOST_DOUBTS, Assumption, Assumptions
 from tests.scheduler_core.builders import occupant
 
 A, B = occupant("a", 4), occupant("b", 4)
@@ -27,7 +27,7 @@ def test_pod_with_several_nodes_is_in_doubt() -> None:
     assert held.doubtful == (Assumption(A, TWO, 30.0),)
     assert list(held.on("node-1")) == []
     assert held.drop("uid-a") == (Assumption(A, TWO, 30.0),)
-    assert (len(held), held.doubtful) == (0, ())
+    assert [len(held), len(held.doubtful)] == [0, 0]
 
 
 def test_next_filter_of_a_pod_replaces_what_was_assumed() -> None:
@@ -66,3 +66,15 @@ def test_memory_is_bounded_and_the_oldest_goes() -> None:
         held.assume(A._replace(uid=f"uid-{at}"), ["node-1"], 30.0)
 
     assert [each.pod.uid for each in held] == [f"uid-{at}" for at in range(2, MOST + 2)]
+
+
+def test_doubts_about_very_many_nodes_are_bounded_and_the_oldest_go() -> None:
+    held = Assumptions()
+    names = [f"node-{at}" for at in range(MOST_DOUBTS // 8)]
+    held.assume(B, names, 30.0)
+    held.drop("uid-b")
+    held.assume(B, ["node-1"], 30.0)
+    ended = [each.pod.uid for at in range(10) for each in held.assume(A._replace(uid=f"uid-{at}"), names, 30.0)]
+
+    assert ended == ["uid-0", "uid-1"]
+    assert [each.pod.uid for each in held] == ["uid-b", *(f"uid-{at}" for at in range(2, 10))]

@@ -11,8 +11,8 @@ from scheduler_core.simulation.report.summary import COLUMNS, Summary, cell
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1120px;margin:2rem auto;padding:0 1rem;color:#1c2733}
 table{border-collapse:collapse;width:100%;margin:1rem 0}td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px
-solid #d8dee5}td:first-child,th:first-child{text-align:left}figure{display:inline-block;width:48%;min-width:360px;margin:
-0 1% 1rem 0;vertical-align:top}svg{width:100%;font:11px system-ui,sans-serif;fill:#1c2733}.grid{stroke:#e3e8ee}
+solid #d8dee5}td:first-child,th:first-child{text-align:left}figure{display:inline-block;width:48%;min-width:360px;
+margin:0 1% 1rem 0;vertical-align:top}svg{width:100%;font:11px system-ui,sans-serif;fill:#1c2733}.grid{stroke:#e3e8ee}
 .key{margin-right:1rem;white-space:nowrap}.key i{display:inline-block;width:.8rem;height:.8rem;margin-right:.3rem}
 .small{color:#55616d;font-size:.9rem}
 """

@@ -37,7 +37,8 @@ def bars(values: Mapping[str, float], title: str) -> str:
         middle = top + step / 2 + 4
         body.append(f'<text x="124" y="{middle:.1f}" text-anchor="end">{escape(name)}</text>')
         body.append(
-            f'<rect x="130" y="{top + step * 0.15:.1f}" width="{length:.1f}" height="{step * 0.7:.1f}" fill="{colour}"/>'
+            f'<rect x="130" y="{top + step * 0.15:.1f}" width="{length:.1f}" height="{step * 0.7:.1f}" '
+            f'fill="{colour}"/>'
         )
         body.append(f'<text x="{136 + length:.1f}" y="{middle:.1f}">{100 * value:.1f} %</text>')
     body.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 12}" text-anchor="middle">{escape(title)}</text>')

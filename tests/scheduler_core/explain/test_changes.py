@@ -396,13 +396,13 @@ def _after(table: NodeTable, change: Change) -> NodeTable:
 @given(tables(), _REQUESTS)
 def test_what_is_told_to_be_nearest_is_true(table: NodeTable, asked: PodRequest) -> None:
     """Apply the change and decide anew: every node that was named suits."""
-    refused = evaluate(asked, table, table.order, POLICY)
+    refused = evaluate(asked, table, table.states, POLICY)
     changes = () if refused.scores else nearest(Case(asked.profile, refused.failed, table, POLICY, NOW))
 
     for change in changes:
         if change.kind == OBSTACLE:
             continue
-        anew = evaluate(_as_told(asked, change), _after(table, change), table.order, POLICY)
+        anew = evaluate(_as_told(asked, change), _after(table, change), table.states, POLICY)
         assert set(change.nodes) <= set(anew.scores), change
         assert change.nodes
 
@@ -411,7 +411,7 @@ def test_what_is_told_to_be_nearest_is_true(table: NodeTable, asked: PodRequest)
 @given(tables(), _REQUESTS)
 def test_no_smaller_number_of_pods_would_have_been_enough(table: NodeTable, asked: PodRequest) -> None:
     """On fleets so small that everything is tried."""
-    refused = evaluate(asked, table, table.order, POLICY)
+    refused = evaluate(asked, table, table.states, POLICY)
     if refused.scores:
         return
     changes = nearest(Case(asked.profile, refused.failed, table, POLICY, NOW))

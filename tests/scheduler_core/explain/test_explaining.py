@@ -53,7 +53,7 @@ def test_best_nodes_are_those_that_filter_answers() -> None:
 
     found = explain(asked, table, None, POLICY, NOW)
 
-    assert tuple(each.node for each in found.best) == evaluate(asked, table, table.order, POLICY).nodes[:3]
+    assert tuple(each.node for each in found.best) == evaluate(asked, table, table.states, POLICY).nodes[:3]
 
 
 def test_where_filter_answers_one_node_the_next_best_follow() -> None:
@@ -68,7 +68,7 @@ def test_score_is_taken_apart() -> None:
 
     assert [(each.name, each.raw, each.weight, each.share) for each in best.factors] == [
         ("bandwidth", 0.666667, 4.0, 2.666667),
-        ("leftover", 1.0, 3.0, 3.0),
+        ("leftover", 0.64, 3.0, 1.92),
         ("numa", 1.0, 1.0, 1.0),
         ("nic", 0.0, 1.0, 0.0),
         ("health", 1.0, 1.0, 1.0),
