@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from scheduler_core.simulation.assumed import islands, machine_of
 from scheduler_core.simulation.hosts import NodeSpec
@@ -23,7 +24,7 @@ MIXED_JOBS = [
 ]
 
 
-def jobs(seed: int = 1, count: int = 150, **more: object) -> list[Job]:
+def jobs(seed: int = 1, count: int = 150, **more: Any) -> list[Job]:
     """Jobs of 1 to 5 GPUs for ``QUADS``."""
     recipe = Recipe({1: 45, 2: 25, 3: 8, 4: 15, 5: 7}, jobs=count)._replace(**more)
     return generated(recipe, 48, Random(seed))
