@@ -70,6 +70,7 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/discovery.py
 	$(BIN)/python bench/nvml_calls.py
 	PYTHONPATH=. $(BIN)/python bench/evaluate.py
+	PYTHONPATH=. $(BIN)/python bench/extender_http.py
 	PYTHONPATH=. $(BIN)/python bench/watch.py
 	PYTHONPATH=. $(BIN)/python bench/why.py
 	$(BIN)/python bench/agent_costs.py

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
-from agent import logs, settings
+from agent import settings
 from agent.failures import from_nvml
 from agent.loop import Loop, Now, Probed
 from agent.metrics import Metrics
@@ -25,22 +25,17 @@ from agent.publish import Publisher
 from agent.running import Inbox, Machine, run, signals
 from agent.settings import Settings
 from agent.snapshot import Snapshot, SnapshotError
+from gputopo import logs
+from gputopo.daemon import outlive_peers
+from gputopo.settings import SettingError, options
 
 FAILED, BAD_USAGE = 1, 2
 _LIFETIME = timedelta(minutes=15)  # of features.d; at least three heartbeats
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """One option per row of the table of settings."""
-    for row in reversed(settings.TABLE):
-        text = f"{row.reason}  [{row.variable}; default: {row.default or 'none'}]"
-        command = click.option(row.flag, row.field, metavar=row.metavar, help=text)(command)
-    return command
-
-
 @click.command()
 @click.option("--once", is_flag=True, help="Look once, publish, and end.")
-@_options
+@options(settings.TABLE)
 def agent(*, once: bool, **flags: str | None) -> None:
     """Publish this node's GPUs: labels on the Node, and who holds which GPU.
 
@@ -52,9 +47,11 @@ def agent(*, once: bool, **flags: str | None) -> None:
     """
     try:
         read = settings.read(flags, os.environ)
-    except settings.SettingError as error:
+    except SettingError as error:
         _fail(BAD_USAGE, str(error))
-    handler = logs.start(read.log, read.node, sys.stderr)
+    if not once:
+        outlive_peers()
+    handler = logs.start(read.log, sys.stderr, ("agent", "gputopo"), {"node": read.node})
     try:
         trouble = publish_once(read) if once else publish_forever(read)
     finally:

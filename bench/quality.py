@@ -1,7 +1,8 @@
 """How well pods are placed: regenerates the tables in docs/quality.md.
 
-Run: PYTHONPATH=. python bench/quality.py. ``--traces DIR`` names the folder with the public "openb" traces; without it only the island tables are made. 2 cores
-take about 20 minutes for ten seeds of three traces; ``--seeds 2`` is enough to see what changed.
+Run: PYTHONPATH=. python bench/quality.py. ``--traces DIR`` names the folder with the public "openb" traces; without it
+only the island tables are made. 2 cores take about 20 minutes for ten seeds of three traces; ``--seeds 2`` is enough
+to see what changed.
 """
 
 from __future__ import annotations

@@ -14,9 +14,11 @@ from pathlib import Path
 import yaml
 
 from gputopo.labels import nodegpus
+from scheduler_core.config import Caller, configuration
 
 HERE = Path(__file__).parent
 RULES = "alerts/rules.yaml"
+SCHEDULER_RULES = "alerts/scheduler.yaml"
 
 
 def definition() -> str:
@@ -29,13 +31,13 @@ def copy(source: str) -> str:
     return _head(f"daemonset/{source}") + (HERE / source).read_text(encoding="utf-8")
 
 
-def prometheus_rule() -> str:
-    """The alerts as an object of the Prometheus operator."""
-    metadata = {"name": "gputopo-agent", "namespace": "gputopo"}
+def prometheus_rule(name: str, source: str) -> str:
+    """A file of alerts as an object of the Prometheus operator."""
+    metadata = {"name": name, "namespace": "gputopo"}
     rule = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": metadata}
-    rules = (HERE / RULES).read_text(encoding="utf-8")
+    rules = (HERE / source).read_text(encoding="utf-8")
     return (
-        _head(f"daemonset/{RULES}") + yaml.safe_dump(rule, sort_keys=False) + "spec:\n" + textwrap.indent(rules, "  ")
+        _head(f"daemonset/{source}") + yaml.safe_dump(rule, sort_keys=False) + "spec:\n" + textwrap.indent(rules, "  ")
     )
 
 
@@ -45,11 +47,19 @@ def _head(source: str) -> str:
 
 FILES: dict[str, Callable[[], str]] = {
     "base/crd.yaml": definition,
-    "components/monitoring/prometheus-rule.yaml": prometheus_rule,
+    "components/monitoring/prometheus-rule.yaml": partial(prometheus_rule, "gputopo-agent", RULES),
+    # Without a head of its own: what `gputopo scheduler-config` prints in a cluster whose nodes have no MIG devices.
+    "scheduler/default/scheduler-config.yaml": partial(configuration, ()),
+    "scheduler/cluster-scheduler/scheduler-config.yaml": partial(configuration, (), Caller.CLUSTER),
+    "scheduler/components/monitoring/prometheus-rule.yaml": partial(
+        prometheus_rule, "gputopo-scheduler", SCHEDULER_RULES
+    ),
     "chart/files/crd.yaml": definition,
     "chart/files/admission.yaml": partial(copy, "base/admission.yaml"),
     "chart/files/admission-nfd.yaml": partial(copy, "overlays/nfd/admission.yaml"),
     "chart/files/alerts.yaml": partial(copy, RULES),
+    "chart/files/scheduler-alerts.yaml": partial(copy, SCHEDULER_RULES),
+    "chart/files/scheduler-config.yaml": partial(configuration, ()),
 }
 
 

@@ -36,18 +36,42 @@ _NODE = click.option("--node", metavar="NAME", help="Read what this node of the 
 _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 
 
+def _agent() -> click.Command:
+    from agent.main import agent  # noqa: PLC0415  all that a daemon needs
+
+    return agent
+
+
+def _scheduler_config() -> click.Command:
+    from gputopo.config_cli import scheduler_config  # noqa: PLC0415  start-up of all other commands
+
+    return scheduler_config
+
+
+def _extender() -> click.Command:
+    from scheduler_core.main import extender  # noqa: PLC0415  all that a server needs
+
+    return extender
+
+
+def _replay() -> click.Command:
+    from scheduler_core.replay import replay  # noqa: PLC0415  start-up of all other commands
+
+    return replay
+
+
+# Commands that are imported when they are asked for.
+_LAZY = {"agent": _agent, "extender": _extender, "replay": _replay, "scheduler-config": _scheduler_config}
+
+
 class _Commands(click.Group):
-    """The commands; the agent's is imported when it is asked for, with all that a daemon needs."""
+    """The commands, those that are imported late among them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), "agent"])
+        return sorted([*super().list_commands(ctx), *_LAZY])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "agent":
-            return super().get_command(ctx, cmd_name)
-        from agent.main import agent  # noqa: PLC0415  as the class says
-
-        return agent
+        return _LAZY[cmd_name]() if cmd_name in _LAZY else super().get_command(ctx, cmd_name)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

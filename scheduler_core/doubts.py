@@ -27,7 +27,7 @@ def firm(profile: Profile, table: NodeTable, name: str, doubtful: Sequence[Assum
 
     ``judge`` says of a state whether it suits.
     """
-    if not doubtful or not _exposed(profile, table.states[name]):
+    if not doubtful or not exposed(profile, table.states[name]):
         return True
     known = table.records[name].pods
     coming = [each.pod for each in doubtful if name in each.nodes]
@@ -37,6 +37,6 @@ def firm(profile: Profile, table: NodeTable, name: str, doubtful: Sequence[Assum
     return all(isinstance(judge(state_if(table, name, (*known, *pods))), Score) for pods in subsets)
 
 
-def _exposed(profile: Profile, state: NodeState) -> bool:
+def exposed(profile: Profile, state: NodeState) -> bool:
     """Whether doubts decide anything: the pod, or another on the node, was or will be promised a shape."""
     return profile.shape_required or (state.unsettled is not None and bool(promised(state)))

@@ -16,6 +16,7 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
 from scheduler_core.doubts import firm
 from scheduler_core.evaluate import most, tolerance
+from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
 from scheduler_core.occupancy import Occupant
@@ -36,6 +37,7 @@ class Filtered(NamedTuple):
     nodes: tuple[str, ...]  # best first
     failed: Mapping[str, str]  # why none of the names suits; empty where one does
     single: bool = False  # ``nodes`` is one name because a shape is required: it is assumed
+    soon: bool = False  # no node suits, but one may without an event that kube-scheduler hears of (``hopes``)
 
 
 class Phases(NamedTuple):
@@ -147,7 +149,8 @@ def _choose(
     nodes = tuple(islice(near, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.shape_required)
-    return Filtered((), {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)})
+    refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}
+    return Filtered((), refused, soon=soon(request.profile, standing.table, refused, standing.unsure(names)))
 
 
 def _occupant(request: PodRequest) -> Occupant:

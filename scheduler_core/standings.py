@@ -16,6 +16,7 @@ from typing import Protocol
 from gputopo.labels.reasons import Reason
 from scheduler_core.changes import Changes
 from scheduler_core.evaluate import Judged, on_ring, remembered
+from scheduler_core.hopes import is_unsure
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
@@ -48,14 +49,15 @@ class Standing:
         self.judged = judged
         self.table = table
         self._failing: dict[str, str] = {}  # node -> reason
+        self._unsure: set[str] = set()  # of the failing ones
         self._ranked: dict[float, list[Place]] = {}  # points -> nodes, in the order of the ring
-        states = table.states
         for place in ring:
-            found = judged(states[place[1]])
+            state = table.states[place[1]]
+            found = judged(state)
             if isinstance(found, Score):
                 self._ranked.setdefault(found.points, []).append(place)
             else:
-                self._failing[place[1]] = _TEXTS[found]
+                self._fail(place[1], state, found)
 
     def follow(self, table: NodeTable, changed: Iterable[str]) -> None:
         """Catch up with a younger table."""
@@ -103,14 +105,24 @@ class Standing:
         reason = self._failing.get
         return {name: reason(name, _UNKNOWN) for name in names}
 
+    def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
+        """Those of the named nodes that do not suit, as far as is known: not all is known of their GPUs."""
+        return self._unsure & names
+
     def _enter(self, name: str, state: NodeState | None) -> None:
         found = None if state is None else self.judged(state)
         if isinstance(found, Score):
             insort(self._ranked.setdefault(found.points, []), (on_ring(name), name))
-        elif found is not None:
-            self._failing[name] = _TEXTS[found]
+        elif found is not None and state is not None:
+            self._fail(name, state, found)
+
+    def _fail(self, name: str, state: NodeState, reason: Reason) -> None:
+        self._failing[name] = _TEXTS[reason]
+        if is_unsure(state):
+            self._unsure.add(name)
 
     def _leave(self, name: str, state: NodeState | None) -> None:
+        self._unsure.discard(name)
         if self._failing.pop(name, None) is None and state is not None:
             found = self.judged(state)
             assert isinstance(found, Score)  # it is not failing

@@ -105,7 +105,7 @@ class ApiServer:
                 with suppress(OSError):
                     self.connection.shutdown(socket.SHUT_RDWR)
 
-            do_GET = do_PATCH = do_POST = do_DELETE = handle_one  # noqa: N815  http.server's names
+            do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = handle_one  # noqa: N815  http.server's names
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""

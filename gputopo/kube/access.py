@@ -36,6 +36,7 @@ PODS = Resource("pods", namespaced=True)
 EVENTS = Resource("events", namespaced=True)
 NODE_GPUS = Resource(PLURAL, API_GROUP, VERSION)
 NODE_FEATURES = Resource("nodefeatures", "nfd.k8s-sigs.io", "v1alpha1", namespaced=True)
+LEASES = Resource("leases", "coordination.k8s.io", namespaced=True)
 DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 
 
@@ -83,4 +84,6 @@ EXTENDER = Role(
 )
 # `gputopo observe`: it only looks.
 OBSERVER = Role("observer", {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch")})
-ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER, EXTENDER, OBSERVER)
+# `gputopo extender --lease`: which of several answers.
+ELECTION = Role("election", {LEASES: ("get", "create", "update")})
+ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER, EXTENDER, OBSERVER, ELECTION)

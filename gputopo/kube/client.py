@@ -59,6 +59,10 @@ class Kube:
         self._timeout = (connect_s, read_s)
         self._silence = (connect_s, silence_s)
 
+    def within(self, seconds: float) -> Kube:
+        """The same connection for calls that must be answered within so many seconds; closed with this one."""
+        return Kube(self._api, self._role, connect_s=min(seconds, CONNECT_S), read_s=seconds)
+
     def close(self) -> None:
         """Close the idle connections."""
         self._api.close()
@@ -123,6 +127,18 @@ class Kube:
         self._permit(resource, "create")
         path = resource.path(namespace=body["metadata"].get("namespace"))
         self._call("POST", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+
+    def replace(self, resource: Resource, body: dict[str, Any]) -> None:
+        """Write an object over the one of the resource version that its metadata name.
+
+        Raises ``ConflictError`` where it has changed since, ``NotFoundError`` where it is gone.
+        """
+        metadata = body["metadata"]
+        self._permit(resource, "update")
+        if not metadata.get("resourceVersion"):
+            raise AssertionError(f"{resource.plural} {metadata['name']}: without a resource version, changes are lost")
+        path = resource.path(metadata["name"], metadata.get("namespace"))
+        self._call("PUT", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 
     def delete(self, resource: Resource, metadata: Metadata) -> None:
         """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``."""

@@ -8,6 +8,7 @@ label ``gputopo.io/gpus``), and of those the emptiest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
 from random import Random
@@ -16,6 +17,7 @@ from typing import Any
 from gputopo.labels.keys import POD_ISLAND, POD_VRAM
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.asks import SHARED, WHOLE
+from scheduler_core.calls import Decides
 from scheduler_core.extender import Extender
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.leftover import best_share
@@ -40,16 +42,23 @@ _FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the 
 class Ours:
     """See ``engine.Scheduler``."""
 
-    def __init__(self, hosts: Hosts, policy: Policy, random: Random) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        policy: Policy,
+        random: Random,
+        through: Callable[[Extender], Decides] = lambda extender: extender,
+    ) -> None:
+        """``through``: how the extender is asked, if not directly."""
         self._hosts = hosts
         self._policy = policy._replace(stale_after_s=inf)  # agents that never fail need not be waited for
         self._random = random
         self._now = _EPOCH
         self._knowledge = Knowledge(self._policy)
-        self._extender = Extender(self._knowledge, self._policy, lambda: self._now, lambda _: None)
+        self._extender = through(Extender(self._knowledge, self._policy, lambda: self._now, lambda _: None))
         self._number = {host.spec.name: host.number for host in hosts.all}
         self._roomy: dict[Kind, tuple[set[str], int]] = {}
-        self.held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
+        self._held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
         self._others = Ranked(hosts, _without_gpus, random)
         self._list()
 
@@ -72,9 +81,9 @@ class Ours:
         """See ``engine.Scheduler``."""
         if job.kind.demand:
             self._now = _EPOCH + now
-            del self.held[placement.host][job.name]
+            del self._held[placement.host][job.name]
             self._knowledge.take(Batch(PodSeen, (), (job.name,)), self._now)
-            self._knowledge.take(Batch(GpusSeen, (self.word(placement.host),)), self._now)
+            self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
 
     def _chosen(self, pod: Pod, kind: Kind, answered: tuple[str, ...]) -> str:
         """kube-scheduler's choice among the nodes that Filter answered."""
@@ -97,19 +106,19 @@ class Ours:
 
     def _bind(self, pod: Pod, job: Job, placement: Placement) -> None:
         """The watches show the pod bound, and then what the kubelet gave it."""
-        self.held[placement.host][job.name] = placement.gpus
+        self._held[placement.host][job.name] = placement.gpus
         occupant = read_occupant(pod)
         assert occupant is not None  # it asks for GPUs
         seen = PodSeen(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
         self._knowledge.take(Batch(PodSeen, (seen,)), self._now)
-        self._knowledge.take(Batch(GpusSeen, (self.word(placement.host),)), self._now)
+        self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
 
-    def word(self, number: int) -> GpusSeen:
+    def _word(self, number: int) -> GpusSeen:
         """What the agent of that node publishes."""
         host = self._hosts.all[number]
         allocations = tuple(
             Allocation(gpu=host.spec.topology.gpus[place].uuid or "", pod=PodRef(_NAMESPACE, name, "main"))
-            for name, gpus in self.held[number].items()
+            for name, gpus in self._held[number].items()
             for place in places(gpus)
         )
         observed = datetime.fromtimestamp(self._now, UTC).isoformat()
@@ -130,7 +139,7 @@ class Ours:
         nodes = tuple(NodeSeen(host.spec.name, machine_of(host)) for host in self._hosts.all)
         self._knowledge.take(Batch(NodeSeen, nodes, complete=True), self._now)
         self._knowledge.take(Batch(PodSeen, (), complete=True), self._now)
-        words = tuple(self.word(host.number) for host in self._hosts.all)
+        words = tuple(self._word(host.number) for host in self._hosts.all)
         self._knowledge.take(Batch(GpusSeen, words, complete=True), self._now)
 
 

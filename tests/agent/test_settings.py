@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.settings import TABLE, SettingError, Settings, read
+from agent.settings import TABLE, Settings, read
+from gputopo.settings import SettingError
 
 DEFAULTS = Settings(
     node="gpu-7",

@@ -38,6 +38,7 @@ class Server:
     ) -> None:
         self.name = name
         self.log = log
+        self.url: str | None = None  # where it serves health and metrics, for those that do
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(b"")
         self._argv = [str(part) for part in command]

@@ -154,8 +154,9 @@ def _running(name: str, command: Sequence[str | Path], plane: ControlPlane, read
     logs = plane.folder / "logs"
     number = len(list(logs.glob(f"{name}*.log"))) if logs.exists() else 0
     server = Server(name, [*command, *serving], logs / f"{name}-{number}.log")
+    server.url = f"https://127.0.0.1:{port}"
     try:
-        server.wait_until(_answers(f"https://127.0.0.1:{port}/{ready}", plane.authority))
+        server.wait_until(_answers(f"{server.url}/{ready}", plane.authority))
         yield server
     finally:
         server.stop()

@@ -17,6 +17,7 @@ main(["show", "--from", sys.argv[1]], standalone_mode=False)
 print("loaded:", *sys.modules)
 """
 LIBRARIES = ("h2", "kubernetes", "prometheus_client", "psutil", "pydantic", "pynvml", "urllib3", "yaml")
+SERVERS = ("httptools", "immutables", "orjson", "starlette", "uvicorn", "uvloop", "scheduler_core")
 STANDARD = ("asyncio", "dataclasses", "json", "logging", "pathlib", "subprocess", "tomllib", "urllib", "xml")
 OTHER_INPUTS = ("agent.failures", "agent.node_document", "agent.probe", "agent.sources.nccl", "agent.sources.nvml")
 OTHER_OUTPUTS = ("gputopo.cluster", "gputopo.kube", "gputopo.labels", "gputopo.render.document", "gputopo.render.svg")
@@ -29,7 +30,7 @@ def loaded(source: str) -> set[str]:
     return set(ended.stdout.rpartition("loaded: ")[2].split())
 
 
-@pytest.mark.parametrize("module", [*LIBRARIES, *STANDARD, *OTHER_INPUTS, *OTHER_OUTPUTS, *OTHER_SOURCES])
+@pytest.mark.parametrize("module", [*LIBRARIES, *SERVERS, *STANDARD, *OTHER_INPUTS, *OTHER_OUTPUTS, *OTHER_SOURCES])
 def test_every_module_that_is_missed_below_exists(module: str) -> None:
     assert find_spec(module) is not None
 
@@ -38,7 +39,7 @@ def test_a_pasted_matrix_loads_its_own_parser_and_no_other(tmp_path: Path) -> No
     pasted = tmp_path / "topo.txt"
     pasted.write_text(TOPO, encoding="utf-8")
 
-    unwanted = {*LIBRARIES, *STANDARD, *OTHER_INPUTS, *OTHER_OUTPUTS, *OTHER_SOURCES}
+    unwanted = {*LIBRARIES, *SERVERS, *STANDARD, *OTHER_INPUTS, *OTHER_OUTPUTS, *OTHER_SOURCES}
 
     assert loaded(str(pasted)) & {*unwanted, "agent.sources.smi.topo", "gputopo.render.tree"} == {
         "agent.sources.smi.topo",
@@ -49,6 +50,6 @@ def test_a_pasted_matrix_loads_its_own_parser_and_no_other(tmp_path: Path) -> No
 def test_a_recorded_machine_loads_what_it_holds_and_neither_finds_nor_reads_it_dearly() -> None:
     by_name, by_path = loaded("dgx-a100"), loaded(str(find("dgx-a100", folder())))
 
-    assert by_name & {*LIBRARIES, *STANDARD, *OTHER_INPUTS, *OTHER_OUTPUTS} == set()
+    assert by_name & {*LIBRARIES, *SERVERS, *STANDARD, *OTHER_INPUTS, *OTHER_OUTPUTS} == set()
     assert by_name - by_path == {"agent.machines"}
     assert {*OTHER_SOURCES} <= by_path

@@ -90,8 +90,8 @@ class TestShares:
 
         found = best_share(node, 600, USUAL)
 
-    assert found is not None
-    assert found[0] == 2
+        assert found is not None
+        assert found[0] == 2
 
     def test_gpu_with_too_little_left_is_no_choice(self) -> None:
         found = best_share(_shared({"a": (0, 400), "b": (0, 300)}), 400, USUAL)

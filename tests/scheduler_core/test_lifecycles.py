@@ -24,7 +24,8 @@ def placed(node: str) -> Filtered:
 
 
 def refused(**reasons: str) -> Filtered:
-    return Filtered((), reasons)
+    """kube-scheduler asks again where it counts more free GPUs than we do, and where others are on their way."""
+    return Filtered((), reasons, soon=not {NO_ROOM, RESERVED}.isdisjoint(reasons.values()))
 
 
 def full(stage: Stage) -> None:

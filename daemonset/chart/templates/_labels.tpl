@@ -1,8 +1,14 @@
 {{- define "gputopo.labels" -}}
-app.kubernetes.io/name: gputopo-agent
+{{- include "gputopo.labelsOf" (list . "gputopo-agent") }}
+{{- end }}
+
+{{- /* Of an object of another part: (list . "gputopo-scheduler") */}}
+{{- define "gputopo.labelsOf" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ index . 1 }}
 app.kubernetes.io/part-of: gputopo
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end }}

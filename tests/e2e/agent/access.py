@@ -62,5 +62,8 @@ def define(cluster: Cluster, definition: Object) -> None:
 
 
 def define_node_gpus(cluster: Cluster) -> None:
-    """Make the API server serve ``NodeGpus``."""
-    define(cluster, nodegpus.crd())
+    """Make the API server serve ``NodeGpus``, where it does not yet."""
+    definition = nodegpus.crd()
+    there = {each["metadata"]["name"] for each in cluster.api.items(DEFINITIONS)}
+    if definition["metadata"]["name"] not in there:
+        define(cluster, definition)

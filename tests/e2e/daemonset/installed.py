@@ -1,4 +1,4 @@
-"""The agent's manifests on the real API server, and tokens of its service account as a kubelet mounts them."""
+"""Our manifests on the real API server, and tokens of the agent's account as a kubelet mounts them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,17 @@ PROBES: dict[str, tuple[str, Object]] = {
 KINDS = {
     "Namespace": ("/api/v1", "namespaces", False),
     "ServiceAccount": ("/api/v1", "serviceaccounts", True),
+    "ConfigMap": ("/api/v1", "configmaps", True),
+    "Service": ("/api/v1", "services", True),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles", True),
     "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings", True),
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses", False),
     "DaemonSet": ("/apis/apps/v1", "daemonsets", True),
+    "Deployment": ("/apis/apps/v1", "deployments", True),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets", True),
+    "FlowSchema": ("/apis/flowcontrol.apiserver.k8s.io/v1", "flowschemas", False),
     "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies", False),
     "ValidatingAdmissionPolicyBinding": (
         "/apis/admissionregistration.k8s.io/v1",
@@ -78,7 +83,8 @@ def apply(cluster: Cluster, objects: Iterable[Object]) -> None:
         if each["kind"] == "CustomResourceDefinition":
             define(cluster, each)
         else:
-            cluster.api.patch(path_of(each), each, "apply", fieldManager="kubectl", force="true")
+            query = {"fieldManager": "kubectl", "force": "true", "fieldValidation": "Strict"}
+            cluster.api.patch(path_of(each), each, "apply", **query)
 
 
 def install(cluster: Cluster, *more: str) -> None:

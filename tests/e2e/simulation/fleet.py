@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from tests.e2e.api import Client, Watch
 from tests.e2e.objects import Object
 from tests.e2e.simulation import lifecycle, podresources
-from tests.e2e.simulation.kubelets import Kubelets
+from tests.e2e.simulation.kubelets import Kubelets, outlasting_restarts
 from tests.e2e.simulation.node import NodeSpec, SimulatedNode
 
 T = TypeVar("T")
@@ -260,7 +260,7 @@ class Fleet:
                 for kind, pod in self._watch or ():
                     self._loop.call_soon_threadsafe(self._see, kind, pod)
                 if not self._stopping:
-                    self._watch = self._relisted()
+                    self._watch = outlasting_restarts(self._relisted)
             except Exception as failed:  # noqa: BLE001 - a thread's failure must reach the test
                 self._kubelets.failures.append(failed)
                 return

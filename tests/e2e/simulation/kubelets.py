@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import urllib3
 
 from tests.e2e.api import ApiError, Client
 from tests.e2e.objects import Object
 
+T = TypeVar("T")
 WRITERS = 8
+AWAY_S = 60.0  # how long the API server may be away
+
+
+def outlasting_restarts(call: Callable[[], T]) -> T:
+    """What ``call`` answers, tried again while the API server is away, as kubelets do. Raises what it raises then."""
+    deadline = time.monotonic() + AWAY_S
+    away = False
+    while True:
+        try:
+            return call()
+        except urllib3.exceptions.HTTPError:
+            away = True
+            if time.monotonic() > deadline:
+                raise
+        except ApiError as refused:
+            # Just back, it does not know yet which pods are a node's (403), or what it serves at all (503).
+            if not away or refused.status not in {403, 429, 500, 503} or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 class Kubelets:
@@ -37,13 +62,17 @@ class Kubelets:
 
     def _call(self, node: str, method: str, path: str, body: Object) -> None:
         kubelet = self._api.impersonating(f"system:node:{node}", "system:nodes", agent="kubelet/simulated")
-        try:
+
+        def call() -> None:
             if method == "PATCH":
                 kubelet.patch(path, body, "strategic")
             elif method == "APPLY":
                 kubelet.patch(path, body, "apply", fieldManager="kubelet", force="true")
             else:
                 kubelet.request(method, path, body)
+
+        try:
+            outlasting_restarts(call)
         except ApiError as refused:
             # The pod was deleted meanwhile (another of that name: the uid in the body conflicts), as kubelets know it.
             if refused.status not in {404, 409} or method == "POST":

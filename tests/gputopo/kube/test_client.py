@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.kube.access import CLEANER, EVENTS, NODE_GPUS, NODES, PODS, READER, Role
+from gputopo.kube.access import CLEANER, ELECTION, EVENTS, LEASES, NODE_GPUS, NODES, PODS, READER, Role
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
@@ -117,6 +117,26 @@ def test_objects_are_created_in_their_namespace_and_deleted_by_their_uid(tmp_pat
     ]
 
 
+LEASE = {"metadata": {"name": "l", "namespace": "ns", "resourceVersion": "7"}, "spec": {"holderIdentity": "a"}}
+
+
+def test_an_object_is_replaced_by_its_resource_version(tmp_path: Path) -> None:
+    (one,), _ = asked(lambda _: Answer(LEASE), lambda kube: kube.replace(LEASES, LEASE), tmp_path, ELECTION)
+
+    path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"
+    assert (one.method, one.path, one.query, one.body) == ("PUT", path, {}, LEASE)
+
+
+def test_an_object_is_never_replaced_blindly(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="leases l: without a resource version, changes are lost"):
+        asked(
+            lambda _: Answer({}),
+            lambda kube: kube.replace(LEASES, {"metadata": {"name": "l", "namespace": "ns"}}),
+            tmp_path,
+            ELECTION,
+        )
+
+
 def test_a_refusal_is_raised_with_what_was_asked_and_what_was_said(tmp_path: Path) -> None:
     busy = Answer({"message": "too busy"}, 429, {"Retry-After": "5"})
 
@@ -175,7 +195,7 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
 
     with api_server(answer) as server:
         slow = from_kubeconfig(ALL, server.kubeconfig(tmp_path / "config"))
-        kube = Kube(slow._api, ALL, read_s=0.2)
+        kube = slow.within(0.2)
         with pytest.raises(UnavailableError, match=r"no answer .*timed out"):
             kube.get(NODES, "n", Partial)
         released.set()
@@ -194,6 +214,7 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
             "create nodes",
             id="an apply that could create, without the right to",
         ),
+        pytest.param(READER, lambda kube: kube.replace(NODES, NODE), "update nodes", id="a reader replaces"),
         pytest.param(READER, lambda kube: kube.delete(NODES, Metadata("n")), "delete nodes", id="a reader deletes"),
         pytest.param(
             Role("nothing", {}), lambda kube: list(kube.pages(NODES, Partial)), "list nodes", id="nobody lists"

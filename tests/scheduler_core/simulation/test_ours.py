@@ -1,47 +1,68 @@
-"""The simulator decides as the extender does: the same pods, one by one, asked of both."""
+"""The simulator decides as the extender does: the same replay, with the extender asked over HTTP."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
 from random import Random
+from typing import Any
 
-from scheduler_core.extender import Extender
-from scheduler_core.knowledge import Knowledge
-from scheduler_core.nodes import read_occupant
+import msgspec
+
+from scheduler_core.calls import Decides
+from scheduler_core.extender import Extender, Filtered
+from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.simulation.engine import replay
-from scheduler_core.simulation.hosts import Hosts
-from scheduler_core.simulation.ours import Ours, machine_of, pod_of
-from tests.scheduler_core.simulation.clusters import QUADS, jobs
+from scheduler_core.simulation.hosts import Hosts, NodeSpec, Placement
+from scheduler_core.simulation.ours import Ours
+from scheduler_core.simulation.workload import Job, drawn
+from tests.scheduler_core.served import Running, app_of, serving
+from tests.scheduler_core.simulation.clusters import MIXED, MIXED_JOBS, QUADS, jobs
 
-POLICY = Policy(stale_after_s=float("inf"))
+
+class OverHttp:
+    """Asks as kube-scheduler does."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self.asked = 0
+
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+        found = self._ask("/filter", pod, names)
+        return Filtered(tuple(found.get("NodeNames") or ()), found.get("FailedNodes") or {})
+
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
+        return [(each["Host"], each["Score"]) for each in self._ask("/prioritize", pod, names)]
+
+    def _ask(self, path: str, pod: Pod, names: AbstractSet[str]) -> Any:
+        self.asked += 1
+        body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": sorted(names)})
+        status, answer = self._running.ask("POST", path, body)
+        assert status == 200, answer
+        return json.loads(answer)
 
 
-def test_placements_equal_those_of_an_extender_that_is_told_the_same() -> None:
-    hosts, asked = Hosts(QUADS), [job._replace(duration=float("inf")) for job in jobs(4, 40)]
-    ours = Ours(hosts, POLICY, Random(4))
-    started = replay(asked, hosts, ours).started
-    fresh = Hosts(QUADS)
-    knowledge = Knowledge(POLICY)
-    extender = Extender(knowledge, POLICY, lambda: 1_800_000_000.0, lambda _: None)
-    shown = tuple(NodeSeen(host.spec.name, machine_of(host)) for host in fresh.all)
-    knowledge.take(Batch(NodeSeen, shown, complete=True), 0.0)
-    knowledge.take(Batch(PodSeen, (), complete=True), 0.0)
-    knowledge.take(Batch(GpusSeen, tuple(ours.word(number) for number in ()), complete=True), 0.0)
-    told = Ours(fresh, POLICY, Random(0))
+def _placements(specs: list[NodeSpec], asked: list[Job], *, http: bool) -> list[tuple[str, Placement]]:
+    hosts = Hosts(specs)
+    with ExitStack() as stack:
 
-    for each in started:
-        names = {host.spec.name for host in fresh.all if host.fits(each.job.kind)}
-        pod = pod_of(each.job)
-        knowledge.take(Batch(GpusSeen, tuple(told.word(host.number) for host in fresh.all)), 1_800_000_000.0)
-        answered = extender.filter(pod, names).nodes
-        assert fresh.all[each.placement.host].spec.name in answered
-        fresh.give(each.job.kind, each.placement)
-        told.held[each.placement.host][each.job.name] = each.placement.gpus
-        occupant = read_occupant(pod)
-        assert occupant is not None
-        node = fresh.all[each.placement.host].spec.name
-        knowledge.take(
-            Batch(PodSeen, (PodSeen(each.job.name, occupant._replace(admitted=True), node),)), 1_800_000_000.0
-        )
-    assert len(started) > 20
+        def through(extender: Extender) -> Decides:
+            return OverHttp(stack.enter_context(serving(app_of(extender)))) if http else extender
+
+        ours = Ours(hosts, Policy(), Random(5), through)
+        return [(each.job.name, each.placement) for each in replay(asked, hosts, ours).started]
+
+
+def test_placements_equal_those_over_http() -> None:
+    asked = jobs(4, 60)
+
+    assert _placements(QUADS, asked, http=True) == _placements(QUADS, asked, http=False)
+
+
+def test_placements_equal_those_over_http_where_gpus_are_shared() -> None:
+    asked = drawn(MIXED_JOBS, 30_000, 1.3, Random(1))
+
+    assert _placements(MIXED, asked, http=True) == _placements(MIXED, asked, http=False)

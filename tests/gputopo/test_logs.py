@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent import logs
+from gputopo import logs
+
+PACKAGES = ("agent", "gputopo")
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def lines(request: pytest.FixtureRequest, stream: io.StringIO) -> Iterator[io.StringIO]:
-    handler = logs.start(request.param, "gpu-7", stream)
+    handler = logs.start(request.param, stream, PACKAGES, {"node": "gpu-7"})
     yield stream
     logs.stop(handler)
 
@@ -79,8 +81,8 @@ def test_what_others_log_stays_theirs_and_details_are_left_out(lines: io.StringI
 
 
 def test_stopping_leaves_no_trace(stream: io.StringIO) -> None:
-    before = [list(logging.getLogger(name).handlers) for name in ("agent", "gputopo")]
+    before = [list(logging.getLogger(name).handlers) for name in PACKAGES]
 
-    logs.stop(logs.start("text", "gpu-7", stream))
+    logs.stop(logs.start("text", stream, PACKAGES, {}))
 
-    assert [logging.getLogger(name).handlers for name in ("agent", "gputopo")] == before
+    assert [logging.getLogger(name).handlers for name in PACKAGES] == before

@@ -1,0 +1,245 @@
+"""A call of kube-scheduler's from its first byte to the last of its answer, as ratios to what no answer can do without.
+
+The floor is the same server, which only decodes the body and encodes an answer of the same size. Real processes, one
+keep-alive connection to each, calls in turns, medians (p50); on a busy machine the server's CPU time says more. Aim:
+p50 within 2.5 times the floor. The nodes are those of bench/evaluate.py, with some hundred states. Run: make bench
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import uvloop
+from evaluate import NOW, POLICY, fleet
+
+from gputopo.labels.nodegpus import PodRef
+from gputopo.labels.reasons import Reason
+from scheduler_core.asks import WHOLE
+from scheduler_core.calls import verbs
+from scheduler_core.decisions import Decisions
+from scheduler_core.extender import Extender, Record
+from scheduler_core.knowledge import Knowledge
+from scheduler_core.metrics import Metrics
+from scheduler_core.nodes import NodeTable
+from scheduler_core.pods import Pod
+from scheduler_core.server import Listener, bound, serve
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.verbs import Reply, Verb, verbs_app
+from scheduler_core.wire import arguments, filter_result, priorities
+
+SIZES = (500, 5_000, 15_000)
+ROUNDS = 160
+REASON = Reason.ISLAND.value
+PODS = 16  # that ask in turn; a pod that asks again replaces what was assumed of it
+
+
+class Case(NamedTuple):
+    """What is asked."""
+
+    title: str
+    verb: str
+    gpus: int
+    wishes: tuple[tuple[str, str], ...] = ()
+    names: int | None = None  # how many are asked about; None: all
+    soft: bool = False  # preferences of its own among nodes: all that pass are answered
+
+
+CASES = (
+    Case("filter, 1 GPU: the best 48", "filter", 1),
+    Case("filter, 4 GPUs in an island: one", "filter", 4, (("island", "required"),)),
+    Case("filter, refused by all", "filter", 8, (("min-bandwidth", "99999"),)),
+    Case("filter, all that pass", "filter", 1, soft=True),
+    Case("prioritize, 48 names", "prioritize", 1, names=48),
+    Case("prioritize, all names", "prioritize", 1),
+)
+
+
+def main() -> None:
+    """Print a row per number of names and case."""
+    columns = f"{'floor':>8} {'ours':>8} {'ratio':>6}"
+    print(f"\n{'microseconds':<41} {'p50 of the whole call':^24} {'CPU of the server':^24}")
+    print(f"{'names':>6} {'call':<34} {columns} {columns}")
+    for size in SIZES:
+        with Peer("floor", size) as floor, Peer("ours", size) as ours:
+            for case in CASES:
+                told = json.loads(ours.ask(case.verb, body(case, size, 0, "0")))
+                answer = "0"
+                if case.verb == "filter":
+                    refused = told["FailedAndUnresolvableNodes"]
+                    answer = f"{len(refused)} refused" if refused else f"{len(told['NodeNames'])} passed"
+                bodies = [body(case, size, number, answer) for number in range(PODS)]
+                row(f"{size:>6} {case.title:<34}", case.verb, {"floor": floor, "ours": ours}, bodies)
+
+
+def row(title: str, verb: str, peers: dict[str, Peer], bodies: list[bytes]) -> None:
+    """One row."""
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    before = [peer.cpu_us() for peer in peers.values()]
+    for number in range(ROUNDS):
+        for name, peer in peers.items():
+            begun = time.perf_counter_ns()
+            peer.ask(verb, bodies[number % PODS])
+            times[name].append((time.perf_counter_ns() - begun) / 1000)
+    floor, ours = (statistics.median(times[name]) for name in peers)
+    cpu = [(peer.cpu_us() - since) / ROUNDS for peer, since in zip(peers.values(), before, strict=True)]
+    print(f"{title} {floor:8.0f} {ours:8.0f} {ours / floor:6.2f} {cpu[0]:8.0f} {cpu[1]:8.0f} {cpu[1] / cpu[0]:6.2f}")
+
+
+def body(case: Case, size: int, number: int, answer: str) -> bytes:
+    """What kube-scheduler sends: the pod as it has become in the API server, and names."""
+    annotations = {f"gputopo.io/{key}": value for key, value in case.wishes} | {"bench/answer": answer}
+    term = {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}}
+    pod: dict[str, Any] = {
+        "metadata": {
+            "name": f"train-{number}",
+            "namespace": "team",
+            "uid": f"54e2072e-cb21-4fee-aa96-{number:012}",
+            "annotations": annotations,
+            "labels": {f"app.kubernetes.io/label-{at}": "value" * 4 for at in range(20)},
+        },
+        "spec": {
+            "containers": [
+                {
+                    "name": "train",
+                    "image": "registry.example/train:1",
+                    "resources": {"limits": {WHOLE: str(case.gpus)}, "requests": {WHOLE: str(case.gpus), "cpu": "8"}},
+                    "env": [{"name": f"VARIABLE_{at}", "value": "some value " * 3} for at in range(30)],
+                }
+            ],
+            "schedulerName": "gputopo-scheduler",
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        },
+        "status": {"phase": "Pending", "qosClass": "Burstable"},
+    }
+    if case.soft:
+        pod["spec"]["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    names = [f"gpu-node-{at:05}-pool-a1b2c3" for at in range(case.names or size)]
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
+
+
+class Peer:
+    """A server in a process of its own, and one connection to it."""
+
+    def __init__(self, kind: str, size: int) -> None:
+        command = [sys.executable, __file__, kind, str(size)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        port = int(self._process.stdout.readline())
+        self._connection = socket.create_connection(("127.0.0.1", port))
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+        self._process.terminate()
+        self._process.wait()
+
+    def cpu_us(self) -> float:
+        """Time that its main thread, which does all the work, has run on a CPU."""
+        return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1000
+
+    def ask(self, verb: str, sent: bytes) -> bytes:
+        """One request and its answer."""
+        head = f"POST /{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n\r\n".encode()
+        self._connection.sendall(head + sent)
+        received = self._connection.recv(1 << 18)
+        while b"\r\n\r\n" not in received:
+            received += self._connection.recv(1 << 18)
+        told, _, rest = received.partition(b"\r\n\r\n")
+        left = int(told.lower().partition(b"content-length: ")[2].split()[0]) - len(rest)
+        parts = [rest]
+        while left:
+            parts.append(self._connection.recv(1 << 18))
+            left -= len(parts[-1])
+        assert told.startswith(b"HTTP/1.1 200 ")
+        return b"".join(parts)
+
+
+def floor_verbs() -> dict[str, Verb]:
+    """Decode, and encode as much as the extender would."""
+
+    def filter_(sent: bytes, _: float) -> Reply:
+        asked = arguments(sent)
+        count, refused = wanted(asked.pod)
+        names = islice(asked.names, count)
+        return Reply(
+            200, filter_result((), dict.fromkeys(names, REASON)) if refused else filter_result(list(names), {})
+        )
+
+    def prioritize(sent: bytes, _: float) -> Reply:
+        return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
+
+    return {"filter": filter_, "prioritize": prioritize}
+
+
+def wanted(pod: Pod) -> tuple[int, bool]:
+    """How many names the floor answers, and whether as refused."""
+    count, _, kind = (pod.metadata.annotations or {})["bench/answer"].partition(" ")
+    return int(count), kind == "refused"
+
+
+def our_verbs(table: NodeTable) -> dict[str, Verb]:
+    """The extender's, which knows the nodes."""
+    knowledge = Knowledge(POLICY)
+    for batch in batches(table):
+        knowledge.take(batch, NOW)
+    metrics, decisions = Metrics(), Decisions(256)
+
+    def record(made: Record) -> None:
+        metrics.note_decision(made)
+        decisions.keep(made)
+
+    return verbs(Extender(knowledge, POLICY, lambda: NOW, record), metrics, time.monotonic)
+
+
+def batches(table: NodeTable) -> Iterator[Batch[Any]]:
+    """What the watches would deliver."""
+    nodes, pods, words = [], [], []
+    for name, record in table.records.items():
+        nodes.append(NodeSeen(name, record.machine))
+        for pod in record.pods:
+            own = pod._replace(uid=f"{pod.uid}-{name}", name=f"{pod.name}-{name}")
+            pods.append(PodSeen(own.uid, own, name))
+        if record.gpus is not None:
+            told = tuple(
+                msgspec.structs.replace(each, pod=PodRef(each.pod.namespace, f"{each.pod.name}-{name}", "c"))
+                for each in record.gpus.allocations or ()
+            )
+            words.append(GpusSeen(name, msgspec.structs.replace(record.gpus, allocations=told)))
+    yield Batch(NodeSeen, tuple(nodes), complete=True)
+    yield Batch(PodSeen, tuple(pods), complete=True)
+    yield Batch(GpusSeen, tuple(words), complete=True)
+
+
+def serve_one(kind: str, size: int) -> None:
+    """Be the floor, or ours; prints the port."""
+    answers = floor_verbs() if kind == "floor" else our_verbs(fleet(size))
+    listener = Listener(verbs_app(answers, lambda: None, 1 << 26, "", time.monotonic), bound(("127.0.0.1", 0)))
+    gc.collect()
+    gc.freeze()
+
+    async def main() -> None:
+        await serve([listener], asyncio.Event(), lambda: print(listener.port, flush=True))
+
+    uvloop.run(main())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        serve_one(sys.argv[1], int(sys.argv[2]))
+    else:
+        main()

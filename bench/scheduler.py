@@ -1,0 +1,262 @@
+"""Pods per second of a real kube-scheduler, with the extender and without, as ratios measured side by side in one run.
+
+1,000 and 5,000 fake nodes with labels, topology annotation and ``NodeGpus``; etcd, API server, kube-scheduler and
+extender share the machine, as do all rows of a table. All pods are there before the scheduler starts; its client limits
+are raised. The rate is that between the first and the last tenth of the pods. No kubelet and no agent answers: which
+GPUs a bound pod got is never said, which is harder for the extender than a real cluster.
+
+    default sampling     no extender; kube-scheduler looks at a part of the nodes (percentageOfNodesToScore unset)
+    all nodes            no extender; percentageOfNodesToScore: 100
+    no-op extender       the same server and wire, which passes every node and scores all alike; all nodes
+    gputopo              the extender as shipped; all nodes
+
+The storm: 200 pods that every node is refused for wait beside the others, and kube-scheduler asks about each of them
+again whenever something happens. What refuses them is the extender; the no-op one knows them by an annotation.
+
+Run: make bench-scheduler (20 minutes; the control plane of docs/testing.md). --rounds, --sizes, --pods for less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import urllib3
+import uvloop
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from gputopo.kube.access import NODE_GPUS
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import content_hash
+from gputopo.labels.reasons import Reason
+from scheduler_core import config
+from scheduler_core.server import Listener, bound, serve
+from scheduler_core.verbs import Reply, Verb, verbs_app
+from scheduler_core.wire import arguments, filter_result, priorities
+from tests.e2e import binaries, servers
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.objects import GPU, Object, gpu_node
+from tests.e2e.process import Server, free_port
+from tests.e2e.scheduler import running
+from tests.e2e.simulation.shapes import SHAPES, on_node
+
+SIZES = (1_000, 5_000)
+PODS = {1_000: 1_000, 5_000: 600}
+ROUNDS = 3
+STORM = 200
+REFUSED = "bench/refused"
+POLL_S = 0.1
+PATIENCE_S = 300.0
+
+
+class Setup(NamedTuple):
+    """What is measured."""
+
+    title: str
+    all_nodes: bool
+    extender: str | None = None  # "no-op", "gputopo"
+
+
+SETUPS = (
+    Setup("default sampling", all_nodes=False),
+    Setup("all nodes", all_nodes=True),
+    Setup("no-op extender", all_nodes=True, extender="no-op"),
+    Setup("gputopo", all_nodes=True, extender="gputopo"),
+)
+# What pods ask for: GPUs and annotations.
+WORKLOADS: dict[str, tuple[tuple[int, dict[str, str]], ...]] = {
+    "1 GPU each": ((1, {}),),
+    "half of them require an island": ((1, {}), (2, {"island": "required"}), (1, {}), (4, {"island": "required"})),
+    f"1 GPU each, beside {STORM} that wait": ((1, {}),),
+}
+YARDSTICK = "no-op extender"
+
+
+def main() -> None:
+    """Print a table per number of nodes and workload."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    options.add_argument("--pods", type=int)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    options.add_argument("--no-op", type=int, metavar="PORT", help="be the no-op extender")
+    asked = options.parse_args()
+    if asked.no_op is not None:
+        serve_no_op(asked.no_op)
+        return
+    found = binaries.find(os.environ)
+    for size in asked.sizes:
+        with tempfile.TemporaryDirectory() as folder, servers.control_plane(found, Path(folder)) as plane:
+            cluster = Cluster(plane, plane.client(), "bench")
+            populate(cluster, size)
+            for workload, asks in WORKLOADS.items():
+                measure(cluster, f"{size:,} nodes, {workload}", asks, asked.pods or PODS.get(size, size), asked.rounds)
+            cluster.api.close()
+
+
+def measure(cluster: Cluster, title: str, asks: tuple[tuple[int, dict[str, str]], ...], pods: int, rounds: int) -> None:
+    """One table: all set-ups in turns, so that what else the machine does hits all alike."""
+    storm = STORM if str(STORM) in title else 0
+    setups = [each for each in SETUPS if not storm or each.extender is not None]
+    rates: dict[str, list[float]] = {each.title: [] for each in setups}
+    for _ in range(rounds):
+        for setup in setups:
+            create(cluster, asks, pods, storm)
+            rates[setup.title].append(rate(cluster, setup, pods))
+            cluster.api.delete(cluster.pods())
+            wait_for(lambda: not cluster.api.items(cluster.pods(), limit="1"), "the pods to go", PATIENCE_S)
+    print(f"\n{title}: pods/s\n{'':<20} {'median':>7} {'of no-op':>9}   all", flush=True)
+    yardstick = statistics.median(rates[YARDSTICK])
+    for name, found in rates.items():
+        median = statistics.median(found)
+        print(f"{name:<20} {median:7.0f} {median / yardstick:8.2f}x   {', '.join(f'{each:.0f}' for each in found)}")
+    sys.stdout.flush()
+
+
+def rate(cluster: Cluster, setup: Setup, pods: int) -> float:
+    """Pods per second that a scheduler binds with that set-up."""
+    with ExitStack() as parts:
+        prefix = None if setup.extender is None else parts.enter_context(EXTENDERS[setup.extender](cluster))
+        text = configuration(setup, prefix)
+        scheduler = parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler"))
+        samples = [(time.perf_counter(), 0.0)]
+        deadline = time.monotonic() + PATIENCE_S
+        while samples[-1][1] < pods:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{setup.title}: {samples[-1][1]:.0f} of {pods} pods were bound\n{scheduler.tail()}")
+            time.sleep(POLL_S)
+            samples.append((time.perf_counter(), bound_pods(cluster, scheduler)))
+        return slope(samples, pods)
+
+
+def slope(samples: list[tuple[float, float]], pods: int) -> float:
+    """Pods per second between a tenth and nine tenths of them."""
+    low, high = (next(at for at, (_, count) in enumerate(samples) if count >= pods * part) for part in (0.1, 0.9))
+    (begun, first), (ended, last) = samples[low], samples[max(high, low + 1)]
+    return (last - first) / (ended - begun)
+
+
+def bound_pods(cluster: Cluster, scheduler: Server) -> float:
+    """How many pods a scheduler has bound, as it says."""
+    with urllib3.PoolManager(retries=False, timeout=10.0, ca_certs=str(cluster.plane.authority.certificate)) as pool:
+        text = pool.request("GET", f"{scheduler.url}/metrics").data.decode()
+    name = "scheduler_schedule_attempts_total"
+    lines = "\n".join(line for line in text.splitlines() if name in line) + "\n"
+    families = text_string_to_metric_families(lines)
+    samples = [each for family in families for each in family.samples]
+    return sum(each.value for each in samples if each.labels["result"] == "scheduled")
+
+
+def configuration(setup: Setup, prefix: str | None) -> str:
+    """The shipped configuration, but for what the set-up changes."""
+    document: Object = yaml.safe_load(config.configuration([GPU]))
+    document["leaderElection"] = {"leaderElect": False}
+    document["clientConnection"] = {"qps": 5000, "burst": 10000}
+    if not setup.all_nodes:
+        del document["percentageOfNodesToScore"]
+    if prefix is None:
+        del document["extenders"]
+    else:
+        document["extenders"][0]["urlPrefix"] = prefix
+    return yaml.safe_dump(document)
+
+
+def populate(cluster: Cluster, size: int) -> None:
+    """Nodes of the simulated shapes in turn, as their agents would have published them."""
+    running.prepare(cluster)
+    shapes = [make() for make in SHAPES.values()]
+    nodes, words = [], []
+    observed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))  # nobody confirms it meanwhile
+    for at in range(size):
+        name = f"gpu-node-{at:05}-pool-a1b2c3"
+        facts = encode(on_node(shapes[at % len(shapes)], name))
+        node = gpu_node(name, 8, {**facts.labels, **facts.mirrors})
+        node["metadata"]["annotations"] = dict(facts.annotations)
+        nodes.append(("/api/v1/nodes", node))
+        word = {
+            "apiVersion": NODE_GPUS.api_version,
+            "kind": "NodeGpus",
+            "metadata": {"name": name},
+            "observedAt": observed,
+            "contentHash": content_hash(facts.annotations[keys.TOPOLOGY.key]),
+            "agentVersion": "0.1.0",
+            "allocations": [],
+        }
+        words.append((NODE_GPUS.path(), word))
+    cluster.api.create_all(nodes)
+    cluster.api.create_all(words)
+
+
+def create(cluster: Cluster, asks: tuple[tuple[int, dict[str, str]], ...], pods: int, storm: int) -> None:
+    """The pods, those that nobody will place first."""
+    waiting = [running.gpu_pod(f"gang-{at}", 8, {"min-bandwidth": "99999", REFUSED: "true"}) for at in range(storm)]
+    cluster.api.create_all([(cluster.pods(), each) for each in waiting])
+    others = (running.gpu_pod(f"train-{at}", *asks[at % len(asks)]) for at in range(pods))
+    cluster.api.create_all([(cluster.pods(), each) for each in others])
+
+
+@contextmanager
+def gputopo(cluster: Cluster) -> Iterator[str]:
+    """The extender as it is shipped."""
+    with running.running(cluster) as extender:
+        extender.wait_until_ready()
+        yield extender.prefix
+
+
+@contextmanager
+def no_op(cluster: Cluster) -> Iterator[str]:
+    """An extender on the same server that only decodes and encodes."""
+    port = free_port()
+    log = cluster.plane.folder / "logs" / "no-op.log"
+    process = Server("no-op extender", [sys.executable, __file__, "--no-op", str(port)], log, dict(os.environ))
+    prefix = f"http://127.0.0.1:{port}"
+    try:
+        process.wait_until(lambda: _listens(prefix))
+        yield prefix
+    finally:
+        process.stop()
+
+
+EXTENDERS: dict[str, Callable[[Cluster], Any]] = {"no-op": no_op, "gputopo": gputopo}
+
+
+def _listens(prefix: str) -> bool:
+    with urllib3.PoolManager(retries=False, timeout=2.0) as pool:
+        try:
+            return pool.request("GET", prefix).status == 404
+        except urllib3.exceptions.HTTPError as nobody:
+            raise OSError(prefix) from nobody
+
+
+def serve_no_op(port: int) -> None:
+    """Be the no-op extender."""
+    listener = Listener(verbs_app(no_op_verbs(), lambda: None, 1 << 26, "", time.monotonic), bound(("127.0.0.1", port)))
+    uvloop.run(serve([listener], asyncio.Event()))
+
+
+def no_op_verbs() -> dict[str, Verb]:
+    """Pass every node, score all alike; refuse what is marked."""
+
+    def filter_(sent: bytes, _: float) -> Reply:
+        asked = arguments(sent)
+        if REFUSED in (asked.pod.metadata.annotations or {}):
+            return Reply(200, filter_result((), dict.fromkeys(asked.names, Reason.BANDWIDTH.value)))
+        return Reply(200, filter_result(list(asked.names), {}))
+
+    def prioritize(sent: bytes, _: float) -> Reply:
+        return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
+
+    return {"filter": filter_, "prioritize": prioritize}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""``gputopo scheduler-config``: prints the configuration of a scheduler that calls the extender, or checks one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import click
+import msgspec
+
+from gputopo.cluster_cli import cluster, cluster_options
+from gputopo.terminal import fail, read_bytes, write_out
+
+FOUND = 1
+CALLERS = ("second", "cluster")  # scheduler_core.config.Caller
+
+
+class _Status(msgspec.Struct, frozen=True):
+    capacity: dict[str, str | int] = {}
+
+
+class _Node(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
+class _Nodes(msgspec.Struct, frozen=True):
+    items: tuple[_Node, ...]
+
+
+@click.command("scheduler-config")
+@cluster_options
+@click.option(
+    "--from", "source", metavar="FILE|-", help="What `kubectl get nodes -o json` printed, instead of a cluster."
+)
+@click.option("--resource", "named", metavar="NAME", multiple=True, help="Instead of what nodes have. May be repeated.")
+@click.option(
+    "--for",
+    "caller",
+    type=click.Choice(CALLERS),
+    default=CALLERS[0],
+    show_default=True,
+    help="Print it for a second scheduler with the extender beside it, or for the cluster's own.",
+)
+@click.option(
+    "--check", "checked", metavar="FILE|-", help="Print what is missing or wrong in this one; 1 if anything is."
+)
+def scheduler_config(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    source: str | None,
+    named: tuple[str, ...],
+    caller: str,
+    checked: str | None,
+) -> None:
+    """Print the KubeSchedulerConfiguration that calls the extender, or check one that is in use.
+
+    Which pods are sent to the extender goes by an exact list of resources: those that the nodes of the cluster have, so
+    it must be made anew when nodes come to have others, as MIG profiles.
+
+    \b
+    Examples:
+      gputopo scheduler-config > scheduler-config.yaml
+      gputopo scheduler-config --check scheduler-config.yaml
+      kubectl get nodes -o json | gputopo scheduler-config --from - --for cluster
+      gputopo scheduler-config --resource nvidia.com/gpu --resource nvidia.com/mig-1g.10gb
+    """
+    if source is not None and named:
+        raise click.UsageError("--from and --resource both say what nodes have: give one")
+    if source == checked == "-":
+        raise click.UsageError("standard input holds one file: name the other")
+    resources = frozenset(named) or _resources(_listed(source) if source else _asked(kubeconfig, context))
+    if checked is None:
+        from scheduler_core.config import Caller, configuration  # noqa: PLC0415  start-up of all other commands
+
+        write_out(configuration(resources, Caller(caller)))
+        return
+    findings = _findings(checked, resources)
+    if findings:
+        write_out("\n".join(map(str, findings)))
+        sys.exit(FOUND)
+
+
+def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
+    import yaml  # noqa: PLC0415  20 ms, and only a check needs it
+
+    from scheduler_core.config_check import ConfigurationError, check, read  # noqa: PLC0415
+
+    try:
+        return check(read(yaml.safe_load(read_bytes(name))), resources)
+    except (yaml.YAMLError, ConfigurationError) as error:
+        fail(f"{name}: {error}")
+
+
+def _resources(nodes: Iterable[_Node]) -> frozenset[str]:
+    return frozenset(name for node in nodes for name in node.status.capacity)
+
+
+def _listed(name: str) -> tuple[_Node, ...]:
+    try:
+        return msgspec.json.decode(read_bytes(name), type=_Nodes).items
+    except msgspec.DecodeError as error:
+        fail(f"{name}: this is no list of nodes, as `kubectl get nodes -o json` prints it: {error}")
+
+
+def _asked(kubeconfig: str | None, context: str | None) -> list[_Node]:
+    from gputopo.kube.access import NODES  # noqa: PLC0415  --from needs no cluster
+
+    with cluster(kubeconfig, context) as kube:
+        return kube.items(NODES, _Node)

@@ -1,0 +1,79 @@
+"""The log of a daemon: one line an event on standard error, with fields, as JSON or as text.
+
+_log.info("pass", extra={"fields": {"outcome": "ok"}})   ->   {"time":"…","level":"info","event":"pass","outcome":"ok"}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+Fields = Mapping[str, Any]
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, about: Mapping[str, str], write: Any) -> None:
+        super().__init__()
+        self._about = about
+        self._write = write
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        head = {"time": time, "level": record.levelname.lower()}
+        fields: dict[str, Any] = {"event": record.getMessage()} | getattr(record, "fields", {})
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        line: str = self._write(head, self._about, fields)
+        return line
+
+
+def _json(head: Fields, about: Fields, fields: Fields) -> str:
+    return msgspec.json.encode({**head, **about, **fields}, enc_hook=str).decode()
+
+
+def _text(head: Fields, _: Fields, fields: Fields) -> str:
+    """``time level event name=value …``; what is unknown or empty is left out."""
+    rest = {name: value for name, value in fields.items() if value not in (None, [], {}, "")}
+    words = (*head.values(), str(rest.pop("event")))
+    return " ".join([*words, *(f"{name}={_word(value)}" for name, value in rest.items())])
+
+
+def _word(value: object) -> str:
+    plain = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    return plain if plain and not any(each in plain for each in ' "=\n') else msgspec.json.encode(plain).decode()
+
+
+_FORMS = {"json": _json, "text": _text}
+
+
+class Sink(logging.StreamHandler[TextIO]):
+    """Where lines go, and whose they are."""
+
+    def __init__(self, stream: TextIO, packages: Sequence[str]) -> None:
+        super().__init__(stream)
+        self.packages = packages
+
+
+def start(form: str, stream: TextIO, packages: Sequence[str], about: Mapping[str, str]) -> Sink:
+    """Send what those packages log from info on to a stream, with ``about`` in each line; returns what does so."""
+    sink = Sink(stream, packages)
+    sink.setFormatter(_Lines(about, _FORMS[form]))
+    for name in packages:
+        logger = logging.getLogger(name)
+        logger.addHandler(sink)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    return sink
+
+
+def stop(sink: Sink) -> None:
+    """Undo ``start``."""
+    for name in sink.packages:
+        logger = logging.getLogger(name)
+        logger.removeHandler(sink)
+        logger.propagate = True
+    sink.close()

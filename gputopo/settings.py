@@ -1,0 +1,119 @@
+"""What an operator can set, for every program of gputopo alike. A flag beats the environment, which beats the default.
+
+A program has one frozen value with its settings, read once, and one table that holds each setting with its unit,
+default and reason; the command line's options and the reference page are made from the table. What is not in it is a
+constant beside the code that needs it.
+
+    SettingError(ValueError)    a value cannot be used; the message quotes it and says where it was set
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class SettingError(ValueError):
+    """A value cannot be used."""
+
+
+class Setting(NamedTuple):
+    """One row of a table."""
+
+    field: str  # of the program's settings
+    flag: str
+    variable: str  # in the environment
+    default: str
+    metavar: str  # what a value looks like, with its unit
+    reason: str  # what it is for, and why the default is what it is
+    parse: Callable[[str], Any]
+
+
+def values(table: Sequence[Setting], flags: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The settings by field; ``flags`` by field, None where not given. Raises ``SettingError``."""
+    found: dict[str, Any] = {}
+    for setting in table:
+        flag = flags.get(setting.field)
+        text, where = (flag, setting.flag) if flag is not None else (environ.get(setting.variable), setting.variable)
+        if text is None:
+            text, where = setting.default, "the default"
+        try:
+            found[setting.field] = setting.parse(text)
+        except ValueError as error:
+            raise SettingError(f"{where}: {text!r}: {error}") from error
+    return found
+
+
+def options(table: Sequence[Setting]) -> Callable[[Command], Command]:
+    """A decorator that gives a command one option per row."""
+    import click  # noqa: PLC0415  whoever only reads settings does without
+
+    def with_options(command: Command) -> Command:
+        for row in reversed(table):
+            text = f"{row.reason}  [{row.variable}; default: {row.default or 'none'}]"
+            command = click.option(row.flag, row.field, metavar=row.metavar, help=text)(command)
+        return command
+
+    return with_options
+
+
+def seconds(least: float) -> Callable[[str], float]:
+    """``90s``, ``5m``, ``1h`` or plain seconds."""
+
+    def parse(text: str) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
+        if match is None:
+            raise ValueError("write 90s, 5m or 1h")
+        found = float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+        if found < least:
+            raise ValueError(f"it must be at least {least:g}s")
+        return found
+
+    return parse
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """A whole number within bounds."""
+
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+            raise ValueError(f"write a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """One of a few words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"choose one of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def flag(on: str) -> Callable[[str], bool]:
+    """That word, or ``off``."""
+    choice = one_of(on, "off")
+    return lambda text: choice(text) == on
+
+
+def path(text: str) -> Path | None:
+    """A path; None for nothing or ``off``."""
+    return None if text in ("", "off") else Path(text)
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """``0.0.0.0:9438``, ``[::]:9438``, ``:9438`` (every address, as ""); None for ``off``."""
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("write HOST:PORT, with a port of at most 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)

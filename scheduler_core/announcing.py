@@ -1,0 +1,108 @@
+"""An Event on a pod whose required shape the GPUs it got do not have. The pod is left alone: to end it is its owner's.
+
+On a thread of its own: nobody waits for it, and where the API server is slow or many pods come at once some go untold
+(the metrics count them). Each pod is told of once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import Any
+
+from gputopo.kube.access import EVENTS, PODS
+from gputopo.kube.client import Kube
+from gputopo.kube.errors import KubeError
+from gputopo.labels.reasons import Reason
+from scheduler_core.settling import Settled
+
+COMPONENT = "gputopo-extender"
+REASON = "GpuShapeBroken"
+_WAITING = 64  # Events that wait to be written
+_REMEMBERED = 4096  # pods that were told of
+_PAUSE_S = 0.2  # between Events: a broken node plugin must not flood the API server
+_BROKEN = {
+    Reason.ISLAND: "are not in one NVLink island",
+    Reason.INTERCONNECT: "are not joined by the interconnect that it requires",
+    Reason.BANDWIDTH: "have less NVLink bandwidth than it requires",
+    Reason.NUMA: "are not on one NUMA node",
+}
+_log = logging.getLogger(__name__)
+
+
+class Announcer:
+    """Writes Events."""
+
+    def __init__(self, kube: Kube, note: Callable[[str], None], pause_s: float = _PAUSE_S) -> None:
+        """``note`` hears of each Event on any thread: written, failed, dropped."""
+        self._kube = kube
+        self._note = note
+        self._pause_s = pause_s
+        self._told: OrderedDict[str, None] = OrderedDict()
+        self._queue: SimpleQueue[Settled] = SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def announce(self, found: Settled) -> None:
+        """Tell of a pod whose required shape is broken."""
+        uid = found.pod.uid
+        if uid in self._told:
+            return
+        self._told[uid] = None
+        if len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)
+        if self._queue.qsize() < _WAITING:
+            self._queue.put(found)
+        else:
+            self._note("dropped")
+
+    def close(self) -> None:
+        """Write no more. An Event that is being written is not waited for."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            found = self._queue.get()
+            try:
+                self._kube.create(EVENTS, event(found, datetime.now(UTC)))
+            except KubeError as error:
+                fields = {"pod": f"{found.pod.namespace}/{found.pod.name}", "error": str(error)}
+                _log.warning("event", extra={"fields": fields})
+                self._note("failed")
+            else:
+                self._note("written")
+            self._ended.wait(self._pause_s)
+
+
+def event(found: Settled, now: datetime) -> dict[str, Any]:
+    """The Event. Pure."""
+    pod, time = found.pod, now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    broken = _BROKEN.get(found.broken or Reason.ISLAND, "do not have the shape that it requires")
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": "Event",
+        # A name of its own each time, as client-go makes them: the time in nanoseconds, in hexadecimal.
+        "metadata": {"name": f"{pod.name[:220]}.{int(now.timestamp() * 1e6) * 1000:x}", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": PODS.api_version,
+            "kind": "Pod",
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+        },
+        "reason": REASON,
+        "message": f"the GPUs that the kubelet of {found.node} gave this pod {broken}. It keeps running; to have it "
+        "placed anew, delete it. Why this may happen: docs/troubleshooting.md",
+        "type": "Warning",
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": COMPONENT,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }

@@ -1,0 +1,121 @@
+"""A call of kube-scheduler's, from body to answer: read, decided, written; timed in each phase and counted.
+
+Filter answers 200 with an ``Error`` where kube-scheduler is to show a sentence; Prioritize, of which kube-scheduler
+shows nothing, answers statuses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, Protocol
+
+from scheduler_core.extender import Filtered, NotReadyError
+from scheduler_core.hopes import SOON
+from scheduler_core.metrics import Metrics
+from scheduler_core.pods import Pod
+from scheduler_core.verbs import Clock, Reply, Verb
+from scheduler_core.wire import Arguments, WireError, arguments, filter_error, filter_result, priorities
+
+SLOW_S = 0.050  # every call holds up the scheduling of all pods
+_INTERNAL = "an error of gputopo's extender; its log says more"
+_TEXT = "text/plain; charset=utf-8"
+_log = logging.getLogger(__name__)
+
+
+class Decides(Protocol):
+    """``Extender``. Both raise ``NotReadyError``."""
+
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+        """Which of the named nodes suit the pod."""
+        ...
+
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
+        """How well each does."""
+        ...
+
+
+class Answered(NamedTuple):
+    """A call that was answered, and the clock's seconds between its phases."""
+
+    reply: Reply
+    arguments: Arguments | None = None  # None: it was no call
+    read_at: float = 0.0
+    decided_at: float = 0.0
+
+
+def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
+    """The verbs by the last part of their paths."""
+
+    def filter_(body: bytes) -> Answered:
+        sent = arguments(body)
+        read_at = clock()
+        found = extender.filter(sent.pod, sent.names)
+        decided_at = clock()
+        if not found.nodes:
+            metrics.note_refused(found.failed)
+        if found.soon:
+            answer = filter_error(SOON)
+        else:
+            answer = filter_result(found.nodes, found.failed, cache_capable=sent.cache_capable)
+        reply = Reply(200, answer, again=not found.nodes)
+        return Answered(reply, sent, read_at, decided_at)
+
+    def prioritize(body: bytes) -> Answered:
+        sent = arguments(body)
+        read_at = clock()
+        found = extender.prioritize(sent.pod, sent.names)
+        decided_at = clock()
+        return Answered(_json(priorities(found)), sent, read_at, decided_at)
+
+    failed = Reply(200, filter_error(_INTERNAL))
+    return {
+        "filter": _guarded("filter", filter_, failed, metrics, clock),
+        "prioritize": _guarded("prioritize", prioritize, Reply(500, _INTERNAL.encode(), _TEXT), metrics, clock),
+    }
+
+
+def _json(body: bytes) -> Reply:
+    return Reply(200, body)
+
+
+def _guarded(name: str, answer: Callable[[bytes], Answered], failed: Reply, metrics: Metrics, clock: Clock) -> Verb:
+    """The verb that answers whatever happens, and tells how long it took."""
+    seconds = metrics.call_seconds.labels(name)
+
+    def verb(body: bytes, reading_s: float) -> Reply:
+        begun = clock()
+        try:
+            answered = answer(body)
+        except WireError as error:
+            answered = Answered(Reply(400, f"{error}\n".encode(), _TEXT))
+        except NotReadyError as error:
+            answered = Answered(Reply(503, f"{error}\n".encode(), _TEXT))
+        except Exception:  # noqa: BLE001  kube-scheduler's loop waits for an answer, whatever went wrong here
+            _log.exception("call", extra={"fields": {"verb": name, "outcome": "error"}})
+            answered = Answered(failed)
+            metrics.surprises.labels(name).inc()
+        ended = clock()
+        seconds.observe(reading_s + ended - begun)
+        metrics.calls.labels(name, str(answered.reply.status)).inc()
+        if reading_s + ended - begun > SLOW_S:
+            metrics.slow_calls.labels(name).inc()
+            _warn_of(name, answered, reading_s, begun, ended)
+        return answered.reply
+
+    return verb
+
+
+def _warn_of(name: str, answered: Answered, reading_s: float, begun: float, ended: float) -> None:
+    phases = {"receive_s": reading_s, "total_s": reading_s + ended - begun}
+    fields: dict[str, object] = {"verb": name, "status": answered.reply.status}
+    if (sent := answered.arguments) is not None:
+        metadata = sent.pod.metadata
+        fields |= {"pod": f"{metadata.namespace}/{metadata.name}", "nodes": len(sent.names)}
+        phases |= {
+            "decode_s": answered.read_at - begun,
+            "decide_s": answered.decided_at - answered.read_at,
+            "encode_s": ended - answered.decided_at,
+        }
+    _log.warning("slow call", extra={"fields": fields | {name: round(each, 6) for name, each in phases.items()}})

@@ -1,0 +1,144 @@
+"""``gputopo extender``: options -> settings -> the parts -> the loop.
+
+Exit codes: 0 told to end; 1 an error of its own; 2 bad usage, no credentials, or an address or certificate that cannot
+be used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import NoReturn
+
+import click
+import uvloop
+from prometheus_client import Counter
+
+from gputopo import logs
+from gputopo.daemon import outlive_peers
+from gputopo.kube.access import ELECTION, EXTENDER, Role
+from gputopo.kube.client import Kube
+from gputopo.kube.connect import connect
+from gputopo.kube.errors import ConfigError
+from gputopo.settings import SettingError, options
+from scheduler_core import settings
+from scheduler_core.announcing import Announcer
+from scheduler_core.connections import Limits
+from scheduler_core.lease import Leader, Place
+from scheduler_core.metrics import Metrics
+from scheduler_core.policy import Policy
+from scheduler_core.server import Listener, bound
+from scheduler_core.service import Service, applications, run
+from scheduler_core.settings import Settings
+from scheduler_core.tls import CertificateError
+from scheduler_core.watch import watching
+
+BAD_USAGE = 2
+_PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
+_FILES = 4 * Limits().connections  # open files: two listeners' connections, handshakes, watches
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@options(settings.TABLE)
+def extender(**flags: str | None) -> None:
+    """Serve kube-scheduler: which nodes suit a GPU pod, and how well.
+
+    It watches nodes, pods and NodeGpus, and answers filter and prioritize from what it knows. It changes nothing in
+    the cluster but to write an Event on a pod whose required shape did not hold. `gputopo scheduler-config` prints
+    the KubeSchedulerConfiguration that calls it. KUBECONFIG names the cluster where it does not run in one.
+
+    \b
+    Examples:
+      gputopo extender                                           beside kube-scheduler, in one pod
+      KUBECONFIG=~/.kube/config gputopo extender --log text      try it from outside; nothing calls it
+      curl localhost:9439/decisions | tail -1 | jq .             what it decided last
+    """
+    try:
+        read = settings.read(flags, os.environ)
+    except SettingError as error:
+        _fail(str(error))
+    outlive_peers()
+    sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
+    try:
+        serve_forever(read)
+    finally:
+        logs.stop(sink)
+
+
+def serve_forever(read: Settings) -> None:
+    """Until the process is told to end."""
+    _allow_files(_FILES)
+    with ExitStack() as parts:
+        kube = _connected()
+        parts.callback(kube.close)
+        metrics = Metrics()
+        announcer = Announcer(kube, partial(_count, metrics.events))
+        parts.callback(announcer.close)
+        service = Service(read, Policy(shortlist=read.shortlist), announcer, metrics)
+        listeners = listeners_of(read, service)
+        if read.lease is not None:
+            parts.enter_context(_elected(service, read.lease))
+        metrics.expose(partial(service.standing, listeners[0]))
+        uvloop.run(run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic)))
+
+
+def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
+    """The verbs' listener, and that of the pages where there is to be one; ends the process where there cannot be."""
+    verbs, pages = applications(service, read)
+    try:
+        made = [Listener(verbs, bound(read.verbs), read.certificates)]
+        if read.listen is not None:
+            made.append(Listener(pages, bound(read.listen)))
+    except (OSError, CertificateError) as error:
+        _fail(f"cannot listen on {read.verbs} and {read.listen}: {error}")
+    fields = {"verbs": made[0].port, "pages": made[1].port if len(made) > 1 else None, "tls": bool(read.certificates)}
+    _log.info("listening", extra={"fields": fields})
+    return tuple(made)
+
+
+@contextmanager
+def _elected(service: Service, lease: Place) -> Iterator[None]:
+    """Within, the service answers while it holds the Lease. Let go at the end, when all that was asked is answered."""
+    kube = _connected(ELECTION)
+    leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}", fit=lambda: service.fit)
+    service.elected = leader
+    leader.start()
+    try:
+        yield
+    finally:
+        leader.stop()
+        kube.close()
+
+
+def _connected(role: Role = EXTENDER) -> Kube:
+    try:
+        return connect(role)
+    except ConfigError as error:
+        _fail(str(error))
+
+
+def _count(counter: Counter, outcome: str) -> None:
+    counter.labels(outcome).inc()
+
+
+def _allow_files(wanted: int) -> None:
+    """As many open files as connections may come to; shells allow 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"gputopo: {message}", err=True)
+    sys.exit(BAD_USAGE)

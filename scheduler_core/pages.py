@@ -1,0 +1,76 @@
+"""The listener for everybody else: ``/healthz``, ``/readyz``, ``/metrics``, ``/decisions``, ``/explain/NAMESPACE/POD``.
+
+What takes long runs on a thread of its own, one at a time, so that the verbs wait for nobody who looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+_JSON = "application/json"
+_LINES = "application/jsonl"
+
+
+Job = Callable[[], Mapping[str, Any]]
+Explain = Callable[[str, str], Job | None]  # namespace and name of a pod -> what the other thread does; None: unknown
+
+
+class Pages(NamedTuple):
+    """What the pages show. All is called on the loop; what takes long is left for another thread."""
+
+    unready: Callable[[], str | None]  # why nothing can be answered; None: ready
+    registry: CollectorRegistry
+    decisions: Callable[[], Iterable[bytes]]  # lines of JSON, oldest first; iterated over on the other thread
+    explain: Callable[
+        [str, str], Job | None
+    ]  # namespace and name of a pod -> what the other thread does; None: unknown
+
+
+def pages_app(pages: Pages) -> ASGIApp:
+    """The application."""
+    one_at_a_time = asyncio.Semaphore(1)
+
+    async def aside(work: Callable[[], bytes], kind: str) -> Response:
+        async with one_at_a_time:
+            return Response(await asyncio.to_thread(work), media_type=kind)
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        trouble = pages.unready()
+        return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(pages.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def decisions(_: Request) -> Response:
+        lines = pages.decisions()
+        return await aside(lambda: b"".join(lines), _LINES)
+
+    async def explain(request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["pod"]
+        job = pages.explain(namespace, name)
+        if job is None:
+            return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
+        return await aside(lambda: orjson.dumps(job()), _JSON)
+
+    named = {"/readyz": readyz, "/metrics": metrics, "/decisions": decisions, "/explain/{namespace}/{pod}": explain}
+    there = ", ".join(("/healthz", *named))
+
+    def not_found(request: Request, _: Exception) -> Response:
+        return PlainTextResponse(f"there is no {request.url.path!r} here; there are {there}\n", 404)
+
+    routes = [Route("/healthz", healthz), *(Route(path, page) for path, page in named.items())]
+    return Starlette(routes=routes, exception_handlers={404: not_found})

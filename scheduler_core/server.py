@@ -1,0 +1,152 @@
+"""Listens: sockets, TLS that follows its files, and an end in which what is being asked is still answered.
+
+Everything runs on one event loop. A ``Listener`` is uvicorn's server with connections of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from scheduler_core.connections import Connection, Limits
+from scheduler_core.tls import CertificateError, Certificates, contents, context
+
+_BACKLOG = 512
+_HANDSHAKE_S = 10.0
+_DRAIN_S = 5  # for what is being asked when the end comes; kube-scheduler gives up after 5 s
+_LOOK_S = 5.0  # at the files of certificates; the kubelet brings rotated ones within a minute or two
+_log = logging.getLogger(__name__)
+
+
+class Listener(uvicorn.Server):
+    """Serves an application at one address."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        where: socket.socket,
+        certificates: Certificates | None = None,
+        limits: Limits = Limits(),  # noqa: B008  frozen
+    ) -> None:
+        """``where`` is bound already. Raises ``CertificateError``."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                workers=1,  # else WEB_CONCURRENCY of the environment
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=limits.keep_alive_s,
+                timeout_graceful_shutdown=_DRAIN_S,
+            )
+        )
+        self._socket = where
+        self._limits = limits
+        self._certificates = certificates
+        self._contents = None if certificates is None else contents(certificates)
+        self._context = None if certificates is None else context(certificates)
+        self.closed = Counter[str]()  # connections that we ended, by why
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002  uvicorn's
+        """Begin to listen."""
+        self.servers = []
+        await self._listen()
+        self.started = True
+
+    async def _listen(self) -> None:
+        """With the context as it is now. Connections there are stay as they are, and none is refused meanwhile."""
+        loop, secured = asyncio.get_running_loop(), self._context is not None
+        server = await loop.create_server(
+            self._connection,
+            sock=self._socket.dup(),  # the same queue of connections
+            ssl=self._context,
+            ssl_handshake_timeout=_HANDSHAKE_S if secured else None,
+            backlog=_BACKLOG,
+        )
+        for each in self.servers:
+            each.close()
+        self.servers = [server]
+
+    def _connection(self) -> Connection:
+        return Connection(self.config, self.server_state, self._limits, self._note_closed)
+
+    def _note_closed(self, why: str) -> None:
+        self.closed[why] += 1
+
+    async def look_at_certificates(self) -> None:
+        """Use those in the files from now on, where they changed and can be used."""
+        if self._certificates is None or (now := contents(self._certificates)) == self._contents:
+            return
+        self._contents = now
+        try:
+            self._context = context(self._certificates)
+        except CertificateError as error:
+            _log.warning("certificates", extra={"fields": {"outcome": "the old ones are kept", "error": str(error)}})
+            return
+        await self._listen()
+        _log.info("certificates", extra={"fields": {"outcome": "read anew"}})
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and end those there are when they have their answers."""
+        self._socket.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to ``serve``: there are two listeners."""
+        yield
+
+
+def bound(address: tuple[str, int]) -> socket.socket:
+    """A socket at an address; "" is every address, of IPv6 too where there is that. Raises ``OSError``."""
+    host, port = address
+    host = host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104  kubelet and Prometheus
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    dual = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+
+
+async def serve(listeners: Sequence[Listener], stop: asyncio.Event, started: Callable[[], None] | None = None) -> None:
+    """Serve until ``stop``; then end one listener after the other, each when all it was asked is answered.
+
+    Whatever ends a listener early comes out of here.
+    """
+    tasks = [asyncio.create_task(each.serve()) for each in listeners]
+    watch = asyncio.create_task(_watch_certificates(listeners))
+    stopping = asyncio.create_task(stop.wait())
+    if started is not None:
+        started()
+    try:
+        await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        for listener, task in zip(listeners, tasks, strict=True):
+            listener.should_exit = True
+            await task
+    finally:
+        watch.cancel()
+        stopping.cancel()
+
+
+async def _watch_certificates(listeners: Sequence[Listener]) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        for each in listeners:
+            await each.look_at_certificates()

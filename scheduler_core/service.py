@@ -1,0 +1,232 @@
+"""The extender at work: watches tell what there is, kube-scheduler asks, and one event loop owns all that changes.
+
+watch threads ──Batch──▶ loop: Knowledge ◀── Extender ◀── verbs ◀── kube-scheduler
+                                  └──▶ metrics, decisions, Events
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp
+
+from scheduler_core.announcing import Announcer
+from scheduler_core.calls import verbs
+from scheduler_core.decisions import DecisionFile, Decisions
+from scheduler_core.explain import document, explain
+from scheduler_core.extender import Extender, Record
+from scheduler_core.knowledge import Knowledge
+from scheduler_core.metrics import Metrics, Standing, WatchState
+from scheduler_core.occupancy import Occupant
+from scheduler_core.pages import Job, Pages, pages_app
+from scheduler_core.policy import Policy
+from scheduler_core.request import PodRequest
+from scheduler_core.server import Listener, serve
+from scheduler_core.settings import Settings
+from scheduler_core.sightings import Batch
+from scheduler_core.verbs import verbs_app
+from scheduler_core.watch import WatchStatus
+
+_TICK_S = 1.0
+_log = logging.getLogger(__name__)
+Deliver = Callable[[Batch[Any]], None]
+
+
+class Watching(Protocol):
+    """``Watches``."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def stop(self) -> None:
+        """End."""
+        ...
+
+    def status(self, now: float) -> tuple[WatchStatus, ...]:
+        """How each is doing. ``now``: monotonic seconds."""
+        ...
+
+
+class Elected(Protocol):
+    """``lease.Leader``, of which any thread may ask."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether this extender, and no other, may answer now."""
+        ...
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the Lease, when last seen."""
+        ...
+
+
+class Service:
+    """All parts but the sockets. Lives on the loop's thread."""
+
+    elected: Elected | None = None  # None: nobody else answers
+    fit = False  # whether it could answer, but for the election; any thread may read it, a second late
+
+    def __init__(self, settings: Settings, policy: Policy, announcer: Announcer, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self.knowledge = Knowledge(policy)
+        self.extender = Extender(self.knowledge, policy, time.time, self._record)
+        self.decisions = Decisions(settings.decisions)
+        self.ending = False
+        self._settings = settings
+        self._policy = policy
+        self._announcer = announcer
+        self._file: DecisionFile | None = None
+        self._watches: Watching | None = None
+        self._synced = False
+        self._begun = 0.0
+
+    @contextmanager
+    def watched(self, watches: Watching) -> Iterator[None]:
+        """Within: what they see is taken in."""
+        self._watches = watches
+        with ExitStack() as parts:
+            if self._settings.decisions_file is not None:
+                self._file = DecisionFile(self._settings.decisions_file, self._note_written)
+                parts.callback(self._file.close)
+            parts.callback(watches.stop)
+            self._begun = time.monotonic()
+            watches.start()
+            yield
+
+    def take(self, batch: Batch[Any]) -> None:
+        """What a watch saw."""
+        news = self.knowledge.take(batch, time.time())
+        for found in news.settled:
+            self.metrics.note_settled(found)
+            if found.broken is not None:
+                self._announcer.announce(found)
+        if self.knowledge.synced:
+            self._catch_up()
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self.knowledge.tick(time.time())
+        self.fit = self._unfit() is None
+        if self.knowledge.synced:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Work out now what a call would have to wait for."""
+        _ = self.knowledge.table
+        if not self._synced:
+            self._synced = True
+            known = {"nodes": len(self.knowledge.table.records), "gpu_pods": len(self.knowledge.pods)}
+            _log.info("synced", extra={"fields": known | {"after_s": round(time.monotonic() - self._begun, 3)}})
+            # All that is known from the start will stay: let the collector not look at it again and again.
+            gc.collect()
+            gc.freeze()
+
+    def unready(self) -> str | None:
+        """Why no call can be answered; None: it can."""
+        unfit = self._unfit()
+        if unfit is None and self.elected is not None and not self.elected.holds:
+            other = self.elected.holder
+            return f"another extender answers: {other} holds the Lease" if other else "no extender holds the Lease yet"
+        return unfit
+
+    def _unfit(self) -> str | None:
+        if self.ending:
+            return "this extender is ending"
+        if self._watches is None or not self.knowledge.synced:
+            return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster"
+        for each in self._watches.status(time.monotonic()):
+            age = each.last_event_age_s
+            if age is None or age > self._settings.max_silence_s:
+                silence = "nothing" if age is None else f"nothing for {age:.0f} s"
+                trouble = f": {each.trouble}" if each.trouble else ""
+                return f"gputopo has heard {silence} from the API server of {each.kind}{trouble}"
+        return None
+
+    def standing(self, listener: Listener) -> Standing:
+        """What is known now, for the metrics."""
+        known = self.knowledge
+        doubts = len(known.assumptions.doubtful)
+        statuses = () if self._watches is None else self._watches.status(time.monotonic())
+        return Standing(
+            table=known.table,
+            ready=self.unready() is None,
+            watches=tuple(
+                WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
+                for each in statuses
+            ),
+            pods=len(known.pods),
+            assumptions=len(known.assumptions) - doubts,
+            doubts=doubts,
+            connections_ended=listener.closed,
+        )
+
+    def explain(self, namespace: str, name: str) -> Job | None:
+        """What the pod's explanation is worked out from; None where no such pod wants or holds GPUs."""
+        known, policy = self.knowledge, self._policy
+        seen = next((each for each in known.pods.values() if _is(each.occupant, namespace, name)), None)
+        if seen is None:
+            return None
+        # What it was asked about last, which nodes it may go to among that; else all nodes, for the pod as watched.
+        last = self.decisions.last(seen.key)
+        request = PodRequest(seen.key, namespace, name, seen.scheduler, seen.occupant.profile)
+        names, table, now = None if last is None else last.names, known.table, time.time()
+        return lambda: document(explain(request, table, names, policy, now, seen.node))
+
+    def _note_written(self, outcome: str) -> None:
+        self.metrics.decisions.labels(outcome).inc()
+
+    def _record(self, record: Record) -> None:
+        self.metrics.note_decision(record)
+        self.decisions.keep(record)
+        if self._file is not None:
+            self._file.append(record)
+
+
+def _is(pod: Occupant, namespace: str, name: str) -> bool:
+    return pod.name == name and pod.namespace == namespace
+
+
+def applications(service: Service, settings: Settings) -> tuple[ASGIApp, ASGIApp]:
+    """What the two listeners serve: the verbs, and the pages."""
+    answers = verbs(service.extender, service.metrics, time.monotonic)
+    pages = Pages(service.unready, service.metrics.registry, service.decisions.lines, service.explain)
+    return (
+        verbs_app(answers, service.unready, settings.max_body, settings.prefix, time.monotonic),
+        pages_app(pages),
+    )
+
+
+async def run(service: Service, listeners: Sequence[Listener], watching: Callable[[Deliver], Watching]) -> None:
+    """Serve until the process is told to end: then what is being asked is answered, and new calls get 503."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def deliver(batch: Batch[Any]) -> None:
+        loop.call_soon_threadsafe(service.take, batch)
+
+    def end() -> None:
+        service.ending = True
+        stop.set()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, end)
+    ticking = asyncio.create_task(_tick_forever(service))
+    try:
+        with service.watched(watching(deliver)):
+            await serve(listeners, stop)
+    finally:
+        ticking.cancel()
+
+
+async def _tick_forever(service: Service) -> None:
+    while True:
+        await asyncio.sleep(_TICK_S)
+        service.tick()

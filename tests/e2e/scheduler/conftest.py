@@ -1,0 +1,45 @@
+"""Fixtures for tests of the extender with the real kube-scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.fixtures import StartScheduler
+from tests.e2e.scheduler.agents import Agents, agents
+from tests.e2e.scheduler.running import Extender, prepare, running
+from tests.e2e.simulation.fleet import Fleet
+
+StartAgents = Callable[[], Agents]
+
+
+@pytest.fixture
+def agents_of(cluster: Cluster, fleet: Fleet, tmp_path: Path) -> Iterator[StartAgents]:
+    """Starts an agent on each node that the fleet has; returns when all have published."""
+    with ExitStack() as started:
+
+        def start() -> Agents:
+            opened: AbstractContextManager[Agents] = agents(cluster, fleet, tmp_path)
+            return started.enter_context(opened)
+
+        yield start
+
+
+@pytest.fixture
+def extender(cluster: Cluster) -> Iterator[Extender]:
+    """An extender that is ready."""
+    prepare(cluster)
+    with running(cluster) as started:
+        started.wait_until_ready()
+        yield started
+
+
+@pytest.fixture
+def gputopo_scheduler(extender: Extender, scheduler: StartScheduler) -> Extender:
+    """A ready extender, and a kube-scheduler with the shipped configuration that calls it."""
+    scheduler(extender.configuration())
+    return extender

@@ -1,0 +1,56 @@
+"""What really is on simulated nodes, and what their device plugins would choose: by trying, not by our prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from gputopo.model import NodeTopology
+from tests.e2e.objects import Object
+from tests.e2e.simulation.fleet import Fleet
+from tests.e2e.simulation.preferred import PluginCrashError, best_effort, pair_scores
+
+TRIES = 40  # orders in which the free GPUs are offered; choices that differ differ often
+Gpus = frozenset[int]
+
+
+def held(fleet: Fleet, pods: Iterable[Object]) -> dict[str, dict[str, Gpus]]:
+    """By node and pod name, the GPUs of every pod that runs. Fails where two pods hold the same GPU."""
+    found: dict[str, dict[str, Gpus]] = {name: {} for name in fleet.names}
+    for pod in pods:
+        if pod["status"]["phase"] == "Running":
+            found[pod["spec"]["nodeName"]][pod["metadata"]["name"]] = frozenset(fleet.gpus_of(pod))
+    for node, by_pod in found.items():
+        given = [gpu for gpus in by_pod.values() for gpu in gpus]
+        assert len(given) == len(set(given)), f"{node}: {by_pod}"
+    return found
+
+
+def free(topology: NodeTopology, by_pod: dict[str, Gpus]) -> Gpus:
+    """The usable GPUs that no pod holds."""
+    return frozenset(gpu.index for gpu in topology.usable) - {gpu for gpus in by_pod.values() for gpu in gpus}
+
+
+def in_one_island(topology: NodeTopology, gpus: Gpus) -> bool:
+    """Whether NVLink joins them all."""
+    return any(gpus <= set(island.gpus) for island in topology.islands or ())
+
+
+def choices(topology: NodeTopology, available: Gpus, size: int) -> set[Gpus]:
+    """What the device plugin chose when it was offered these GPUs in many orders; the empty set where it crashed."""
+    random, scores, found = Random(0), pair_scores(topology), set[Gpus]()
+    offered = sorted(available)
+    for _ in range(TRIES):
+        random.shuffle(offered)
+        try:
+            found.add(frozenset(best_effort(offered, (), size, scores)))
+        except PluginCrashError:
+            found.add(frozenset())
+    return found
+
+
+def surely_in_one_island(topology: NodeTopology, available: Gpus, size: int) -> bool:
+    """Whether ``size`` GPUs of these would have come from one island in all of those orders."""
+    if len(available) < size:
+        return False
+    return all(gpus and in_one_island(topology, gpus) for gpus in choices(topology, available, size))

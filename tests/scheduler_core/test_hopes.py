@@ -1,0 +1,118 @@
+"""Refusals that will not stand, in which nothing happens that kube-scheduler would hear of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.asks import WHOLE
+from scheduler_core.extender import Filtered
+from scheduler_core.nodes import read_node
+from scheduler_core.policy import Policy
+from scheduler_core.sightings import Batch, NodeSeen
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import node
+from tests.scheduler_core.stage import Stage, asking, seen
+
+PAIRS = MACHINES["a100_bridged"]()  # islands of two and two, each on a NUMA node of its own
+ONE_NODE = {"a": PAIRS}
+TWO_SINGLES = (seen("x", 1, "a", admitted=True), seen("y", 1, "a", admitted=True))
+
+
+def refused(reason: Reason, *, soon: bool) -> Filtered:
+    return Filtered((), {"a": reason.value}, soon=soon)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "reason"),
+    [
+        ({"island": "required"}, Reason.ISLAND),
+        ({"interconnect": "nvlink"}, Reason.INTERCONNECT),
+        ({"min_bandwidth": "100"}, Reason.BANDWIDTH),
+        ({"numa": "required"}, Reason.NUMA),
+    ],
+    ids=["island", "interconnect", "bandwidth", "numa"],
+)
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        (None, True),
+        ({"x": [0], "y": [1]}, Filtered(("a",), {}, single=True)),
+        ({"x": [0], "y": [2]}, False),
+        ({"x": [0]}, True),
+    ],
+    ids=["not named yet", "named, together", "named, apart", "one is not named yet"],
+)
+def test_two_singles_leave_a_pair_or_not(
+    wishes: dict[str, str], reason: Reason, word: Mapping[str, list[int]] | None, answer: Filtered | bool
+) -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    if word is not None:
+        stage.words({"a": word})
+
+    expected = answer if isinstance(answer, Filtered) else refused(reason, soon=answer)
+    assert stage.ask(asking("p", 2, **wishes)) == expected
+
+
+def test_node_without_room_for_the_shape_is_not_waited_for() -> None:
+    """Whatever the kubelet names, no island has three."""
+    stage = Stage.set(ONE_NODE, seen("x", 1, "a", admitted=True))
+
+    assert stage.ask(asking("p", 3, island="required")) == refused(Reason.ISLAND, soon=False)
+
+
+def test_node_whose_agent_is_silent_for_long_is_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage.now += Policy().stale_after_s
+
+    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
+
+
+def test_node_without_an_agent_that_asks_the_kubelet_is_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage.words({}, gone=["a"])
+
+    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
+
+
+def test_other_reasons_than_shape_are_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+
+    assert stage.ask(asking("p", 2, min_vram="900Gi")) == refused(Reason.VRAM, soon=False)
+
+
+def test_kube_scheduler_that_counts_more_free_gpus_than_we_do_has_heard_of_an_end_before_us() -> None:
+    stage = Stage.set(ONE_NODE, seen("x", 4, "a"))
+
+    assert stage.ask(asking("p", 1)) == refused(Reason.TOO_FEW_GPUS, soon=True)
+
+
+def test_node_that_suits_after_all_is_not_waited_for_any_more() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage.ask(asking("p", 2, island="required"))
+
+    stage.pods(gone=["uid-x", "uid-y"])
+
+    assert stage.ask(asking("p", 2, island="required")).nodes == ("a",)
+
+
+def test_sick_gpu_of_which_nobody_says_which_it_is_is_not_waited_for() -> None:
+    """The device plugin offers half of the GPUs; which, it does not tell."""
+    large = MACHINES["dgx2"]()
+    stage = Stage.set({"a": large})
+    sick = NodeSeen("a", read_node(node(large, allocatable={WHOLE: 8})))
+    stage.knowledge.take(Batch(NodeSeen, (sick,)), stage.now)
+
+    assert stage.ask(asking("p", 8, numa="required")) == refused(Reason.NUMA, soon=False)
+
+
+def test_gpus_that_are_reserved_for_a_pod_on_its_way_are_waited_for() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    for name in ("w", "x", "y", "z"):
+        stage.ask(asking(name, 1))
+
+    answer = stage.ask(asking("p", 2, island="required"))
+
+    assert (set(answer.failed.values()), answer.soon) == ({Reason.RESERVED.value}, True)

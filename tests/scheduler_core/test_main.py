@@ -1,0 +1,245 @@
+"""``gputopo extender`` as a process of its own, beside an API server that a test scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gputopo.cli import main
+from gputopo.labels import encode
+from scheduler_core.asks import WHOLE
+from tests.api_server import Answer, Asked, Stream, api_server
+from tests.gputopo.kube.serving import Script, page, wait_for
+from tests.machines import dgx1
+
+Object = dict[str, Any]
+FACTS = encode(dgx1())
+GPUS = [gpu.uuid for gpu in dgx1().gpus]
+
+
+def node(name: str) -> Object:
+    metadata = {"name": name, "uid": f"uid-{name}", "labels": FACTS.labels, "annotations": FACTS.annotations}
+    return {"metadata": {**metadata, "resourceVersion": "5"}, "status": {"allocatable": {WHOLE: "8"}}}
+
+
+def pod(name: str, gpus: int, node: str | None = None, **wishes: str) -> Object:
+    annotations = {f"gputopo.io/{key}": value for key, value in wishes.items()}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
+            "resourceVersion": "5",
+            "annotations": annotations,
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": {WHOLE: str(gpus)}}}]},
+        "status": {},
+    }
+
+
+def gpus(name: str, holder: str | None = None, *held: int) -> Object:
+    allocations = [{"gpu": GPUS[at], "pod": {"namespace": "team", "name": holder, "container": "c"}} for at in held]
+    told = {"observedAt": "2099-01-01T00:00:00Z", "contentHash": str(held), "agentVersion": "1"}
+    metadata = {"name": name, "uid": f"uid-g-{name}", "resourceVersion": "5"}
+    return {"metadata": metadata, **told, "allocations": allocations}
+
+
+class Extender:
+    """The process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[Object] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(json.loads(line) if line.startswith("{") else {"event": line})
+
+    def said(self, event: str) -> Object:
+        """The line with that event; waited for."""
+        wait_for(
+            lambda: self.process.poll() is not None or any(each["event"] == event for each in self.lines), event, 20
+        )
+        (found, *_) = [each for each in self.lines if each["event"] == event]
+        return found
+
+    def ask(self, path: str, body: Object | None = None) -> tuple[int, str]:
+        """A call of a verb, or a look at a page."""
+        port = self.said("listening")["pages" if body is None else "verbs"]
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def end(self) -> int:
+        """Tell it to end; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Its exit code; waited for."""
+        code = self.process.wait(20)
+        self._reader.join()
+        return code
+
+
+@contextmanager
+def extender(kubeconfig: str, *options: str) -> Iterator[Extender]:
+    command = [sys.executable, "-m", "gputopo", "extender", "--verbs", "127.0.0.1:0", "--listen", "127.0.0.1:0"]
+    environ = {**os.environ, "KUBECONFIG": kubeconfig}
+    with subprocess.Popen([*command, *options], env=environ, stderr=subprocess.PIPE, text=True) as process:
+        running = Extender(process)
+        try:
+            yield running
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def serving_of(scripts: dict[str, Script], events: list[Object] | None = None) -> Callable[[Asked], Answer]:
+    """The three kinds by their scripts; Events are kept."""
+
+    def answer(asked: Asked) -> Answer:
+        kind = asked.path.rpartition("/")[2]
+        if kind == "events" and events is not None:
+            events.append(asked.body)
+            return Answer({}, 201)
+        return scripts[kind](asked)
+
+    return answer
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+
+
+def test_from_the_first_list_to_the_end(tmp_path: Path) -> None:
+    scripts = {
+        "nodes": Script([page(5, node("n1"), node("n2"))]),
+        "pods": Script([page(5, pod("held", 4, "n1"), pod("waits", 8))]),
+        "nodegpus": Script([page(5, gpus("n1", "held", 0, 1, 2, 3), gpus("n2"))]),
+    }
+    kept = tmp_path / "decisions.jsonl"
+    with (
+        api_server(serving_of(scripts)) as server,
+        extender(
+            server.kubeconfig(tmp_path / "config"), "--decisions-file", str(kept), "--prefix", "/gputopo"
+        ) as running,
+    ):
+        assert {key: running.said("synced")[key] for key in ("nodes", "gpu_pods")} == {"nodes": 2, "gpu_pods": 2}
+        assert running.ask("/readyz") == (200, "ok\n")
+
+        call = {"Pod": pod("waits", 8), "Nodes": None, "NodeNames": ["n1", "n2", "n3"]}
+        status, body = running.ask("/gputopo/filter", call)
+        assert (status, json.loads(body)["NodeNames"]) == (200, ["n2"])
+        status, body = running.ask("/gputopo/prioritize", call)
+        assert [each["Host"] for each in json.loads(body) if each["Score"]] == ["n2"]
+
+        _, metrics = running.ask("/metrics")
+        assert 'ai_scheduler_attempts_total{result="passed",workload_type="unspecified"} 1.0' in metrics
+        assert 'gputopo_free_islands{product="Tesla-V100-SXM2-32GB",size="4"} 1.0' in metrics  # n1's; n2's are taken
+        assert 'gputopo_watch_synced{kind="nodegpus"} 1.0' in metrics
+        status, told = running.ask("/explain/team/waits")
+        assert (status, json.loads(told)["pod"]["name"]) == (200, "waits")
+        assert running.ask("/explain/team/gone")[0] == 404
+        status, lines = running.ask("/decisions")
+        assert [json.loads(line)["answer"] for line in lines.splitlines()] == [["n2"]]
+        assert running.end() == 0
+
+    assert kept.read_text() == lines
+    replayed = CliRunner().invoke(main, ["replay", str(kept)])
+    assert (replayed.exit_code, replayed.output) == (0, "1 decisions made again, 0 came out otherwise\n")
+
+
+def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_same(tmp_path: Path) -> None:
+    scripts = {
+        "nodes": Script([page(5, node("n1"))]),
+        "pods": Script([Answer("busy", 503)]),
+        "nodegpus": Script([page(5)]),
+    }
+    with api_server(serving_of(scripts)) as server, extender(server.kubeconfig(tmp_path / "config")) as running:
+        wait_for(lambda: scripts["pods"].listed, "a list of pods")
+        assert running.ask("/healthz") == (200, "ok\n")
+        wait_for(lambda: "all pods of" in running.ask("/readyz")[1], "all but pods")
+        sentence = "gputopo has not yet listed all pods of the cluster\n"
+        assert running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": []}) == (503, sentence)
+        assert running.end() == 0
+
+
+def test_a_pod_whose_required_shape_the_kubelet_broke_gets_one_event(tmp_path: Path) -> None:
+    events: list[Object] = []
+    split = gpus("n1", "train", 0, 7)  # on two NUMA nodes
+    changes = Stream()
+    scripts = {
+        "nodes": Script([page(5, node("n1"))]),
+        "pods": Script([page(5, pod("train", 2, "n1", numa="required"))]),
+        "nodegpus": Script([page(5, gpus("n1"))], [changes]),
+    }
+    with api_server(serving_of(scripts, events)) as server, extender(server.kubeconfig(tmp_path / "config")) as running:
+        running.said("synced")
+        for version in (6, 7):
+            metadata = {**split["metadata"], "resourceVersion": str(version)}
+            changes.send({"type": "MODIFIED", "object": {**split, "metadata": metadata, "agentVersion": str(version)}})
+        wait_for(lambda: events, "an Event")
+        wait_for(lambda: 'gputopo_events_written_total{outcome="written"} 1.0' in running.ask("/metrics")[1], "a count")
+        _, metrics = running.ask("/metrics")
+        assert running.end() == 0
+
+    (event,) = events
+    assert (event["reason"], event["type"], event["involvedObject"]["uid"]) == (
+        "GpuShapeBroken",
+        "Warning",
+        "uid-train",
+    )
+    assert "the kubelet of n1 gave this pod are not on one NUMA node" in event["message"]
+    assert 'gputopo_promises_broken_total{reason="numa"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param(["--verbs", ":9440"], "--verbs on every address: whoever reaches", id="verbs for everybody"),
+        pytest.param(["--shortlist", "0"], "--shortlist: '0': write a whole number from 1", id="a wrong value"),
+    ],
+)
+def test_what_cannot_be_set_is_bad_usage(options: list[str], says: str) -> None:
+    found = CliRunner().invoke(main, ["extender", *options])
+
+    assert (found.exit_code, says in found.output) == (2, True)
+
+
+def test_without_a_cluster_it_says_so(environ: None) -> None:  # noqa: ARG001
+    found = CliRunner().invoke(main, ["extender", "--verbs", "127.0.0.1:0", "--listen", "off"])
+
+    assert found.exit_code == 2
+    assert "no cluster to talk to" in found.output
+
+
+def test_an_address_in_use_and_certificates_that_are_none_are_bad_usage(tmp_path: Path) -> None:
+    with api_server(serving_of({})) as server:
+        kubeconfig = server.kubeconfig(tmp_path / "config")
+        port = server.url.rpartition(":")[2]
+        for options in (["--verbs", f"127.0.0.1:{port}"], ["--tls-cert", kubeconfig, "--tls-key", kubeconfig]):
+            with extender(kubeconfig, *options) as running:
+                assert running.ended() == 2
+                assert any("cannot listen on" in each["event"] for each in running.lines)
