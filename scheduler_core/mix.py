@@ -3,9 +3,8 @@
 Fragmentation is measured as in "Beware of Fragmentation" (USENIX ATC 2023), in GPUs: for each kind of request, all
 that is free of a node which cannot serve it, and where it can be served, the free parts of GPUs that are too small for
 it; averaged over the kinds by how often they come. Extended to islands: several GPUs are served by one island, so what
-is free in an island with too few free GPUs is a fragment for them. A node with enough GPUs in several islands still
-serves them, slower: so half of what is lost for several GPUs is judged by islands, half by the node; without NVLink
-all by the node.
+is free in an island with too few free GPUs is a fragment for them. Where even an idle island of the machine is too
+small the node as a whole serves them, slower: half of it is a fragment in any case. Without NVLink it serves them well.
 """
 
 from __future__ import annotations
@@ -136,10 +135,11 @@ def _lost(kind: _Kind, units: Units) -> float:
     if kind.share or kind.gpus == 1:
         least = kind.share or WHOLE_GPU
         return sum(left for unit in units for left in unit if left < least)
+    if any(len(unit) >= kind.gpus for unit in units):
+        return sum(_too_small(unit, kind.gpus) for unit in units)
     node = tuple(left for unit in units for left in unit)
-    if all(len(unit) == 1 for unit in units):
-        return _too_small(node, kind.gpus)
-    return (_too_small(node, kind.gpus) + sum(_too_small(unit, kind.gpus) for unit in units)) / 2
+    lost = _too_small(node, kind.gpus)
+    return lost if all(len(unit) == 1 for unit in units) else (sum(node) + lost) / 2
 
 
 def _too_small(unit: tuple[int, ...], gpus: int) -> int:

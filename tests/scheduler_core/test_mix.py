@@ -25,9 +25,10 @@ def _mix(*wants: Want) -> Mix:
         pytest.param(Want(0, 400), Room(((400, FULL),)), 0.0, id="not for what fits"),
         pytest.param(Want(2), Room(((400, FULL),)), 1.4, id="all, where nothing fits"),
         pytest.param(Want(2), Room(((FULL,), (FULL,))), 0.0, id="without NVLink the node serves"),
-        # By islands both GPUs are fragments, by the node none: half.
-        pytest.param(Want(2), Room(((0, FULL), (0, FULL))), 1.0, id="two halves of islands"),
-        pytest.param(Want(2), Room(((0, FULL), (FULL, FULL))), 0.5, id="one island is whole"),
+        pytest.param(Want(2), Room(((0, FULL), (0, FULL))), 2.0, id="two halves of islands"),
+        pytest.param(Want(2), Room(((0, FULL), (FULL, FULL))), 1.0, id="one island is whole"),
+        pytest.param(Want(3), Room(((0, FULL), (FULL, FULL))), 1.5, id="islands too small, enough on the node: half"),
+        pytest.param(Want(4), Room(((0, FULL), (FULL, FULL))), 3.0, id="islands too small, too few on the node"),
         pytest.param(Want(1, products=frozenset({"A"})), Room(((FULL,),), "B"), 1.0, id="another product"),
         pytest.param(Want(1, products=frozenset({"A"})), Room(((FULL,),), "A"), 0.0, id="the product"),
         pytest.param(Want(1, cpu_milli=8000), Room(((FULL,),), None, 7999), 1.0, id="too little CPU"),

@@ -41,7 +41,7 @@ def test_figures() -> None:
     assert (found.policy, found.seed, found.never) == ("mine", 7, 1)
     assert found.allocated == found.mean_allocated == 5 / 8
     assert found.fragments == 1 / 8
-    assert found.island_fragments == (1 + 2 / 2) / 8
+    assert found.island_fragments == (1 + 2) / 8
     assert found.island_share == 1 / 2
     assert found.bandwidths == (0.0, 1.0)
     assert found.bandwidth == 0.5
