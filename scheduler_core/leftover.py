@@ -66,22 +66,22 @@ def leftover(profile: Profile, node: NodeState, mix: Mix, sets: Sets | None) -> 
         return 0.0 if chosen is None else _raw(chosen[1])
     if node.free is None or sets is None:
         return 0.0
-    before = left(node)
-    return _raw(_mean(_gain(node, mix, before, _without(before, mask), profile.ask.cpu_milli) for mask in _few(sets)))
+    return _raw(_mean_gain(node.shape, node.cpu, left(node), sets, profile.ask.cpu_milli, mix))
 
 
 def best_share(node: NodeState, vram_mib: int, mix: Mix, cpu_milli: int = 0) -> tuple[int, float] | None:
     """The GPU, by place, on which a share does the least harm, and its gain; of equals the first. None: none fits."""
+    assert node.shape is not None
     before = left(node)
+    gain = _Gain(node.shape, node.cpu, before, cpu_milli, mix)
     best: tuple[int, float] | None = None
     seen = set()
     for place, after in fitting(node, before, vram_mib).items():
-        taken = before[place] - after[place]
-        alike = units(after, _islands(node.shape)) if node.shape is not None else ()
-        if (alike, taken) not in seen:
-            seen.add((alike, taken))
-            gain = _gain(node, mix, before, after, cpu_milli)
-            best = (place, gain) if best is None or gain > best[1] else best
+        alike = units(after, _islands(node.shape)), before[place] - after[place]
+        if alike not in seen:
+            seen.add(alike)
+            found = gain(after)
+            best = (place, found) if best is None or found > best[1] else best
     return best
 
 
@@ -90,16 +90,31 @@ def fragments(shape: Shape, free: Left, mix: Mix, cpu: Cpu | None = None) -> flo
     return mix.fragments(_room(shape, free, None if cpu is None else cpu.of(sum(free))))
 
 
-def _gain(node: NodeState, mix: Mix, before: Left, after: Left, cpu_milli: int) -> float:
-    assert node.shape is not None
-    cpu = node.cpu
-    if cpu is None:
-        return fragments(node.shape, before, mix) - fragments(node.shape, after, mix)
-    own = cpu.of_gpu * (sum(before) - sum(after)) // WHOLE_GPU
-    stranded = max(0, cpu_milli - own) / cpu.of_gpu
-    there = cpu.of(sum(before))
-    lost = mix.fragments(_room(node.shape, before, there))
-    return lost - mix.fragments(_room(node.shape, after, max(0, there - cpu_milli))) - _STRANDED * stranded
+class _Gain:
+    """What a pod gains on a node, by what it leaves."""
+
+    def __init__(self, shape: Shape, cpu: Cpu | None, before: Left, cpu_milli: int, mix: Mix) -> None:
+        self._shape, self._cpu, self._cpu_milli, self._mix = shape, cpu, cpu_milli, mix
+        self._free = sum(before)
+        there = None if cpu is None else cpu.of(self._free)
+        self._then = None if there is None else max(0, there - cpu_milli)
+        self._before = mix.fragments(_room(shape, before, there))
+
+    def __call__(self, after: Left) -> float:
+        """GPUs."""
+        gain = self._before - self._mix.fragments(_room(self._shape, after, self._then))
+        if self._cpu is None:
+            return gain
+        own = self._cpu.of_gpu * (self._free - sum(after)) // WHOLE_GPU
+        return gain - _STRANDED * max(0, self._cpu_milli - own) / self._cpu.of_gpu
+
+
+@lru_cache(maxsize=1 << 14)
+def _mean_gain(shape: Shape, cpu: Cpu | None, before: Left, sets: Sets, cpu_milli: int, mix: Mix) -> float:
+    """Over the sets that may come out. Pods that differ in other wishes share it."""
+    gain = _Gain(shape, cpu, before, cpu_milli, mix)
+    gains = [gain(_without(before, mask)) for mask in _few(sets)]
+    return sum(gains) / len(gains) if gains else 0.0
 
 
 def _room(shape: Shape, free: Left, cpu_milli: int | None) -> Room:
@@ -115,11 +130,6 @@ def _few(sets: Sets) -> Iterable[int]:
     if isinstance(sets, AnyOf):
         return (sum(1 << place for _, place in zip(range(sets.size), places(sets.among), strict=False)),)
     return sets.masks
-
-
-def _mean(gains: Iterable[float]) -> float:
-    listed = list(gains)
-    return sum(listed) / len(listed) if listed else 0.0
 
 
 def _raw(gain: float) -> float:

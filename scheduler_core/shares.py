@@ -8,6 +8,7 @@ is free, and what it leaves of which GPU is up to us.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scheduler_core.mix import WHOLE_GPU
@@ -32,6 +33,7 @@ def promised(
     return tuple(held)
 
 
+@lru_cache(maxsize=1 << 14)
 def left(node: NodeState) -> Left:
     """What is free of each GPU: of GPUs that are handed out whole all or nothing. Of a node whose GPUs are known."""
     assert node.shape is not None

@@ -21,9 +21,10 @@ from tests.scheduler_core.builders import NOW, node, occupant, pod, word
 
 SHAPES = ("hgx_h100", "dgx1", "a100_mesh", "rtx4090")
 NAMES = tuple(f"n{number}" for number in range(8))
+ANY_GOOD_NODE = Policy(tolerance=10.0)  # so that plain pods are in doubt on several
 
 
-def decided(*pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy = Policy()) -> list[Record]:  # noqa: B008
+def decided(*pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy = ANY_GOOD_NODE) -> list[Record]:
     """What an extender records of pods that are asked about one after the other, on eight nodes in use."""
     knowledge, records = Knowledge(policy), list[Record]()
     topologies = [MACHINES[SHAPES[number % 4]]() for number in range(8)]
@@ -74,7 +75,7 @@ def test_a_decision_is_made_again_as_it_was(records: list[Record], place: int) -
 def test_the_decisions_are_of_all_kinds(records: list[Record]) -> None:
     lines = [read(document(each)) for each in records]
 
-    assert [bool(line.answer) for line in lines] == [True, True, True, False, False, False]
+    assert [bool(line.answer) for line in lines] == [True, True, True, True, False, True]
     assert any(line.doubtful for line in lines)
     assert any(line.refused for line in lines)
     assert all(line.unknown == ("unheard-of",) for line in lines)
