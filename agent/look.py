@@ -46,7 +46,8 @@ def look(view: View, snapshot: Snapshot, now: float, hold_s: float) -> View:
     recalled = _of_this_boot(view.recalled, snapshot)
     held = hysteresis.recalled(recalled) if view.observed is None and recalled is not None else view.held
     observed = discover(snapshot, held.newest or recalled)
-    held = hysteresis.update(held, observed, now, hold_s, _awake(snapshot))
+    awake = frozenset[int]() if snapshot.nvml is None else snapshot.nvml.awake
+    held = hysteresis.update(held, observed, now, hold_s, awake)
     return View(None, snapshot, held, observed, hysteresis.published(held), failures, good_at)
 
 
@@ -74,9 +75,3 @@ def only_a_restart_helps(view: View) -> bool:
 
 def _module_loaded(snapshot: Snapshot | None) -> bool:
     return snapshot is not None and snapshot.sysfs is not None and "module/nvidia/version" in snapshot.sysfs.files
-
-
-def _awake(snapshot: Snapshot) -> frozenset[int]:
-    """GPUs at their highest performance state, whose PCIe link is as fast as it gets."""
-    gpus = () if snapshot.nvml is None else snapshot.nvml.gpus
-    return frozenset(gpu.index for gpu in gpus if gpu.performance_state == 0)

@@ -1,4 +1,7 @@
-"""A Node of the cluster as kubectl prints it: it carries a topology already, which is decoded. Pure."""
+"""A Node of the cluster as kubectl prints it: it carries a topology already, which is decoded. Pure.
+
+ParseError    it is no Node, or carries no topology that can be decoded; the message says which and what to do
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from agent.documents import DocumentError
 from agent.observe import Observation
+from agent.sources.errors import ParseError
 from gputopo.labels import AnnotationError, NoTopologyError, decode
 
 
@@ -27,17 +30,17 @@ class _NodeList(msgspec.Struct):
 
 
 def from_node(document: dict[str, Any]) -> Observation:
-    """The observation in a Node, or in a list that holds one. Raises ``DocumentError``."""
+    """The observation in a Node, or in a list that holds one. Raises ``ParseError``."""
     try:
         nodes = (
             msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
         )
     except msgspec.ValidationError as error:
-        raise DocumentError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
+        raise ParseError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
     if len(nodes) != 1 or nodes[0].kind != "Node":
         names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
-        raise DocumentError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
+        raise ParseError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
     try:
         return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
     except (AnnotationError, NoTopologyError) as error:
-        raise DocumentError(f"Node {nodes[0].metadata.name}: {error}") from error
+        raise ParseError(f"Node {nodes[0].metadata.name}: {error}") from error

@@ -51,7 +51,7 @@ def failure(snapshot: Snapshot) -> Failure | None:
 
 def _nvml_error(nvml: Nvml) -> str | None:
     """The error that ended NVML, or else one of those that kept it from every GPU."""
-    of_gpus = (gpu.errors.get("nvmlDeviceGetHandleByIndex_v2") for gpu in nvml.gpus)
+    of_gpus = (gpu.refused for gpu in nvml.gpus)
     said = (nvml.error, nvml.errors.get("nvmlDeviceGetCount_v2"), *of_gpus)
     return next((error for error in said if error is not None), None)
 

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from agent.snapshot import Nvml, NvmlGpu, Output, Snapshot
+from agent.snapshot import HANDLE, Nvml, NvmlGpu, Output, Snapshot
 
-_HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 _LOST = "GPU_IS_LOST"
 # Answers, not failures: the thing is not there, now as before.
 _ABSENT = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "NOT_FOUND"})
@@ -62,9 +61,9 @@ def _nvml_failure(snapshot: Snapshot) -> str | None:
         return nvml.error
     if nvml.device_count is None:
         return f"nvmlDeviceGetCount_v2: {nvml.errors.get('nvmlDeviceGetCount_v2', 'no answer')}"
-    refused = {gpu.errors.get(_HANDLE) for gpu in nvml.gpus}
+    refused = {gpu.refused for gpu in nvml.gpus}
     if refused and None not in refused and _LOST not in refused:
-        return f"{_HANDLE}: {' '.join(sorted(str(error) for error in refused))} for every GPU"
+        return f"{HANDLE}: {' '.join(sorted(str(error) for error in refused))} for every GPU"
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 FORMAT = "gputopo.io/snapshot/v1"
+HANDLE = "nvmlDeviceGetHandleByIndex_v2"  # the call without which no other can be made about a GPU
 
 
 class SnapshotError(ValueError):
@@ -83,7 +84,7 @@ class NvmlFabric(_Said, frozen=True):
 
 
 class NvmlGpu(_Said, frozen=True):
-    """One GPU, as NVML tells it. ``errors`` of a lost GPU holds the failing ``nvmlDeviceGetHandleByIndex_v2``."""
+    """One GPU, as NVML tells it. ``errors`` of a lost GPU holds the failing ``HANDLE``."""
 
     index: int
     uuid: str | None = None
@@ -108,6 +109,11 @@ class NvmlGpu(_Said, frozen=True):
     nvlinks: tuple[NvmlLink, ...] = ()  # every port that answered
     errors: dict[str, str] = {}  # NVML call -> error name
 
+    @property
+    def refused(self) -> str | None:
+        """Why NVML gives no handle of the GPU, and so tells nothing of it; None: it gives one."""
+        return self.errors.get(HANDLE)
+
 
 class NvmlPair(_Said, frozen=True):
     """What NVML says of two GPUs, by index, ``a < b``."""
@@ -130,6 +136,11 @@ class Nvml(_Said, frozen=True):
     gpus: tuple[NvmlGpu, ...] = ()
     pairs: tuple[NvmlPair, ...] = ()
     errors: dict[str, str] = {}
+
+    @property
+    def awake(self) -> frozenset[int]:
+        """GPUs at P0, the highest performance state, whose PCIe link is as fast as it gets."""
+        return frozenset(gpu.index for gpu in self.gpus if gpu.performance_state == 0)
 
 
 class Output(_Said, frozen=True):

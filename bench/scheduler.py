@@ -2,18 +2,22 @@
 
 1,000 and 5,000 fake nodes with labels, topology annotation and ``NodeGpus``; etcd, API server, kube-scheduler and
 extender share the machine, as do all rows of a table. All pods are there before the scheduler starts; its client limits
-are raised. The rate is that between the first and the last tenth of the pods. No kubelet and no agent answers: which
-GPUs a bound pod got is never said, which is harder for the extender than a real cluster.
+are raised. The rate is that between the first and the last tenth of the pods; the CPU time per pod, of kube-scheduler
+and extender together, says more where other work shares the machine. No kubelet and no agent answers: which GPUs a
+bound pod got is never said, which is harder for the extender than a real cluster.
 
     default sampling     no extender; kube-scheduler looks at a part of the nodes (percentageOfNodesToScore unset)
     all nodes            no extender; percentageOfNodesToScore: 100
+    all, one by one      the same without OpportunisticBatching, which lets a pod take what was worked out for an equal
+                         one just before; every extender turns it off
     no-op extender       the same server and wire, which passes every node and scores all alike; all nodes
     gputopo              the extender as shipped; all nodes
 
 The storm: 200 pods that every node is refused for wait beside the others, and kube-scheduler asks about each of them
 again whenever something happens. What refuses them is the extender; the no-op one knows them by an annotation.
 
-Run: make bench-scheduler (20 minutes; the control plane of docs/testing.md). --rounds, --sizes, --pods for less.
+Run: make bench-scheduler (20 minutes; the control plane of docs/testing.md). --rounds, --sizes, --pods and --workloads
+for less.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import urllib3
 import uvloop
 import yaml
@@ -65,14 +70,33 @@ class Setup(NamedTuple):
     title: str
     all_nodes: bool
     extender: str | None = None  # "no-op", "gputopo"
+    flags: tuple[str, ...] = ()  # of kube-scheduler
 
 
 SETUPS = (
     Setup("default sampling", all_nodes=False),
     Setup("all nodes", all_nodes=True),
+    Setup("all, one by one", all_nodes=True, flags=("--feature-gates=OpportunisticBatching=false",)),
     Setup("no-op extender", all_nodes=True, extender="no-op"),
     Setup("gputopo", all_nodes=True, extender="gputopo"),
 )
+
+
+class Rate(NamedTuple):
+    """What was measured of one scheduler."""
+
+    pods_s: float
+    cpu_ms: float  # of kube-scheduler and extender, per pod
+
+
+class Sample(NamedTuple):
+    """A moment."""
+
+    at: float  # seconds
+    bound: float  # pods
+    cpu: float  # seconds that kube-scheduler and extender have used
+
+
 # What pods ask for: GPUs and annotations.
 WORKLOADS: dict[str, tuple[tuple[int, dict[str, str]], ...]] = {
     "1 GPU each": ((1, {}),),
@@ -87,6 +111,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     options.add_argument("--pods", type=int)
+    options.add_argument("--workloads", type=int, nargs="+", default=range(len(WORKLOADS)), help="by number, from 0")
     options.add_argument("--rounds", type=int, default=ROUNDS)
     options.add_argument("--no-op", type=int, metavar="PORT", help="be the no-op extender")
     asked = options.parse_args()
@@ -98,7 +123,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, servers.control_plane(found, Path(folder)) as plane:
             cluster = Cluster(plane, plane.client(), "bench")
             populate(cluster, size)
-            for workload, asks in WORKLOADS.items():
+            for workload, asks in (list(WORKLOADS.items())[number] for number in asked.workloads):
                 measure(cluster, f"{size:,} nodes, {workload}", asks, asked.pods or PODS.get(size, size), asked.rounds)
             cluster.api.close()
 
@@ -107,42 +132,48 @@ def measure(cluster: Cluster, title: str, asks: tuple[tuple[int, dict[str, str]]
     """One table: all set-ups in turns, so that what else the machine does hits all alike."""
     storm = STORM if str(STORM) in title else 0
     setups = [each for each in SETUPS if not storm or each.extender is not None]
-    rates: dict[str, list[float]] = {each.title: [] for each in setups}
+    rates: dict[str, list[Rate]] = {each.title: [] for each in setups}
     for _ in range(rounds):
         for setup in setups:
             create(cluster, asks, pods, storm)
             rates[setup.title].append(rate(cluster, setup, pods))
             cluster.api.delete(cluster.pods())
             wait_for(lambda: not cluster.api.items(cluster.pods(), limit="1"), "the pods to go", PATIENCE_S)
-    print(f"\n{title}: pods/s\n{'':<20} {'median':>7} {'of no-op':>9}   all", flush=True)
-    yardstick = statistics.median(rates[YARDSTICK])
+    print(f"\n{title}\n{'':<20} {'pods/s':>7} {'of no-op':>9} {'CPU ms/pod':>11}   pods/s of each round")
+    yardstick = statistics.median(each.pods_s for each in rates[YARDSTICK])
     for name, found in rates.items():
-        median = statistics.median(found)
-        print(f"{name:<20} {median:7.0f} {median / yardstick:8.2f}x   {', '.join(f'{each:.0f}' for each in found)}")
-    sys.stdout.flush()
+        median = statistics.median(each.pods_s for each in found)
+        cpu = statistics.median(each.cpu_ms for each in found)
+        rounds_of = ", ".join(f"{each.pods_s:.0f}" for each in found)
+        print(f"{name:<20} {median:7.0f} {median / yardstick:8.2f}x {cpu:11.1f}   {rounds_of}", flush=True)
 
 
-def rate(cluster: Cluster, setup: Setup, pods: int) -> float:
-    """Pods per second that a scheduler binds with that set-up."""
+def rate(cluster: Cluster, setup: Setup, pods: int) -> Rate:
+    """What a scheduler does with that set-up."""
     with ExitStack() as parts:
-        prefix = None if setup.extender is None else parts.enter_context(EXTENDERS[setup.extender](cluster))
-        text = configuration(setup, prefix)
-        scheduler = parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler"))
-        samples = [(time.perf_counter(), 0.0)]
+        extender = None if setup.extender is None else parts.enter_context(EXTENDERS[setup.extender](cluster))
+        text = configuration(setup, None if extender is None else extender.prefix)
+        scheduler = parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler", setup.flags))
+        processes = [psutil.Process(scheduler.pid)]
+        if extender is not None:
+            processes.append(psutil.Process(extender.server.pid))
+        samples = [Sample(time.perf_counter(), 0.0, 0.0)]
         deadline = time.monotonic() + PATIENCE_S
-        while samples[-1][1] < pods:
+        while samples[-1].bound < pods:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{setup.title}: {samples[-1][1]:.0f} of {pods} pods were bound\n{scheduler.tail()}")
+                raise TimeoutError(f"{setup.title}: {samples[-1].bound:.0f} of {pods} pods bound\n{scheduler.tail()}")
             time.sleep(POLL_S)
-            samples.append((time.perf_counter(), bound_pods(cluster, scheduler)))
+            cpu = sum(sum(each.cpu_times()[:2]) for each in processes)
+            samples.append(Sample(time.perf_counter(), bound_pods(cluster, scheduler), cpu))
         return slope(samples, pods)
 
 
-def slope(samples: list[tuple[float, float]], pods: int) -> float:
-    """Pods per second between a tenth and nine tenths of them."""
-    low, high = (next(at for at, (_, count) in enumerate(samples) if count >= pods * part) for part in (0.1, 0.9))
-    (begun, first), (ended, last) = samples[low], samples[max(high, low + 1)]
-    return (last - first) / (ended - begun)
+def slope(samples: list[Sample], pods: int) -> Rate:
+    """Between a tenth and nine tenths of the pods."""
+    low, high = (next(at for at, each in enumerate(samples) if each.bound >= pods * part) for part in (0.1, 0.9))
+    first, last = samples[low], samples[max(high, low + 1)]
+    bound_between = last.bound - first.bound
+    return Rate(bound_between / (last.at - first.at), 1000 * (last.cpu - first.cpu) / bound_between)
 
 
 def bound_pods(cluster: Cluster, scheduler: Server) -> float:
@@ -204,16 +235,23 @@ def create(cluster: Cluster, asks: tuple[tuple[int, dict[str, str]], ...], pods:
     cluster.api.create_all([(cluster.pods(), each) for each in others])
 
 
+class Called(NamedTuple):
+    """An extender that runs."""
+
+    prefix: str
+    server: Server
+
+
 @contextmanager
-def gputopo(cluster: Cluster) -> Iterator[str]:
+def gputopo(cluster: Cluster) -> Iterator[Called]:
     """The extender as it is shipped."""
     with running.running(cluster) as extender:
         extender.wait_until_ready()
-        yield extender.prefix
+        yield Called(extender.prefix, extender.server)
 
 
 @contextmanager
-def no_op(cluster: Cluster) -> Iterator[str]:
+def no_op(cluster: Cluster) -> Iterator[Called]:
     """An extender on the same server that only decodes and encodes."""
     port = free_port()
     log = cluster.plane.folder / "logs" / "no-op.log"
@@ -221,7 +259,7 @@ def no_op(cluster: Cluster) -> Iterator[str]:
     prefix = f"http://127.0.0.1:{port}"
     try:
         process.wait_until(lambda: _listens(prefix))
-        yield prefix
+        yield Called(prefix, process)
     finally:
         process.stop()
 

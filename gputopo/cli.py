@@ -9,12 +9,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
+from gputopo.policy_cli import policy
 from gputopo.simulate_cli import simulate_command, what_if
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
 from gputopo.why_cli import why
@@ -60,18 +62,43 @@ def _replay() -> click.Command:
     return replay
 
 
+def _observe() -> click.Command:
+    from gputopo.observe_cli import observe  # noqa: PLC0415  all that a server needs
+
+    return observe
+
+
+class _Late(NamedTuple):
+    load: Callable[[], click.Command]
+    summary: str  # the first sentence of the command's own help, so that a list of commands imports none
+
+
 # Commands that are imported when they are asked for.
-_LAZY = {"agent": _agent, "extender": _extender, "replay": _replay, "scheduler-config": _scheduler_config}
+LATE = {
+    "agent": _Late(_agent, "Publish this node's GPUs: labels on the Node, and who holds which GPU."),
+    "extender": _Late(_extender, "Serve kube-scheduler: which nodes suit a GPU pod, and how well."),
+    "observe": _Late(
+        _observe, "Watch how the cluster's own schedulers place GPU pods, and tell what each placement cost."
+    ),
+    "replay": _Late(_replay, "Make the decisions of FILE again, and say which come out otherwise."),
+    "scheduler-config": _Late(
+        _scheduler_config, "Print the KubeSchedulerConfiguration that calls the extender, or check one that is in use."
+    ),
+}
 
 
 class _Commands(click.Group):
     """The commands, those that are imported late among them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_LAZY])
+        return sorted([*super().list_commands(ctx), *LATE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _LAZY[cmd_name]() if cmd_name in _LAZY else super().get_command(ctx, cmd_name)
+        return LATE[cmd_name].load() if cmd_name in LATE else super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        late = {name: click.Command(name, help=each.summary) for name, each in LATE.items()}
+        click.Group(commands={**self.commands, **late}).format_commands(ctx, formatter)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -261,7 +288,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in (*COMMANDS, why, what_if):
+for _command in (*COMMANDS, policy, what_if, why):
     main.add_command(_command)
 
 

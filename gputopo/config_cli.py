@@ -69,6 +69,7 @@ def scheduler_config(
         raise click.UsageError("--from and --resource both say what nodes have: give one")
     if source == checked == "-":
         raise click.UsageError("standard input holds one file: name the other")
+    _refuse_others(named)
     resources = frozenset(named) or _resources(_listed(source) if source else _asked(kubeconfig, context))
     if checked is None:
         from scheduler_core.config import Caller, configuration  # noqa: PLC0415  start-up of all other commands
@@ -79,6 +80,17 @@ def scheduler_config(
     if findings:
         write_out("\n".join(map(str, findings)))
         sys.exit(FOUND)
+
+
+def _refuse_others(named: tuple[str, ...]) -> None:
+    """A misspelled one would be left out, and its pods would never reach the extender."""
+    from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415  start-up of all other commands
+    from gputopo.labels.resources import is_gpu  # noqa: PLC0415
+
+    for name in named:
+        if not is_gpu(name):
+            known = f"{', '.join(GPU_RESOURCES)} and {MIG_RESOURCE_PREFIX}*"
+            raise click.UsageError(f"--resource {name!r} is no resource of GPUs: those are {known}")
 
 
 def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ class Setting(NamedTuple):
     """One row of a table."""
 
     field: str  # of the program's settings
-    flag: str
+    flag: str  # one with a short form: "-o, --output"
     variable: str  # in the environment
     default: str
     metavar: str  # what a value looks like, with its unit
@@ -38,7 +38,11 @@ def values(table: Sequence[Setting], flags: Mapping[str, str | None], environ: M
     found: dict[str, Any] = {}
     for setting in table:
         flag = flags.get(setting.field)
-        text, where = (flag, setting.flag) if flag is not None else (environ.get(setting.variable), setting.variable)
+        text, where = (
+            (flag, setting.flag.split(", ")[-1])
+            if flag is not None
+            else (environ.get(setting.variable), setting.variable)
+        )
         if text is None:
             text, where = setting.default, "the default"
         try:
@@ -55,7 +59,7 @@ def options(table: Sequence[Setting]) -> Callable[[Command], Command]:
     def with_options(command: Command) -> Command:
         for row in reversed(table):
             text = f"{row.reason}  [{row.variable}; default: {row.default or 'none'}]"
-            command = click.option(row.flag, row.field, metavar=row.metavar, help=text)(command)
+            command = click.option(*row.flag.split(", "), row.field, metavar=row.metavar, help=text)(command)
         return command
 
     return with_options

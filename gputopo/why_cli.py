@@ -68,6 +68,8 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
         raise click.UsageError("say which: pod NAME, or -f FILE")
     if asked.server is not None and (name is None or asked.node is not None):
         raise click.UsageError("a running extender is asked about a pod that exists, and about all nodes")
+    if asked.server is not None and not asked.server.startswith(("http://", "https://")):
+        raise click.UsageError(f"--server {asked.server!r}: write a URL like http://127.0.0.1:9439")
     written = None if asked.filename is None else _written(asked.filename)
     namespace = asked.namespace or _namespace(asked)
     if asked.server is not None:

@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Any
 
+from gputopo.kube import events
 from gputopo.kube.access import EVENTS, PODS
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import KubeError
+from gputopo.kube.events import Reporter, Subject
 from gputopo.labels.reasons import Reason
 from scheduler_core.settling import Settled
 
@@ -25,7 +27,7 @@ REASON = "GpuShapeBroken"
 _WAITING = 64  # Events that wait to be written
 _REMEMBERED = 4096  # pods that were told of
 _PAUSE_S = 0.2  # between Events: a broken node plugin must not flood the API server
-_BROKEN = {
+_BROKEN = {  # by the reasons in ``required.SHAPE``
     Reason.ISLAND: "are not in one NVLink island",
     Reason.INTERCONNECT: "are not joined by the interconnect that it requires",
     Reason.BANDWIDTH: "have less NVLink bandwidth than it requires",
@@ -81,28 +83,11 @@ class Announcer:
 
 def event(found: Settled, now: datetime) -> dict[str, Any]:
     """The Event. Pure."""
-    pod, time = found.pod, now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    broken = _BROKEN.get(found.broken or Reason.ISLAND, "do not have the shape that it requires")
-    return {
-        "apiVersion": EVENTS.api_version,
-        "kind": "Event",
-        # A name of its own each time, as client-go makes them: the time in nanoseconds, in hexadecimal.
-        "metadata": {"name": f"{pod.name[:220]}.{int(now.timestamp() * 1e6) * 1000:x}", "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": PODS.api_version,
-            "kind": "Pod",
-            "name": pod.name,
-            "namespace": pod.namespace,
-            "uid": pod.uid,
-        },
-        "reason": REASON,
-        "message": f"the GPUs that the kubelet of {found.node} gave this pod {broken}. It keeps running; to have it "
-        "placed anew, delete it. Why this may happen: docs/troubleshooting.md",
-        "type": "Warning",
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": COMPONENT,
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "count": 1,
-    }
+    assert found.broken is not None  # else nobody is told
+    pod = found.pod
+    message = (
+        f"the GPUs that the kubelet of {found.node} gave this pod {_BROKEN[found.broken]}. It keeps running; to have "
+        "it placed anew, delete it. Why this may happen: docs/troubleshooting.md"
+    )
+    subject = Subject(PODS, "Pod", pod.name, pod.uid, pod.namespace)
+    return events.event(subject, Reporter(COMPONENT), REASON, message, now, warning=True)

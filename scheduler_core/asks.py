@@ -43,12 +43,15 @@ class Ask(NamedTuple):
     @property
     def whole(self) -> Program:
         """Turns for whole GPUs."""
-        return next((program for resource, program in self.programs if resource == WHOLE), ())
+        for resource, program in self.programs:
+            if resource == WHOLE:
+                return program
+        return ()
 
     @property
     def totals(self) -> tuple[tuple[str, int], ...]:
         """Devices of each resource that the pod holds."""
-        return tuple((resource, total(program)) for resource, program in self.programs)
+        return _totals(self.programs)
 
 
 class MalformedAskError(ValueError):
@@ -64,6 +67,11 @@ def total(program: Program) -> int:
         held += step.devices - again
         reusable += -again if step.stays else step.devices - again
     return held
+
+
+@lru_cache(maxsize=1 << 12)
+def _totals(programs: tuple[tuple[str, Program], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple((resource, total(program)) for resource, program in programs)
 
 
 def read_ask(spec: PodSpec) -> Ask:

@@ -9,6 +9,7 @@ there are none but those that the API server knows of: pods nominated to a node.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from collections.abc import Set as AbstractSet
 from math import inf
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class Assumption(NamedTuple):
     """A pod that is taken to be on a node, or on one of several."""
 
     pod: Occupant
-    nodes: frozenset[str]
+    nodes: AbstractSet[str]  # never changes
     until: float  # the clock's seconds; infinity while the API server shows the pod nominated to the node
 
     @property
@@ -62,12 +63,15 @@ class Assumptions:
         """The pods that are on one of several nodes."""
         return tuple(self._doubtful.values())
 
-    def assume(self, pod: Occupant, nodes: Collection[str], until: float) -> tuple[Assumption, ...]:
-        """Take that pod to be on one of those nodes, in place of what was assumed of it. Answers what ends by that."""
+    def assume(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> tuple[Assumption, ...]:
+        """Take that pod to be on one of those nodes, in place of what was assumed of it. Answers what ends by that.
+
+        ``nodes`` are kept as they come, not copied: there may be 15,000.
+        """
         ended = self.drop(pod.uid)
         if len(self._held) >= MOST:
             ended += self.drop(next(iter(self._held)))
-        held = self._held[pod.uid] = Assumption(pod, frozenset(nodes), until)
+        held = self._held[pod.uid] = Assumption(pod, nodes, until)
         self._soonest = min(self._soonest, until)
         if held.exact:
             (node,) = held.nodes

@@ -21,6 +21,10 @@ from scheduler_core.wire import Arguments, WireError, arguments, filter_error, f
 SLOW_S = 0.050  # every call holds up the scheduling of all pods
 _INTERNAL = "an error of gputopo's extender; its log says more"
 _TEXT = "text/plain; charset=utf-8"
+_SEND_NAMES = (
+    "set nodeCacheCapable: true in the KubeSchedulerConfiguration: without it kube-scheduler sends 2 KB a node and "
+    "call, and scores the nodes that an extender returns as if they were empty"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -36,20 +40,35 @@ class Decides(Protocol):
         ...
 
 
+class Decided(NamedTuple):
+    """A call that was understood, and when each phase of it was over, by the clock."""
+
+    arguments: Arguments
+    read_at: float
+    decided_at: float
+
+
 class Answered(NamedTuple):
-    """A call that was answered, and the clock's seconds between its phases."""
+    """What was answered."""
 
     reply: Reply
-    arguments: Arguments | None = None  # None: it was no call
-    read_at: float = 0.0
-    decided_at: float = 0.0
+    decided: Decided | None = None  # None: nothing was
 
 
 def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
     """The verbs by the last part of their paths."""
+    warned = False
+
+    def read(body: bytes) -> Arguments:
+        nonlocal warned
+        sent = arguments(body)
+        if not sent.cache_capable and not warned:  # every call would be too often
+            warned = True
+            _log.warning("nodes came whole", extra={"fields": {"advice": _SEND_NAMES}})
+        return sent
 
     def filter_(body: bytes) -> Answered:
-        sent = arguments(body)
+        sent = read(body)
         read_at = clock()
         found = extender.filter(sent.pod, sent.names)
         decided_at = clock()
@@ -60,24 +79,20 @@ def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
         else:
             answer = filter_result(found.nodes, found.failed, cache_capable=sent.cache_capable)
         reply = Reply(200, answer, again=not found.nodes)
-        return Answered(reply, sent, read_at, decided_at)
+        return Answered(reply, Decided(sent, read_at, decided_at))
 
     def prioritize(body: bytes) -> Answered:
-        sent = arguments(body)
+        sent = read(body)
         read_at = clock()
         found = extender.prioritize(sent.pod, sent.names)
         decided_at = clock()
-        return Answered(_json(priorities(found)), sent, read_at, decided_at)
+        return Answered(Reply(200, priorities(found)), Decided(sent, read_at, decided_at))
 
     failed = Reply(200, filter_error(_INTERNAL))
     return {
         "filter": _guarded("filter", filter_, failed, metrics, clock),
         "prioritize": _guarded("prioritize", prioritize, Reply(500, _INTERNAL.encode(), _TEXT), metrics, clock),
     }
-
-
-def _json(body: bytes) -> Reply:
-    return Reply(200, body)
 
 
 def _guarded(name: str, answer: Callable[[bytes], Answered], failed: Reply, metrics: Metrics, clock: Clock) -> Verb:
@@ -110,12 +125,9 @@ def _guarded(name: str, answer: Callable[[bytes], Answered], failed: Reply, metr
 def _warn_of(name: str, answered: Answered, reading_s: float, begun: float, ended: float) -> None:
     phases = {"receive_s": reading_s, "total_s": reading_s + ended - begun}
     fields: dict[str, object] = {"verb": name, "status": answered.reply.status}
-    if (sent := answered.arguments) is not None:
+    if (decided := answered.decided) is not None:
+        sent, read_at, decided_at = decided
         metadata = sent.pod.metadata
         fields |= {"pod": f"{metadata.namespace}/{metadata.name}", "nodes": len(sent.names)}
-        phases |= {
-            "decode_s": answered.read_at - begun,
-            "decide_s": answered.decided_at - answered.read_at,
-            "encode_s": ended - answered.decided_at,
-        }
-    _log.warning("slow call", extra={"fields": fields | {name: round(each, 6) for name, each in phases.items()}})
+        phases |= {"decode_s": read_at - begun, "decide_s": decided_at - read_at, "encode_s": ended - decided_at}
+    _log.warning("slow call", extra={"fields": fields | {key: round(each, 6) for key, each in phases.items()}})

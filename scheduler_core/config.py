@@ -57,7 +57,7 @@ def configuration(resources: Collection[str], caller: Caller = Caller.SECOND) ->
 
 
 _SECOND = """\
-# Printed by `gputopo scheduler-config`; docs/operations.md says more of why.
+# Printed by `gputopo scheduler-config`; docs/scheduler.md says more of why.
 {type}
 leaderElection:
   leaderElect: true

@@ -58,19 +58,9 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 def document(record: Record) -> bytes:
     """A line, with its end."""
-    groups: dict[NodeState, list[str]] = {}
-    unknown = []
-    for name in sorted(record.names):
-        state = record.table.states.get(name)
-        if state is None:
-            unknown.append(name)
-        else:
-            groups.setdefault(state, []).append(name)
-    shapes = {state.shape: None for state in groups if state.shape is not None}
+    known = _by_state(record)
+    shapes = {state.shape: None for state in known if state.shape is not None}
     places = {shape: place for place, shape in enumerate(shapes)}
-    refused: dict[str, list[str]] = {}
-    for name, reason in record.answer.failed.items():
-        refused.setdefault(reason, []).append(name)
     doubtful = _doubtful(record)
     request = record.request
     line = Document(
@@ -80,12 +70,12 @@ def document(record: Record) -> bytes:
         generation=record.table.generation,
         answer=record.answer.nodes,
         points=tuple(None if score is None else score.points for score in record.scores),
-        refused={reason: tuple(names) for reason, names in refused.items()},
+        refused=_by_reason(record.answer.failed),
         request=request,
         policy=record.policy,
-        nodes=tuple(map(tuple, groups.values())),
-        unknown=tuple(unknown),
-        states=tuple(_written(state, places) for state in groups),
+        nodes=tuple(map(tuple, known.values())),
+        unknown=tuple(sorted(name for name in record.names if name not in record.table.states)),
+        states=tuple(_written(state, places) for state in known),
         topologies=tuple(shape.topology for shape in shapes),
         doubtful=doubtful,
         records={name: record.table.records[name] for each in doubtful for name in sorted(each.nodes)},
@@ -118,6 +108,23 @@ def differences(line: Document) -> Iterator[str]:
     for name in sorted(refused.keys() | failed.keys()):
         if refused.get(name) != failed.get(name):
             yield f"{name} was refused for {refused.get(name)!r}; now for {failed.get(name)!r}"
+
+
+def _by_state(record: Record) -> dict[NodeState, list[str]]:
+    """The nodes that were asked about and are known, in order, by their states."""
+    groups: dict[NodeState, list[str]] = {}
+    for name in sorted(record.names):
+        state = record.table.states.get(name)
+        if state is not None:
+            groups.setdefault(state, []).append(name)
+    return groups
+
+
+def _by_reason(failed: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    groups: dict[str, list[str]] = {}
+    for name, reason in failed.items():
+        groups.setdefault(reason, []).append(name)
+    return {reason: tuple(names) for reason, names in groups.items()}
 
 
 def _doubtful(record: Record) -> tuple[Assumption, ...]:

@@ -38,5 +38,11 @@ def firm(profile: Profile, table: NodeTable, name: str, doubtful: Sequence[Assum
 
 
 def exposed(profile: Profile, state: NodeState) -> bool:
-    """Whether doubts decide anything: the pod, or another on the node, was or will be promised a shape."""
-    return profile.shape_required or (state.unsettled is not None and bool(promised(state)))
+    """Whether doubts decide anything: to the pod, or to another on the node, something is promised that can break."""
+    return profile.must_hold or promising(state)
+
+
+def promising(state: NodeState) -> bool:
+    """Whether something is promised to a pod on the node that another could break."""
+    kept = state.company.no_training or state.company.no_inference or (state.ledger is not None and state.ledger.said)
+    return kept or (state.unsettled is not None and bool(promised(state)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from math import inf
@@ -22,12 +22,12 @@ from scheduler_core.filters import verdict
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Profile
-from scheduler_core.scores import Score, score
+from scheduler_core.scores import Score, merits, score, scoring
 
 Verdict = Reason | Score
 _REMEMBERED_PROFILES = 64
 _REMEMBERED_STATES = 1 << 14  # of each profile
-_RING = 1 << 32
+RING = 1 << 32
 
 
 class Decision(NamedTuple):
@@ -37,7 +37,7 @@ class Decision(NamedTuple):
     nodes: tuple[str, ...]  # what Filter answers, best first: all that pass, or the best of them
     failed: Mapping[str, Reason]
     scores: Mapping[str, Score]  # of all that pass
-    single: bool  # ``nodes`` is one name because a shape is required: it is to be assumed
+    single: bool  # ``nodes`` is one name because something must hold there: it is to be assumed
 
 
 class Judged:
@@ -45,6 +45,7 @@ class Judged:
 
     def __init__(self, profile: Profile, policy: Policy, most: int = _REMEMBERED_STATES) -> None:
         self.profile, self.policy = profile, policy
+        self._score = _remembered_scores(merits(profile), policy)
         self._known: dict[NodeState, Verdict] = {}
         self._most = most
 
@@ -57,8 +58,13 @@ class Judged:
         if found is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            found = self._known[state] = judge(self.profile, state, self.policy)
+            found = self._known[state] = self._judge(state)
         return found
+
+    def _judge(self, state: NodeState) -> Verdict:
+        """As ``judge``."""
+        reason = verdict(self.profile, state, self.policy)
+        return self._score(state) if reason is None else reason
 
 
 def evaluate(
@@ -90,12 +96,12 @@ def evaluate(
     for name, each in scores.items():
         ranked[each.points].append(name)
     chosen = shortlist(ranked, most(request, policy), request.uid, tolerance(request, policy))
-    return Decision(table.generation, chosen, failed, scores, request.profile.shape_required)
+    return Decision(table.generation, chosen, failed, scores, request.profile.must_hold)
 
 
 def most(request: PodRequest, policy: Policy) -> int | None:
     """How many nodes Filter answers at most; None: all that pass."""
-    if request.profile.shape_required:
+    if request.profile.must_hold:
         return 1
     return None if request.soft_preferences else policy.shortlist
 
@@ -128,7 +134,7 @@ def shortlist(
     left = sum(map(len, ranked.values())) if count is None else count
     chosen: list[str] = []
     for points in sorted((each for each in ranked if each >= least), reverse=True):
-        distances = (((on_ring(name) - start) % _RING, name) for name in ranked[points])
+        distances = (((on_ring(name) - start) % RING, name) for name in ranked[points])
         chosen += (name for _, name in nsmallest(left - len(chosen), distances))
     return tuple(chosen)
 
@@ -137,3 +143,9 @@ def shortlist(
 def remembered(profile: Profile, policy: Policy) -> Judged:
     """What has been judged for such pods."""
     return Judged(profile, policy)
+
+
+@lru_cache(maxsize=_REMEMBERED_PROFILES)
+def _remembered_scores(profile: Profile, policy: Policy) -> Callable[[NodeState], Score]:
+    """How well nodes suit such pods. Most profiles that are new differ from known ones only in what they refuse."""
+    return lru_cache(maxsize=_REMEMBERED_STATES)(scoring(profile, policy))

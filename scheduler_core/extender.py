@@ -15,16 +15,18 @@ from typing import NamedTuple
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
 from scheduler_core.doubts import firm
-from scheduler_core.evaluate import most, tolerance
+from scheduler_core.evaluate import most, remembered, tolerance
 from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pods import Pod, waits_for_volumes
+from scheduler_core.policies import Placement, Policies
 from scheduler_core.policy import Policy
-from scheduler_core.request import PodRequest, Refused, read_request
+from scheduler_core.request import PodRequest, Refused
 from scheduler_core.scores import Score
-from scheduler_core.standings import Standing, Standings
+from scheduler_core.siblings import related
+from scheduler_core.standings import Outlook, Standing, Standings, near, points
 
 
 class NotReadyError(Exception):
@@ -36,7 +38,7 @@ class Filtered(NamedTuple):
 
     nodes: tuple[str, ...]  # best first
     failed: Mapping[str, str]  # why none of the names suits; empty where one does
-    single: bool = False  # ``nodes`` is one name because a shape is required: it is assumed
+    single: bool = False  # ``nodes`` is one name because something must hold there: it is assumed
     soon: bool = False  # no node suits, but one may without an event that kube-scheduler hears of (``hopes``)
 
 
@@ -58,8 +60,14 @@ class Record(NamedTuple):
     doubtful: tuple[Assumption, ...]  # pods that were on their way to one of several nodes
     names: AbstractSet[str]
     answer: Filtered
-    scores: tuple[Score, ...]  # of the nodes answered
     phases: Phases
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """Of the nodes answered. Worked out when asked for: they may be 15,000, and few decisions are read."""
+        judged = remembered(self.request.profile, self.policy)
+        found = (judged(self.table.states[name]) for name in self.answer.nodes)
+        return tuple(each for each in found if isinstance(each, Score))
 
 
 class Extender:
@@ -69,7 +77,7 @@ class Extender:
         self, knowledge: Knowledge, policy: Policy, clock: Callable[[], float], record: Callable[[Record], None]
     ) -> None:
         self._knowledge = knowledge
-        self._policy = policy
+        self.policies = Policies((Placement(policy),))  # in force
         self._clock = clock
         self._record = record
         self._standings = Standings(knowledge)
@@ -81,23 +89,24 @@ class Extender:
         """
         started = perf_counter()
         now = self._ready()
-        request = read_request(pod)
+        request = self.policies.read(pod)
         self._knowledge.forget(pod.metadata.uid)
         if isinstance(request, Refused):
             return Filtered((), dict.fromkeys(names, request.reason))
         if not request.profile.ask.programs:
             return Filtered(tuple(names), {})
-        standing = self._standings.of(request.profile, self._policy)
+        policy = self.policies.placement(request).policy
+        request, standing = self._stands(request, policy)
         ready = perf_counter()
         doubtful = self._knowledge.assumptions.doubtful
-        found = _choose(request, standing, names, self._policy, doubtful)
+        found = _choose(request, standing, names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
-            self._knowledge.assume(_occupant(request), found.nodes, lifetime)
+            nodes = names if len(found.nodes) == len(names) else frozenset(found.nodes)
+            self._knowledge.assume(_occupant(request), nodes, lifetime)
         phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-        scores = tuple(score for name in found.nodes if (score := standing.score(name)))
-        self._record(Record(now, request, self._policy, standing.table, doubtful, names, found, scores, phases))
+        self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
         return found
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
@@ -106,21 +115,28 @@ class Extender:
         Raises ``NotReadyError``.
         """
         self._ready()
-        request = read_request(pod)
+        request = self.policies.read(pod)
         if isinstance(request, Refused) or not request.profile.ask.programs:
             return [(name, 0) for name in names]
         # What is assumed of the pod itself must not stand in its way. Filter's answer assumes it anew.
         held = self._knowledge.assumptions.of(request.uid)
         own = held.nodes if held is not None and held.exact else ()
-        standing = self._standings.of(request.profile, self._policy)
-        scores = {name: standing.score(name) for name in names}
-        for name in own:
-            if name not in scores or name not in standing.table.records:
-                continue
-            others = [each for each in standing.table.records[name].pods if each.uid != request.uid]
-            found = standing.judged(state_if(standing.table, name, others))
-            scores[name] = found if isinstance(found, Score) else None
-        return [(name, 0 if score is None else score.rounded) for name, score in scores.items()]
+        request, standing = self._stands(request, self.policies.placement(request).policy)
+        table, judged = standing.table, standing.judged
+        apart = {name: table.records[name] for name in own if name in names and name in table.records}
+        found = standing.points(names - apart.keys() if apart else names)
+        for name, record in apart.items():
+            others = [each for each in record.pods if each.uid != request.uid]
+            found.append((name, points(judged(state_if(table, name, others)))))
+        return found
+
+    def _stands(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, Standing | Outlook]:
+        """The request and how the nodes stand for it, given the other pods of its owner."""
+        table = self._knowledge.table
+        others = self._knowledge.placed(request.owner)
+        request, seen = related(request, others, table)
+        standing = self._standings.of(request.profile, policy)
+        return request, standing if seen is table else Outlook(standing, seen, {each.node for each in others})
 
     def _ready(self) -> float:
         now = self._clock()
@@ -132,26 +148,31 @@ class Extender:
 
 
 def _choose(
-    request: PodRequest, standing: Standing, names: AbstractSet[str], policy: Policy, doubtful: Sequence[Assumption]
+    request: PodRequest,
+    standing: Standing | Outlook,
+    names: AbstractSet[str],
+    policy: Policy,
+    doubtful: Sequence[Assumption],
 ) -> Filtered:
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
-    reserved: list[str] = []
+    profile, reserved = request.profile, list[str]()
+    promising = names if profile.must_hold else standing.promising
 
     def suits(name: str) -> bool:
-        if firm(request.profile, standing.table, name, doubtful, standing.judged):
+        if name not in promising or firm(profile, standing.table, name, doubtful, standing.judged):
             return True
         reserved.append(name)
         return False
 
     best = standing.best(names, request.uid)
-    suitable = filter(suits, best) if doubtful else best
-    near = standing.near(suitable, tolerance(request, policy))
-    nodes = tuple(islice(near, most(request, policy)))
+    suitable = filter(suits, best) if doubtful and promising else best
+    nodes = tuple(islice(near(suitable, standing.score, tolerance(request, policy)), most(request, policy)))
     if nodes:
-        return Filtered(nodes, {}, request.profile.shape_required)
+        return Filtered(nodes, {}, request.profile.must_hold)
     refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}
     return Filtered((), refused, soon=soon(request.profile, standing.table, refused, standing.unsure(names)))
 
 
 def _occupant(request: PodRequest) -> Occupant:
-    return Occupant(request.uid, request.namespace, request.name, request.profile)
+    profile = request.profile._replace(like=None)  # what it is compared with is no wish of its own
+    return Occupant(request.uid, request.namespace, request.name, profile, owner=request.owner)

@@ -6,40 +6,33 @@ The kubelet chooses the GPUs, not we: so whatever must hold is judged by the wor
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
-from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.labels.reasons import Reason
+from scheduler_core.asks import Ask
+from scheduler_core.company import disturbed, unwelcome
 from scheduler_core.models import is_model
 from scheduler_core.nodes import NodeState
 from scheduler_core.occupancy import Turn, follow
-from scheduler_core.outcomes import Outcome, candidates, outcomes, together
+from scheduler_core.outcomes import Outcome, candidates, memories, outcomes, together
 from scheduler_core.policy import Handling, Policy
 from scheduler_core.prediction import predict
 from scheduler_core.request import Profile, Wish
 from scheduler_core.required import broken
-from scheduler_core.sets import OneOf, places
+from scheduler_core.sets import OneOf, any_of, places, union
 from scheduler_core.shapes import Shape
 from scheduler_core.shares import fitting, left
+from scheduler_core.sharing import fits
 
 Filter = Callable[[Profile, NodeState, Policy], Reason | None]
 
 
 def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
-    if any(node.count(resource) < wanted for resource, wanted in profile.ask.totals):
-        return Reason.TOO_FEW_GPUS
-    if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(profile.ask, node)):
-        return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
     share = profile.wishes.vram_mib
-    if (
-        node.obeys
-        and node.shape is not None
-        and share is not None
-        and not profile.gpus
-        and not fitting(node, left(node), share)
-    ):
-        return Reason.VRAM
-    return None
+    if node.obeys and node.shape is not None and share is not None and not profile.gpus:
+        return _lacking(profile.ask, node) or (None if fitting(node, left(node), share) else Reason.VRAM)
+    return _lacking(profile.ask, node)
 
 
 def model(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
@@ -64,6 +57,14 @@ def vram(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     return None
 
 
+def room(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Of GPUs that pods share: enough memory that nobody has claimed, on every one that may come."""
+    replicas = 0 if node.ledger is None else dict(profile.ask.totals).get(node.ledger.resource, 0)
+    if node.ledger is None or not replicas or fits(node.ledger, profile.wishes.vram_mib, replicas):
+        return None
+    return Reason.VRAM
+
+
 def shape(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Island, interconnect, bandwidth and NUMA node, where required. One device has no shape."""
     if not profile.shape_required:
@@ -81,8 +82,10 @@ def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     if node.shape is None or open_ is None or not profile.gpus or not waiting:
         return None
     course = follow(node.shape, open_._replace(turns=(*open_.turns, Turn(profile))), single_numa=node.single_numa)
-    if course is None:
-        return Reason.RESERVED
+    if course is None:  # too much to follow: no set at all may break a promise
+        among = open_.start | union(open_.releases)
+        held = [broken(each.wishes, node.shape, any_of(among, each.gpus)) is None for each in waiting]
+        return None if all(held) else Reason.RESERVED
     for free, admitted in course.admissions:
         if admitted in waiting:
             program = admitted.ask.whole
@@ -90,6 +93,12 @@ def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
             if broken(admitted.wishes, node.shape, sets) is not None:
                 return Reason.RESERVED
     return None
+
+
+def isolation(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
+    """Training and inference apart, where one of them requires it."""
+    required = profile.wishes.isolation is Wish.REQUIRED and disturbed(profile, node.company)
+    return Reason.ISOLATION if required or unwelcome(profile, node.company) else None
 
 
 def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
@@ -101,7 +110,7 @@ def health(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     return None
 
 
-FILTERS: tuple[Filter, ...] = (enough, model, vram, shape, promises, health)
+FILTERS: tuple[Filter, ...] = (enough, model, vram, room, shape, promises, isolation, health)
 
 
 def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
@@ -109,10 +118,13 @@ def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     return next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
 
 
-def promised(node: NodeState) -> set[Profile]:
+@lru_cache(maxsize=1 << 14)
+def promised(node: NodeState) -> frozenset[Profile]:
     """The profiles of pods with a required shape that the kubelet has yet to admit."""
     turns = () if node.unsettled is None else node.unsettled.turns
-    return {turn.profile for turn in turns if turn.profile.shape_required and not (turn.admitted or turn.ended)}
+    return frozenset(
+        turn.profile for turn in turns if turn.profile.shape_required and not (turn.admitted or turn.ended)
+    )
 
 
 def may_be_degraded(profile: Profile, node: NodeState) -> bool:
@@ -123,6 +135,15 @@ def may_be_degraded(profile: Profile, node: NodeState) -> bool:
     return any(mask & degraded for each in outcomes(profile.ask, node) for mask in candidates(each.sets))
 
 
+@lru_cache(maxsize=1 << 14)
+def _lacking(ask: Ask, node: NodeState) -> Reason | None:
+    if any(node.count(resource) < wanted for resource, wanted in ask.totals):
+        return Reason.TOO_FEW_GPUS
+    if any(isinstance(each.sets, OneOf) and not each.sets.masks for each in outcomes(ask, node)):
+        return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
+    return None
+
+
 def _is_model(shape: Shape, outcome: Outcome, wanted: str) -> bool:
     products = {shape.gpus[place].product for mask in candidates(outcome.sets) for place in places(mask)}
     return all(product is not None and is_model(product, wanted) for product in products)
@@ -130,21 +151,13 @@ def _is_model(shape: Shape, outcome: Outcome, wanted: str) -> bool:
 
 def _has_memory(shape: Shape, outcome: Outcome, needed: int) -> bool:
     """Unknown is not enough."""
-    for place in {place for mask in candidates(outcome.sets) for place in places(mask)}:
-        gpu = shape.gpus[place]
-        sizes = [gpu.memory_mib]
-        if outcome.resource.startswith(MIG_RESOURCE_PREFIX):
-            profile = outcome.resource.removeprefix(MIG_RESOURCE_PREFIX)
-            sizes = [each.memory_mib for each in gpu.mig_devices if each.profile == profile] or [None]
-        if any(size is None or size < needed for size in sizes):
-            return False
-    return True
+    return all(size is not None and size >= needed for size in memories(shape, outcome))
 
 
 def _first_wish(profile: Profile) -> Reason:
     """Why a node is refused whose device plugin may crash over this pod: no set at all comes of that."""
     wishes = profile.wishes
-    if wishes.island is Wish.REQUIRED:
+    if wishes.island is Wish.REQUIRED or wishes.parallel is not None:
         return Reason.ISLAND
     if wishes.interconnect is not None:
         return Reason.INTERCONNECT

@@ -31,13 +31,13 @@ def free_islands(states: Mapping[str, NodeState]) -> Counter[FreeIsland]:
 def _of(state: NodeState) -> tuple[FreeIsland, ...]:
     if state.shape is None or state.shape.islands is None or state.free is None:
         return ()
-    sizes = [(_least(state.free, island), island) for island in state.shape.islands]
+    sizes = [(least_free(state.free, island), island) for island in state.shape.islands]
     gpus = state.shape.gpus
     return tuple(FreeIsland(size, gpus[_first(island)].product or "") for size, island in sizes if size)
 
 
-def _least(free: Sets, island: int) -> int:
-    """Free GPUs of the island, whichever are the free ones."""
+def least_free(free: Sets, island: int) -> int:
+    """GPUs of the island that are free at the least, whichever are the free ones."""
     if isinstance(free, OneOf):
         return min(((mask & island).bit_count() for mask in free.masks), default=0)
     return max(0, free.size - (free.among & ~island).bit_count())

@@ -14,15 +14,18 @@ from collections.abc import Iterable, Mapping
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.nodes import NodeState, NodeTable, word_of
+from scheduler_core.placement import best_set
 from scheduler_core.request import Profile, Wish
-from scheduler_core.sets import AnyOf, union
+from scheduler_core.required import SHAPE, broken
+from scheduler_core.sets import AnyOf, OneOf, union
 from scheduler_core.shapes import Shape
+from scheduler_core.sharing import Choice
 
 SOON = (
     "gputopo: no node suits yet, but one may as soon as it is known which GPUs other pods have just been given or have "
     "let go; trying again (see: gputopo why pod)"
 )
-_SHAPES = frozenset(each.value for each in (Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA))
+_SHAPES = frozenset(reason.value for reason in SHAPE)
 
 
 def soon(profile: Profile, table: NodeTable, refused: Mapping[str, str], unsure: Iterable[str]) -> bool:
@@ -35,14 +38,20 @@ def soon(profile: Profile, table: NodeTable, refused: Mapping[str, str], unsure:
         return True
     if Reason.TOO_FEW_GPUS.value in reasons and _behind(profile, table, refused):
         return True
-    return not reasons.isdisjoint(_SHAPES) and any(
-        refused[name] in _SHAPES and _may_work_out(profile, table, name) for name in unsure
+    if reasons.isdisjoint(_SHAPES | {Reason.VRAM.value}):
+        return False
+    return any(
+        (refused[name] in _SHAPES and _may_work_out(profile, table, name))
+        or (refused[name] == Reason.VRAM.value and _may_have_room(profile, table.states[name]))
+        for name in unsure
     )
 
 
 def is_unsure(state: NodeState) -> bool:
-    """Whether it is not known of every GPU if it is free."""
-    return state.unsettled is not None or isinstance(state.free, AnyOf)
+    """Whether it is not known of every GPU if it is free, or of a shared one what is on it."""
+    shared = state.ledger
+    shifting = shared is not None and (shared.unplaced or shared.passed or any(card.left for card in shared.cards))
+    return bool(shifting) or state.unsettled is not None or isinstance(state.free, AnyOf)
 
 
 def _behind(profile: Profile, table: NodeTable, refused: Mapping[str, str]) -> bool:
@@ -61,14 +70,31 @@ def _may_work_out(profile: Profile, table: NodeTable, name: str) -> bool:
     word = None if state.stale else word_of(record)
     if state.shape is None or state.free is None or word is None:
         return False
-    if all(word.settled.get(pod.uid, 0).bit_count() >= pod.profile.gpus for pod in record.pods):
+    # Before it admits a pod the kubelet has something to tell that kube-scheduler hears of.
+    admitted = (pod for pod in record.pods if pod.admitted)
+    if all(word.settled.get(pod.uid, 0).bit_count() >= pod.profile.gpus for pod in admitted):
         return False
     among = state.free.among if isinstance(state.free, AnyOf) else union(state.free.masks)
-    return any((among & group).bit_count() >= profile.gpus for group in _groups(profile, state.shape))
+    return any(_has_a_good_set(profile, state.shape, among & group) for group in _groups(profile, state.shape))
+
+
+def _has_a_good_set(profile: Profile, shape: Shape, among: int) -> bool:
+    """Whether the fastest set of these GPUs is what the pod requires."""
+    best = best_set(shape, among, profile.gpus)
+    return best is not None and broken(profile.wishes, shape, OneOf((best.mask,))) is None
+
+
+def _may_have_room(profile: Profile, state: NodeState) -> bool:
+    """Whether a shared GPU has room as far as is known, and the kubelet has yet to say of some pods which is theirs."""
+    shared = state.ledger
+    if state.stale or shared is None or shared.choice is Choice.UNKNOWN:
+        return False
+    share = profile.wishes.vram_mib or shared.default_mib
+    return any(sum(card.shares) + share <= (card.memory_mib or 0) for card in shared.cards)
 
 
 def _groups(profile: Profile, shape: Shape) -> Iterable[int]:
-    """The GPUs among which all of the pod's must be, roughly: what is required beyond that is not looked at."""
+    """Sets of GPUs of which the pod's must all be members of one; roughly, where it must be in an island as well."""
     if profile.wishes.numa is Wish.REQUIRED:
         return {shape.on_numa(node, shape.whole) for node in shape.numa if node is not None}
     return shape.islands or ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from scheduler_core.nodes import (
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.settling import Settled, settled
+from scheduler_core.siblings import Placed
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 
 _NOWHERE = Machine(topology=None, described=False, allocatable=())
@@ -64,6 +66,7 @@ class Knowledge:
         self.assumptions = Assumptions()
         self._policy = policy
         self._pods: dict[str, PodSeen] = {}
+        self._owned: dict[str, set[str]] = {}  # the UIDs of those that one owner made
         self._uids: dict[FullName, str] = {}  # of the pods, by namespace and name
         self._records: dict[str, NodeRecord] = {}  # as observed; also of nodes that were not shown
         self._nodes: set[str] = set()
@@ -93,6 +96,25 @@ class Knowledge:
     def pods(self) -> Mapping[str, PodSeen]:
         """All pods that want or hold GPUs, by UID."""
         return MappingProxyType(self._pods)
+
+    def placed(self, owner: str | None) -> list[Placed]:
+        """The pods of that owner that are on a node, or are taken to be."""
+        found = []
+        for uid in self._owned.get(owner or "", ()):
+            seen, held = self._pods[uid], self.assumptions.of(uid)
+            if seen.node is not None:
+                found.append(Placed(seen.node, seen.occupant))
+            elif held is not None and held.exact:
+                found += [Placed(node, held.pod) for node in held.nodes]
+        return found
+
+    def follow(self, policy: Policy) -> None:
+        """Judge by another policy when observations are too old."""
+        self._policy = policy
+        spoken = ((record.gpus, name) for name, record in self._records.items())
+        self._ageing = [(fresh_until(gpus, policy), name) for gpus, name in spoken if gpus is not None]
+        heapq.heapify(self._ageing)
+        self._stirred |= self._nodes
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -125,7 +147,7 @@ class Knowledge:
         while self._ageing and self._ageing[0][0] < self._now:
             self._stirred.add(heapq.heappop(self._ageing)[1])
 
-    def assume(self, pod: Occupant, nodes: tuple[str, ...], lifetime_s: float = LIFETIME_S) -> None:
+    def assume(self, pod: Occupant, nodes: AbstractSet[str], lifetime_s: float = LIFETIME_S) -> None:
         """Filter answered those nodes. Nothing is assumed of a pod that has a node."""
         seen = self._pods.get(pod.uid)
         if seen is None or seen.node is None:
@@ -152,6 +174,8 @@ class Knowledge:
     def _meet(self, pod: PodSeen, known: PodSeen | None) -> None:
         """A pod as it is now."""
         self._pods[pod.key] = pod
+        if pod.occupant.owner is not None:
+            self._owned.setdefault(pod.occupant.owner, set()).add(pod.key)
         self._uids[full_name(pod.occupant)] = pod.key
         if pod.node is None:
             self._expect(pod, known)
@@ -162,6 +186,11 @@ class Knowledge:
         self._change(with_pod(self._record(pod.node), pod.occupant))
 
     def _part(self, pod: PodSeen) -> None:
+        owner = pod.occupant.owner
+        if owner is not None:
+            self._owned[owner].discard(pod.key)
+            if not self._owned[owner]:
+                del self._owned[owner]
         name = full_name(pod.occupant)
         if self._uids.get(name) == pod.key:
             del self._uids[name]
@@ -188,7 +217,7 @@ class Knowledge:
             if held is not None and held.until == inf:
                 self.forget(pod.key)
         elif held is None or held.until == inf or pod.nominated in held.nodes:
-            self._assume(pod.occupant, (pod.nominated,), inf)
+            self._assume(pod.occupant, frozenset({pod.nominated}), inf)
 
     def _take_nodes(self, batch: Batch[NodeSeen]) -> None:
         for name in _gone(batch, self._nodes):
@@ -242,7 +271,7 @@ class Knowledge:
         for name, devices in holders(gpus).items():
             if name not in there:
                 pod = self._named(name, node) or stranger(name, devices)
-                self._assume(pod._replace(admitted=True), (node,), self._now + LIFETIME_S)
+                self._assume(pod._replace(admitted=True), frozenset({node}), self._now + LIFETIME_S)
 
     def _named(self, name: FullName, node: str) -> Occupant | None:
         """The pod of that name, where it is known to wait for a node and is not expected on another."""
@@ -252,12 +281,11 @@ class Knowledge:
         held = self.assumptions.of(pod.key)
         return pod.occupant if held is None or node in held.nodes else None
 
-    def _assume(self, pod: Occupant, nodes: tuple[str, ...], until: float) -> None:
-        self._end(self.assumptions.assume(pod, nodes, until))
-        self._end((Assumption(pod, frozenset(nodes), until),))
+    def _assume(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> None:
+        self._end((*self.assumptions.assume(pod, nodes, until), Assumption(pod, nodes, until)))
 
     def _end(self, ended: Iterable[Assumption]) -> None:
-        """The nodes that these were exact about are to be looked at again."""
+        """The nodes that these are, or were, exact about are to be looked at again."""
         for each in ended:
             if each.exact:
                 self._stirred |= each.nodes & self._nodes

@@ -86,19 +86,16 @@ def may_take(found: Seen, me: str, now: float, timing: Timing) -> bool:
 def taken(spec: Spec | None, me: str, at: datetime, timing: Timing) -> Spec:
     """The Lease as its holder writes it."""
     stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    mine = spec is not None and spec.holder_identity == me
-    changes = (spec.lease_transitions or 0) if spec is not None else -1
+    if spec is None:
+        return Spec(me, timing.duration_s, stamp, stamp, 0)
+    mine, transitions = spec.holder_identity == me, spec.lease_transitions or 0
     return Spec(
-        me,
-        timing.duration_s,
-        spec.acquire_time if spec is not None and mine else stamp,
-        stamp,
-        changes if mine else changes + 1,
+        me, timing.duration_s, spec.acquire_time if mine else stamp, stamp, transitions if mine else transitions + 1
     )
 
 
-class Place(NamedTuple):
-    """Where the Lease is."""
+class LeaseName(NamedTuple):
+    """Which Lease it is."""
 
     namespace: str
     name: str
@@ -116,12 +113,12 @@ class Place(NamedTuple):
         }
 
 
-def place(text: str) -> Place:
+def lease_name(text: str) -> LeaseName:
     """``NAMESPACE/NAME``. Raises ``ValueError`` that quotes anything else."""
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
         raise ValueError(f"{text!r} is no NAMESPACE/NAME of a Lease")
-    return Place(namespace, name)
+    return LeaseName(namespace, name)
 
 
 class Leader:
@@ -130,7 +127,7 @@ class Leader:
     def __init__(
         self,
         kube: Kube,
-        lease: Place,
+        lease: LeaseName,
         me: str,
         timing: Timing = Timing(),  # noqa: B008  frozen
         clock: Callable[[], float] = time.monotonic,
@@ -143,7 +140,7 @@ class Leader:
         """
         self.me = me
         self.trouble: str | None = None  # what the API server said to the last try, where it was not asked in vain
-        self._kube, self._place, self._timing, self._clock = kube.within(timing.call_s), lease, timing, clock
+        self._kube, self._lease, self._timing, self._clock = kube.within(timing.call_s), lease, timing, clock
         self._fit = fit
         self._seen: Seen | None = None
         self._until = float("-inf")
@@ -217,12 +214,12 @@ class Leader:
 
     def _read(self) -> Lease | None:
         try:
-            return self._kube.get(LEASES, self._place.name, Lease, Query(self._place.namespace))
+            return self._kube.get(LEASES, self._lease.name, Lease, Query(self._lease.namespace))
         except NotFoundError:
             return None
 
     def _write(self, spec: Spec, over: Lease | None) -> None:
         if over is None:
-            self._kube.create(LEASES, self._place.body(spec))
+            self._kube.create(LEASES, self._lease.body(spec))
         else:
-            self._kube.replace(LEASES, self._place.body(spec, over.metadata.resource_version))
+            self._kube.replace(LEASES, self._lease.body(spec, over.metadata.resource_version))

@@ -22,7 +22,7 @@ from math import exp, floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler_core.mix import WHOLE_GPU, Mix, Room, units
-from scheduler_core.sets import AnyOf, Sets, places
+from scheduler_core.sets import AnyOf, OneOf, Sets, places
 from scheduler_core.shares import Left, fitting, left
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def cpu_of(allocatable: int | None, gpus: int, free: int, asked: Iterable[int]) 
 
 
 def leftover(profile: Profile, node: NodeState, mix: Mix, sets: Sets | None) -> float:
-    """Between 0 and 1. ``sets``: of GPUs that the pod may get; None where they are not known."""
+    """Between 0 and 1. ``sets``: of GPUs that the pod may get; None: not known."""
     if node.shape is None:
         return 0.0
     share = profile.wishes.vram_mib
     if node.obeys and share is not None and not profile.gpus:
         chosen = best_share(node, share, mix, profile.ask.cpu_milli)
         return 0.0 if chosen is None else _raw(chosen[1])
-    if node.free is None or sets is None:
+    if node.free is None or sets is None or sets == OneOf(()):
         return 0.0
     return _raw(_mean_gain(node.shape, node.cpu, left(node), sets, profile.ask.cpu_milli, mix))
 
@@ -114,7 +114,7 @@ def _mean_gain(shape: Shape, cpu: Cpu | None, before: Left, sets: Sets, cpu_mill
     """Over the sets that may come out. Pods that differ in other wishes share it."""
     gain = _Gain(shape, cpu, before, cpu_milli, mix)
     gains = [gain(_without(before, mask)) for mask in _few(sets)]
-    return sum(gains) / len(gains) if gains else 0.0
+    return sum(gains) / len(gains)
 
 
 def _room(shape: Shape, free: Left, cpu_milli: int | None) -> Room:

@@ -32,14 +32,18 @@ from gputopo.settings import SettingError, options
 from scheduler_core import settings
 from scheduler_core.announcing import Announcer
 from scheduler_core.connections import Limits
-from scheduler_core.lease import Leader, Place
+from scheduler_core.lease import Leader, LeaseName
 from scheduler_core.metrics import Metrics
+from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
+from scheduler_core.policy_file import PolicyError
+from scheduler_core.policy_reload import PolicyReload
+from scheduler_core.request import PodRequest, Refused
 from scheduler_core.server import Listener, bound
 from scheduler_core.service import Service, applications, run
 from scheduler_core.settings import Settings
 from scheduler_core.tls import CertificateError
-from scheduler_core.watch import watching
+from scheduler_core.watch import reading, watching
 
 BAD_USAGE = 2
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
@@ -84,12 +88,32 @@ def serve_forever(read: Settings) -> None:
         metrics = Metrics()
         announcer = Announcer(kube, partial(_count, metrics.events))
         parts.callback(announcer.close)
-        service = Service(read, Policy(shortlist=read.shortlist), announcer, metrics)
+        policy = policy_of(read)
+        service = Service(read, policy, announcer, metrics)
         listeners = listeners_of(read, service)
         if read.lease is not None:
             parts.enter_context(_elected(service, read.lease))
         metrics.expose(partial(service.standing, listeners[0]))
-        uvloop.run(run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic)))
+
+        def wanted(pod: Pod) -> PodRequest | Refused:
+            return policy.current.read(pod)
+
+        uvloop.run(
+            run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic, sources=reading(wanted)))
+        )
+
+
+def policy_of(read: Settings) -> PolicyReload:
+    """What the owner decides; ends the process where the file is none."""
+    base, file = Policy(shortlist=read.shortlist), read.policy
+    if file is None:
+        return PolicyReload(None, base=base)
+    try:
+        return PolicyReload(lambda: file.read_text(encoding="utf-8"), str(file), base)
+    except PolicyError as error:
+        _fail(str(error))
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f"cannot read the policy file {file}: {error}")
 
 
 def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
@@ -100,14 +124,15 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
         if read.listen is not None:
             made.append(Listener(pages, bound(read.listen)))
     except (OSError, CertificateError) as error:
-        _fail(f"cannot listen on {read.verbs} and {read.listen}: {error}")
+        where = " and ".join(f"{host}:{port}" for host, port in filter(None, (read.verbs, read.listen)))
+        _fail(f"cannot listen on {where}: {error}")
     fields = {"verbs": made[0].port, "pages": made[1].port if len(made) > 1 else None, "tls": bool(read.certificates)}
     _log.info("listening", extra={"fields": fields})
     return tuple(made)
 
 
 @contextmanager
-def _elected(service: Service, lease: Place) -> Iterator[None]:
+def _elected(service: Service, lease: LeaseName) -> Iterator[None]:
     """Within, the service answers while it holds the Lease. Let go at the end, when all that was asked is answered."""
     kube = _connected(ELECTION)
     leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}", fit=lambda: service.fit)

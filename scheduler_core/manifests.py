@@ -13,7 +13,8 @@ import yaml
 
 from scheduler_core.stock import StockPod
 
-# Where each kind keeps its pod: Deployment, Job, StatefulSet, PyTorchJob's replicas are not among them (several pods).
+# Where a kind keeps the template of its pods: Deployment, Job and the like; CronJob; PodTemplate. PyTorchJob and its
+# kin are not among them: they have several templates.
 _WAYS = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
 
 

@@ -81,6 +81,7 @@ GAUGES: dict[str, About] = {
     "gputopo_table_stale_nodes": About((), "Nodes whose agent has not been heard of for too long."),
     "gputopo_gpu_pods": About((), "Pods that hold or want GPUs."),
     "gputopo_assumptions": About((), "Pods that are taken to be on the one node that they were answered."),
+    "gputopo_policy_bad": About((), "1 where the policy file was changed to what cannot be read: the old one holds."),
     "gputopo_doubts": About((), "Pods that may be on the way to any of several nodes."),
     "gputopo_free_islands": About(
         ("size", "product"),
@@ -111,6 +112,7 @@ class Standing(NamedTuple):
     assumptions: int = 0
     doubts: int = 0
     connections_ended: Mapping[str, int] = {}  # read only
+    policy_bad: bool = False
 
 
 class Metrics:
@@ -195,6 +197,7 @@ def samples(standing: Standing) -> Iterator[Sample]:
     yield "gputopo_gpu_pods", (), standing.pods
     yield "gputopo_assumptions", (), standing.assumptions
     yield "gputopo_doubts", (), standing.doubts
+    yield "gputopo_policy_bad", (), standing.policy_bad
     for why, times in sorted(standing.connections_ended.items()):
         yield "gputopo_extender_connections_ended", (why,), times
 

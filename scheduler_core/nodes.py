@@ -8,7 +8,7 @@ it for placement. Nodes in the same state share one ``NodeState``, so what is wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from math import inf
@@ -21,16 +21,19 @@ from gputopo.labels import annotation, keys
 from gputopo.labels.decode import NoTopologyError, decode
 from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import Gpu, Interconnect, NodeTopology
-from scheduler_core.asks import WHOLE, MalformedAskError, is_gpu, read_ask
+from scheduler_core.asks import SHARED, WHOLE, MalformedAskError, is_gpu, read_ask
+from scheduler_core.company import Company, Kin, company
+from scheduler_core.economy import Economy, read_economy
 from scheduler_core.leftover import Cpu, cpu_of
 from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.policy import Policy
 from scheduler_core.quantity import count, quantity
-from scheduler_core.request import PodRequest, Profile, read_request
+from scheduler_core.request import PodRequest, Profile, Refused, read_request
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
 from scheduler_core.shares import left, promised
+from scheduler_core.sharing import Choice, Claim, Ledger, Offer, ledger
 
 _MOST_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
 _SINGLE_NUMA = "single-numa-node"
@@ -58,6 +61,9 @@ class Machine(msgspec.Struct, frozen=True):
     degraded: bool = False  # as its label says
     interconnect: Interconnect | None = None  # as its labels say; without a graph only a hint
     single_numa: bool = False  # its Topology Manager rejects what spans NUMA nodes
+    economy: Economy = Economy()
+    replicas: int | None = None  # of each GPU, as its label says
+    choice: Choice = Choice.DISTRIBUTED  # among replicas
     cpu_milli: int | None = None  # allocatable
     obeys: bool = False  # its device plugin gives a share of a GPU on the GPU that the scheduler names
 
@@ -85,6 +91,12 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     degraded: bool = False  # as its label says; which GPUs: ``shape.degraded``
     interconnect: Interconnect | None = None
     single_numa: bool = False
+    offered: tuple[tuple[str, int], ...] = ()  # healthy devices of each GPU resource, free or not
+    driver: str | None = None  # version
+    company: Company = Company()
+    economy: Economy = Economy()
+    ledger: Ledger | None = None  # of GPUs that pods share; None: none are, or it cannot be told which
+    kin: Kin | None = None  # pods of the asking pod's owner on it; only in tables made for that pod
     cpu: Cpu | None = None  # for each free GPU; None: unknown
     obeys: bool = False
     promised: tuple[int, ...] = ()  # MiB of each GPU, by place, that shares hold; where ``obeys``
@@ -109,19 +121,23 @@ def read_node(node: Node) -> Machine:
     described = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else None
     # Hand-made labels often say which GPUs, and leave how many to the device plugin.
     counted = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
+    topology = _topology(counted, {}) if described is None else described
     return Machine(
-        topology=_topology(counted, {}) if described is None else described,
+        topology=topology,
         described=described is not None,
         allocatable=tuple(sorted(allocatable.items())),
         degraded=labels.get(keys.DEGRADED.key) == "true",
         interconnect=_interconnect(labels),
         single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
+        economy=read_economy(labels, topology, allocatable.get(WHOLE, 0)),
+        replicas=count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
+        choice=_choice(labels),
         cpu_milli=_cpu_milli(node),
     )
 
 
-def read_occupant(pod: Pod) -> Occupant | None:
-    """A pod on a node; None where it holds no GPU."""
+def read_occupant(pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_request) -> Occupant | None:
+    """A pod on a node; None where it holds no GPU. ``read``: what it asks for, by a policy of its own."""
     if pod.finished:
         return None
     try:
@@ -130,11 +146,12 @@ def read_occupant(pod: Pod) -> Occupant | None:
         return None
     if not ask.programs:  # most pods: whatever they wish does not matter
         return None
-    request = read_request(pod)
+    request = read(pod)
     profile = request.profile if isinstance(request, PodRequest) else Profile(ask)
     metadata = pod.metadata
     admitted = pod.status.start_time is not None
-    return Occupant(metadata.uid, metadata.namespace, metadata.name, _same(profile), admitted)
+    owner = None if metadata.owner is None else metadata.owner.uid
+    return Occupant(metadata.uid, metadata.namespace, metadata.name, _same(profile), admitted, owner)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -279,6 +296,12 @@ def _state(record: NodeRecord, *, stale: bool) -> NodeState:
         machine.degraded,
         None if stale else machine.interconnect,
         machine.single_numa,
+        machine.allocatable,
+        None if machine.topology is None else machine.topology.driver_version,
+        company(record.pods),
+        machine.economy,
+        None if machine.obeys else _ledger(record, sliced=sliced),
+        None,
         _cpu(record, shape, free, promised),
         machine.obeys,
         promised,
@@ -316,6 +339,35 @@ def _offered(record: NodeRecord) -> int:
 
 def _sliced(record: NodeRecord, shape: Shape) -> bool:
     return _offered(record) > shape.whole.bit_count()
+
+
+def _choice(labels: Mapping[str, str]) -> Choice:
+    said = labels.get(keys.SHARING.key, Choice.DISTRIBUTED.value)
+    return next((each for each in Choice if each.value == said), Choice.UNKNOWN)
+
+
+def _ledger(record: NodeRecord, *, sliced: bool) -> Ledger | None:
+    if not sliced and all(resource != SHARED for resource, _ in record.machine.allocatable):
+        return None  # most nodes
+    topology, offered = record.machine.topology, dict(record.machine.allocatable)
+    resource = WHOLE if sliced else SHARED
+    cards = [gpu for gpu in (() if topology is None else topology.usable) if gpu.mig_enabled is not True]
+    if not cards or not offered.get(resource) or (resource == SHARED and offered.get(WHOLE)):
+        return None
+    offer = Offer(
+        resource,
+        {gpu.uuid or str(gpu.index): gpu.memory_mib for gpu in cards},
+        offered[resource],
+        record.machine.replicas,
+        record.machine.choice,
+    )
+    word = None if record.gpus is None else record.gpus.allocations
+    return ledger(offer, _claims(record.pods, resource), word, _claims(record.departed, resource))
+
+
+def _claims(pods: Iterable[Occupant], resource: str) -> list[Claim]:
+    wanted = ((pod, dict(pod.profile.ask.totals).get(resource, 0)) for pod in pods)
+    return [Claim(pod, replicas) for pod, replicas in wanted if replicas]
 
 
 def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
@@ -358,6 +410,12 @@ def _cpu_milli(node: Node) -> int | None:
 def _shared(*fields: Any) -> NodeState:
     """The one state of all nodes that are in it."""
     return NodeState(*fields)
+
+
+@lru_cache(maxsize=1 << 14)
+def with_kin(state: NodeState, kin: Kin) -> NodeState:
+    """The one state of all nodes that are in that state and have such kin of the asking pod."""
+    return msgspec.structs.replace(state, kin=kin)
 
 
 def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology | None:

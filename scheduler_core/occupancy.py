@@ -15,13 +15,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels.nodegpus import Allocation
-from scheduler_core.prediction import predict
+from scheduler_core.asks import Program
+from scheduler_core.prediction import predict_of
 from scheduler_core.request import Profile
-from scheduler_core.sets import MOST_SETS, AnyOf, OneOf, Sets, choices, one_of, subsets, union
+from scheduler_core.sets import MOST_SETS, AnyOf, Sets, choices, one_of, subsets, union
 from scheduler_core.shapes import Shape
 
 _MOST_TURNS = 8  # pods that wait for the kubelet's word at once
-_MOST_WORLDS = 4096
+_MOST_STEPS = 4096  # from world to world: 3 ms at most for one event of a node; four pods of one GPU take 0.4 ms
 
 
 class Occupant(NamedTuple):
@@ -32,6 +33,7 @@ class Occupant(NamedTuple):
     name: str
     profile: Profile
     admitted: bool = False  # the kubelet took note of it, so its GPUs have been chosen
+    owner: str | None = None  # UID of what made it
 
 
 class Turn(NamedTuple):
@@ -96,34 +98,50 @@ def follow(shape: Shape, unsettled: Unsettled, *, single_numa: bool = False) -> 
     """Every order of what is open, with every choice in each; None where that is too much."""
     if len(unsettled.turns) + len(unsettled.releases) > _MOST_TURNS:
         return None
-    everything = frozenset(range(len(unsettled.turns)))
-    worlds = [(unsettled.start, everything, unsettled.releases)]
+    kinds: dict[_Kind, list[Profile]] = {}
+    for turn in unsettled.turns:
+        kinds.setdefault(_Kind(turn.profile.ask.whole, turn.admitted, turn.ended), []).append(turn.profile)
+    known = [at for at, kind in enumerate(kinds) if kind.admitted or kind.ended]
+    worlds: list[_World] = [(unsettled.start, tuple(map(len, kinds.values())), unsettled.releases)]
     seen = set(worlds)
     free, admissions = set(), set()
+    steps = 0
     for world in worlds:  # grows while it is walked
         mask, waiting, releases = world
-        if not releases and not any(unsettled.turns[at].admitted or unsettled.turns[at].ended for at in waiting):
+        if not releases and not any(waiting[at] for at in known):
             free.add(mask)
         following = list(_released(world))
-        for at in _next(unsettled.turns, waiting):
-            profile = unsettled.turns[at].profile
-            sets = predict(shape, OneOf((mask,)), profile.ask.whole, single_numa=single_numa).sets
+        for at, kind in enumerate(kinds):
+            if not waiting[at]:
+                continue
+            sets = predict_of(shape, mask, kind.program, single_numa).sets
             if isinstance(sets, AnyOf):
                 return None
-            admissions.add((mask, profile))
-            later = [(chosen,) if unsettled.turns[at].ended else () for chosen in sets.masks]
+            admissions.add((mask, kind))
+            left = (*waiting[:at], waiting[at] - 1, *waiting[at + 1 :])
             following += [
-                (mask & ~chosen, waiting - {at}, tuple(sorted(releases + more)))
-                for chosen, more in zip(sets.masks, later, strict=True)
+                (mask & ~chosen, left, tuple(sorted((*releases, chosen))) if kind.ended else releases)
+                for chosen in sets.masks
             ]
-        worlds += [each for each in following if each not in seen]
-        seen.update(following)
-        if len(seen) > _MOST_WORLDS:
+        steps += len(following)
+        if steps > _MOST_STEPS:
             return None
-    return Course(frozenset(free), frozenset(admissions))
+        fresh = set(following) - seen
+        worlds += fresh
+        seen |= fresh
+    named = frozenset((mask, profile) for mask, kind in admissions for profile in kinds[kind])
+    return Course(frozenset(free), named)
 
 
-_World = tuple[int, frozenset[int], tuple[int, ...]]  # free, turns that wait, what will be released
+class _Kind(NamedTuple):
+    """What turns have in common whose order among each other makes no difference."""
+
+    program: Program
+    admitted: bool
+    ended: bool
+
+
+_World = tuple[int, tuple[int, ...], tuple[int, ...]]  # free, turns of each kind that wait, what will be released
 
 
 def _released(world: _World) -> Iterator[_World]:
@@ -132,11 +150,6 @@ def _released(world: _World) -> Iterator[_World]:
         left = list(releases)
         left.remove(released)
         yield mask | released, waiting, tuple(left)
-
-
-def _next(turns: Sequence[Turn], waiting: frozenset[int]) -> Iterable[int]:
-    """Whose turn may be next. Of equal ones the first: their order makes no difference."""
-    return {turns[at]: at for at in sorted(waiting, reverse=True)}.values()
 
 
 def _unknown(among: int, taken: int) -> AnyOf:

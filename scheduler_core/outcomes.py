@@ -43,6 +43,17 @@ def candidates(sets: Sets) -> Iterable[int]:
     return sets.masks if isinstance(sets, OneOf) else (sets.among,)
 
 
+@lru_cache(maxsize=1 << 14)
+def memories(shape: Shape, outcome: Outcome) -> frozenset[int | None]:
+    """MiB of the GPUs, or of the MIG devices, that may come."""
+    gpus = [shape.gpus[place] for place in {place for mask in candidates(outcome.sets) for place in places(mask)}]
+    if not outcome.resource.startswith(MIG_RESOURCE_PREFIX):
+        return frozenset(gpu.memory_mib for gpu in gpus)
+    profile = outcome.resource.removeprefix(MIG_RESOURCE_PREFIX)
+    devices = [[each.memory_mib for each in gpu.mig_devices if each.profile == profile] or [None] for gpu in gpus]
+    return frozenset(size for sizes in devices for size in sizes)
+
+
 def rings(shape: Shape, sets: Sets) -> list[Ring]:
     """The rings that may come out; none of single GPUs.
 

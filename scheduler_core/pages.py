@@ -21,7 +21,6 @@ from starlette.types import ASGIApp
 _JSON = "application/json"
 _LINES = "application/jsonl"
 
-
 Job = Callable[[], Mapping[str, Any]]
 Explain = Callable[[str, str], Job | None]  # namespace and name of a pod -> what the other thread does; None: unknown
 
@@ -32,9 +31,7 @@ class Pages(NamedTuple):
     unready: Callable[[], str | None]  # why nothing can be answered; None: ready
     registry: CollectorRegistry
     decisions: Callable[[], Iterable[bytes]]  # lines of JSON, oldest first; iterated over on the other thread
-    explain: Callable[
-        [str, str], Job | None
-    ]  # namespace and name of a pod -> what the other thread does; None: unknown
+    explain: Explain
 
 
 def pages_app(pages: Pages) -> ASGIApp:

@@ -9,6 +9,15 @@ from __future__ import annotations
 import msgspec
 
 
+class Owner(msgspec.Struct, frozen=True, rename="camel"):
+    """One of ``ownerReferences``."""
+
+    api_version: str = ""
+    kind: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     """``metadata``."""
 
@@ -17,6 +26,12 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] | None = None
+
+    @property
+    def owner(self) -> Owner | None:
+        """What made it, and makes others like it."""
+        return next((each for each in self.owner_references or () if each.controller), None)
 
 
 class Resources(msgspec.Struct, frozen=True, rename="camel"):
@@ -26,12 +41,23 @@ class Resources(msgspec.Struct, frozen=True, rename="camel"):
     requests: dict[str, str | int | float] | None = None
 
 
+class Variable(msgspec.Struct, frozen=True):
+    """One of ``env``."""
+
+    name: str = ""
+    value: str | None = None  # None: it comes from elsewhere, or is empty
+
+
 class Container(msgspec.Struct, frozen=True, rename="camel"):
     """A container or init container."""
 
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str | None = None  # "Always" on an init container: a sidecar
+    image: str | None = None
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    env: tuple[Variable, ...] | None = None
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -72,6 +98,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     init_containers: tuple[Container, ...] | None = None
     node_name: str | None = None
     scheduler_name: str | None = None
+    priority_class_name: str | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
     volumes: tuple[Volume, ...] | None = None

@@ -9,7 +9,8 @@ import re
 from fractions import Fraction
 
 _QUANTITY = re.compile(
-    r"\+?(?P<number>\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?P<suffix>[EPTGMK]i|[numkMGTPE]?|[eE][+-]?\d{1,2})"
+    r"\+?(?P<number>\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?P<suffix>[EPTGMK]i|[numkMGTPE]?|[eE][+-]?\d{1,2})",
+    re.ASCII,
 )
 _FACTORS = {
     "": Fraction(1),

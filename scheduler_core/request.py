@@ -10,14 +10,16 @@ from typing import Any, NamedTuple, TypeVar
 from gputopo.labels import keys
 from gputopo.labels.keys import Key
 from gputopo.labels.reasons import malformed
+from gputopo.labels.workloads import SCAVENGER
 from gputopo.model import Interconnect
 from scheduler_core.asks import Ask, MalformedAskError, read_ask, total
+from scheduler_core.personality import RULES, Need, Recognised, Rule, Workload, recognise
 from scheduler_core.pods import Pod, soft_preferences
 from scheduler_core.quantity import mib
 
 T = TypeVar("T")
 _MODEL = re.compile(r"[A-Za-z0-9 ._*?\[\]-]*[A-Za-z0-9*][A-Za-z0-9 ._*?\[\]-]*")
-_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?")
+_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
 
 
 class Wish(Enum):
@@ -26,14 +28,6 @@ class Wish(Enum):
     REQUIRED = "required"
     PREFERRED = "preferred"
     IGNORE = "ignore"
-
-
-class Workload(Enum):
-    """What the pod says it is."""
-
-    TRAINING = "training"
-    INFERENCE = "inference"
-    BATCH = "batch"
 
 
 class Wishes(NamedTuple):
@@ -46,7 +40,17 @@ class Wishes(NamedTuple):
     min_vram_mib: int | None = None  # of each GPU
     vram_mib: int | None = None  # a share of one GPU's memory that the pod will use
     min_gbps: float | None = None  # GB/s, both ways, of the ring through its GPUs
-    workload: Workload | None = None
+    workload: Workload | None = None  # what it says it is, or is recognised as
+    isolation: Wish | None = None  # training and inference on different nodes
+    spread: Wish | None = None  # PREFERRED or IGNORE: replicas of one owner on different nodes and islands
+    parallel: int | None = None  # tensor-parallel degree: each group of so many GPUs, by index, in one island
+
+
+class Like(NamedTuple):
+    """What the other pods of a job run on."""
+
+    product: str | None
+    driver: str | None
 
 
 class Profile(NamedTuple):
@@ -54,6 +58,8 @@ class Profile(NamedTuple):
 
     ask: Ask = Ask()
     wishes: Wishes = Wishes()
+    scavenger: bool = False  # by its priority class: takes what is left over, and where it may end any time
+    like: Like | None = None  # of training whose other pods are placed already
 
     @property
     def gpus(self) -> int:
@@ -69,8 +75,19 @@ class Profile(NamedTuple):
     def shape_required(self) -> bool:
         """Whether something about the set of its GPUs must hold, which another pod could break."""
         wishes = self.wishes
-        hard = Wish.REQUIRED in (wishes.island, wishes.numa)
-        return self.devices > 1 and (hard or wishes.interconnect is not None or wishes.min_gbps is not None)
+        return (
+            wishes.island is Wish.REQUIRED
+            or wishes.numa is Wish.REQUIRED
+            or wishes.interconnect is not None
+            or wishes.min_gbps is not None
+            or wishes.parallel is not None
+        ) and self.devices > 1
+
+    @property
+    def must_hold(self) -> bool:
+        """Whether something must hold that another pod on the node could break: then Filter answers one node."""
+        wishes = self.wishes
+        return self.shape_required or wishes.isolation is Wish.REQUIRED or wishes.vram_mib is not None
 
 
 class PodRequest(NamedTuple):
@@ -82,6 +99,8 @@ class PodRequest(NamedTuple):
     scheduler: str | None  # spec.schedulerName
     profile: Profile
     soft_preferences: bool = False  # has preferences of its own among nodes: deserves to see all that pass
+    owner: str | None = None  # UID of what made it, and makes others like it
+    recognised: tuple[str, ...] = ()  # why it is taken for what it is, and what follows, for people to read
 
 
 class Refused(NamedTuple):
@@ -94,15 +113,52 @@ class _MalformedError(Exception):
     """Carries the reason out of a parser to ``read_request``, the only one that catches it."""
 
 
-def read_request(pod: Pod) -> PodRequest | Refused:
-    """What a pod asks for."""
+class Reading(NamedTuple):
+    """How pods are read: which rules count, and how strong what they demand is."""
+
+    rules: tuple[Rule, ...] = RULES
+    demands: Wish = Wish.REQUIRED
+
+
+AS_BUILT = Reading()
+
+
+def read_request(pod: Pod, reading: Reading = AS_BUILT) -> PodRequest | Refused:
+    """What a pod asks for, and what follows from what it is."""
+    metadata, spec = pod.metadata, pod.spec
     try:
-        profile = Profile(read_ask(pod.spec), _wishes(pod.metadata.labels or {}, pod.metadata.annotations or {}))
+        ask = read_ask(spec)
+        said = _wishes(metadata.labels or {}, metadata.annotations or {})
     except (_MalformedError, MalformedAskError) as error:
         return Refused(str(error))
-    metadata = pod.metadata
-    soft = soft_preferences(pod.spec)
-    return PodRequest(metadata.uid, metadata.namespace, metadata.name, pod.spec.scheduler_name, profile, soft)
+    found = recognise(pod, reading.rules) if ask.programs else Recognised()
+    scavenger = spec.priority_class_name == SCAVENGER
+    profile = Profile(ask, _with_needs(said, total(ask.whole), found, reading.demands), scavenger)
+    return PodRequest(
+        metadata.uid,
+        metadata.namespace,
+        metadata.name,
+        spec.scheduler_name,
+        profile,
+        soft_preferences(spec),
+        None if metadata.owner is None else metadata.owner.uid,
+        found.reasons,
+    )
+
+
+def _with_needs(said: Wishes, gpus: int, found: Recognised, demands: Wish) -> Wishes:
+    """What the pod says, and what its rules add where it says nothing."""
+    wishes = said if said.workload is not None else said._replace(workload=found.workload)
+    if gpus < 2 or said.island is not None or demands is Wish.IGNORE or not found.needs:
+        return wishes
+    degree = min(found.degree, gpus)
+    whole = Need.ISLAND in found.needs or degree == gpus  # a group that needs more than one pod fills this one
+    if demands is Wish.PREFERRED or (not whole and gpus % degree):
+        return wishes._replace(island=Wish.PREFERRED)
+    if not whole:
+        return wishes._replace(parallel=degree)
+    parallel = Need.PARALLEL in found.needs and said.interconnect is None
+    return wishes._replace(island=Wish.REQUIRED, interconnect=Interconnect.NVLINK if parallel else said.interconnect)
 
 
 def _wishes(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Wishes:
@@ -118,6 +174,8 @@ def _wishes(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Wishes
         vram_mib=said(keys.POD_VRAM, _memory),
         min_gbps=said(keys.POD_MIN_BANDWIDTH, _rate),
         workload=said(keys.POD_WORKLOAD, _one_of(Workload)),
+        isolation=said(keys.POD_ISOLATION, _one_of(Wish)),
+        spread=said(keys.POD_SPREAD, _spread),
     )
 
 
@@ -155,6 +213,12 @@ def _interconnect(key: Key, text: str) -> Interconnect:
         if each.value == text:
             return each
     raise _MalformedError(malformed(key.key, text, _or([each.value for each in accepted])))
+
+
+def _spread(key: Key, text: str) -> Wish:
+    if text not in (Wish.PREFERRED.value, Wish.IGNORE.value):
+        raise _MalformedError(malformed(key.key, text, _or([Wish.PREFERRED.value, Wish.IGNORE.value])))
+    return Wish(text)
 
 
 def _memory(key: Key, text: str) -> int:

@@ -13,10 +13,11 @@ from gputopo.model import Interconnect
 from gputopo.paths import PathKind
 from scheduler_core.outcomes import candidates, rings
 from scheduler_core.request import Wish, Wishes
-from scheduler_core.sets import Sets
+from scheduler_core.sets import AnyOf, Sets, bits
 from scheduler_core.shapes import Shape
 
 Rule = Callable[[Wishes, Shape, Sets], Reason | None]
+SHAPE = frozenset({Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA})  # what a set may break
 
 
 def island(wishes: Wishes, shape: Shape, sets: Sets) -> Reason | None:
@@ -33,6 +34,17 @@ def interconnect(wishes: Wishes, shape: Shape, sets: Sets) -> Reason | None:
     good = {PathKind.NVSWITCH} if wishes.interconnect is Interconnect.NVSWITCH else {PathKind.NVSWITCH, PathKind.NVLINK}
     kinds = {ring.kind for ring in rings(shape, sets)}
     return _worst([None if kind is PathKind.UNKNOWN else kind in good for kind in kinds], Reason.INTERCONNECT)
+
+
+def parallel(wishes: Wishes, shape: Shape, sets: Sets) -> Reason | None:
+    """Each tensor-parallel group in one island: its members are neighbours by index, as programs count GPUs."""
+    degree = wishes.parallel
+    if degree is None:
+        return None
+    if isinstance(sets, AnyOf):  # nobody can say who will be neighbours
+        return _worst([shape.one_island(sets.among)], Reason.ISLAND)
+    groups = {group for mask in sets.masks for group in _groups(mask, degree)}
+    return _worst([shape.one_island(group) for group in groups], Reason.ISLAND)
 
 
 def bandwidth(wishes: Wishes, shape: Shape, sets: Sets) -> Reason | None:
@@ -55,12 +67,17 @@ def numa(wishes: Wishes, shape: Shape, sets: Sets) -> Reason | None:
     return _worst([None if count is None else count == 1 for count in counts], Reason.NUMA)
 
 
-RULES: tuple[Rule, ...] = (island, interconnect, bandwidth, numa)
+RULES: tuple[Rule, ...] = (island, interconnect, parallel, bandwidth, numa)
 
 
 def broken(wishes: Wishes, shape: Shape, sets: Sets) -> Reason | None:
     """The first required wish that some set breaks, or that nobody can vouch for."""
     return next((reason for rule in RULES if (reason := rule(wishes, shape, sets)) is not None), None)
+
+
+def _groups(mask: int, degree: int) -> list[int]:
+    members = bits(mask)
+    return [sum(members[at : at + degree]) for at in range(0, len(members), degree)]
 
 
 def _worst(held: list[bool | None], otherwise: Reason) -> Reason | None:

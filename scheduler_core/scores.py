@@ -18,26 +18,34 @@ GPUs that may come out:
     nic        mean nearness of each GPU's nearest NIC: PIX 1.0, PXB 0.8, PHB 0.6, NODE 0.4, SYS 0.2; none is 0.
     health     0 where one of the GPUs may be degraded, where the node's observations are too old, and where the device
                plugin may crash over the pod; else 1.
+
+What the pod's kind and money ask for: ``factors``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.model import Interconnect, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
+from scheduler_core import factors
+from scheduler_core.asks import SHARED
+from scheduler_core.company import takes_sides, wants_spread
 from scheduler_core.filters import may_be_degraded
 from scheduler_core.leftover import leftover as left_over
 from scheduler_core.nodes import NodeState
 from scheduler_core.outcomes import candidates, outcomes, rings, together
+from scheduler_core.personality import Workload
 from scheduler_core.policy import Handling, Policy, Weights
 from scheduler_core.request import Profile, Wish
 from scheduler_core.sets import OneOf, Sets, places
 from scheduler_core.shapes import Shape
 
 TOP = 10
+_REMEMBERED = 1 << 14
 _HALF_AT_GBPS = 300.0
 _PCIE = {distance: 0.1 - 0.02 * place for place, distance in enumerate(PcieDistance)}
 _HINT = {Interconnect.NVSWITCH: 0.2, Interconnect.NVLINK: 0.15}
@@ -69,14 +77,44 @@ class Score(NamedTuple):
 
 
 def score(profile: Profile, node: NodeState, policy: Policy) -> Score:
-    """The score of a node that passed the filters."""
-    weights = _weights(profile, policy.weights)
-    whole = sum(weights) or 1.0  # a policy may weigh nothing: then all nodes are alike
-    parts = []
-    for (factor, raw_of), weight in zip(FACTORS.items(), weights, strict=True):
-        if weight:
-            raw = raw_of(profile, node, policy)
-            parts.append(Part(factor, round(raw, 6), weight, round(TOP * weight * raw / whole, 6)))
+    """The score of a node. It says how good the GPUs are that may come; whether they may come at all filters say."""
+    return scoring(profile, policy)(node)
+
+
+def scoring(profile: Profile, policy: Policy) -> Callable[[NodeState], Score]:
+    """``score`` for many nodes: what does not depend on them is worked out once."""
+    weights = _weights(profile, policy)
+    counted = [(factor, FACTORS[factor], weight) for factor, weight in zip(FACTORS, weights, strict=True) if weight]
+
+    def score_of(node: NodeState) -> Score:
+        return combined([(factor, raw(profile, node, policy), weight) for factor, raw, weight in counted])
+
+    return score_of
+
+
+def merits(profile: Profile) -> Profile:
+    """The profile without what decides only whether a node suits, not how well: both score alike."""
+    wishes = profile.wishes
+    return profile._replace(
+        wishes=wishes._replace(
+            model=None,
+            min_vram_mib=None,
+            min_gbps=None,
+            interconnect=None,
+            parallel=None,
+            island=_wished(wishes.island),
+            numa=_wished(wishes.numa),
+            isolation=_wished(wishes.isolation),
+        )
+    )
+
+
+def combined(values: Sequence[tuple[str, float, float]]) -> Score:
+    """The score of factors with their raw values (0 to 1) and weights."""
+    whole = sum(weight for _, _, weight in values) or 1.0  # a policy may weigh nothing: then all nodes are alike
+    parts = [
+        Part(factor, round(raw, 6), weight, round(TOP * weight * raw / whole, 6)) for factor, raw, weight in values
+    ]
     # Shares are rounded for the reader, and what was rounded up six times may add up to more than there is.
     return Score(min(TOP, round(sum(part.share for part in parts), 6)), tuple(parts))
 
@@ -86,7 +124,7 @@ def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
     found = together(profile.ask, node)
     if node.shape is None or found is None:
         return _HINT.get(node.interconnect, 0.0) if node.interconnect else 0.0
-    return min((_of_ring(ring, node.interconnect) for ring in rings(node.shape, found.sets)), default=0.0)
+    return _slowest(node.shape, found.sets, node.interconnect)
 
 
 def leftover(profile: Profile, node: NodeState, policy: Policy) -> float:
@@ -99,27 +137,15 @@ def numa(profile: Profile, node: NodeState, policy: Policy) -> float:
     """How few NUMA nodes; the classic rule where labels are all that is known."""
     if node.shape is None:
         return 0.0
-    return min(
-        (
-            _locality(node, node.shape, mask, profile.wishes.numa, policy)
-            for each in outcomes(profile.ask, node)
-            for mask in candidates(each.sets)
-        ),
-        default=0.0,
-    )
+    classic = policy.prefer_numa_zero and not node.described and profile.wishes.numa is None
+    return min((_least_local(node.shape, each.sets, classic) for each in outcomes(profile.ask, node)), default=0.0)
 
 
 def nic(profile: Profile, node: NodeState, _: Policy) -> float:
     """Mean nearness of the nearest NICs."""
-    if node.shape is None or node.shape.nic_nearness is None:
+    if node.shape is None:
         return 0.0
-    near = node.shape.nic_nearness
-    means = [
-        _worst_mean([near[place] for place in places(mask)], each.sets, mask)
-        for each in outcomes(profile.ask, node)
-        for mask in candidates(each.sets)
-    ]
-    return min(means, default=0.0)
+    return min((_farthest_from_nics(node.shape, each.sets) for each in outcomes(profile.ask, node)), default=0.0)
 
 
 def health(profile: Profile, node: NodeState, policy: Policy) -> float:
@@ -137,17 +163,67 @@ FACTORS: dict[str, Raw] = {
     "numa": numa,
     "nic": nic,
     "health": health,
-}  # by the names of ``policy.Weights``
+    "contiguous": factors.contiguous,
+    "isolation": factors.isolation,
+    "siblings": factors.siblings,
+    "packing": factors.packing,
+    "spread": factors.spread,
+    "utilisation": factors.utilisation,
+    "cost": factors.cost,
+    "spot": factors.spot,
+    "on_demand": factors.on_demand,
+    "generation": factors.generation,
+}  # by the names of ``policy.Weights``, and in their order
+MEASURES = {
+    "bandwidth": "the weakest hop of the ring through its GPUs",
+    "leftover": "how few fragments it leaves, by what pods usually ask for",
+    "numa": "on how few NUMA nodes its GPUs are",
+    "nic": "how near the nearest NICs are",
+    "health": "whether its hardware and its agent are well",
+    "contiguous": "how close together by index its GPUs are",
+    "isolation": "whether training and inference stay apart",
+    "siblings": "whether GPUs and driver are as for the other pods of its job",
+    "packing": "how near the memory of its card comes to the band that policy aims for",
+    "spread": "how few pods of the same owner would fail with it",
+    "utilisation": "how much of the node is in use then",
+    "cost": "how little a GPU of it costs per hour",
+    "spot": "whether it is spot or preemptible capacity",
+    "on_demand": "whether it is not",
+    "generation": "how new its GPUs are",
+}  # in words
 
 
-def _weights(profile: Profile, weights: Weights) -> Weights:
+def _wished(wish: Wish | None) -> Wish | None:
+    """What must be is also better where it is."""
+    return Wish.PREFERRED if wish is Wish.REQUIRED else wish
+
+
+def _weights(profile: Profile, policy: Policy) -> Weights:
     """Those of the factors that mean something for the pod."""
-    wishes = profile.wishes
+    wishes, weights = profile.wishes, _of_kind(profile, policy)
     return weights._replace(
         bandwidth=weights.bandwidth * _BY_ISLAND_WISH[wishes.island] if profile.devices > 1 else 0.0,
         leftover=weights.leftover if profile.gpus or profile.wishes.vram_mib else 0.0,
         numa=weights.numa * _BY_NUMA_WISH[wishes.numa],
+        contiguous=weights.contiguous if profile.devices > 1 else 0.0,
+        isolation=weights.isolation if takes_sides(profile) else 0.0,
+        siblings=weights.siblings if profile.like is not None else 0.0,
+        packing=weights.packing if wishes.vram_mib is not None or SHARED in dict(profile.ask.totals) else 0.0,
+        spread=weights.spread if wants_spread(profile) else 0.0,
     )
+
+
+def _of_kind(profile: Profile, policy: Policy) -> Weights:
+    kinds, workload = policy.kinds, profile.wishes.workload
+    if profile.scavenger:
+        return kinds.scavenger
+    if workload is None:
+        return policy.weights
+    return {
+        Workload.TRAINING: kinds.training,
+        Workload.INFERENCE: kinds.inference,
+        Workload.BATCH: kinds.batch,
+    }[workload]
 
 
 def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
@@ -158,11 +234,34 @@ def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
     return ring.gbps / (ring.gbps + _HALF_AT_GBPS)
 
 
-def _locality(node: NodeState, shape: Shape, mask: int, wish: Wish | None, policy: Policy) -> float:
+# Nodes of one shape with the same GPUs to come are many, and profiles that ask for as many GPUs: so the worst of some
+# sets is remembered. Where no set may come at all it is 0.
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _slowest(shape: Shape, sets: Sets, hint: Interconnect | None) -> float:
+    return min((_of_ring(ring, hint) for ring in rings(shape, sets)), default=0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _least_local(shape: Shape, sets: Sets, classic: bool) -> float:
+    return min((_locality(shape, mask, classic=classic) for mask in candidates(sets)), default=0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _farthest_from_nics(shape: Shape, sets: Sets) -> float:
+    near = shape.nic_nearness
+    if near is None:
+        return 0.0
+    means = (_worst_mean([near[place] for place in places(mask)], sets, mask) for mask in candidates(sets))
+    return min(means, default=0.0)
+
+
+def _locality(shape: Shape, mask: int, *, classic: bool) -> float:
     count = shape.numa_nodes(mask)
     if count is None:
         return 0.0
-    if policy.prefer_numa_zero and not node.described and wish is None and count == 1:
+    if classic and count == 1:
         return 1.0 if shape.on_numa(0, mask) == mask else 0.0
     return 1 / count
 

@@ -26,13 +26,13 @@ from scheduler_core.knowledge import Knowledge
 from scheduler_core.metrics import Metrics, Standing, WatchState
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pages import Job, Pages, pages_app
-from scheduler_core.policy import Policy
+from scheduler_core.policy_reload import EVERY_S, PolicyReload
 from scheduler_core.request import PodRequest
 from scheduler_core.server import Listener, serve
 from scheduler_core.settings import Settings
 from scheduler_core.sightings import Batch
 from scheduler_core.verbs import verbs_app
-from scheduler_core.watch import WatchStatus
+from scheduler_core.watch import WatchStatus, silence
 
 _TICK_S = 1.0
 _log = logging.getLogger(__name__)
@@ -75,10 +75,12 @@ class Service:
     elected: Elected | None = None  # None: nobody else answers
     fit = False  # whether it could answer, but for the election; any thread may read it, a second late
 
-    def __init__(self, settings: Settings, policy: Policy, announcer: Announcer, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> None:
         self.metrics = metrics
-        self.knowledge = Knowledge(policy)
-        self.extender = Extender(self.knowledge, policy, time.time, self._record)
+        common = policy.current.common
+        self.knowledge = Knowledge(common)
+        self.extender = Extender(self.knowledge, common, time.time, self._record)
+        self.extender.policies = policy.current
         self.decisions = Decisions(settings.decisions)
         self.ending = False
         self._settings = settings
@@ -88,6 +90,8 @@ class Service:
         self._watches: Watching | None = None
         self._synced = False
         self._begun = 0.0
+        self._next_look = 0.0
+        self._troubles: dict[str, str | None] = {}  # as told last, by watch
 
     @contextmanager
     def watched(self, watches: Watching) -> Iterator[None]:
@@ -116,8 +120,32 @@ class Service:
         """Let time pass."""
         self.knowledge.tick(time.time())
         self.fit = self._unfit() is None
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + EVERY_S
+            self._look_at_policy()
         if self.knowledge.synced:
             self._catch_up()
+        self._tell_troubles()
+
+    def _tell_troubles(self) -> None:
+        """Log what is wrong with a watch, once, and that it is over."""
+        for each in self._statuses():
+            if each.trouble != self._troubles.get(each.kind):
+                self._troubles[each.kind] = each.trouble
+                level = logging.INFO if each.trouble is None else logging.WARNING
+                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.trouble}})
+
+    def _statuses(self) -> tuple[WatchStatus, ...]:
+        return () if self._watches is None else self._watches.status(time.monotonic())
+
+    def _look_at_policy(self) -> None:
+        before = self._policy.trouble
+        if self._policy.look():
+            self.extender.policies = self._policy.current
+            self.knowledge.follow(self._policy.current.common)
+            _log.info("policy", extra={"fields": {"profiles": len(self._policy.current.placements)}})
+        elif self._policy.trouble not in (None, before):
+            _log.error("policy", extra={"fields": {"trouble": self._policy.trouble, "in_force": "the one before"}})
 
     def _catch_up(self) -> None:
         """Work out now what a call would have to wait for."""
@@ -141,43 +169,47 @@ class Service:
     def _unfit(self) -> str | None:
         if self.ending:
             return "this extender is ending"
-        if self._watches is None or not self.knowledge.synced:
-            return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster"
-        for each in self._watches.status(time.monotonic()):
-            age = each.last_event_age_s
-            if age is None or age > self._settings.max_silence_s:
-                silence = "nothing" if age is None else f"nothing for {age:.0f} s"
-                trouble = f": {each.trouble}" if each.trouble else ""
-                return f"gputopo has heard {silence} from the API server of {each.kind}{trouble}"
-        return None
+        if not self.knowledge.synced:
+            troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
+            return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster{troubles}"
+        return silence(self._statuses(), self._settings.max_silence_s)
 
     def standing(self, listener: Listener) -> Standing:
         """What is known now, for the metrics."""
         known = self.knowledge
         doubts = len(known.assumptions.doubtful)
-        statuses = () if self._watches is None else self._watches.status(time.monotonic())
         return Standing(
             table=known.table,
             ready=self.unready() is None,
             watches=tuple(
                 WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
-                for each in statuses
+                for each in self._statuses()
             ),
             pods=len(known.pods),
             assumptions=len(known.assumptions) - doubts,
             doubts=doubts,
             connections_ended=listener.closed,
+            policy_bad=self._policy.trouble is not None,
         )
 
     def explain(self, namespace: str, name: str) -> Job | None:
         """What the pod's explanation is worked out from; None where no such pod wants or holds GPUs."""
-        known, policy = self.knowledge, self._policy
+        known, policies = self.knowledge, self._policy.current
         seen = next((each for each in known.pods.values() if _is(each.occupant, namespace, name)), None)
         if seen is None:
             return None
         # What it was asked about last, which nodes it may go to among that; else all nodes, for the pod as watched.
         last = self.decisions.last(seen.key)
-        request = PodRequest(seen.key, namespace, name, seen.scheduler, seen.occupant.profile)
+        request = PodRequest(
+            seen.key,
+            namespace,
+            name,
+            seen.scheduler,
+            seen.occupant.profile,
+            owner=seen.occupant.owner,
+            recognised=() if last is None else last.request.recognised,
+        )
+        policy = policies.placement(request).policy
         names, table, now = None if last is None else last.names, known.table, time.time()
         return lambda: document(explain(request, table, names, policy, now, seen.node))
 

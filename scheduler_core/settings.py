@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 
 from gputopo.settings import Setting, SettingError, address, flag, number, one_of, path, seconds, values
-from scheduler_core.lease import Place, place
+from scheduler_core.lease import LeaseName, lease_name
 from scheduler_core.policy import Policy
 from scheduler_core.tls import Certificates
 
+_LEAST_SILENCE_S = 100.0  # a watch on which all is well may be silent for ``gputopo.kube.client.SILENCE_S``
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
@@ -26,8 +27,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None
     client_ca: Path | None
     plain: bool
-    lease: Place | None
+    lease: LeaseName | None
     listen: tuple[str, int] | None
+    policy: Path | None
     shortlist: int
     max_silence_s: float
     max_body: int
@@ -86,8 +88,8 @@ def _size(text: str) -> int:
     return int(match[1]) * {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[match[2]]
 
 
-def _lease(text: str) -> Place | None:
-    return None if text == "off" else place(text)
+def _lease(text: str) -> LeaseName | None:
+    return None if text == "off" else lease_name(text)
 
 
 TABLE = (
@@ -160,6 +162,16 @@ TABLE = (
         address,
     ),
     Setting(
+        "policy",
+        "--policy",
+        "GPUTOPO_POLICY",
+        "off",
+        "FILE|off",
+        "A policy file (docs/policies.md), read again within seconds of a change. A bad one ends the start; after a "
+        "bad change the old one stays in force.",
+        path,
+    ),
+    Setting(
         "shortlist",
         "--shortlist",
         "GPUTOPO_SHORTLIST",
@@ -176,8 +188,9 @@ TABLE = (
         "2m",
         "SECONDS",
         "How long a watch may have heard nothing, not even a bookmark, before calls get 503: better no answer than "
-        "one from a picture that is too old. The API server sends a bookmark every minute.",
-        seconds(10),
+        "one from a picture that is too old. The API server sends a bookmark every minute, and where nothing happens "
+        "the watch is opened anew after 90 seconds, so it is 100 at least.",
+        seconds(_LEAST_SILENCE_S),
     ),
     Setting(
         "max_body",

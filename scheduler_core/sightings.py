@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.nodes import Machine
 from scheduler_core.occupancy import Occupant
+from scheduler_core.stock import PodRules, StockNode
 
 S = TypeVar("S")
 
@@ -20,6 +21,7 @@ class NodeSeen(NamedTuple):
 
     key: str
     machine: Machine
+    rules: StockNode | None = None  # what kube-scheduler's own filters look at; only who observes has it
 
 
 class PodSeen(NamedTuple):
@@ -30,6 +32,7 @@ class PodSeen(NamedTuple):
     node: str | None  # spec.nodeName; None: not bound yet
     nominated: str | None = None  # status.nominatedNodeName: kube-scheduler expects to place it there
     scheduler: str | None = None  # spec.schedulerName
+    rules: PodRules | None = None  # only who observes has them
 
 
 class GpusSeen(NamedTuple):

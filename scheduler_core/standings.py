@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from heapq import merge
 from math import inf
 from typing import Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.changes import Changes
-from scheduler_core.evaluate import Judged, on_ring, remembered
+from scheduler_core.doubts import promising
+from scheduler_core.evaluate import RING, Judged, Verdict, on_ring, remembered
 from scheduler_core.hopes import is_unsure
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
@@ -42,22 +44,62 @@ class Source(Protocol):
         ...
 
 
+class Roll:
+    """All nodes as they are now, in the forms that all standings walk. To look one up in a table costs three times."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, NodeState] = {}
+        self.promising: set[str] = set()  # nodes where doubts decide something (``doubts.promising``)
+        self.unsure: set[str] = set()  # nodes of which not all is known (``hopes.is_unsure``)
+        self.ring: list[Place] = []
+
+    def follow(self, table: NodeTable, changed: Iterable[str] | None) -> None:
+        """Catch up with a younger table; where it is not known what changed, with all of it."""
+        if changed is None:
+            self.states, self.promising, self.unsure = {}, set(), set()
+            changed = table.states
+        moved = False
+        for name in changed:
+            old, new = self.states.pop(name, None), table.states.get(name)
+            moved |= (old is None) is not (new is None)
+            self.promising.discard(name)
+            self.unsure.discard(name)
+            if new is not None:
+                self.states[name] = new
+                if promising(new):
+                    self.promising.add(name)
+                if is_unsure(new):
+                    self.unsure.add(name)
+        if moved:
+            self.ring = sorted((on_ring(name), name) for name in self.states)
+
+
 class Standing:
     """How all nodes stand for one profile."""
 
-    def __init__(self, judged: Judged, table: NodeTable, ring: Iterable[Place]) -> None:
+    def __init__(self, judged: Judged, table: NodeTable, roll: Roll) -> None:
         self.judged = judged
         self.table = table
+        self._roll = roll
         self._failing: dict[str, str] = {}  # node -> reason
-        self._unsure: set[str] = set()  # of the failing ones
         self._ranked: dict[float, list[Place]] = {}  # points -> nodes, in the order of the ring
-        for place in ring:
-            state = table.states[place[1]]
+        refused: dict[Reason, list[Place]] = {}
+        place_of = {}
+        for state in set(roll.states.values()):
             found = judged(state)
             if isinstance(found, Score):
-                self._ranked.setdefault(found.points, []).append(place)
+                place_of[state] = self._ranked.setdefault(found.points, []).append
             else:
-                self._fail(place[1], state, found)
+                place_of[state] = refused.setdefault(found, []).append
+        for place in roll.ring:  # with ``points``, the only loops over all nodes
+            place_of[roll.states[place[1]]](place)
+        for reason, equal in refused.items():
+            self._failing.update(dict.fromkeys((name for _, name in equal), _TEXTS[reason]))
+
+    @property
+    def promising(self) -> AbstractSet[str]:
+        """The nodes where doubts decide something, whatever is asked."""
+        return self._roll.promising
 
     def follow(self, table: NodeTable, changed: Iterable[str]) -> None:
         """Catch up with a younger table."""
@@ -75,6 +117,12 @@ class Standing:
         found = None if state is None else self.judged(state)
         return found if isinstance(found, Score) else None
 
+    def points(self, names: AbstractSet[str]) -> list[tuple[str, int]]:
+        """How well each of the named nodes does, as the protocol wants it."""
+        states = list(map(self._roll.states.get, names))
+        points_of = {state: 0 if state is None else points(self.judged(state)) for state in set(states)}
+        return list(zip(names, map(points_of.__getitem__, states), strict=True))
+
     def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
         """Those of the named nodes that suit, best first; of equals in the pod's own order (``shortlist``)."""
         start = (on_ring(uid), "")
@@ -85,20 +133,8 @@ class Standing:
             at = bisect_left(equal, start)
             for low, end in ((at, len(equal)), (0, at)):
                 for since in range(low, end, _STRETCH):
-                    for _, name in equal[since : min(end, since + _STRETCH)]:
-                        if name in names:
-                            yield name
-
-    def near(self, best: Iterable[str], within: float) -> Iterator[str]:
-        """Of nodes that suit, best first, those within so many points of the first."""
-        least = -inf
-        for name in best:
-            found = self.score(name)
-            assert found is not None  # it suits
-            if found.points < least:
-                return
-            least = max(least, found.points - within)
-            yield name
+                    stretch = equal[since : min(end, since + _STRETCH)]
+                    yield from [name for _, name in stretch if name in names]
 
     def refused(self, names: AbstractSet[str]) -> dict[str, str]:
         """Why the named nodes do not suit, none of which does."""
@@ -107,22 +143,16 @@ class Standing:
 
     def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
         """Those of the named nodes that do not suit, as far as is known: not all is known of their GPUs."""
-        return self._unsure & names
+        return (self._roll.unsure & names) & self._failing.keys()
 
     def _enter(self, name: str, state: NodeState | None) -> None:
         found = None if state is None else self.judged(state)
         if isinstance(found, Score):
             insort(self._ranked.setdefault(found.points, []), (on_ring(name), name))
-        elif found is not None and state is not None:
-            self._fail(name, state, found)
-
-    def _fail(self, name: str, state: NodeState, reason: Reason) -> None:
-        self._failing[name] = _TEXTS[reason]
-        if is_unsure(state):
-            self._unsure.add(name)
+        elif found is not None:
+            self._failing[name] = _TEXTS[found]
 
     def _leave(self, name: str, state: NodeState | None) -> None:
-        self._unsure.discard(name)
         if self._failing.pop(name, None) is None and state is not None:
             found = self.judged(state)
             assert isinstance(found, Score)  # it is not failing
@@ -142,6 +172,56 @@ class Standing:
         return ranked
 
 
+class Outlook:
+    """A standing as one pod sees it: a few nodes differ, those with other pods of its owner."""
+
+    def __init__(self, standing: Standing, table: NodeTable, nodes: Iterable[str]) -> None:
+        """``nodes``: those whose states differ."""
+        self.table = table
+        self.judged = standing.judged
+        self._standing = standing
+        self._own = {name: table.states[name] for name in nodes if name in table.states}
+
+    def score(self, name: str) -> Score | None:
+        """How well that node does; None where it does not suit."""
+        if name not in self._own:
+            return self._standing.score(name)
+        found = self.judged(self._own[name])
+        return found if isinstance(found, Score) else None
+
+    def points(self, names: AbstractSet[str]) -> list[tuple[str, int]]:
+        """As ``Standing.points``."""
+        own = [(name, points(self.judged(state))) for name, state in self._own.items() if name in names]
+        return self._standing.points(names - self._own.keys()) + own
+
+    @property
+    def promising(self) -> AbstractSet[str]:
+        """As ``Standing.promising``: nothing is promised by who a pod's owner is."""
+        return self._standing.promising
+
+    def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
+        """As ``Standing.best``."""
+        start = on_ring(uid)
+
+        def ranked(these: Iterable[str]) -> Iterator[tuple[float, int, str]]:
+            for name in these:
+                score = self.score(name)
+                if score is not None:
+                    yield -score.points, (on_ring(name) - start) % RING, name
+
+        others = (name for name in self._standing.best(names, uid) if name not in self._own)
+        for _, _, name in merge(sorted(ranked(names & self._own.keys())), ranked(others)):
+            yield name
+
+    def refused(self, names: AbstractSet[str]) -> dict[str, str]:
+        """As ``Standing.refused``: whether a node suits does not depend on other pods of the owner."""
+        return self._standing.refused(names)
+
+    def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
+        """As ``Standing.unsure``."""
+        return self._standing.unsure(names)
+
+
 class Standings:
     """Those of the profiles that were asked for last."""
 
@@ -149,18 +229,20 @@ class Standings:
         self._source = source
         self._most = most
         self._held: OrderedDict[tuple[Profile, Policy], tuple[Standing, int]] = OrderedDict()
-        self._ring: list[Place] = []
-        self._ring_of: NodeTable = NodeTable()
-        self._ring_mark = -1  # before all changes
+        self._roll = Roll()
+        self._mark = -1  # of the roll: before all changes
 
     def of(self, profile: Profile, policy: Policy) -> Standing:
         """How all nodes stand now for pods of that profile."""
         key = (profile, policy)
         table = self._source.table
         held = self._held.pop(key, None)
+        if self._mark != self._source.changes.mark:
+            self._roll.follow(table, self._source.changes.since(self._mark))
+            self._mark = self._source.changes.mark
         changed = None if held is None else self._source.changes.since(held[1])
         if held is None or changed is None:
-            standing = Standing(remembered(profile, policy), table, self._places(table))
+            standing = Standing(remembered(profile, policy), table, self._roll)
         else:
             standing = held[0]
             standing.follow(table, changed)
@@ -169,11 +251,19 @@ class Standings:
             self._held.popitem(last=False)
         return standing
 
-    def _places(self, table: NodeTable) -> list[Place]:
-        """All nodes, in the order of the ring."""
-        changed = self._source.changes.since(self._ring_mark)
-        before, after = self._ring_of.records, table.records
-        if changed is None or any((name in before) != (name in after) for name in changed):
-            self._ring = sorted((on_ring(name), name) for name in after)
-        self._ring_of, self._ring_mark = table, self._source.changes.mark
-        return self._ring
+
+def points(found: Verdict) -> int:
+    """A verdict as the protocol wants it: 0 to 10."""
+    return found.rounded if isinstance(found, Score) else 0
+
+
+def near(best: Iterable[str], score: Callable[[str], Score | None], within: float) -> Iterator[str]:
+    """Of nodes that suit, best first, those within so many points of the first."""
+    least = -inf
+    for name in best:
+        found = score(name)
+        assert found is not None  # it suits
+        if found.points < least:
+            return
+        least = max(least, found.points - within)
+        yield name

@@ -9,6 +9,7 @@ Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -123,6 +124,13 @@ class StockNode(Node, frozen=True):
     """A Node with what kube-scheduler's own filters look at."""
 
     spec: StockNodeSpec = StockNodeSpec()
+
+
+class PodRules(NamedTuple):
+    """What a pod says itself about where it may go."""
+
+    spec: StockSpec  # nodeSelector, affinity and tolerations only
+    unchecked: tuple[str, ...] = ()  # rules that it has and ``barred`` does not look at
 
 
 def barred(pod: StockSpec, node: StockNode) -> str | None:

@@ -34,7 +34,7 @@ class Reply(NamedTuple):
 # one: often before we do, and then not again for minutes. So the first of such calls waits for our watch. All others
 # of the same moment, however many pods wait, find it caught up.
 WAIT_S = 0.02
-_APART_S = 1.0  # of 50 seconds one, at the most, is spent so
+_APART_S = 0.5  # of 25 seconds one, at the most, is spent so
 
 Verb = Callable[[bytes, float], Reply]  # the body, and the seconds that it took to come
 Clock = Callable[[], float]  # monotonic seconds

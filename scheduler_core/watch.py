@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from gputopo.labels import keys
 from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.nodes import Node, read_node, read_occupant
 from scheduler_core.pods import Pod
+from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 
 # What has ended holds nothing. The server leaves it out of lists, and sends a DELETED when a pod ends.
@@ -98,18 +99,39 @@ def watching(
     deliver: Callable[[Batch[Any]], None],
     clock: Callable[[], float],
     timing: Timing = Timing(),  # noqa: B008
+    sources: Sources | None = None,
 ) -> Watches:
     """Watches of all that placement looks at; nothing is asked before ``start``.
 
     ``deliver`` is called on three threads, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
+    ``sources``: instead of ``SOURCES``.
     """
     timing = timing._replace(clock=clock)
     return Watches(
         tuple(
             (source.resource.plural, Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
-            for kind, source in SOURCES
+            for kind, source in sources or SOURCES
         )
     )
+
+
+def reading(read: Callable[[Pod], PodRequest | Refused]) -> Sources:
+    """``SOURCES``, with what pods ask for read by a policy; ``read`` is called on a watch's thread."""
+    return tuple(
+        (kind, source._replace(value=partial(pod_seen, read=read)) if kind is PodSeen else source)
+        for kind, source in SOURCES
+    )
+
+
+def silence(statuses: Iterable[WatchStatus], most_s: float) -> str | None:
+    """Why what is known may be too old to go by: nothing was heard of a kind for longer than that. None: it is not."""
+    for each in statuses:
+        age = each.last_event_age_s
+        if age is None or age > most_s:
+            heard = "nothing" if age is None else f"nothing for {age:.0f} s"
+            trouble = f": {each.trouble}" if each.trouble else ""
+            return f"gputopo has heard {heard} from the API server of {each.kind}{trouble}"
+    return None
 
 
 def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
@@ -136,7 +158,7 @@ def _handed_on(kind: type[Any], deliver: Callable[[Batch[Any]], None], delta: De
     deliver(Batch(kind, *delta))
 
 
-def _node(name: str, node: Node) -> NodeSeen:
+def node_seen(name: str, node: Node) -> NodeSeen:
     """Machines of one model share all but their GPUs: that is 5 of 8 kB."""
     machine = read_node(node)
     topology = machine.topology
@@ -146,15 +168,16 @@ def _node(name: str, node: Node) -> NodeSeen:
     return NodeSeen(name, machine)
 
 
-def _trace(node: Node) -> Hashable:
+def trace(node: Node) -> Hashable:
     """All that ``read_node`` looks at, hashed: it takes 0.14 ms, and most news of a Node is none for us."""
     annotations, labels = node.metadata.annotations or {}, node.metadata.labels or {}
     allocatable = node.status.allocatable or {}
     return hash((annotations.get(keys.TOPOLOGY.key), frozenset(labels.items()), frozenset(allocatable.items())))
 
 
-def _pod(uid: str, pod: Pod) -> PodSeen | None:
-    occupant = read_occupant(pod)
+def pod_seen(uid: str, pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_request) -> PodSeen | None:
+    """What is kept of a pod; None where it holds and wants no GPU."""
+    occupant = read_occupant(pod, read)
     if occupant is None:
         return None
     namespace, profile = sys.intern(occupant.namespace), _shared(occupant.profile)
@@ -190,8 +213,9 @@ def _by_uid(which: Identity) -> str:
     return which.uid
 
 
-SOURCES: tuple[tuple[type[Any], Source[Any]], ...] = (
-    (NodeSeen, Source(NODES, Node, _by_name, _node, _trace)),
-    (PodSeen, Source(PODS, Pod, _by_uid, _pod, query=_RUNNING)),
+Sources = tuple[tuple[type[Any], Source[Any]], ...]
+SOURCES: Sources = (
+    (NodeSeen, Source(NODES, Node, _by_name, node_seen, trace)),
+    (PodSeen, Source(PODS, Pod, _by_uid, pod_seen, query=_RUNNING)),
     (GpusSeen, Source(NODE_GPUS, NodeGpus, _by_name, _gpus)),
 )

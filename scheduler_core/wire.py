@@ -8,10 +8,8 @@ either case; so do we. The objects inside are ordinary Kubernetes JSON.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +19,6 @@ from scheduler_core.pods import Pod
 
 _SHOWN = 80  # bytes of a body that an error quotes
 _EXPECTED = 'expected what kube-scheduler sends to an extender: {"Pod": {...}, "NodeNames": [...], "Nodes": null}'
-_log = logging.getLogger(__name__)
 
 
 class WireError(ValueError):
@@ -82,7 +79,6 @@ def arguments(body: bytes) -> Arguments:
     if read.names is not None:
         return Arguments(pod, read.names)
     if read.nodes is not None:
-        _warn_of_nodes()
         return Arguments(pod, {each.metadata.name for each in read.nodes.items or ()}, cache_capable=False)
     raise _not_a_call(body, "there are neither NodeNames nor Nodes")
 
@@ -126,17 +122,3 @@ def _in_any_case(body: bytes, error: Exception) -> _Body:
 
 def _not_a_call(body: bytes, why: str) -> WireError:
     return WireError(f"{why}; {_EXPECTED}; got {len(body)} bytes: {body[:_SHOWN]!r}")
-
-
-@lru_cache(maxsize=1)
-def _warn_of_nodes() -> None:
-    """Once a process: every call would be too often."""
-    _log.warning(
-        "nodes came whole",
-        extra={
-            "fields": {
-                "advice": "set nodeCacheCapable: true in the KubeSchedulerConfiguration: without it kube-scheduler "
-                "sends 2 KB a node and call, and scores the nodes that an extender returns as if they were empty"
-            }
-        },
-    )

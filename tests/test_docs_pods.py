@@ -14,7 +14,8 @@ from gputopo.labels.reasons import Reason
 from gputopo.rings import rings
 from scheduler_core.explain.advice import SEE
 from scheduler_core.manifests import read_pods
-from scheduler_core.request import PodRequest, Wish, Workload, read_request
+from scheduler_core.personality import Workload
+from scheduler_core.request import PodRequest, Wish, read_request
 from tests.machines import MACHINES
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -44,7 +44,7 @@ def nvml_ports(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[s
 
     ``by_bus_id`` gives the index of each visible GPU, ``switches`` the bus ids of the NVSwitches that sysfs shows.
     """
-    error = gpu.errors.get("nvmlDeviceGetNvLinkState") or gpu.errors.get("nvmlDeviceGetHandleByIndex_v2")
+    error = gpu.errors.get("nvmlDeviceGetNvLinkState") or gpu.refused
     if error is not None and error not in _NO_NVLINK:
         return None
     if any(link.active is None for link in gpu.nvlinks):

@@ -40,7 +40,7 @@ class Sighting(msgspec.Struct, frozen=True):
     @property
     def lost(self) -> bool:
         """Whether the driver counts the GPU and cannot talk to it."""
-        return self.unreachable or (self.nvml is not None and _HANDLE in self.nvml.errors)
+        return self.unreachable or (self.nvml is not None and self.nvml.refused is not None)
 
     @property
     def display(self) -> bool:
@@ -61,7 +61,6 @@ class Sighting(msgspec.Struct, frozen=True):
 
 
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
-_HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 _FORBIDDEN = "NO_PERMISSION"  # NVML counts the GPUs that others may use (nvml.h, nvmlDeviceGetCount_v2)
 
 
@@ -93,7 +92,7 @@ def forbidden(heard: Heard) -> tuple[int, ...]:
 
 
 def _forbidden(gpu: NvmlGpu) -> bool:
-    return gpu.errors.get(_HANDLE) == _FORBIDDEN
+    return gpu.refused == _FORBIDDEN
 
 
 def _queried(heard: Heard, nvml: Mapping[int, NvmlGpu]) -> dict[int, QueriedGpu]:

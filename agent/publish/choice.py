@@ -15,15 +15,12 @@ from gputopo.kube.access import AGENT, AGENT_WITH_NFD
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where to publish to."""
 
-    kind: str  # one of KINDS
+    kind: str  # a key of ``settings.PUBLISH``
     node: str  # the name of our Node
     kubeconfig: str | None = None  # None: as kubectl finds one, else this pod's service account
     namespace: str = "node-feature-discovery"  # nodefeature: one that NFD's master reads
     features_file: Path = Path("/etc/kubernetes/node-feature-discovery/features.d/gputopo")  # features.d: NFD's folder
     lifetime: timedelta = timedelta(minutes=15)  # features.d: how long labels outlive an agent that is gone
-
-
-KINDS = ("node", "nodefeature", "features.d", "stdout")
 
 
 def open_publisher(target: Target) -> Publisher:

@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 
 from agent.publish import Event, PublishError
+from gputopo.kube import events
 from gputopo.kube.access import EVENTS, NODE_GPUS, NODES
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import KubeError, NotFoundError, UnavailableError
+from gputopo.kube.events import Reporter, Subject
 from gputopo.kube.objects import NodeGpus as Stored
 from gputopo.kube.objects import Partial
 from gputopo.labels import nodegpus
 from gputopo.labels.keys import FIELD_MANAGER
 from gputopo.labels.nodegpus import NodeGpus
 
-_MESSAGE = 1024  # characters that an Event's message may have
-_NAMESPACE = "default"  # where the Events of cluster-scoped objects go
 _NO_CRD = (
     f"the cluster has no {nodegpus.PLURAL}.{NODE_GPUS.group}: apply the CustomResourceDefinition that comes with the "
     "agent's manifests"
@@ -59,7 +59,10 @@ class StateWriter:
     def announce(self, event: Event) -> None:
         """Create a Kubernetes Event on the Node: ``kubectl describe node`` shows it."""
         with translated():
-            self._kube.create(EVENTS, _event(self._node, self._node_uid(), event, self._now()))
+            subject = Subject(NODES, "Node", self._node, self._node_uid())
+            reporter = Reporter(FIELD_MANAGER, self._node)
+            told = events.event(subject, reporter, event.reason, event.message, self._now(), warning=event.warning)
+            self._kube.create(EVENTS, told)
 
     def _node_uid(self) -> str:
         return self._kube.get(NODES, self._node, Partial, Query(metadata_only=True, version="0")).metadata.uid
@@ -88,23 +91,3 @@ def _known(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _known(each) for name, each in value.items() if each is not None}
     return [_known(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _event(node: str, uid: str, event: Event, now: datetime) -> dict[str, Any]:
-    time = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "apiVersion": EVENTS.api_version,
-        "kind": "Event",
-        # A name of its own each time, as client-go makes them: the time in nanoseconds, in hexadecimal.
-        "metadata": {"name": f"{node}.{int(now.timestamp() * 1e6) * 1000:x}", "namespace": _NAMESPACE},
-        "involvedObject": {"apiVersion": NODES.api_version, "kind": "Node", "name": node, "uid": uid},
-        "reason": event.reason,
-        "message": event.message if len(event.message) <= _MESSAGE else event.message[: _MESSAGE - 1] + "…",
-        "type": "Warning" if event.warning else "Normal",
-        "source": {"component": FIELD_MANAGER, "host": node},
-        "reportingComponent": FIELD_MANAGER,
-        "reportingInstance": node,
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "count": 1,
-    }

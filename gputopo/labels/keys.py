@@ -105,7 +105,21 @@ TOPOLOGY_MANAGER = Key(
     "single-numa-node",
     "The kubelet's `topologyManagerPolicy`, where it rejects pods whose GPUs span NUMA nodes. Set it by hand.",
 )
-NODE_KEYS_READ = (TOPOLOGY_MANAGER,)
+COST_PER_HOUR = Key(
+    "gputopo.io/cost-per-hour",
+    "32.77",
+    "What the whole node costs in an hour, in a currency of your own: the same on all nodes.",
+)
+COST_PER_HOUR_SHORT = Key("node-cost-per-hour", "32.77", "The same, by the short key.")
+SHARING = Key(
+    "gputopo.io/sharing",
+    "packed",
+    "How the device plugin chooses among replicas of shared GPUs: `distributed` (where nothing is said) or `packed`.",
+)
+NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING)
+
+# GPU Feature Discovery's word on how often each GPU is handed out.
+NVIDIA_REPLICAS = "nvidia.com/gpu.replicas"
 
 # By which Node Feature Discovery's master knows the node that a NodeFeature speaks of.
 NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"
@@ -132,6 +146,14 @@ POD_MIN_BANDWIDTH = Key(
     "GB/s, both ways, that the weakest hop of the best ring through the pod's GPUs must have over NVLink.",
 )
 POD_WORKLOAD = Key("gputopo.io/workload", "training", "`training`, `inference` or `batch`.")
+POD_ISOLATION = Key(
+    "gputopo.io/isolation",
+    "required",
+    "Training and inference on different nodes: `required`, `preferred` or `ignore`.",
+)
+POD_SPREAD = Key(
+    "gputopo.io/spread", "ignore", "Replicas of one owner on different nodes and islands: `preferred` or `ignore`."
+)
 POD_KEYS = (
     POD_GPU_MODEL,
     POD_GPU_MODEL_SHORT,
@@ -142,4 +164,6 @@ POD_KEYS = (
     POD_VRAM,
     POD_MIN_BANDWIDTH,
     POD_WORKLOAD,
+    POD_ISOLATION,
+    POD_SPREAD,
 )

@@ -2,7 +2,7 @@
 
 kube-scheduler copies the text into the pod's condition. Its text must be byte-stable: one that changes from call to
 call (a count, a time, a node's name, an order) puts the pod into a hot loop. So each reason is one fixed sentence, at
-most a dozen exist, and the long story is one command away.
+most a dozen exist beside that of a malformed pod, and the long story is one command away.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Reason(Enum):
     DEGRADED = "degraded GPU hardware (see: gputopo why pod)"
     UNKNOWN_TOPOLOGY = "GPU topology unknown or too old for a required shape (see: gputopo why pod)"
     UNKNOWN_NODE = "node not yet known to gputopo (see: gputopo why pod)"
+    ISOLATION = "training and inference are to be apart (see: gputopo why pod)"
     RESERVED = "GPUs reserved for another workload (see: gputopo why pod)"
     MALFORMED = "the pod's request is malformed"  # always through ``malformed``
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gputopo.labels import annotation, keys
+from gputopo.labels.capacity import SPOT
 from gputopo.labels.nodegpus import KIND, VERSION
 from gputopo.labels.reasons import Reason
 
@@ -44,6 +45,7 @@ def reference() -> str:
             "Labels that gputopo reads and never writes, for what no node tells by itself.",
             keys.NODE_KEYS_READ,
         ),
+        _capacity(),
         _section(
             "What a pod may ask",
             "Annotations, but for the model, which is a label. An unknown or malformed value refuses the pod with a "
@@ -58,6 +60,18 @@ def reference() -> str:
 def _section(title: str, text: str, rows: Iterable[keys.Key]) -> str:
     table = "\n".join(f"| `{row.key}` | `{row.example}` | {row.meaning} |" for row in rows)
     return f"## {title}\n\n{text}\n\n| key | example | meaning |\n|---|---|---|\n{table}\n"
+
+
+def _capacity() -> str:
+    rows = "\n".join(f"| `{key}` | {_values(values)} | {who} |" for key, values, who in SPOT)
+    return (
+        "## Spot and preemptible capacity\n\nA node with one of these labels may be taken away by its cloud any time. "
+        f"Case does not matter.\n\n| key | value | set by |\n|---|---|---|\n{rows}\n"
+    )
+
+
+def _values(values: Iterable[str]) -> str:
+    return " or ".join(f"`{value}`" for value in values)
 
 
 def _reasons() -> str:

@@ -2,7 +2,7 @@
 
 asked      what the pod asks, in words              story     the values
 best       the nodes that suit it best              spots     sets of GPUs in words
-changes    the nearest miss; ``endings`` of pods    advice    what each reason means
+nearest    the nearest miss; ``endings`` of pods    advice    what each reason means
 
 document.NoExplanationError    what was read is no explanation
 """

@@ -27,8 +27,10 @@ ADVICE: dict[Reason, Advice] = {
         f"Compare with the node's label {keys.NVIDIA_PRODUCT.key}; on mixed nodes the kubelet may give any of them.",
     ),
     Reason.VRAM: Advice(
-        "A GPU that may come has less memory than asked for, or nobody says how much it has.",
-        f"Compare with the node's label {keys.VRAM_MIB.key}, and ask for less or for another model.",
+        "A GPU that may come has less memory than asked for, or less that no other pod has claimed; or nobody says how "
+        "much it has.",
+        f"Compare with the node's label {keys.VRAM_MIB.key}, and ask for less or for another model. Of shared GPUs "
+        f"({keys.POD_VRAM.key}) the fullest that the device plugin may choose counts.",
     ),
     Reason.ISLAND: Advice(
         "Enough GPUs are free, but the device plugin may take them from several NVLink islands.",
@@ -61,6 +63,11 @@ ADVICE: dict[Reason, Advice] = {
     Reason.RESERVED: Advice(
         "Free GPUs there are promised to pods that the kubelet has not admitted yet.",
         "It passes when they have started.",
+    ),
+    Reason.ISOLATION: Advice(
+        "It is training and inference runs there, or the other way round; and one of the two says "
+        f"{keys.POD_ISOLATION.key}: required, or the policy says so for it.",
+        "Wait until what is there has ended, or see gputopo policy show for who requires it.",
     ),
     Reason.MALFORMED: Advice(
         "The pod itself says something that cannot be understood, so every node is refused.",

@@ -65,6 +65,16 @@ SAID: dict[str, Said] = {
         _SHAPE | {Reason.BANDWIDTH},
     ),
     "workload": Said(keys.POD_WORKLOAD, lambda value: f"its work is {value.value}", _word),
+    "isolation": Said(
+        keys.POD_ISOLATION, _wish("training and inference on different nodes"), _word, frozenset({Reason.ISOLATION})
+    ),
+    "spread": Said(keys.POD_SPREAD, _wish("replicas of one owner on different nodes and islands"), _word),
+    "parallel": Said(
+        keys.POD_ISLAND,
+        lambda degree: f"each tensor-parallel group of {degree}, by index, in one NVLink island",
+        lambda degree: f"required for groups of {degree}",
+        _SHAPE | {Reason.ISLAND},
+    ),
 }  # by the names of ``Wishes``
 
 

@@ -8,18 +8,11 @@ from scheduler_core.nodes import NodeState
 from scheduler_core.outcomes import outcomes
 from scheduler_core.placement import best_set
 from scheduler_core.request import Profile
-from scheduler_core.scores import Score
+from scheduler_core.scores import MEASURES, Score
 from scheduler_core.sets import AnyOf, OneOf, Sets
 from scheduler_core.shapes import Shape
 
 _MOST_OUTCOMES = 4  # listed of each node
-MEASURES = {
-    "bandwidth": "the weakest hop of the ring through its GPUs",
-    "leftover": "how few fragments it leaves, by what pods usually ask for",
-    "numa": "on how few NUMA nodes its GPUs are",
-    "nic": "how near the nearest NICs are",
-    "health": "whether its hardware and its agent are well",
-}  # by the names of ``policy.Weights``
 
 
 def candidate(name: str, profile: Profile, state: NodeState, found: Score) -> Candidate:

@@ -15,7 +15,7 @@ from scheduler_core.evaluate import Decision, evaluate
 from scheduler_core.explain.advice import ADVICE
 from scheduler_core.explain.asked import hard, quoted, wanted
 from scheduler_core.explain.best import candidate
-from scheduler_core.explain.changes import Case, nearest
+from scheduler_core.explain.nearest import Case, nearest
 from scheduler_core.explain.spots import held_by, spot, surely_free
 from scheduler_core.explain.story import Barred, Candidate, Explanation, Held, Refusal, Subject
 from scheduler_core.explain.table_changes import without_itself
@@ -26,6 +26,7 @@ from scheduler_core.request import PodRequest, Profile, Wishes
 from scheduler_core.required import broken
 from scheduler_core.sets import OneOf, places
 from scheduler_core.shapes import Shape
+from scheduler_core.siblings import placed, related
 
 _BEST = 3  # nodes looked at closely
 _STOCK = (
@@ -46,8 +47,10 @@ def explain(
 
     A bound pod is looked at as if it were to be placed anew, with its own GPUs free again.
     """
-    profile, pod = request.profile, (request.namespace, request.name)
-    seen = table if bound is None else without_itself(table, bound, pod, now, policy)
+    pod = (request.namespace, request.name)
+    there = table if bound is None else without_itself(table, bound, pod, now, policy)
+    request, seen = related(request, placed(request.owner, there), there)
+    profile = request.profile
     asked = sorted(seen.states if names is None else names)
     offering = [name for name in asked if _offers(seen, name, profile)]
     decision = evaluate(request, seen, offering, policy)
@@ -63,8 +66,14 @@ def explain(
         best=_best(decision, profile, seen),
         refused=_grouped(refused),
         nearest=() if decision.scores else nearest(case),
-        notes=_notes(decision, seen, bound),
+        notes=(*_notes(decision, seen, bound), *map(_taken_for, request.recognised)),
     )
+
+
+def _taken_for(reason: str) -> str:
+    """Why a pod is taken for what it is, and what that demands."""
+    rule, _, because = reason.partition(": ")
+    return f"the rule {rule} counts: {because} (gputopo policy show)"
 
 
 def refusal(namespace: str, name: str, reason: str) -> Explanation:

@@ -10,10 +10,9 @@ from gputopo.render.wording import UNKNOWN, gpu_names, number
 from scheduler_core.asks import WHOLE
 from scheduler_core.explain.story import Spot
 from scheduler_core.nodes import NodeRecord, NodeState
+from scheduler_core.required import SHAPE
 from scheduler_core.sets import AnyOf, Sets, places
 from scheduler_core.shapes import Shape
-
-_SPLIT = frozenset({Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA})
 
 
 def spot(shape: Shape, mask: int) -> Spot:
@@ -50,7 +49,7 @@ def free_words(state: NodeState, resource: str, wanted: int, reason: Reason) -> 
     """What is free there: ``4 free GPUs but in islands 2+2``."""
     free, shape = state.count(resource), state.shape
     told = f"{free} free {resource if resource != WHOLE else 'GPU' if free == 1 else 'GPUs'}"
-    if free < wanted or shape is None or state.free is None or not state.described or reason not in _SPLIT:
+    if free < wanted or shape is None or state.free is None or not state.described or reason not in SHAPE:
         return told
     if isinstance(state.free, AnyOf) or len(state.free.masks) != 1:
         return f"{told}, but which of {gpu_names(indices(shape, state.free.among))} is not settled yet"

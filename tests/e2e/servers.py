@@ -103,7 +103,9 @@ def control_plane(binaries: Binaries, folder: Path, flags: Sequence[str] = ()) -
 
 
 @contextmanager
-def scheduler(plane: ControlPlane, config: str, name: str = "kube-scheduler") -> Iterator[Server]:
+def scheduler(
+    plane: ControlPlane, config: str, name: str = "kube-scheduler", flags: Sequence[str] = ()
+) -> Iterator[Server]:
     """Start a kube-scheduler with a KubeSchedulerConfiguration; ready means that its caches are filled.
 
     What a test need not say is filled in: the kubeconfig, no leader election, and client limits that do not throttle
@@ -117,7 +119,7 @@ def scheduler(plane: ControlPlane, config: str, name: str = "kube-scheduler") ->
     connection.setdefault("burst", 2000)
     path = plane.folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(document))
-    command: list[str | Path] = [plane.binaries.path("kube-scheduler"), f"--config={path}", "--v=2"]
+    command: list[str | Path] = [plane.binaries.path("kube-scheduler"), f"--config={path}", "--v=2", *flags]
     with _running(name, command, plane, "readyz") as server:
         yield server
 

@@ -139,6 +139,26 @@ def test_every_command_explains_itself_with_examples(command: str) -> None:
     assert "\b" not in text
 
 
+@pytest.mark.parametrize("name", cli.LATE)
+@pytest.mark.parametrize("width", [30, 80, 200], ids=str)
+def test_commands_that_are_imported_late_are_listed_in_their_own_words(name: str, width: int) -> None:
+    listed = click.Command(name, help=cli.LATE[name].summary)
+
+    assert listed.get_short_help_str(width) == cli.LATE[name].load().get_short_help_str(width)
+
+
+def test_to_list_the_commands_imports_none_that_are_late() -> None:
+    heavy = ("agent.main", "scheduler_core.main", "scheduler_core.replay", "gputopo.config_cli")
+    code = (
+        "import sys; from gputopo.cli import main; main(['--help'], standalone_mode=False); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert all(f"\n  {name} " in found for name in cli.LATE)
+    assert found.endswith("[]\n")
+
+
 def test_this_machine_is_recorded_and_can_be_shown_again(tmp_path: Path) -> None:
     """Whatever this machine is: with or without GPU."""
     target = tmp_path / "node.json"

@@ -64,16 +64,17 @@ def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
     ("arguments", "given", "code", "message"),
     [
         pytest.param(
-            ["--check", "-", "--resource", "x"],
+            ["--check", "-", "--resource", "nvidia.com/gpu"],
             "kind: Pod",
             2,
             "-: this is no KubeSchedulerConfiguration but a 'Pod'",
             id="another kind",
         ),
-        pytest.param(["--check", "-", "--resource", "x"], "{", 2, "-: while parsing a flow", id="no YAML"),
+        pytest.param(["--check", "-", "--resource", "nvidia.com/gpu"], "{", 2, "-: while parsing a flow", id="no YAML"),
         pytest.param(["--from", "-"], "[]", 2, "-: this is no list of nodes", id="no list of nodes"),
         pytest.param(["--from", "x", "--resource", "y"], None, 2, "give one", id="two sources of resources"),
         pytest.param(["--from", "-", "--check", "-"], None, 2, "standard input holds one file", id="two files in one"),
+        pytest.param(["--resource", "nvidia.com/gpus"], None, 2, "is no resource of GPUs", id="a resource misspelled"),
         pytest.param(["--kubeconfig", "/nowhere"], None, 4, "/nowhere", id="no cluster"),
     ],
 )

@@ -274,18 +274,11 @@ def test_what_an_extender_does_not_tell(answer: Answer, told: str, tmp_path: Pat
     assert told in shown.output
 
 
-@pytest.mark.parametrize(
-    ("server", "told"),
-    [
-        pytest.param("http://127.0.0.1:9", "no answer from http://127.0.0.1:9/explain/default/x", id="nobody there"),
-        pytest.param("ftp://h", "no answer from ftp://h/explain/default/x", id="no web address"),
-    ],
-)
-def test_where_no_extender_is(server: str, told: str) -> None:
-    shown = CliRunner().invoke(cli.main, ["why", "pod", "x", "-n", "default", "--server", server])
+def test_where_no_extender_is() -> None:
+    shown = CliRunner().invoke(cli.main, ["why", "pod", "x", "-n", "default", "--server", "http://127.0.0.1:9"])
 
     assert shown.exit_code == 4
-    assert told in shown.output
+    assert "no answer from http://127.0.0.1:9/explain/default/x" in shown.output
 
 
 @pytest.mark.parametrize(
@@ -296,6 +289,11 @@ def test_where_no_extender_is(server: str, told: str) -> None:
         pytest.param(["node", "x"], "'node x' is not understood: say pod NAME", id="not a pod"),
         pytest.param(["pod"], "'pod' is not understood: say pod NAME", id="no name"),
         pytest.param(["pod", "x", "y"], "'pod x y' is not understood: say pod NAME", id="two names"),
+        pytest.param(
+            ["pod", "x", "--server", "127.0.0.1:9439"],
+            "--server '127.0.0.1:9439': write a URL like http://127.0.0.1:9439",
+            id="no web address",
+        ),
         pytest.param(
             ["-f", "y", "--server", "http://h"],
             "a running extender is asked about a pod that exists, and about all nodes",

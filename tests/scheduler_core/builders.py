@@ -46,25 +46,34 @@ def pod(
     )
 
 
-def occupant(name: str, gpus: int, *, admitted: bool = False, **wishes: str) -> Occupant:
+def occupant(name: str, gpus: int, *, admitted: bool = False, resource: str = WHOLE, **wishes: str) -> Occupant:
     """A pod on a node."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
-    found = read_occupant(pod(name, gpus, annotations=annotations, status={"startTime": OBSERVED} if admitted else {}))
+    status = {"startTime": OBSERVED} if admitted else {}
+    found = read_occupant(pod(name, gpus, annotations=annotations, resource=resource, status=status))
     assert found is not None
     return found
 
 
-def request(gpus: int = 1, name: str = "new", *, model: str | None = None, **wishes: str) -> PodRequest:
+def owned(pod: Occupant, owner: str = "job") -> Occupant:
+    """The same, made by that owner."""
+    return pod._replace(owner=owner)
+
+
+def request(
+    gpus: int = 1, name: str = "new", *, model: str | None = None, resource: str = WHOLE, **wishes: str
+) -> PodRequest:
     """What a pod asks: ``request(4, island="required")``."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
-    found = read_request(pod(name, gpus, annotations=annotations, labels={"gpu-model": model} if model else None))
+    labels = {"gpu-model": model} if model else None
+    found = read_request(pod(name, gpus, annotations=annotations, labels=labels, resource=resource))
     assert isinstance(found, PodRequest), found
     return found
 
 
-def profile(gpus: int = 1, *, model: str | None = None, **wishes: str) -> Profile:
+def profile(gpus: int = 1, *, model: str | None = None, resource: str = WHOLE, **wishes: str) -> Profile:
     """The same, as far as it decides."""
-    return request(gpus, model=model, **wishes).profile
+    return request(gpus, model=model, resource=resource, **wishes).profile
 
 
 def node(

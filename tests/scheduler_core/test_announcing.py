@@ -15,6 +15,7 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.announcing import Announcer, event
 from scheduler_core.occupancy import Occupant
 from scheduler_core.request import Profile
+from scheduler_core.required import SHAPE
 from scheduler_core.settling import Settled
 from tests.api_server import Answer, ApiServer, api_server
 from tests.gputopo.kube.serving import wait_for
@@ -68,6 +69,12 @@ def test_of_too_many_at_once_some_go_untold(tmp_path: Path) -> None:
         announcer.announce(broken("p0"))  # forgotten by now: the memory is bounded
 
     assert noted.count("dropped") in (5000 - 64, 5001 - 64)
+
+
+def test_whatever_shape_is_broken_there_are_words_for_it() -> None:
+    messages = {event(broken(reason=reason), datetime.now(UTC))["message"] for reason in SHAPE}
+
+    assert len(messages) == len(SHAPE)
 
 
 def test_an_event_says_what_is_wrong_and_what_to_do() -> None:

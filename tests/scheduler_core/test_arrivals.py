@@ -57,7 +57,7 @@ class Cluster:
         pod = Occupant(asked.uid, "team", asked.name, asked.profile)
         self.bound.append((node, pod))
         if decision.single:
-            self.assumptions.assume(pod, [node], NOW + LIFETIME_S)
+            self.assumptions.assume(pod, {node}, NOW + LIFETIME_S)
             self.unseen.append((node, pod))
         else:
             self._show(node, pod)

@@ -14,7 +14,7 @@ ONE, TWO = frozenset({"node-1"}), frozenset({"node-1", "node-2"})
 def test_pod_with_one_node_is_taken_to_be_there() -> None:
     held = Assumptions()
 
-    assert held.assume(A, ["node-1"], 30.0) == ()
+    assert held.assume(A, ONE, 30.0) == ()
     assert list(held) == [held.of("uid-a")] == [Assumption(A, ONE, 30.0)]
     assert [list(held.on(name)) for name in ("node-1", "node-2")] == [[A], []]
     assert held.doubtful == ()
@@ -22,7 +22,7 @@ def test_pod_with_one_node_is_taken_to_be_there() -> None:
 
 def test_pod_with_several_nodes_is_in_doubt() -> None:
     held = Assumptions()
-    held.assume(A, ["node-1", "node-2"], 30.0)
+    held.assume(A, TWO, 30.0)
 
     assert held.doubtful == (Assumption(A, TWO, 30.0),)
     assert list(held.on("node-1")) == []
@@ -32,16 +32,16 @@ def test_pod_with_several_nodes_is_in_doubt() -> None:
 
 def test_next_filter_of_a_pod_replaces_what_was_assumed() -> None:
     held = Assumptions()
-    held.assume(A, ["node-1"], 30.0)
+    held.assume(A, ONE, 30.0)
 
-    assert held.assume(A, ["node-2"], 35.0) == (Assumption(A, ONE, 30.0),)
+    assert held.assume(A, {"node-2"}, 35.0) == (Assumption(A, ONE, 30.0),)
     assert list(held) == [Assumption(A, frozenset({"node-2"}), 35.0)]
 
 
 def test_watch_shows_the_pod_bound_or_gone() -> None:
     held = Assumptions()
-    held.assume(A, ["node-1"], 30.0)
-    held.assume(B, ["node-1"], 30.0)
+    held.assume(A, ONE, 30.0)
+    held.assume(B, ONE, 30.0)
 
     assert held.drop("uid-c") == ()
     assert held.drop("uid-a") == (Assumption(A, ONE, 30.0),)
@@ -51,8 +51,8 @@ def test_watch_shows_the_pod_bound_or_gone() -> None:
 
 def test_what_is_too_old_ends() -> None:
     held = Assumptions()
-    held.assume(A, ["node-1"], 30.0)
-    held.assume(B, ["node-1"], inf)
+    held.assume(A, ONE, 30.0)
+    held.assume(B, ONE, inf)
 
     assert held.expire(29.0) == ()
     assert held.expire(30.0) == (Assumption(A, ONE, 30.0),)
@@ -63,17 +63,17 @@ def test_what_is_too_old_ends() -> None:
 def test_memory_is_bounded_and_the_oldest_goes() -> None:
     held = Assumptions()
     for at in range(MOST + 2):
-        held.assume(A._replace(uid=f"uid-{at}"), ["node-1"], 30.0)
+        held.assume(A._replace(uid=f"uid-{at}"), ONE, 30.0)
 
     assert [each.pod.uid for each in held] == [f"uid-{at}" for at in range(2, MOST + 2)]
 
 
 def test_doubts_about_very_many_nodes_are_bounded_and_the_oldest_go() -> None:
     held = Assumptions()
-    names = [f"node-{at}" for at in range(MOST_DOUBTS // 8)]
+    names = {f"node-{at}" for at in range(MOST_DOUBTS // 8)}
     held.assume(B, names, 30.0)
     held.drop("uid-b")
-    held.assume(B, ["node-1"], 30.0)
+    held.assume(B, ONE, 30.0)
     ended = [each.pod.uid for at in range(10) for each in held.assume(A._replace(uid=f"uid-{at}"), names, 30.0)]
 
     assert ended == ["uid-0", "uid-1"]

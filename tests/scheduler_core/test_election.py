@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.api_server import Answer, Asked, api_server
 from tests.gputopo.kube.serving import Script, page, wait_for
-from tests.scheduler_core.test_lease import HERE, Leases
+from tests.scheduler_core.leases import HERE, Leases
 from tests.scheduler_core.test_main import Extender, extender, node, pod, serving_of
 
 CALL = {"Pod": pod("waits", 8), "Nodes": None, "NodeNames": ["n1"]}

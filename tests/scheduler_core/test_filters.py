@@ -14,9 +14,10 @@ from gputopo.labels.reasons import Reason
 from gputopo.model import Link, NodeTopology, Nvlink
 from scheduler_core.filters import may_be_degraded, verdict
 from scheduler_core.nodes import NodeState, read_occupant, state_of
+from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Handling, Policy
 from scheduler_core.prediction import preferred
-from scheduler_core.request import PodRequest, Profile, read_request
+from scheduler_core.request import PodRequest, Profile, Wishes, read_request
 from scheduler_core.shapes import shape_of
 from tests.e2e.simulation.preferred import PluginCrashError, best_effort, pair_scores
 from tests.machines import MACHINES
@@ -100,6 +101,25 @@ def _on(state: NodeState, asked: Profile, policy: Policy = Policy()) -> Reason |
     ],
 )
 def test_verdict(state: NodeState, asked: Profile, reason: Reason | None) -> None:
+    assert _on(state, asked) is reason
+
+
+def _parallel(gpus: int, degree: int) -> Profile:
+    return Profile(profile(gpus).ask, Wishes(parallel=degree))
+
+
+@pytest.mark.parametrize(
+    ("state", "asked", "reason"),
+    [
+        pytest.param(_node(PAIRS), _parallel(4, 2), None, id="two groups, a bridged pair each"),
+        pytest.param(_node(ACROSS), _parallel(4, 2), Reason.ISLAND, id="neighbours by index are not the pairs"),
+        pytest.param(_node(H100, 0, 1), _parallel(6, 2), None, id="one island has all groups"),
+        pytest.param(_node(PCIE), _parallel(4, 2), Reason.ISLAND, id="no NVLink"),
+        pytest.param(_node(UNKNOWN), _parallel(4, 2), Reason.UNKNOWN_TOPOLOGY, id="nobody knows"),
+        pytest.param(_node(DGX2), _parallel(6, 2), None, id="sets too many to list, in one island"),
+    ],
+)
+def test_tensor_parallel_groups(state: NodeState, asked: Profile, reason: Reason | None) -> None:
     assert _on(state, asked) is reason
 
 
@@ -218,14 +238,20 @@ class TestPromises:
 
         assert _on(state, profile(1)) is None
 
-    def test_what_cannot_be_followed_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("waiting", "reason"),
+        [
+            pytest.param(occupant("a", 2, numa="required"), Reason.RESERVED, id="any two may be on two NUMA nodes"),
+            pytest.param(occupant("a", 2, island="required"), None, id="one island: nothing can be broken"),
+        ],
+    )
+    def test_what_cannot_be_followed_must_not_matter(self, waiting: Occupant, reason: Reason | None) -> None:
         """Seven pods that have just ended, the one that waits, and now another: in any order."""
         ended = {f"ended-{gpu}": [gpu] for gpu in range(7)}
-        waiting = [occupant("a", 2, island="required")]
-        state = state_of(record(topology=H100, held=ended, pods=waiting), NOW, Policy())
+        state = state_of(record(topology=H100, held=ended, pods=[waiting]), NOW, Policy())
 
         assert state.unsettled is not None
-        assert _on(state, profile(1)) is Reason.RESERVED
+        assert _on(state, profile(1)) is reason
 
     def test_pods_without_gpus_of_their_own_are_no_danger(self) -> None:
         found = read_request(pod("p", 1, resource="nvidia.com/gpu.shared"))

@@ -9,11 +9,12 @@ import pytest
 from gputopo.labels.reasons import Reason
 from scheduler_core.asks import WHOLE
 from scheduler_core.extender import Filtered
-from scheduler_core.nodes import read_node
+from scheduler_core.hopes import is_unsure, soon
+from scheduler_core.nodes import read_node, table_of
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import node
+from tests.scheduler_core.builders import NOW, node, occupant, profile, record
 from tests.scheduler_core.stage import Stage, asking, seen
 
 PAIRS = MACHINES["a100_bridged"]()  # islands of two and two, each on a NUMA node of its own
@@ -63,11 +64,24 @@ def test_node_without_room_for_the_shape_is_not_waited_for() -> None:
     assert stage.ask(asking("p", 3, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
+def test_node_whose_fastest_set_is_too_slow_is_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+
+    assert stage.ask(asking("p", 2, min_bandwidth="9999")) == refused(Reason.BANDWIDTH, soon=False)
+
+
 def test_node_whose_agent_is_silent_for_long_is_not_waited_for() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
     stage.now += Policy().stale_after_s
 
     assert stage.ask(asking("p", 2, island="required")) == refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
+
+
+def test_pods_that_the_kubelet_has_yet_to_admit_are_not_waited_for() -> None:
+    """When it does, kube-scheduler hears of it, and asks again."""
+    stage = Stage.set(ONE_NODE, seen("x", 1, "a"), seen("y", 1, "a"))
+
+    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
 def test_node_without_an_agent_that_asks_the_kubelet_is_not_waited_for() -> None:
@@ -116,3 +130,30 @@ def test_gpus_that_are_reserved_for_a_pod_on_its_way_are_waited_for() -> None:
     answer = stage.ask(asking("p", 2, island="required"))
 
     assert (set(answer.failed.values()), answer.soon) == ({Reason.RESERVED.value}, True)
+
+
+EACH = {name: [at] for at, name in enumerate("wxyz")}
+
+
+@pytest.mark.parametrize(
+    ("held", "pods", "share", "hope"),
+    [
+        pytest.param({}, [("x", "70Gi")], "20Gi", True, id="nobody has said on which card the other one is"),
+        pytest.param({"x": [0]}, [("x", "70Gi")], "90Gi", False, id="no card has so much"),
+        pytest.param(EACH, [(each, "70Gi") for each in "wxyz"], "20Gi", False,
+                     id="all is said, and every card is full"),
+        pytest.param(EACH, [(each, "70Gi") for each in "vwxyz"], "20Gi", False,
+                     id="one is under way, and every card is full"),
+        pytest.param({"x": [0], "gone": [1]}, [("x", "70Gi")] , "20Gi", True, id="one has left"),
+        pytest.param(None, [("x", "70Gi")], "20Gi", False, id="nobody will ever say"),
+    ],
+)  # fmt: skip
+def test_room_on_a_shared_card_may_show(
+    held: Mapping[str, list[int]] | None, pods: list[tuple[str, str]], share: str, hope: bool
+) -> None:
+    labels = {"nvidia.com/gpu.replicas": "4"}
+    there = [occupant(name, 1, vram=said) for name, said in pods]
+    table = table_of([record("a", PAIRS, held=held, pods=there, labels=labels, allocatable={WHOLE: 16})], NOW, Policy())
+    unsure = [name for name, state in table.states.items() if is_unsure(state)]
+
+    assert soon(profile(1, vram=share), table, {"a": Reason.VRAM.value}, unsure) is hope

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,14 +13,14 @@ from hypothesis import strategies as st
 
 from gputopo.kube.access import ELECTION
 from gputopo.kube.connect import from_kubeconfig
-from scheduler_core.lease import Leader, Place, Seen, Spec, Timing, may_take, place, seen, taken
-from tests.api_server import Answer, Asked, api_server
+from scheduler_core.lease import Leader, Seen, Spec, Timing, lease_name, may_take, seen, taken
+from tests.api_server import api_server
+from tests.scheduler_core.leases import HERE, Leases
 
 TIMING = Timing()
 AT = datetime(2026, 11, 21, 12, 0, 0, 5, UTC)
 STAMP = "2026-11-21T12:00:00.000005Z"
 OTHERS = Spec("b", 20, "t0", "t1", 3)
-HERE = Place("gputopo", "gputopo-extender")
 
 
 @pytest.mark.parametrize(
@@ -66,45 +65,11 @@ def test_what_its_holder_writes(before: Spec | None, after: Spec) -> None:
     assert taken(before, "a", AT, TIMING) == after
 
 
-def test_a_place_is_read_or_quoted() -> None:
-    assert place("gputopo/gputopo-extender") == HERE
+def test_the_name_of_a_lease_is_read_or_quoted() -> None:
+    assert lease_name("gputopo/gputopo-extender") == HERE
     for wrong in ("gputopo", "/x", "x/", "a/b/c", ""):
         with pytest.raises(ValueError, match=f"{wrong!r} is no NAMESPACE/NAME of a Lease"):
-            place(wrong)
-
-
-class Leases:
-    """One Lease as the API server keeps it: by resource version."""
-
-    def __init__(self) -> None:
-        self.stored: dict[str, Any] | None = None
-        self.version = 0
-        self.down = False
-        self.before_write: list[Any] = []  # what others do between a read and the write that follows
-
-    def answer(self, request: Asked) -> Answer:
-        if self.down:
-            return Answer({"message": "etcd is away"}, 503)
-        if request.method == "GET":
-            return Answer(self.stored) if self.stored else Answer({"message": "no such lease"}, 404)
-        if self.before_write:
-            self.before_write.pop()()
-        theirs = request.body["metadata"].get("resourceVersion", "")
-        ours = self.stored["metadata"]["resourceVersion"] if self.stored else ""
-        if theirs != ours:
-            return Answer({"message": "changed", "reason": "Conflict"}, 409)
-        self.put(request.body["spec"])
-        return Answer(self.stored)
-
-    @property
-    def holder(self) -> str:
-        assert self.stored is not None
-        return str(self.stored["spec"]["holderIdentity"])
-
-    def put(self, spec: dict[str, Any]) -> None:
-        self.version += 1
-        metadata = {"name": HERE.name, "namespace": HERE.namespace, "resourceVersion": str(self.version)}
-        self.stored = {"metadata": metadata, "spec": spec}
+            lease_name(wrong)
 
 
 class Clock:

@@ -124,8 +124,8 @@ def test_sets_too_many_to_list_are_judged_by_one_of_them() -> None:
     assert leftover(profile(2), node, USUAL, AnyOf(0b1111, 2)) == leftover(profile(2), node, USUAL, OneOf((0b11,)))
 
 
-def test_no_set_at_all_changes_nothing() -> None:
-    assert leftover(profile(2), _shared({}), USUAL, OneOf(())) == 0.48
+def test_no_set_at_all() -> None:
+    assert leftover(profile(2), _shared({}), USUAL, OneOf(())) == 0.0
 
 
 def test_unknown_gpus() -> None:

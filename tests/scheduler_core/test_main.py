@@ -128,11 +128,6 @@ def serving_of(scripts: dict[str, Script], events: list[Object] | None = None) -
     return answer
 
 
-@pytest.fixture
-def environ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
-
-
 def test_from_the_first_list_to_the_end(tmp_path: Path) -> None:
     scripts = {
         "nodes": Script([page(5, node("n1"), node("n2"))]),
@@ -181,9 +176,60 @@ def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_sam
         wait_for(lambda: scripts["pods"].listed, "a list of pods")
         assert running.ask("/healthz") == (200, "ok\n")
         wait_for(lambda: "all pods of" in running.ask("/readyz")[1], "all but pods")
-        sentence = "gputopo has not yet listed all pods of the cluster\n"
+        told = running.said("watch")
+        assert (told["level"], told["kind"]) == ("warning", "pods")
+        assert told["trouble"].startswith("GET /api/v1/pods: 503")
+        sentence = f"gputopo has not yet listed all pods of the cluster; {told['trouble']}\n"
         assert running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": []}) == (503, sentence)
         assert running.end() == 0
+
+
+_POLICY = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\ndefaults: {{shortlist: {}, weights: {{numa: 0}}}}\n"
+
+
+def test_policy_file_is_followed_and_a_bad_change_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(_POLICY.format(1))
+    scripts = {
+        "nodes": Script([page(5, node("n1"), node("n2"), node("n3"))]),
+        "pods": Script([page(5)]),
+        "nodegpus": Script([page(5, gpus("n1"), gpus("n2"), gpus("n3"))]),
+    }
+    with (
+        api_server(serving_of(scripts)) as server,
+        extender(server.kubeconfig(tmp_path / "config"), "--policy", str(file)) as running,
+    ):
+        running.said("synced")
+
+        def answered() -> int:
+            _, body = running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": ["n1", "n2", "n3"]})
+            return len(json.loads(body)["NodeNames"])
+
+        assert answered() == 1
+        file.write_text(_POLICY.format(2))
+        wait_for(lambda: answered() == 2, "the new policy")
+        file.write_text(_POLICY.format(0))
+        wait_for(lambda: "gputopo_policy_bad 1.0" in running.ask("/metrics")[1], "a bad policy")
+        assert answered() == 2
+        (told,) = [each for each in running.lines if each["event"] == "policy" and "trouble" in each]
+        assert told["trouble"] == f"{file}:3:12: defaults.shortlist: 0 should be greater than or equal to 1"
+        file.write_text(_POLICY.format(2))
+        wait_for(lambda: "gputopo_policy_bad 0.0" in running.ask("/metrics")[1], "the old policy")
+        assert running.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(_POLICY.format(0), "defaults.shortlist: 0 should be"), (None, "No such file"), ("\udcff", "codec")],
+    ids=["bad", "none", "binary"],
+)
+def test_bad_policy_file_ends_the_start(text: str | None, said: str, tmp_path: Path) -> None:
+    file, config = tmp_path / "policy.yaml", tmp_path / "config"
+    if text is not None:
+        file.write_bytes(text.encode(errors="surrogateescape"))
+    with api_server(serving_of({})) as server, extender(server.kubeconfig(config), "--policy", str(file)) as running:
+        assert running.ended() == 2
+        assert any(said in each["event"] for each in running.lines)
 
 
 def test_a_pod_whose_required_shape_the_kubelet_broke_gets_one_event(tmp_path: Path) -> None:
@@ -228,8 +274,9 @@ def test_what_cannot_be_set_is_bad_usage(options: list[str], says: str) -> None:
     assert (found.exit_code, says in found.output) == (2, True)
 
 
-def test_without_a_cluster_it_says_so(environ: None) -> None:  # noqa: ARG001
-    found = CliRunner().invoke(main, ["extender", "--verbs", "127.0.0.1:0", "--listen", "off"])
+def test_without_a_cluster_it_says_so() -> None:
+    options = ["--verbs", "127.0.0.1:0", "--listen", "off"]
+    found = CliRunner(env={"KUBECONFIG": "/nonexistent"}).invoke(main, ["extender", *options])
 
     assert found.exit_code == 2
     assert "no cluster to talk to" in found.output
@@ -242,4 +289,4 @@ def test_an_address_in_use_and_certificates_that_are_none_are_bad_usage(tmp_path
         for options in (["--verbs", f"127.0.0.1:{port}"], ["--tls-cert", kubeconfig, "--tls-key", kubeconfig]):
             with extender(kubeconfig, *options) as running:
                 assert running.ended() == 2
-                assert any("cannot listen on" in each["event"] for each in running.lines)
+                assert any("cannot listen on 127.0.0.1:" in each["event"] for each in running.lines)

@@ -6,49 +6,19 @@ from prometheus_client.exposition import generate_latest
 
 from gputopo.labels.reasons import Reason
 from scheduler_core import metrics
-from scheduler_core.free_islands import FreeIsland, free_islands
 from scheduler_core.metrics import Metrics, Standing, WatchState, described, samples
-from scheduler_core.nodes import NodeRecord, table_of
+from scheduler_core.nodes import table_of
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.prediction import Check
 from scheduler_core.request import Profile
 from scheduler_core.settling import Settled
-from tests.machines import dgx1, hgx_h100, rtx4090, v100_ring
+from tests.machines import hgx_h100
 from tests.scheduler_core.builders import NOW, occupant, record
 
-H100, V100 = "NVIDIA-H100-80GB-HBM3", "Tesla-V100-SXM2-32GB"
+H100 = "NVIDIA-H100-80GB-HBM3"
 ON_TWO = record("n2", hgx_h100(), held={"a": (0, 1)}, pods=[occupant("a", 2)])
 FLEET = (record("n1", hgx_h100(), held={}), ON_TWO, record("n3", hgx_h100(), held={}))
-
-
-def islands(*records: NodeRecord) -> dict[FreeIsland, int]:
-    return dict(free_islands(table_of(records, NOW, Policy()).states))
-
-
-def test_islands_are_counted_by_what_is_free_in_them() -> None:
-    assert islands(*FLEET) == {FreeIsland(8, H100): 2, FreeIsland(6, H100): 1}
-
-
-def test_a_full_island_is_not_told() -> None:
-    assert islands(record("n", hgx_h100(), held={"a": range(8)}, pods=[occupant("a", 8)])) == {}
-
-
-def test_what_is_free_for_certain_counts() -> None:
-    late = [occupant("late", 1)]
-    assert islands(record("n", dgx1(), held={}, pods=late)) == {FreeIsland(7, V100): 1}  # any one of eight
-    unheard = record("n", dgx1(), pods=[occupant("late", 3)])  # nobody has asked the kubelet: any three
-    assert islands(unheard) == {FreeIsland(5, V100): 1}
-
-
-def test_gpus_without_nvlinks_are_islands_of_one_and_unknown_ones_are_not_told() -> None:
-    (single,) = islands(record("n", rtx4090(), held={})).items()
-    assert (single[0].size, single[1]) == (1, 8)
-    assert islands(record("n", labels={"nvidia.com/gpu.product": "A100", "nvidia.com/gpu.count": "8"})) == {}
-    assert islands(record("n")) == {}
-    assert sum(islands(record("n", v100_ring(), held={})).values()) >= 1
-
-
 WATCHES = (
     WatchState("nodes", synced=True, age_s=3.0, relists=1, failures=2, lag_s=0.0),
     WatchState("pods", synced=True, age_s=7.5, relists=0, failures=0),
@@ -58,7 +28,9 @@ WATCHES = (
 def test_a_scrape_tells_what_is_known() -> None:
     metrics_ = Metrics()
     table = table_of(FLEET, NOW, Policy(), generation=5)
-    standing = Standing(table, True, WATCHES, pods=4, assumptions=2, doubts=1, connections_ended={"slow": 3})
+    standing = Standing(
+        table, True, WATCHES, pods=4, assumptions=2, doubts=1, connections_ended={"slow": 3}, policy_bad=True
+    )
     metrics_.expose(lambda: standing)
 
     sample = metrics_.registry.get_sample_value
@@ -73,9 +45,10 @@ def test_a_scrape_tells_what_is_known() -> None:
             "gputopo_gpu_pods",
             "gputopo_assumptions",
             "gputopo_doubts",
+            "gputopo_policy_bad",
         )
     }
-    assert list(told.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1]
+    assert list(told.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1, 1]
     assert sample("gputopo_free_islands", {"size": "8", "product": H100}) == 2
     assert sample("gputopo_extender_connections_ended_total", {"why": "slow"}) == 3
     assert sample("gputopo_watch_failures_total", {"kind": "nodes"}) == 2

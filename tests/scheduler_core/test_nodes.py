@@ -8,6 +8,7 @@ import pytest
 from gputopo.labels import keys
 from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import Interconnect
+from scheduler_core.economy import FAMILIES, Economy
 from scheduler_core.nodes import (
     Machine,
     Node,
@@ -48,6 +49,7 @@ class TestReadNode:
             described=True,
             allocatable=(("nvidia.com/gpu", 4),),
             interconnect=Interconnect.NVLINK,
+            economy=Economy(generation=FAMILIES.index("ampere")),
         )
 
     def test_hand_made_labels_and_the_device_plugins_count(self) -> None:

@@ -185,6 +185,19 @@ def test_course_tells_what_each_pod_may_have_met() -> None:
     }
 
 
+def test_pods_that_ask_for_as_many_gpus_are_followed_as_one_kind() -> None:
+    """Whatever else they wish: eight that all differ would else be too much."""
+    shape = shape_of(H100)
+    alike = follow(shape, Unsettled(shape.whole, (Turn(profile(1)),) * 8))
+    differing = [profile(1, min_vram=f"{at}Gi") for at in range(1, 9)]
+    found = follow(shape, Unsettled(shape.whole, tuple(map(Turn, differing))))
+
+    assert alike is not None
+    assert found is not None
+    assert found.free == alike.free == frozenset(range(256))
+    assert found.admissions == {(free, each) for free, _ in alike.admissions for each in differing}
+
+
 @settings(deadline=None, max_examples=120)
 @given(graphs(most=6), st.integers(0, 2**32))
 def test_what_is_free_at_the_kubelet_was_held_possible(topology: NodeTopology, seed: int) -> None:

@@ -45,6 +45,13 @@ def test_preferred(shape: Shape, free: int, size: int, sets: set[int]) -> None:
     assert preferred(shape, free, size) == Prediction(one_of(sets))
 
 
+def test_search_is_bounded_over_all_that_may_be_free() -> None:
+    """Each of the 120 searches is within bounds by itself; together they took seconds, and kube-scheduler waits."""
+    two_are_taken = one_of(frozenset(subsets(0xFFFF, 14)))
+
+    assert predict(DGX2, two_are_taken, (Step(8),)) == Prediction(AnyOf(0xFFFF, 8))
+
+
 def test_padded_set_that_may_win_is_a_possible_crash() -> None:
     """Three of five. [0 1 pad] 1250 and [2 3 4] 60 make 1310, as do [0 1 x] 1290 and [y z] 20: a tie."""
     pcie = tuple(

@@ -32,6 +32,7 @@ from scheduler_core.quantity import count, mib, quantity
         pytest.param("40 Gi", None, id="blank inside"),
         pytest.param("1e400", None, id="beyond reason"),
         pytest.param("four", None, id="a word"),
+        pytest.param("４０Gi", None, id="digits that Kubernetes does not read"),  # noqa: RUF001
     ],
 )
 def test_quantity(text: str, number: Fraction | None) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from gputopo.model import Interconnect
 from scheduler_core.asks import Ask, Step
+from scheduler_core.personality import Workload
 from scheduler_core.pods import Pod
-from scheduler_core.request import PodRequest, Profile, Refused, Wish, Wishes, Workload, read_request
+from scheduler_core.request import PodRequest, Profile, Refused, Wish, Wishes, read_request
 from tests.scheduler_core.builders import pod, profile
 
 _MODEL = "accelerator.sched.io/gpu-model"
@@ -63,6 +64,8 @@ def test_pod_of_which_everything_is_null_asks_nothing() -> None:
         pytest.param("min-bandwidth", "300GB/s", "GB/s as a plain number like 300", id="bandwidth with a unit"),
         pytest.param("min-bandwidth", "0", "GB/s as a plain number like 300", id="no bandwidth"),
         pytest.param("workload", "games", "training, inference or batch", id="workload"),
+        pytest.param("isolation", "strict", "required, preferred or ignore", id="isolation"),
+        pytest.param("spread", "required", "preferred or ignore", id="spread cannot be required"),
     ],
 )
 def test_malformed_value_is_quoted(key: str, value: str, expected: str) -> None:
@@ -137,9 +140,23 @@ def test_soft_preferences(spec: dict[str, object], soft: bool) -> None:
         pytest.param(profile(4, numa="required"), True, id="NUMA node"),
         pytest.param(profile(4, interconnect="nvlink"), True, id="interconnect"),
         pytest.param(profile(4, min_bandwidth="300"), True, id="bandwidth"),
+        pytest.param(Profile(profile(4).ask, Wishes(parallel=2)), True, id="tensor-parallel groups"),
         pytest.param(profile(1, island="required"), False, id="one GPU has no shape"),
         pytest.param(profile(4, island="preferred", numa="ignore", min_vram="1Gi"), False, id="nothing required"),
     ],
 )
 def test_shape_required(asked: Profile, required: bool) -> None:
     assert asked.shape_required is required
+
+
+@pytest.mark.parametrize(
+    ("asked", "must_hold"),
+    [
+        pytest.param(profile(4, island="required"), True, id="a shape"),
+        pytest.param(profile(1, isolation="required"), True, id="isolation: an inference pod could come"),
+        pytest.param(profile(1, vram="15Gi"), True, id="a share: another could fill the card"),
+        pytest.param(profile(4, island="preferred", isolation="preferred", spread="ignore"), False, id="wishes"),
+    ],
+)
+def test_what_another_pod_could_break_gets_one_node(asked: Profile, must_hold: bool) -> None:
+    assert asked.must_hold is must_hold

@@ -11,7 +11,7 @@ from scheduler_core.filters import verdict
 from scheduler_core.nodes import NodeState, state_of
 from scheduler_core.policy import Handling, Policy, Weights
 from scheduler_core.request import Profile
-from scheduler_core.scores import FACTORS, Part, Score, score
+from scheduler_core.scores import FACTORS, Part, Score, merits, score
 from tests.machines import MACHINES
 from tests.property.strategies import topologies
 from tests.scheduler_core.builders import NOW, occupant, profile, record
@@ -219,3 +219,37 @@ def test_every_score_is_between_0_and_10(topology: NodeTopology, gpus: int, wish
     assert 0 <= found.points <= 10
     assert all(0 <= part.raw <= 1 for part in found.parts)
     assert found.points == pytest.approx(sum(part.share for part in found.parts))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    topologies(),
+    st.integers(1, 4),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "island": st.sampled_from(["required", "preferred", "ignore"]),
+            "numa": st.sampled_from(["required", "preferred", "ignore"]),
+            "isolation": st.sampled_from(["required", "ignore"]),
+            "interconnect": st.just("nvlink"),
+            "min_vram": st.just("1Gi"),
+            "min_bandwidth": st.just("1"),
+            "workload": st.sampled_from(["training", "inference"]),
+        },
+    ),
+)
+def test_what_decides_only_whether_a_node_suits_does_not_touch_its_score(
+    topology: NodeTopology, gpus: int, wishes: dict[str, str]
+) -> None:
+    node, asked = state_of(record("a", topology, held={}), NOW, POLICY), profile(gpus, **wishes)
+
+    assert score(merits(asked), node, POLICY) == score(asked, node, POLICY)
+
+
+def test_node_that_cannot_give_what_is_asked_has_a_score_all_the_same() -> None:
+    """Who asks what would be, asks before the filters do."""
+    full = _node("hgx_h100", *range(8))
+
+    parts = {part.factor: part.raw for part in score(profile(2), full, POLICY).parts}
+
+    assert [parts[factor] for factor in ("bandwidth", "leftover", "numa", "nic")] == [0.0] * 4

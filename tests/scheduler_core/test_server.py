@@ -130,6 +130,16 @@ class Refusing(Passing):
         return Filtered((), dict(zip(sorted(names), reasons, strict=False)))
 
 
+def test_whole_nodes_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    whole = call(NodeNames=None, Nodes={"items": [{"metadata": {"name": "n1"}}]})
+    with serving(app_of(Passing())) as running:
+        answers = [running.ask("POST", f"/{verb}", whole)[0] for verb in ("filter", "prioritize", "filter")]
+
+    (record,) = caplog.records
+    assert (answers, record.levelname, record.getMessage()) == ([200, 200, 200], "WARNING", "nodes came whole")
+    assert "set nodeCacheCapable: true" in record.__dict__["fields"]["advice"]
+
+
 def test_rejections_are_counted_by_reason_once_for_each_pod() -> None:
     metrics = Metrics()
     answers = verbs(Refusing(), metrics, time.monotonic)

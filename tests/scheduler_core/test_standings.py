@@ -18,7 +18,7 @@ from scheduler_core.policy import Policy
 from scheduler_core.sightings import PodSeen
 from scheduler_core.standings import Standings
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, occupant, profile, record
+from tests.scheduler_core.builders import NOW, occupant, profile, record, request
 from tests.scheduler_core.stage import Stage, asking
 
 POLICY = Policy(shortlist=3)
@@ -58,7 +58,7 @@ class Life:
         held = list(self.stage.knowledge.assumptions)
         if held:
             one = self.random.choice(held)
-            name = self.random.choice([*one.nodes, self._name()])
+            name = self.random.choice([*sorted(one.nodes), self._name()])
             self.stage.pods(PodSeen(one.pod.uid, one.pod._replace(admitted=self.random.random() < 0.5), name))
 
     def end(self) -> None:
@@ -205,6 +205,19 @@ class TestOf:
         for asked in (profile(1), profile(2)):  # one that catches up, one that is new
             assert set(standings.of(asked, POLICY).best(names, "uid")) == {"new", "n001", "n002"}
         assert first.refused({"n000", "n001"})["n000"] == "node not yet known to gputopo (see: gputopo why pod)"
+
+
+def test_points_are_those_of_evaluate() -> None:
+    feed = Feed(fleet(20), Changes())
+    feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 20, 2)], NOW, POLICY)
+    asked, names = request(2), {*feed.table.records, "ghost"}
+    scores = evaluate(asked, feed.table, names, POLICY).scores
+
+    found = Standings(feed).of(asked.profile, POLICY).points(names)
+
+    assert 0 < len(scores) < 20
+    assert dict(found) == {name: scores[name].rounded if name in scores else 0 for name in names}
+    assert len(found) == 21
 
 
 @pytest.mark.parametrize("count", [1, 20, 40, 600], ids=str)

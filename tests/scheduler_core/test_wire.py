@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core import wire
 from scheduler_core.pods import Container, Metadata, Pod, PodSpec, PodStatus, Resources
 from scheduler_core.wire import Arguments, WireError, arguments, filter_error, filter_result, priorities
 
@@ -29,7 +27,7 @@ POD = {
 }
 READ = Pod(
     Metadata("a1", "default", "54e2072e"),
-    PodSpec((Container("c", Resources({"nvidia.com/gpu": "2"})),), scheduler_name="gputopo-scheduler"),
+    PodSpec((Container("c", Resources({"nvidia.com/gpu": "2"}), image="train:1"),), scheduler_name="gputopo-scheduler"),
     PodStatus("Pending"),
 )
 NODES = {
@@ -106,16 +104,6 @@ def test_whatever_comes_is_a_call_or_refused(sent: bytes) -> None:
     except WireError:
         return
     assert found.pod.metadata.uid
-
-
-def test_whole_nodes_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    wire._warn_of_nodes.cache_clear()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            arguments(body(Nodes=NODES, NodeNames=None))
-
-    (record,) = caplog.records
-    assert "set nodeCacheCapable: true" in str(record.__dict__["fields"])
 
 
 def test_an_answer_has_every_key_of_the_protocol() -> None:

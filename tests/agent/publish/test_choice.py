@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.publish import Publisher
-from agent.publish.choice import KINDS, Target, open_publisher
+from agent.publish.choice import Target, open_publisher
 from agent.publish.local import FeaturesFile, StandardOutput
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
+from agent.settings import PUBLISH
 from gputopo.kube.errors import ConfigError
 from tests.api_server import Answer, api_server
 
@@ -31,7 +32,7 @@ def test_each_kind_has_its_publisher(kind: str, publisher: type[Publisher], tmp_
         target = Target(kind=kind, node="n", kubeconfig=server.kubeconfig(tmp_path / "config"))
 
         assert type(open_publisher(target)) is publisher
-    assert kind in KINDS
+    assert kind in PUBLISH
 
 
 def test_a_kind_that_needs_credentials_says_so(tmp_path: Path) -> None:

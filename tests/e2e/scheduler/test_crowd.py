@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 
 from gputopo.model import NodeTopology
+from scheduler_core.replay import replay
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.objects import Object
@@ -129,7 +132,7 @@ def check(fleet: Fleet, pods: list[Object]) -> None:
 
 
 def test_everybody_who_fits_is_placed_and_no_island_is_broken(
-    cluster: Cluster, fleet: Fleet, machines: Agents, gputopo_scheduler: Extender, timed: Timed
+    cluster: Cluster, fleet: Fleet, machines: Agents, gputopo_scheduler: Extender, timed: Timed, tmp_path: Path
 ) -> None:
     with timed("a crowd of 200 pods on 30 nodes"):
         arrive(cluster, "early", 200, seed=1)
@@ -156,3 +159,6 @@ def test_everybody_who_fits_is_placed_and_no_island_is_broken(
     assert not [
         each["metadata"]["name"] for each in pods if each["status"]["phase"] == "Failed" and needs_an_island(each)
     ]
+    again = tmp_path / "decisions.jsonl"
+    again.write_text(gputopo_scheduler.text("/decisions"))
+    assert CliRunner().invoke(replay, [str(again)]).exit_code == 0

@@ -63,7 +63,6 @@ def test_a_pod_that_waits_for_its_volume_keeps_what_it_was_promised(cluster: Clu
     wait_between_filter_and_bind(cluster)
 
     cluster.create_pod(gpu_pod("rival", 3, REQUIRED))
-    cluster.create_pod(gpu_pod("modest", 1))
     said = refused(cluster, "rival")
     with volumes.completed(cluster):
         started(cluster, "slow")

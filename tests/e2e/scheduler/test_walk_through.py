@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gputopo.labels import keys
@@ -36,11 +37,12 @@ def test_the_pod_lands_on_the_a100_of_numa_node_0(labelled: Cluster, gputopo_sch
 
     assert placed(labelled, "first")["spec"]["nodeName"] == "a100-near"
     assert gputopo_scheduler.filter_calls == 1
+    explained = msgspec.json.decode(gputopo_scheduler.text(f"/explain/{labelled.namespace}/first"))
+    assert {each["text"]: each["nodes"] for each in explained["refusals"]} == {Reason.MODEL.value: ["v100"]}
 
 
-def test_the_next_one_takes_what_is_left_and_the_last_is_told_why_not_the_v100(
-    labelled: Cluster, gputopo_scheduler: Extender
-) -> None:
+@pytest.mark.usefixtures("gputopo_scheduler")
+def test_the_next_one_takes_what_is_left_and_the_last_is_told_why_not_the_v100(labelled: Cluster) -> None:
     for name, node in (("first", "a100-near"), ("second", "a100-far")):
         on_a100(labelled, name)
         assert placed(labelled, name)["spec"]["nodeName"] == node

@@ -7,9 +7,8 @@ import pytest
 from gputopo.labels import keys
 from scheduler_core.asks import Ask, Step
 from scheduler_core.explain.asked import SAID, goal, hard, softened, wanted
-from scheduler_core.explain.best import MEASURES
 from scheduler_core.request import Profile, Wishes
-from scheduler_core.scores import FACTORS
+from scheduler_core.scores import FACTORS, MEASURES
 from tests.scheduler_core.builders import profile
 
 

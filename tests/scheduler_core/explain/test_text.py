@@ -13,7 +13,7 @@ from scheduler_core.explain.story import Spot, Subject
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record, request
 from tests.scheduler_core.explain.fleets import ACROSS, DGX2, PAIRS, POLICY, QUADS, fleet, told
-from tests.scheduler_core.explain.test_changes import TIES
+from tests.scheduler_core.explain.test_nearest import TIES
 
 GOLDEN = Path(__file__).parent / "golden"
 BUSY = record(

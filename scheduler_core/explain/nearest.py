@@ -26,14 +26,13 @@ from scheduler_core.outcomes import candidates, together
 from scheduler_core.placement import EXACT
 from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
-from scheduler_core.required import broken
+from scheduler_core.required import SHAPE, broken
 from scheduler_core.sets import OneOf, subsets
 from scheduler_core.shapes import Shape
 
 _MOST_LOOKED_INTO = 64  # states searched for a good set that the device plugin may pass over
 _WORD = re.compile(r"[a-z0-9]+")
 _VRAM = ("min_vram_mib", "vram_mib")
-_OF_SHAPE = frozenset({Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA})
 
 
 class Case(NamedTuple):
@@ -178,7 +177,7 @@ def _plugin(case: Case) -> Change | None:
         return None
     looked_into: set[NodeState] = set()
     for name in sorted(case.refused):
-        if case.refused[name] not in _OF_SHAPE:
+        if case.refused[name] not in SHAPE:
             continue
         state = case.table.states[name]
         if state in looked_into or len(looked_into) == _MOST_LOOKED_INTO:

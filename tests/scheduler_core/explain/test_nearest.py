@@ -16,8 +16,8 @@ from gputopo.labels.reasons import Reason
 from gputopo.model import Link, NodeTopology, Nvlink
 from scheduler_core.evaluate import evaluate, judge
 from scheduler_core.explain.asked import SAID
-from scheduler_core.explain.changes import Case, nearest
 from scheduler_core.explain.endings import MOST_TRIALS, smallest_ending
+from scheduler_core.explain.nearest import Case, nearest
 from scheduler_core.explain.story import OBSTACLE, Change
 from scheduler_core.explain.table_changes import after
 from scheduler_core.nodes import (

@@ -1,0 +1,61 @@
+"""Events: what ``kubectl describe`` shows at the object that they are about. Pure.
+
+Source: ``core/v1`` Event, and client-go's ``tools/record``, which names Events as is done here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from gputopo.kube.access import EVENTS, Resource
+
+_CLUSTER_SCOPED = "default"  # the namespace of Events about objects that have none
+_MESSAGE = 1024  # characters, at most
+_NAME = 220  # characters of the object's name, which may have 253, as may that of the Event
+
+
+class Subject(NamedTuple):
+    """The object that an Event is about."""
+
+    resource: Resource
+    kind: str  # "Node"
+    name: str
+    uid: str
+    namespace: str | None = None  # None: it is cluster-scoped
+
+
+class Reporter(NamedTuple):
+    """Who writes it."""
+
+    component: str
+    host: str | None = None  # the node that it runs on, where that matters
+
+
+def event(
+    subject: Subject, reporter: Reporter, reason: str, message: str, now: datetime, *, warning: bool
+) -> dict[str, Any]:
+    """The Event as it is sent. ``reason``: one word, for machines; a message that is too long is cut."""
+    time = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    involved = {"apiVersion": subject.resource.api_version, "kind": subject.kind, "name": subject.name}
+    scope = {} if subject.namespace is None else {"namespace": subject.namespace}
+    host = {} if reporter.host is None else {"host": reporter.host}
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": "Event",
+        "metadata": {
+            # A name of its own each time: the time in nanoseconds, in hexadecimal.
+            "name": f"{subject.name[:_NAME]}.{int(now.timestamp() * 1e6) * 1000:x}",
+            "namespace": subject.namespace or _CLUSTER_SCOPED,
+        },
+        "involvedObject": {**involved, **scope, "uid": subject.uid},
+        "reason": reason,
+        "message": message if len(message) <= _MESSAGE else message[: _MESSAGE - 1] + "…",
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": reporter.component, **host},
+        "reportingComponent": reporter.component,
+        "reportingInstance": reporter.host or reporter.component,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }

@@ -1,0 +1,27 @@
+"""Labels by which clouds and provisioners mark nodes that they may take away any time. Read, never written.
+
+Sources: karpenter.sh/docs/reference/labels (well-known labels), EKS managed node groups, GKE Spot VMs and preemptible
+VMs, AKS spot node pools, OKE preemptible node pools, Spot Ocean, and what Terraform modules and kOps set by custom on
+nodes that they join themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SPOT: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("karpenter.sh/capacity-type", ("spot",), "Karpenter, of every cloud"),
+    ("eks.amazonaws.com/capacityType", ("spot",), "EKS managed node groups"),
+    ("cloud.google.com/gke-spot", ("true",), "GKE Spot VMs"),
+    ("cloud.google.com/gke-preemptible", ("true",), "GKE preemptible VMs"),
+    ("cloud.google.com/gke-provisioning", ("spot", "preemptible"), "GKE"),
+    ("kubernetes.azure.com/scalesetpriority", ("spot",), "AKS spot node pools"),
+    ("oci.oraclecloud.com/oke-is-preemptible", ("true",), "OKE preemptible node pools"),
+    ("spotinst.io/node-lifecycle", ("spot",), "Spot Ocean"),
+    ("node.kubernetes.io/lifecycle", ("spot",), "nodes that join by Terraform modules or by hand"),
+)
+
+
+def is_spot(labels: Mapping[str, str]) -> bool:
+    """Whether one of them is on the node."""
+    return any(labels.get(key, "").lower() in values for key, values, _ in SPOT)

@@ -1,0 +1,188 @@
+"""The observer at work: watches tell what there is, one event loop owns what is known, and placements are printed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+
+from scheduler_core.metrics import Standing, WatchState
+from scheduler_core.observe.document import placement_document, report_document
+from scheduler_core.observe.judging import Placement
+from scheduler_core.observe.metrics import Metrics, Seen
+from scheduler_core.observe.observer import Observer
+from scheduler_core.observe.pages import Pages, pages_app
+from scheduler_core.observe.settings import Settings
+from scheduler_core.observe.summary import summary
+from scheduler_core.observe.wording import line
+from scheduler_core.policy import Policy
+from scheduler_core.server import Listener, bound, serve
+from scheduler_core.service import Deliver, Watching
+from scheduler_core.sightings import Batch
+from scheduler_core.watch import WatchStatus, silence
+
+_TICK_S = 1.0
+_LISTS_S = 60.0  # for the first lists, where there is an end
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """All parts but the socket. Lives on the loop's thread."""
+
+    def __init__(self, settings: Settings, policy: Policy, say: Callable[[str], None]) -> None:
+        """``say`` prints; it raises ``BrokenPipeError`` where nobody reads any more."""
+        self.observer = Observer(policy)
+        self.metrics = Metrics(self._seen)
+        self.ended = asyncio.Event()
+        self._settings = settings
+        self._say = say
+        self._watches: Watching | None = None
+        self._troubles: tuple[str, ...] = ()
+        self._begun = time.monotonic()
+        self._synced: float | None = None  # monotonic, as the others
+        self._told: float | None = None  # when a summary was printed last
+
+    @property
+    def synced(self) -> bool:
+        """Whether all was listed."""
+        return self._synced is not None
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the watches."""
+        return tuple(each.trouble for each in self._statuses() if each.trouble)
+
+    @contextmanager
+    def watched(self, watches: Watching) -> Iterator[None]:
+        """Within: what they see is taken in. At the end all is told."""
+        self._watches = watches
+        self._begun = time.monotonic()
+        watches.start()
+        try:
+            yield
+        finally:
+            watches.stop()
+        if self.synced:
+            self._note(self.observer.finish())
+            self._tell()
+
+    def take(self, batch: Batch[Any]) -> None:
+        """What a watch saw."""
+        placements = self.observer.take(batch, time.time())
+        if self.synced:
+            self._note(placements)
+        elif self.observer.knowledge.synced:
+            self._begin(placements)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self._warn()
+        now = time.monotonic()
+        if self._synced is None:
+            if self._settings.for_s is not None and now - self._begun > self._settings.for_s + _LISTS_S:
+                self.ended.set()
+            return
+        self._note(self.observer.tick(time.time()))
+        every, told = self._settings.every_s, self._told
+        if self._settings.for_s is not None and now - self._synced >= self._settings.for_s:
+            self.ended.set()
+        elif every is not None and told is not None and now - told >= every:
+            self._tell()
+
+    def unready(self) -> str | None:
+        """Why the cluster is not followed; None: it is."""
+        if not self.synced:
+            return f"gputopo has not yet listed all {', '.join(self.observer.knowledge.missing)} of the cluster"
+        return silence(self._statuses(), self._settings.max_silence_s)
+
+    def report(self) -> Mapping[str, Any]:
+        """All that was seen, as a document."""
+        return report_document(self.observer.report(time.time()))
+
+    def _begin(self, ran: tuple[Placement, ...]) -> None:
+        """All is listed."""
+        self._synced = time.monotonic()
+        if self._settings.output == "jsonl":
+            self._print([orjson.dumps(placement_document(each)).decode() for each in ran])
+        if self._settings.for_s == 0:
+            self.ended.set()  # where the summary is told
+        else:
+            self._tell()
+
+    def _note(self, placements: tuple[Placement, ...]) -> None:
+        for each in placements:
+            self.metrics.note(each)
+        as_json = self._settings.output == "jsonl"
+        self._print([orjson.dumps(placement_document(each)).decode() if as_json else line(each) for each in placements])
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        report = self.observer.report(time.time())
+        if self._settings.output == "jsonl":
+            self._print([orjson.dumps(report_document(report)).decode()])
+        else:
+            self._print(["", *summary(report).splitlines(), ""])
+
+    def _print(self, lines: list[str]) -> None:
+        if not lines:
+            return
+        try:
+            self._say("".join(f"{each}\n" for each in lines))
+        except BrokenPipeError:
+            self.ended.set()
+
+    def _warn(self) -> None:
+        """Say what is wrong, once."""
+        now = self.troubles
+        for each in now:
+            if each not in self._troubles:
+                _log.warning("watch", extra={"fields": {"trouble": each}})
+        self._troubles = now
+
+    def _statuses(self) -> tuple[WatchStatus, ...]:
+        return () if self._watches is None else self._watches.status(time.monotonic())
+
+    def _seen(self) -> Seen:
+        """What is known now, for the metrics."""
+        knowledge = self.observer.knowledge
+        watches = tuple(
+            WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
+            for each in self._statuses()
+        )
+        ready = self.unready() is None
+        standing = Standing(table=knowledge.table, ready=ready, watches=watches, pods=len(knowledge.pods))
+        return Seen(standing, self.observer.report(time.time()).now)
+
+
+def listener_of(service: Service, where: tuple[str, int]) -> Listener:
+    """The listener of the pages. Raises ``OSError`` where the address cannot be had."""
+    return Listener(pages_app(Pages(service.unready, service.metrics.registry, service.report)), bound(where))
+
+
+async def run(service: Service, listener: Listener | None, watching: Callable[[Deliver], Watching]) -> None:
+    """Until the process is told to end, or its time is over."""
+    loop = asyncio.get_running_loop()
+
+    def deliver(batch: Batch[Any]) -> None:
+        loop.call_soon_threadsafe(service.take, batch)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, service.ended.set)
+    ticking = asyncio.create_task(_tick_forever(service))
+    try:
+        with service.watched(watching(deliver)):
+            await serve(() if listener is None else (listener,), service.ended)
+    finally:
+        ticking.cancel()
+
+
+async def _tick_forever(service: Service) -> None:
+    while True:
+        await asyncio.sleep(_TICK_S)
+        service.tick()

@@ -1,0 +1,89 @@
+"""What can be set at ``gputopo observe``. How settings are read: ``gputopo.settings``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from gputopo.settings import Setting, address, one_of, seconds, values
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The observer's settings. ``TABLE`` explains each."""
+
+    output: str
+    for_s: float | None
+    every_s: float | None
+    listen: tuple[str, int] | None
+    max_silence_s: float
+    log: str
+
+
+def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
+    """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
+    return Settings(**values(TABLE, flags, environ))
+
+
+def _unless_off(least: float) -> Callable[[str], float | None]:
+    parse = seconds(least)
+    return lambda text: None if text == "off" else parse(text)
+
+
+TABLE = (
+    Setting(
+        "output",
+        "-o, --output",
+        "GPUTOPO_OUTPUT",
+        "text",
+        "text|jsonl",
+        "What is printed on standard output: sentences and a summary, or one JSON document a line.",
+        one_of("text", "jsonl"),
+    ),
+    Setting(
+        "for_s",
+        "--for",
+        "GPUTOPO_FOR",
+        "off",
+        "SECONDS|off",
+        "End after this long, with a summary. 0s: only say how things are now.",
+        _unless_off(0),
+    ),
+    Setting(
+        "every_s",
+        "--every",
+        "GPUTOPO_EVERY",
+        "off",
+        "SECONDS|off",
+        "Print a summary each time this has passed. There is one at the start and one at the end in any case.",
+        _unless_off(1),
+    ),
+    Setting(
+        "listen",
+        "--listen",
+        "GPUTOPO_LISTEN",
+        "off",
+        "HOST:PORT|off",
+        "Where /metrics, /healthz, /readyz and /report are served. Nowhere on a laptop; the manifests say :9439.",
+        address,
+    ),
+    Setting(
+        "max_silence_s",
+        "--max-silence",
+        "GPUTOPO_MAX_SILENCE",
+        "2m",
+        "SECONDS",
+        "How long a watch may have heard nothing, not even a bookmark, before /readyz says so. The API server sends a "
+        "bookmark every minute.",
+        seconds(10),
+    ),
+    Setting(
+        "log",
+        "--log",
+        "GPUTOPO_LOG",
+        "text",
+        "json|text",
+        "The form of the log on standard error: one line an event, with fields.",
+        one_of("json", "text"),
+    ),
+)

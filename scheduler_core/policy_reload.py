@@ -1,0 +1,52 @@
+"""A policy file that may change while it is in use: the last good one holds, whatever comes after it.
+
+Kubernetes swaps a mounted ConfigMap by a link, so the text is compared and not the time of the file. The caller says
+when to look again, and reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduler_core.policies import BUILT_IN, Placement, Policies
+from scheduler_core.policy import Policy
+from scheduler_core.policy_file import parse
+
+EVERY_S = 2.0  # how often to look; the kubelet takes up to a minute to bring a changed ConfigMap anyway
+
+
+class PolicyReload:
+    """The policies in force."""
+
+    def __init__(self, read: Callable[[], str] | None, name: str = "", base: Policy = BUILT_IN.common) -> None:
+        """``read``: the file's text, raising ``OSError`` or ``ValueError`` where it cannot; None: there is no file.
+
+        ``base``: what holds where the file is silent.
+
+        Raises ``PolicyError`` where the first text is bad, and what ``read`` raises.
+        """
+        self._read = read
+        self._base = base
+        self._name = name
+        self._text = None if read is None else read()
+        alone = Policies((Placement(base),))
+        self.current: Policies = alone if self._text is None else parse(self._text, name, base).policies
+        self.trouble: str | None = None  # why a later text is not in force
+
+    def look(self) -> bool:
+        """Read again. Whether other policies are in force than before."""
+        if self._read is None:
+            return False
+        try:
+            text = self._read()
+            if text == self._text:
+                self.trouble = None
+                return False
+            found = parse(text, self._name, self._base).policies
+        except (OSError, ValueError) as error:  # a PolicyError is a ValueError, and so is text that is not UTF-8
+            self.trouble = str(error)
+            return False
+        self.trouble = None
+        self._text = text
+        changed, self.current = found != self.current, found
+        return changed

@@ -1,0 +1,80 @@
+"""A cluster whose own scheduler places pods, as the observer's three watches show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gputopo.model import NodeTopology
+from scheduler_core.nodes import read_node, read_occupant
+from scheduler_core.observe.judging import Placement
+from scheduler_core.observe.observer import Observer
+from scheduler_core.observe.sources import ObservedSpec, rules
+from scheduler_core.policy import Policy
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.stock import StockNode
+from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
+
+
+def bound(name: str, gpus: int, on: str | None, spec: Mapping[str, Any] | None = None, **wishes: str) -> PodSeen:
+    """A pod; ``spec``: its rules about nodes, as in a manifest."""
+    holder = occupant(name, gpus, admitted=False, **wishes)
+    said = rules(msgspec.convert(spec or {}, ObservedSpec))
+    return PodSeen(holder.uid, holder, on, scheduler="default-scheduler", rules=said)
+
+
+def shares(name: str, number: int, on: str) -> PodSeen:
+    """A pod with shares of GPUs."""
+    holder = read_occupant(pod(name, number, resource="nvidia.com/gpu.shared"))
+    assert holder is not None
+    return PodSeen(holder.uid, holder, on)
+
+
+class Scene:
+    """An observer, and what it is shown."""
+
+    def __init__(self, machines: Mapping[str, NodeTopology | None], *ran: PodSeen, **holds: Iterable[int]) -> None:
+        """``ran`` with the GPUs that they hold by name; pods that ``holds`` does not name are unknown to kubelets."""
+        self.machines = dict(machines)
+        self.now = NOW
+        self.observer = Observer(Policy())
+        self.holds: dict[str, dict[str, Iterable[int]]] = {name: {} for name in machines}
+        for each in ran:
+            if each.occupant.name in holds:
+                self.holds[str(each.node)][each.occupant.name] = holds[each.occupant.name]
+        self.nodes(*machines, complete=True)
+        self.pods(*ran, complete=True)
+        self.ran = self.words(*machines, complete=True)
+
+    def nodes(self, *names: str, complete: bool = False, gone: Iterable[str] = (), **rules: Any) -> None:
+        """The nodes' watch; ``rules``: ``labels``, and ``spec`` of the Nodes."""
+        shown = tuple(self._node(name, **rules) for name in names)
+        self.observer.take(Batch(NodeSeen, shown, tuple(gone), complete), self.now)
+
+    def _node(self, name: str, labels: Mapping[str, str] | None = None, **spec: Any) -> NodeSeen:
+        topology = self.machines[name]
+        machine = read_node(node(topology, allocatable=None if topology else {"nvidia.com/gpu": 8}))
+        said = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+        return NodeSeen(name, machine, msgspec.convert(said, StockNode))
+
+    def pods(self, *pods: PodSeen, complete: bool = False, gone: Iterable[str] = ()) -> tuple[Placement, ...]:
+        """The pods' watch; ``gone``: names."""
+        ended = tuple(f"uid-{name}" for name in gone)
+        return self.observer.take(Batch(PodSeen, pods, ended, complete), self.now)
+
+    def words(self, *names: str, complete: bool = False, observed: str = OBSERVED) -> tuple[Placement, ...]:
+        """The kubelets' words, of those nodes that have an agent."""
+        told = {name: each for name in names if (each := self.machines[name]) is not None}
+        shown = tuple(GpusSeen(name, word(each, self.holds[name], observed)) for name, each in told.items())
+        return self.observer.take(Batch(GpusSeen, shown, (), complete), self.now)
+
+    def place(self, pod: PodSeen, *gpus: int) -> Placement:
+        """A pod is created, bound, and given those GPUs by its kubelet."""
+        self.pods(pod._replace(node=None))
+        first = self.pods(pod)
+        assert first == (), first
+        self.holds[str(pod.node)][pod.occupant.name] = gpus
+        (placement,) = self.words(str(pod.node))
+        return placement

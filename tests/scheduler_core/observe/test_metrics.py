@@ -1,0 +1,117 @@
+"""Placements as counters, and what is known at a scrape."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.exposition import generate_latest
+
+from scheduler_core.metrics import Standing, WatchState
+from scheduler_core.observe.judging import Placement
+from scheduler_core.observe.metrics import Metrics, Seen, described
+from scheduler_core.observe.present import Present
+from tests.scheduler_core.observe.test_wording import (
+    broke,
+    broke_needlessly,
+    busy,
+    good,
+    shared,
+    single,
+    unknown_set,
+    waits,
+    worse,
+    worse_by_unknown,
+)
+
+
+def seen() -> Seen:
+    """A cluster that is followed."""
+    table = busy().observer.knowledge.table
+    watch = WatchState("pods", synced=True, age_s=1.5, relists=2, failures=3)
+    return Seen(
+        Standing(table=table, ready=True, watches=(watch,), pods=9), Present(free_in_islands=5, free_in_whole=4)
+    )
+
+
+def samples(*placements: Placement) -> dict[str, float]:
+    """What is served after those."""
+    metrics = Metrics(seen)
+    for each in placements:
+        metrics.note(each)
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    parts = (line.rsplit(" ", 1) for line in lines if not line.startswith("#") and "_created" not in line)
+    return {name: float(value) for name, value in parts}
+
+
+def of(name: str, found: dict[str, float]) -> dict[str, float]:
+    return {sample[len(name) :]: value for sample, value in found.items() if sample.startswith(name)}
+
+
+def test_placements_by_size_scheduler_and_island() -> None:
+    found = samples(worse(), good(), good(), single(), unknown_set(), shared())
+    by = 'scheduler="default-scheduler",size='
+
+    assert of("gputopo_observed_placements_total", found) == {
+        f'{{island="split",{by}"4"}}': 1,
+        f'{{island="one",{by}"4"}}': 2,
+        f'{{island="single",{by}"1"}}': 1,
+        f'{{island="unknown",{by}"4"}}': 1,
+        '{island="unknown",scheduler="(none)",size="shared"}': 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"),
+    [
+        (good, "good"),
+        (worse, "worse"),
+        (waits, "waits"),
+        (unknown_set, "unknown"),
+        (single, "single"),
+        (broke, "broke"),
+    ],
+)
+def test_placements_by_verdict(made: object, verdict: str) -> None:
+    assert callable(made)
+
+    assert of("gputopo_observed_verdicts_total", samples(made())) == {
+        f'{{scheduler="default-scheduler",verdict="{verdict}"}}': 1
+    }
+
+
+def test_only_what_can_be_said_is_lost() -> None:
+    found = samples(worse(), worse(), worse_by_unknown(), unknown_set(), waits(), good())
+
+    assert of("gputopo_observed_lost_gbps_total", found) == {
+        '{scheduler="default-scheduler",size="4"}': pytest.approx(2 * 73.9)
+    }
+
+
+def test_islands_that_need_not_have_been_broken() -> None:
+    found = samples(broke(), broke_needlessly())
+
+    assert of("gputopo_observed_islands_broken_needlessly_total", found) == {'{scheduler="default-scheduler"}': 1}
+
+
+def test_what_is_known_now() -> None:
+    found = samples()
+
+    assert found["gputopo_observe_ready"] == 1
+    assert of("gputopo_free_gpus", found) == {'{island="whole"}': 4, '{island="broken"}': 1}
+    assert of("gputopo_watch_", found) == {
+        'synced{kind="pods"}': 1,
+        'age_seconds{kind="pods"}': 1.5,
+        'relists_total{kind="pods"}': 2,
+        'failures_total{kind="pods"}': 3,
+    }
+    assert found["gputopo_gpu_pods"] == 9
+    assert found["gputopo_table_nodes"] == 4
+    assert not [name for name in found if name.startswith(("gputopo_extender", "gputopo_assumptions"))]
+
+
+def test_every_metric_that_is_served_is_described() -> None:
+    families = generate_latest(Metrics(seen).registry).decode().splitlines()
+    served = {
+        line.split()[2] for line in families if line.startswith("# TYPE") and not line.split()[2].endswith("_created")
+    }
+
+    assert {name for name, *_ in described()} == served

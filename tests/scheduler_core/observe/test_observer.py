@@ -1,0 +1,156 @@
+"""Batches of the watches -> placements, in whatever order they come."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gputopo.labels.nodegpus import NodeGpus
+from scheduler_core.observe.judging import Verdict
+from scheduler_core.observe.observer import PATIENCE_S, Observer
+from scheduler_core.observe.present import Present
+from scheduler_core.policy import Policy
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from tests.scheduler_core.builders import OBSERVED
+from tests.scheduler_core.explain.fleets import PAIRS, QUADS
+from tests.scheduler_core.observe.scenes import Scene, bound
+
+
+def test_a_pod_is_judged_when_its_kubelet_has_named_its_gpus_and_once() -> None:
+    scene = Scene({"gpu-1": QUADS, "gpu-2": QUADS})
+    pod = bound("p", 2, "gpu-1")
+    assert scene.pods(pod._replace(node=None)) == ()
+    assert scene.pods(pod) == ()
+    assert scene.words("gpu-2") == ()  # another's word
+    assert scene.words("gpu-1", observed="2026-11-18T11:01:00Z") == ()  # a heartbeat that does not know it yet
+    assert scene.observer.report(scene.now).pending == 1
+    scene.holds["gpu-1"]["p"] = (0,)
+    assert scene.words("gpu-1") == ()  # its second container has yet to start
+    scene.holds["gpu-1"]["p"] = (0, 1)
+
+    (found,) = scene.words("gpu-1")
+
+    assert found.gpus == (0, 1)
+    assert scene.words("gpu-1", observed="2026-11-18T11:02:00Z") == ()
+    assert scene.observer.finish() == ()
+    assert scene.observer.report(scene.now).pending == 0
+
+
+def test_a_pod_that_its_kubelet_named_before_the_watch_showed_it_bound() -> None:
+    scene = Scene({"gpu-1": QUADS})
+    pod = bound("p", 2, "gpu-1")
+    scene.pods(pod._replace(node=None))
+    scene.holds["gpu-1"]["p"] = (0, 1)
+    assert scene.words("gpu-1") == ()
+
+    (found,) = scene.pods(pod)
+
+    assert (found.gpus, found.verdict) == ((0, 1), Verdict.GOOD)
+
+
+def test_a_pod_whose_kubelet_says_nothing_is_judged_when_patience_ends() -> None:
+    scene = Scene({"gpu-1": QUADS})
+    scene.pods(bound("p", 2, "gpu-1"))
+
+    assert scene.observer.tick(scene.now + PATIENCE_S) == ()
+    (found,) = scene.observer.tick(scene.now + PATIENCE_S + 1)
+    assert (found.gpus, found.verdict) == (None, Verdict.GOOD)
+
+
+def test_a_pod_that_ends_before_its_kubelet_speaks_is_judged_then() -> None:
+    scene = Scene({"gpu-1": QUADS})
+    scene.pods(bound("p", 2, "gpu-1"))
+
+    (found,) = scene.pods(gone=["p"])
+
+    assert (found.name, found.gpus) == ("p", None)
+    assert scene.pods(gone=["p"]) == ()
+
+
+def test_the_end_of_a_pod_that_was_judged_is_no_news() -> None:
+    scene = Scene({"gpu-1": QUADS}, bound("a", 2, "gpu-1"), a=(0, 1))
+
+    assert scene.pods(gone=["a"]) == ()
+    assert scene.observer.placed.all.placed == 0
+
+
+def test_where_no_agent_tells_who_holds_what_nothing_is_waited_for() -> None:
+    scene = Scene({"gpu-1": QUADS, "old": None})
+    silent = GpusSeen("gpu-1", NodeGpus(OBSERVED, "hash", "1", None))
+    scene.observer.take(Batch(GpusSeen, (silent,)), scene.now)
+
+    found = scene.pods(bound("p", 2, "gpu-1"), bound("q", 2, "old"), bound("r", 2, "never-seen"))
+
+    assert [(each.name, each.verdict) for each in found] == [
+        ("p", Verdict.GOOD),
+        ("q", Verdict.UNKNOWN),
+        ("r", Verdict.UNKNOWN),
+    ]
+
+
+def test_pods_bound_together_are_judged_each_by_what_was_left() -> None:
+    """The second finds no island of four left anywhere, so its 2+2 cost nothing."""
+    ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"), bound("c", 4, "gpu-2"))
+    scene = Scene({"gpu-7": QUADS, "gpu-2": QUADS}, *ran, a=(0, 1), b=(4, 5), c=(0, 1, 2, 3))
+    first, second = bound("p", 4, "gpu-2"), bound("q", 4, "gpu-7")
+    assert scene.pods(first, second) == ()
+    scene.holds["gpu-2"]["p"], scene.holds["gpu-7"]["q"] = (4, 5, 6, 7), (2, 3, 6, 7)
+
+    found = scene.words("gpu-2", "gpu-7")
+
+    assert [(each.name, each.verdict, each.could_be_one_island) for each in found] == [
+        ("p", Verdict.GOOD, True),
+        ("q", Verdict.GOOD, False),
+    ]
+
+
+def test_nothing_is_told_before_all_is_listed() -> None:
+    observer, scene = Observer(Policy()), Scene({"gpu-1": QUADS})
+    for kind in (GpusSeen, NodeSeen):
+        assert observer.take(Batch(kind, (), (), complete=True), scene.now) == ()
+    assert observer.report(scene.now).since == scene.now
+
+    (ran,) = observer.take(Batch(PodSeen, (bound("p", 2, "gpu-1"), bound("q", 2, None)), (), complete=True), 7.0)
+
+    assert (ran.name, ran.found) == ("p", True)
+    assert observer.report(scene.now).since == 7.0
+
+
+def test_a_new_list_of_nodes_replaces_what_was_known_of_their_rules() -> None:
+    ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"))
+    scene = Scene({"gpu-7": QUADS, "gpu-2": QUADS}, *ran, a=(0, 1), b=(4, 5))
+    scene.nodes("gpu-2", unschedulable=True)
+    scene.nodes("gpu-7", "gpu-2", complete=True)
+
+    assert scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7).verdict is Verdict.WORSE
+
+
+def test_a_topology_that_changed_in_between_does_not_mix_with_the_old_one() -> None:
+    scene = Scene({"gpu-1": QUADS})
+    scene.pods(bound("p", 1, "gpu-1"))
+    scene.machines["gpu-1"] = PAIRS
+    scene.nodes("gpu-1")
+    scene.holds["gpu-1"]["p"] = (3,)
+
+    (found,) = scene.words("gpu-1")
+
+    assert (found.verdict, found.broke, found.gpus) == (Verdict.BROKE, 4, (3,))  # by what was known before
+
+
+def test_the_present_state() -> None:
+    ran = (bound("a", 1, "gpu-1"), bound("b", 2, "gpu-2"))
+    scene = Scene({"gpu-1": QUADS, "gpu-2": PAIRS, "old": None}, *ran, a=(0,), b=(0, 1))
+
+    now = scene.observer.report(scene.now).now
+
+    assert now == Present(
+        nodes=2,
+        unknown=1,
+        gpus=12,
+        free=9,
+        free_in_islands=9,
+        free_in_whole=6,
+        islands=((4, 1), (3, 1), (2, 1)),
+    )
+    assert now.broken == 1 - 6 / 9
+    assert Present().broken is None
+    assert msgspec.json.encode(now)

@@ -1,0 +1,30 @@
+"""What can be set at the observer."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.settings import SettingError
+from scheduler_core.observe.settings import TABLE, Settings, read
+
+
+def test_by_default_nothing_ends_and_nothing_is_served() -> None:
+    assert read({}, {}) == Settings(
+        output="text", for_s=None, every_s=None, listen=None, max_silence_s=120.0, log="text"
+    )
+
+
+def test_a_flag_beats_the_environment() -> None:
+    found = read({"for_s": "0s", "every_s": "10m"}, {"GPUTOPO_FOR": "1h", "GPUTOPO_LISTEN": ":9439"})
+
+    assert (found.for_s, found.every_s, found.listen) == (0.0, 600.0, ("", 9439))
+
+
+@pytest.mark.parametrize("text", ["0s", "soon"], ids=["nothing", "a-word"])
+def test_a_summary_takes_some_time(text: str) -> None:
+    with pytest.raises(SettingError, match=f"--every: '{text}'"):
+        read({"every_s": text}, {})
+
+
+def test_every_setting_is_in_the_table() -> None:
+    assert [row.field for row in TABLE] == list(Settings.__struct_fields__)
