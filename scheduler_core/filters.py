@@ -31,7 +31,9 @@ def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
     share = profile.wishes.vram_mib
     if node.obeys and node.shape is not None and share is not None and not profile.gpus:
-        return _lacking(profile.ask, node) or (None if fitting(node, left(node), share) else Reason.VRAM)
+        return _lacking(profile.ask, node) or (
+            None if fitting(node.shape, left(node.shape, node.free, node.promised), share) else Reason.VRAM
+        )
     return _lacking(profile.ask, node)
 
 

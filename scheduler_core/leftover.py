@@ -9,9 +9,6 @@ highest (``shares``).
 
 Finer differences than such a step say nothing about what will come. Nodes that differ by less are equals, and what
 kube-scheduler knows of them (all CPU and memory in use) decides: measured, that places more than to be exact.
-
-Of a node's CPU no more is known than what its GPU pods ask for, and what counts is only how much there is for each
-free GPU, compared with an idle node: ``Cpu`` tells that in four steps, so that few states of nodes differ.
 """
 
 from __future__ import annotations
@@ -19,41 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from math import exp, floor
-from typing import TYPE_CHECKING, NamedTuple
 
+from scheduler_core.cpu import Cpu
 from scheduler_core.mix import WHOLE_GPU, Mix, Room, units
+from scheduler_core.nodes import NodeState
+from scheduler_core.request import Profile
 from scheduler_core.sets import AnyOf, OneOf, Sets, places
+from scheduler_core.shapes import Shape
 from scheduler_core.shares import Left, fitting, left
-
-if TYPE_CHECKING:
-    from scheduler_core.nodes import NodeState
-    from scheduler_core.request import Profile
-    from scheduler_core.shapes import Shape
 
 _STRANDED = 0.25  # what a GPU without CPU costs: it may serve yet, what asks for little or when others have ended
 _STEEPNESS, _STEPS = 2, 25
 _ROUNDING = 1e-9  # what adding up in another order may change
-_LEVELS = (2.0, 1.0, 0.5)  # CPU for each free GPU, in what an idle node has for each
-
-
-class Cpu(NamedTuple):
-    """CPU for each free GPU."""
-
-    of_gpu: int  # milli, on the idle node
-    level: float  # what there is, in that; at least
-
-    def of(self, free: int) -> int:
-        """Milli, for so many free thousandths."""
-        return int(self.level * self.of_gpu * free / WHOLE_GPU)
-
-
-def cpu_of(allocatable: int | None, gpus: int, free: int, asked: Iterable[int]) -> Cpu | None:
-    """``allocatable``: CPU milli of the node; ``asked``: of its GPU pods; ``free``: thousandths of its GPUs."""
-    if not allocatable or not gpus:
-        return None
-    of_gpu = allocatable // gpus
-    ratio = (allocatable - sum(asked)) * WHOLE_GPU / (of_gpu * free) if free else 0.0
-    return Cpu(of_gpu, next((level for level in _LEVELS if ratio >= level), 0.0))
 
 
 def leftover(profile: Profile, node: NodeState, mix: Mix, sets: Sets | None) -> float:
@@ -66,17 +40,19 @@ def leftover(profile: Profile, node: NodeState, mix: Mix, sets: Sets | None) -> 
         return 0.0 if chosen is None else _raw(chosen[1])
     if node.free is None or sets is None or sets == OneOf(()):
         return 0.0
-    return _raw(_mean_gain(node.shape, node.cpu, left(node), sets, profile.ask.cpu_milli, mix))
+    return _raw(
+        _mean_gain(node.shape, node.cpu, left(node.shape, node.free, node.promised), sets, profile.ask.cpu_milli, mix)
+    )
 
 
 def best_share(node: NodeState, vram_mib: int, mix: Mix, cpu_milli: int = 0) -> tuple[int, float] | None:
     """The GPU, by place, on which a share does the least harm, and its gain; of equals the first. None: none fits."""
     assert node.shape is not None
-    before = left(node)
+    before = left(node.shape, node.free, node.promised)
     gain = _Gain(node.shape, node.cpu, before, cpu_milli, mix)
     best: tuple[int, float] | None = None
     seen = set()
-    for place, after in fitting(node, before, vram_mib).items():
+    for place, after in fitting(node.shape, before, vram_mib).items():
         alike = units(after, _islands(node.shape)), before[place] - after[place]
         if alike not in seen:
             seen.add(alike)

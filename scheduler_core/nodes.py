@@ -23,8 +23,8 @@ from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import Gpu, Interconnect, NodeTopology
 from scheduler_core.asks import SHARED, WHOLE, MalformedAskError, is_gpu, read_ask
 from scheduler_core.company import Company, Kin, company
+from scheduler_core.cpu import Cpu, cpu_of
 from scheduler_core.economy import Economy, read_economy
-from scheduler_core.leftover import Cpu, cpu_of
 from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.policy import Policy
@@ -391,9 +391,8 @@ def _promised(record: NodeRecord, shape: Shape) -> tuple[int, ...]:
 def _cpu(record: NodeRecord, shape: Shape | None, free: Sets | None, taken: tuple[int, ...]) -> Cpu | None:
     if shape is None or free is None or record.machine.cpu_milli is None:
         return None
-    shared = NodeState(shape=shape, free=free, promised=taken)
     asked = (pod.profile.ask.cpu_milli for pod in record.pods)
-    return cpu_of(record.machine.cpu_milli, shape.whole.bit_count(), sum(left(shared)), asked)
+    return cpu_of(record.machine.cpu_milli, shape.whole.bit_count(), sum(left(shape, free, taken)), asked)
 
 
 def _places(record: NodeRecord) -> dict[str, int]:

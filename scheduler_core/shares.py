@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from gputopo.labels.nodegpus import Allocation
 from scheduler_core.mix import WHOLE_GPU
-
-if TYPE_CHECKING:
-    from gputopo.labels.nodegpus import Allocation
-    from scheduler_core.nodes import NodeState
-    from scheduler_core.occupancy import Occupant
+from scheduler_core.occupancy import Occupant
+from scheduler_core.sets import Sets
+from scheduler_core.shapes import Shape
 
 Left = tuple[int, ...]  # thousandths of each GPU, by place, that are free
 
@@ -34,34 +32,26 @@ def promised(
 
 
 @lru_cache(maxsize=1 << 14)
-def left(node: NodeState) -> Left:
-    """What is free of each GPU: of GPUs that are handed out whole all or nothing. Of a node whose GPUs are known."""
-    assert node.shape is not None
-    free = 0 if node.free is None else node.free.among
+def left(shape: Shape, free: Sets | None, promised: tuple[int, ...]) -> Left:
+    """What is free of each GPU: of GPUs that are handed out whole all or nothing. ``promised``: MiB, or nothing."""
+    whole = 0 if free is None else free.among
     return tuple(
-        WHOLE_GPU if free >> place & 1 else _left_of(node, place, node.shape.gpus[place].memory_mib)
-        for place in range(len(node.shape.gpus))
+        WHOLE_GPU if whole >> place & 1 else _left_of(promised[place] if promised else 0, gpu.memory_mib)
+        for place, gpu in enumerate(shape.gpus)
     )
 
 
-def fitting(node: NodeState, now: Left, vram_mib: int) -> dict[int, Left]:
+def fitting(shape: Shape, now: Left, vram_mib: int) -> dict[int, Left]:
     """GPUs, by place, with so much memory free, and what would be free of all GPUs then. ``now``: what is free."""
     found = {}
     for place, free in enumerate(now):
-        share = share_of(node, place, vram_mib)
+        memory = shape.gpus[place].memory_mib
+        share = -(-WHOLE_GPU * vram_mib // memory) if memory else None  # rounded up; None: nobody knows
         if share is not None and share <= free:
             found[place] = (*now[:place], free - share, *now[place + 1 :])
     return found
 
 
-def share_of(node: NodeState, place: int, vram_mib: int) -> int | None:
-    """Thousandths of that GPU, rounded up; None where its memory is not known."""
-    assert node.shape is not None
-    memory = node.shape.gpus[place].memory_mib
-    return None if not memory else -(-WHOLE_GPU * vram_mib // memory)
-
-
-def _left_of(node: NodeState, place: int, memory: int | None) -> int:
+def _left_of(taken: int, memory: int | None) -> int:
     """A GPU that is not free as a whole: what its shares leave; nothing where a pod holds it whole."""
-    taken = node.promised[place] if node.promised else 0
     return 0 if not taken or not memory else max(0, WHOLE_GPU * (memory - taken) // memory)

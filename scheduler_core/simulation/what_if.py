@@ -105,7 +105,9 @@ def _quality(state: NodeState, mask: int) -> tuple[object, ...]:
 def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
     """What is free once that set is taken."""
     assert state.shape is not None
-    free = tuple(0 if mask >> place & 1 else each for place, each in enumerate(left(state)))
+    free = tuple(
+        0 if mask >> place & 1 else each for place, each in enumerate(left(state.shape, state.free, state.promised))
+    )
     islands = state.shape.islands or (state.shape.whole,)
     counts = (sum(free[place] == WHOLE_GPU for place in range(len(free)) if each >> place & 1) for each in islands)
     lost = fragments(state.shape, free, policy.mix)

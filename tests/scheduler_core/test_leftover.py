@@ -7,9 +7,10 @@ import pytest
 
 from gputopo.labels.nodegpus import Allocation, PodRef
 from scheduler_core.asks import SHARED, WHOLE
+from scheduler_core.cpu import Cpu, cpu_of
 from scheduler_core.evaluate import judge
 from scheduler_core.filters import verdict
-from scheduler_core.leftover import Cpu, best_share, cpu_of, leftover
+from scheduler_core.leftover import best_share, leftover
 from scheduler_core.mix import USUAL, Mix, Want
 from scheduler_core.nodes import NodeRecord, NodeState, read_occupant, state_of
 from scheduler_core.occupancy import Occupant
