@@ -31,10 +31,11 @@ class Reply(NamedTuple):
 
 
 # kube-scheduler and we hear of an event by watches of our own, and it asks about refused pods the moment it hears of
-# one: often before we do, and then not again for minutes. So the first of such calls waits for our watch. All others
-# of the same moment, however many pods wait, find it caught up.
+# one: often before we do, and then not again for minutes. So the first of such calls wait for our watch. All others of
+# the same moment, however many pods wait, find it caught up.
 WAIT_S = 0.02
-_APART_S = 0.5  # of 25 seconds one, at the most, is spent so
+WAITS = 5  # in a row; then
+_APART_S = 0.5  # until the next: of 25 seconds one, at the most, is spent so
 
 Verb = Callable[[bytes, float], Reply]  # the body, and the seconds that it took to come
 Clock = Callable[[], float]  # monotonic seconds
@@ -67,7 +68,7 @@ class _Endpoint:
         self._unready = unready
         self._bodies = bodies
         self._clock = clock
-        self._waited_at = float("-inf")
+        self._waits_from = float("-inf")  # since when waits are saved up
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = self._clock()
@@ -81,9 +82,15 @@ class _Endpoint:
             response = PlainTextResponse(f"{trouble}\n", 503, {"Connection": "close"})
         else:
             reply = self._verb(body, self._clock() - begun)
-            if reply.again and self._clock() - self._waited_at > _APART_S:
-                self._waited_at = self._clock()
+            if reply.again and self._may_wait(self._clock()):
                 await asyncio.sleep(WAIT_S)
                 reply = self._verb(body, self._clock() - begun)
             response = Response(reply.body, reply.status, media_type=reply.kind)
         await response(scope, receive, send)
+
+    def _may_wait(self, now: float) -> bool:
+        self._waits_from = max(self._waits_from, now - WAITS * _APART_S)
+        if now - self._waits_from < _APART_S:
+            return False
+        self._waits_from += _APART_S
+        return True

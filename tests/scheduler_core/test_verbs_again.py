@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from scheduler_core.verbs import WAIT_S, Reply, verbs_app
+from scheduler_core.verbs import WAIT_S, WAITS, Reply, verbs_app
 from tests.scheduler_core.served import serving
 
 
@@ -17,13 +17,14 @@ def asked(replies: Iterator[Reply], calls: int) -> tuple[list[bytes], float]:
         return [running.ask("POST", "/filter", b"{}")[1] for _ in range(calls)], time.monotonic() - begun
 
 
-def test_the_first_is_answered_anew_and_the_others_of_that_moment_at_once() -> None:
-    replies = (Reply(200, str(number).encode(), again=True) for number in range(9))
+def test_the_first_ones_are_answered_anew_and_the_others_of_that_moment_at_once() -> None:
+    replies = (Reply(200, str(number).encode(), again=True) for number in range(99))
 
-    answers, seconds = asked(replies, 3)
+    answers, seconds = asked(replies, WAITS + 2)
 
-    assert answers == [b"1", b"2", b"3"]
-    assert seconds >= WAIT_S
+    anew = [str(2 * number + 1).encode() for number in range(WAITS)]
+    assert answers == [*anew, str(2 * WAITS).encode(), str(2 * WAITS + 1).encode()]
+    assert seconds >= WAITS * WAIT_S
 
 
 def test_what_is_not_refused_never_waits() -> None:

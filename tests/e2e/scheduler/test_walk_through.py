@@ -38,7 +38,7 @@ def test_the_pod_lands_on_the_a100_of_numa_node_0(labelled: Cluster, gputopo_sch
     assert placed(labelled, "first")["spec"]["nodeName"] == "a100-near"
     assert gputopo_scheduler.filter_calls == 1
     explained = msgspec.json.decode(gputopo_scheduler.text(f"/explain/{labelled.namespace}/first"))
-    assert {each["text"]: each["nodes"] for each in explained["refusals"]} == {Reason.MODEL.value: ["v100"]}
+    assert {each["text"]: each["nodes"] for each in explained["refused"]} == {Reason.MODEL.value: ["v100"]}
 
 
 @pytest.mark.usefixtures("gputopo_scheduler")
