@@ -17,6 +17,7 @@ import click
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
 from gputopo.policy_cli import policy
+from gputopo.simulate_cli import simulate_command, what_if
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
 from gputopo.why_cli import why
 
@@ -287,7 +288,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "gputopo", "_GPUTOPO_COMPLETE").source())
 
 
-for _command in (*COMMANDS, policy, why):
+for _command in (*COMMANDS, policy, what_if, why):
     main.add_command(_command)
 
 
@@ -348,3 +349,6 @@ def _names() -> str:
 def run() -> None:
     """The console script."""
     ends_well(main)
+
+
+main.add_command(simulate_command(_topology))

@@ -10,14 +10,16 @@ Source: ``pkg/kubelet/cm/devicemanager`` and KEP-753 of Kubernetes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 from gputopo.labels.keys import GPU_RESOURCES
 from gputopo.labels.reasons import malformed
 from gputopo.labels.resources import is_gpu
 from scheduler_core.pods import Container, PodSpec
-from scheduler_core.quantity import count
+from scheduler_core.quantity import count, quantity
 
 WHOLE, SHARED = GPU_RESOURCES
 MOST = 1 << 16  # devices a container may ask for: beyond any node, and keeps arithmetic small
@@ -37,6 +39,7 @@ class Ask(NamedTuple):
     """What a pod takes of each GPU resource, by name of the resource. Only steps that take something are kept."""
 
     programs: tuple[tuple[str, Program], ...] = ()
+    cpu_milli: int = 0  # CPU of the whole pod, in whole cores rounded up; 0: none asked, or it cannot be read
 
     @property
     def whole(self) -> Program:
@@ -79,13 +82,27 @@ def read_ask(spec: PodSpec) -> Ask:
         _take(programs, container, stays=container.restart_policy == "Always")
     for container in spec.containers or ():
         _take(programs, container, stays=True)
-    return Ask(tuple((resource, tuple(steps)) for resource, steps in sorted(programs.items())))
+    found = tuple((resource, tuple(steps)) for resource, steps in sorted(programs.items()))
+    return Ask(found, _cpu(spec) if found else 0)
 
 
 def _take(programs: dict[str, list[Step]], container: Container, *, stays: bool) -> None:
     for resource, wanted in _wanted(container):
         if wanted:
             programs.setdefault(resource, []).append(Step(wanted, stays))
+
+
+def _cpu(spec: PodSpec) -> int:
+    """What kube-scheduler counts, but for overhead: all that run together, or the most demanding init container."""
+    sidecars = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    running = sum(map(_cores, (*(spec.containers or ()), *sidecars)))
+    first = max((_cores(each) for each in spec.init_containers or ()), default=Fraction())
+    return 1000 * ceil(max(running, first))
+
+
+def _cores(container: Container) -> Fraction:
+    asked = {**(container.resources.limits or {}), **(container.resources.requests or {})}
+    return quantity(str(asked.get("cpu", 0))) or Fraction()
 
 
 def _wanted(container: Container) -> Iterable[tuple[str, int]]:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import nsmallest
+from math import inf
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
@@ -94,7 +95,7 @@ def evaluate(
     ranked: defaultdict[float, list[str]] = defaultdict(list)
     for name, each in scores.items():
         ranked[each.points].append(name)
-    chosen = shortlist(ranked, most(request, policy), request.uid)
+    chosen = shortlist(ranked, most(request, policy), request.uid, tolerance(request, policy))
     return Decision(table.generation, chosen, failed, scores, request.profile.must_hold)
 
 
@@ -103,6 +104,11 @@ def most(request: PodRequest, policy: Policy) -> int | None:
     if request.profile.must_hold:
         return 1
     return None if request.soft_preferences else policy.shortlist
+
+
+def tolerance(request: PodRequest, policy: Policy) -> float:
+    """How many points less than the best a node may have that Filter answers."""
+    return inf if most(request, policy) is None else policy.tolerance
 
 
 def judge(profile: Profile, state: NodeState, policy: Policy) -> Verdict:
@@ -116,15 +122,18 @@ def on_ring(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def shortlist(ranked: Mapping[float, Sequence[str]], count: int | None, uid: str) -> tuple[str, ...]:
+def shortlist(
+    ranked: Mapping[float, Sequence[str]], count: int | None, uid: str, within: float = inf
+) -> tuple[str, ...]:
     """The best of nodes by their points. Of equals each pod gets others, so that pods that arrive together spread.
 
-    Of equals those come first that follow the pod on the ring.
+    Of equals those come first that follow the pod on the ring. ``within``: so many points of the best.
     """
     start = on_ring(uid)
+    least = max(ranked, default=0.0) - within
     left = sum(map(len, ranked.values())) if count is None else count
     chosen: list[str] = []
-    for points in sorted(ranked, reverse=True):
+    for points in sorted((each for each in ranked if each >= least), reverse=True):
         distances = (((on_ring(name) - start) % RING, name) for name in ranked[points])
         chosen += (name for _, name in nsmallest(left - len(chosen), distances))
     return tuple(chosen)

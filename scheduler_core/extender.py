@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
 from scheduler_core.doubts import firm
-from scheduler_core.evaluate import most, remembered
+from scheduler_core.evaluate import most, remembered, tolerance
 from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.nodes import NodeTable, state_if
@@ -26,7 +26,7 @@ from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Refused
 from scheduler_core.scores import Score
 from scheduler_core.siblings import related
-from scheduler_core.standings import Outlook, Standing, Standings, points
+from scheduler_core.standings import Outlook, Standing, Standings, near, points
 
 
 class NotReadyError(Exception):
@@ -165,7 +165,8 @@ def _choose(
         return False
 
     best = standing.best(names, request.uid)
-    nodes = tuple(islice(filter(suits, best) if doubtful and promising else best, most(request, policy)))
+    suitable = filter(suits, best) if doubtful and promising else best
+    nodes = tuple(islice(near(suitable, standing.score, tolerance(request, policy)), most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
     refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}

@@ -21,6 +21,7 @@ from scheduler_core.request import Profile, Wish
 from scheduler_core.required import broken
 from scheduler_core.sets import OneOf, any_of, places, union
 from scheduler_core.shapes import Shape
+from scheduler_core.shares import fitting, left
 from scheduler_core.sharing import fits
 
 Filter = Callable[[Profile, NodeState, Policy], Reason | None]
@@ -28,6 +29,11 @@ Filter = Callable[[Profile, NodeState, Policy], Reason | None]
 
 def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
+    share = profile.wishes.vram_mib
+    if node.obeys and node.shape is not None and share is not None and not profile.gpus:
+        return _lacking(profile.ask, node) or (
+            None if fitting(node.shape, left(node.shape, node.free, node.promised), share) else Reason.VRAM
+        )
     return _lacking(profile.ask, node)
 
 

@@ -25,14 +25,16 @@ from gputopo.labels.resources import is_gpu
 from gputopo.model import Gpu, Interconnect, NodeTopology
 from scheduler_core.asks import SHARED, WHOLE, MalformedAskError, read_ask
 from scheduler_core.company import Company, Kin, company
+from scheduler_core.cpu import Cpu, cpu_of
 from scheduler_core.economy import Economy, read_economy
 from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.policy import Policy
-from scheduler_core.quantity import count
+from scheduler_core.quantity import count, quantity
 from scheduler_core.request import PodRequest, Profile, Refused, read_request
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
+from scheduler_core.shares import left, promised
 from scheduler_core.sharing import Choice, Claim, Ledger, Offer, ledger
 
 _MOST_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
@@ -76,6 +78,8 @@ class Machine(msgspec.Struct, frozen=True):
     replicas: int | None = None  # of each GPU, as its label says
     choice: Choice = Choice.DISTRIBUTED  # among replicas
     topology_hash: str | None = None  # of our annotation (``nodegpus.content_hash``); None: not described by one
+    cpu_milli: int | None = None  # allocatable
+    obeys: bool = False  # its device plugin gives a share of a GPU on the GPU that the scheduler names
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -109,6 +113,9 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     ledger: Ledger | None = None  # of GPUs that pods share; None: none are, or it cannot be told which
     awaited: bool = False  # what confirms its graph is on its way, most likely
     kin: Kin | None = None  # pods of the asking pod's owner on it; only in tables made for that pod
+    cpu: Cpu | None = None  # for each free GPU; None: unknown
+    obeys: bool = False
+    promised: tuple[int, ...] = ()  # MiB of each GPU, by place, that shares hold; where ``obeys``
 
     def count(self, resource: str) -> int:
         """Free healthy devices of a resource."""
@@ -142,6 +149,7 @@ def read_node(node: Node) -> Machine:
         replicas=count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
         choice=_choice(labels),
         topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
+        cpu_milli=_cpu_milli(node),
     )
 
 
@@ -323,9 +331,11 @@ def _state(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
     if shape is not None and not sliced:
         word = _word(record, shape)
         found = occupancy(shape, _offered(record), record.pods, word, single_numa=machine.single_numa)
+    free = None if found is None else found.free
+    promised = _promised(record, shape) if shape is not None and machine.obeys else ()
     return _shared(
         shape,
-        None if found is None else found.free,
+        free,
         _counts(record),
         sliced,
         None if found is None else found.unsettled,
@@ -338,8 +348,12 @@ def _state(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
         None if machine.topology is None else machine.topology.driver_version,
         company(record.pods),
         machine.economy,
-        _ledger(record, sliced=sliced),
+        None if machine.obeys else _ledger(record, sliced=sliced),
         awaited,
+        None,
+        _cpu(record, shape, free, promised),
+        machine.obeys,
+        promised,
     )
 
 
@@ -415,9 +429,29 @@ def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
 def _word(record: NodeRecord, shape: Shape) -> Word | None:
     if record.gpus is None or record.gpus.allocations is None or record.machine.topology is None:
         return None
-    gpus = record.machine.topology.gpus
-    place_of = {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
-    return settle(shape, place_of, record.gpus.allocations, record.pods, record.departed)
+    return settle(shape, _places(record), record.gpus.allocations, record.pods, record.departed)
+
+
+def _promised(record: NodeRecord, shape: Shape) -> tuple[int, ...]:
+    allocations = (record.gpus and record.gpus.allocations) or ()
+    return promised(_places(record), len(shape.gpus), allocations, record.pods)
+
+
+def _cpu(record: NodeRecord, shape: Shape | None, free: Sets | None, taken: tuple[int, ...]) -> Cpu | None:
+    if shape is None or free is None or record.machine.cpu_milli is None:
+        return None
+    asked = (pod.profile.ask.cpu_milli for pod in record.pods)
+    return cpu_of(record.machine.cpu_milli, shape.whole.bit_count(), sum(left(shape, free, taken)), asked)
+
+
+def _places(record: NodeRecord) -> dict[str, int]:
+    gpus = () if record.machine.topology is None else record.machine.topology.gpus
+    return {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
+
+
+def _cpu_milli(node: Node) -> int | None:
+    found = quantity(str((node.status.allocatable or {}).get("cpu", "")))
+    return None if found is None else int(found * 1000)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from scheduler_core.mix import USUAL, Mix
+
 
 class Handling(Enum):
     """What to do with a node that is worse than it should be."""
@@ -68,3 +70,5 @@ class Policy(NamedTuple):
     half_cost: float = 2.0  # per GPU and hour: what costs that much is worth half of what costs nothing
     enough_generation: int | None = None  # place in ``economy.FAMILIES`` that is as good as any newer one
     name: str = "default"  # of the profile of a policy file that it is
+    mix: Mix = USUAL  # what pods usually ask for: what is left over is judged by it
+    tolerance: float = 0.05  # points: nodes this close to the best are equals, and kube-scheduler chooses among them

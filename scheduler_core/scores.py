@@ -9,8 +9,9 @@ GPUs that may come out:
                Over PCIe by distance instead: PIX 0.10, PXB 0.08, PHB 0.06, NODE 0.04, SYS 0.02. Unknown is 0, or where
                labels say what joins the GPUs (but not which) 0.2 for NVSwitch and 0.15 for NVLink.
                Of pods with more than one GPU. Weighs double where an island is asked for, nothing where it is ignored.
-    leftover   the pod's GPUs as a share of what is free in the islands that it touches: 1 where it fills them up, 1/8
-               where one GPU breaks into an island of eight. Of pods with whole GPUs.
+    leftover   how few fragments the pod leaves: 1 / (1 + e^(-2 gain)), in steps; the gain is how many free GPUs cease
+               to be fragments, by what pods usually ask for (``leftover``, ``mix``). Of pods with whole GPUs, and with
+               shares of a GPU where the scheduler chooses it.
     numa       1 / (NUMA nodes that the GPUs are on). Where labels are all that is known: 1 on NUMA node 0, 0.5 on
                another (the classic rule; policy can turn it off). Unknown is 0. Weighs triple where asked for, nothing
                where ignored.
@@ -34,6 +35,7 @@ from scheduler_core import factors
 from scheduler_core.asks import SHARED
 from scheduler_core.company import takes_sides, wants_spread
 from scheduler_core.filters import may_be_degraded
+from scheduler_core.leftover import leftover as left_over
 from scheduler_core.nodes import NodeState
 from scheduler_core.outcomes import candidates, outcomes, rings, together
 from scheduler_core.personality import Workload
@@ -125,12 +127,10 @@ def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
     return _slowest(node.shape, found.sets, node.interconnect)
 
 
-def leftover(profile: Profile, node: NodeState, _: Policy) -> float:
-    """The pod's GPUs as a share of what is free in the islands that it touches."""
+def leftover(profile: Profile, node: NodeState, policy: Policy) -> float:
+    """How few fragments remain."""
     found = together(profile.ask, node)
-    if node.shape is None or node.free is None or found is None:
-        return 0.0
-    return _least_filled(node.shape, node.free.among, found.sets, profile.gpus)
+    return left_over(profile, node, policy.mix, None if found is None else found.sets)
 
 
 def numa(profile: Profile, node: NodeState, policy: Policy) -> float:
@@ -176,7 +176,7 @@ FACTORS: dict[str, Raw] = {
 }  # by the names of ``policy.Weights``, and in their order
 MEASURES = {
     "bandwidth": "the weakest hop of the ring through its GPUs",
-    "leftover": "how far it fills up the islands that it touches",
+    "leftover": "how few fragments it leaves, by what pods usually ask for",
     "numa": "on how few NUMA nodes its GPUs are",
     "nic": "how near the nearest NICs are",
     "health": "whether its hardware and its agent are well",
@@ -203,7 +203,7 @@ def _weights(profile: Profile, policy: Policy) -> Weights:
     wishes, weights = profile.wishes, _of_kind(profile, policy)
     return weights._replace(
         bandwidth=weights.bandwidth * _BY_ISLAND_WISH[wishes.island] if profile.devices > 1 else 0.0,
-        leftover=weights.leftover if profile.gpus else 0.0,
+        leftover=weights.leftover if profile.gpus or profile.wishes.vram_mib else 0.0,
         numa=weights.numa * _BY_NUMA_WISH[wishes.numa],
         contiguous=weights.contiguous if profile.devices > 1 else 0.0,
         isolation=weights.isolation if takes_sides(profile) else 0.0,
@@ -244,12 +244,6 @@ def _slowest(shape: Shape, sets: Sets, hint: Interconnect | None) -> float:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _least_filled(shape: Shape, free: int, sets: Sets, size: int) -> float:
-    islands = shape.islands if shape.islands is not None else (shape.whole,)
-    return min((_share(islands, free, mask, size) for mask in candidates(sets)), default=0.0)
-
-
-@lru_cache(maxsize=_REMEMBERED)
 def _least_local(shape: Shape, sets: Sets, classic: bool) -> float:
     return min((_locality(shape, mask, classic=classic) for mask in candidates(sets)), default=0.0)
 
@@ -261,11 +255,6 @@ def _farthest_from_nics(shape: Shape, sets: Sets) -> float:
         return 0.0
     means = (_worst_mean([near[place] for place in places(mask)], sets, mask) for mask in candidates(sets))
     return min(means, default=0.0)
-
-
-def _share(islands: tuple[int, ...], free: int, mask: int, size: int) -> float:
-    touched = sum((island & (free | mask)).bit_count() for island in islands if island & mask)
-    return min(1.0, size / touched)
 
 
 def _locality(shape: Shape, mask: int, *, classic: bool) -> float:

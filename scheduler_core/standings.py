@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import merge
+from math import inf
 from typing import Protocol
 
 from gputopo.labels.reasons import Reason
@@ -254,3 +255,15 @@ class Standings:
 def points(found: Verdict) -> int:
     """A verdict as the protocol wants it: 0 to 10."""
     return found.rounded if isinstance(found, Score) else 0
+
+
+def near(best: Iterable[str], score: Callable[[str], Score | None], within: float) -> Iterator[str]:
+    """Of nodes that suit, best first, those within so many points of the first."""
+    least = -inf
+    for name in best:
+        found = score(name)
+        assert found is not None  # it suits
+        if found.points < least:
+            return
+        least = max(least, found.points - within)
+        yield name

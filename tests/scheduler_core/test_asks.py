@@ -22,7 +22,28 @@ def _asking(count: object, resource: str = "nvidia.com/gpu", **more: object) -> 
 def test_init_containers_come_first_and_say_whether_they_stay() -> None:
     spec = _spec([_asking("2"), _asking("1")], [_asking("4"), _asking("1", restartPolicy="Always")])
 
-    assert read_ask(spec) == Ask((("nvidia.com/gpu", (Step(4, False), Step(1), Step(2), Step(1))),))
+    assert read_ask(spec).programs == (("nvidia.com/gpu", (Step(4, False), Step(1), Step(2), Step(1))),)
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "milli"),
+    [
+        pytest.param(["500m", "700m"], [], 2000, id="what runs together, rounded up to cores"),
+        pytest.param(["1"], ["7"], 7000, id="the init container asks for more"),
+        pytest.param([None], [], 0, id="nothing asked"),
+        pytest.param(["a lot"], [], 0, id="no quantity"),
+    ],
+)
+def test_cpu(containers: list[str | None], init: list[str], milli: int) -> None:
+    def asking(cpu: str | None) -> dict[str, object]:
+        requests = {} if cpu is None else {"cpu": cpu}
+        return {"resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": requests}}
+
+    assert read_ask(_spec(list(map(asking, containers)), list(map(asking, init)))).cpu_milli == milli
+
+
+def test_a_sidecar_runs_beside_the_others() -> None:
+    assert read_ask(_spec([_asking("1")], [_asking("1", restartPolicy="Always")])).cpu_milli == 2000
 
 
 def test_resources_are_told_apart() -> None:

@@ -39,10 +39,11 @@ def test_classic_walk_through() -> None:
 
     found = evaluate(request(1, model="NVIDIA-A100-SXM4-80GB"), table, ["node-1", "node-2", "node-3"], POLICY)
 
-    assert found.nodes == ("node-1", "node-2")  # best first
+    assert found.nodes == ("node-1",)  # what is worse by more than the policy tolerates is not offered
     assert found.failed == {"node-3": Reason.MODEL}
-    # Weights 3 (leftover) + 1 + 1 + 1: (3 x 1 + 1 x 1 + 0 + 1) / 6 = 0.83, and without NUMA node 0 4 / 6 = 0.67.
-    assert {name: each.rounded for name, each in found.scores.items()} == {"node-1": 8, "node-2": 7}
+    # Weights 3 (leftover) + 1 + 1 + 1. The one GPU is a fragment for the half of pods that want more: 0.5 cease to be.
+    # 1 / (1 + e^-1) = 0.72. (3 x 0.72 + 1 x 1 + 0 + 1) / 6 = 0.69, and without NUMA node 0 3.16 / 6 = 0.53.
+    assert {name: each.rounded for name, each in found.scores.items()} == {"node-1": 7, "node-2": 5}
 
 
 def test_unknown_nodes_fail_with_their_own_reason() -> None:
@@ -99,13 +100,19 @@ class TestShortlist:
         assert len(drawn) > 50
 
     def test_best_come_first(self) -> None:
-        best = record("best", PAIRS, held={"x": [0]}, pods=[occupant("x", 1)])
+        best = record("best", H100, held={"x": range(6)}, pods=[occupant("x", 6)])
         table = _table(*self.TABLE.records.values(), best)
 
-        nodes = evaluate(request(2), table, [*self.NAMES, "best"], Policy(shortlist=3)).nodes
+        nodes = evaluate(request(2), table, [*self.NAMES, "best"], Policy(shortlist=3, tolerance=10.0)).nodes
 
         assert nodes[0] == "best"
         assert len(nodes) == 3
+
+    def test_what_is_worse_by_more_than_is_tolerated_is_left_out(self) -> None:
+        best = record("best", H100, held={"x": range(6)}, pods=[occupant("x", 6)])
+        table = _table(*self.TABLE.records.values(), best)
+
+        assert evaluate(request(2), table, [*self.NAMES, "best"], Policy(shortlist=3)).nodes == ("best",)
 
     def test_pod_with_preferences_of_its_own_sees_all(self) -> None:
         asked = request(1)._replace(soft_preferences=True)

@@ -140,13 +140,14 @@ def test_what_counts_for_which_pod(asked: Profile, weights: dict[str, float]) ->
 def test_training_avoids_the_inference_node() -> None:
     """Twice the same HGX H100; on one a service runs. Weights 3 + 1 + 1 + 3 + 6 + 2 = 16.
 
-    The island that the service broke into is fuller by one: leftover 1/7 instead of 1/8; in use are 2 of 8 instead of
-    1 of 8. So the service's node is better by 10 x (3 x (1/7 - 1/8) + 2 x 1/8) / 16 = 0.19, and worse by
+    Where the service broke into the island, what is left was a fragment for pods of eight before: of 7 free GPUs one
+    less is 0.15 fragments less, 1 / (1 + e^-0.3) = 0.56, instead of 1.05 more, 1 / (1 + e^2.1) = 0.08. In use are 2 of
+    8 instead of 1 of 8. So the service's node is better by 10 x (3 x 0.48 + 2 x 1/8) / 16 = 1.06, and worse by
     10 x 6 x (0.9 - 0.1) / 16 = 3.
     """
     free, serving = score(TRAINING, _node(), POLICY).points, score(TRAINING, _node(pods=_SERVES), POLICY).points
 
-    assert free - serving == pytest.approx(3 - 10 * (3 * (1 / 7 - 1 / 8) + 2 / 8) / 16, abs=1e-5)
+    assert free - serving == pytest.approx(3 - 10 * (3 * (0.56 - 0.08) + 2 / 8) / 16, abs=1e-5)
 
 
 def test_scavenger_takes_the_fragment_on_spot() -> None:

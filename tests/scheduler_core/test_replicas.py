@@ -23,6 +23,7 @@ from tests.scheduler_core.builders import NOW, owned
 from tests.scheduler_core.stage import Stage, asking, seen
 
 PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
+ALL = Policy(tolerance=10.0)  # answers what is worse than the best too
 
 
 def _replica(name: str, gpus: int = 1, workload: str = "inference", **wishes: str) -> Pod:
@@ -37,7 +38,7 @@ def _placed(name: str, on: str | None, owner: str = "uid-o", gpus: int = 1) -> P
 
 
 def test_replicas_go_to_nodes_without_one() -> None:
-    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("other", "b", "uid-x"))
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("other", "b", "uid-x"), policy=ALL)
 
     assert stage.ask(_replica("two")).nodes == ("b", "a")
     assert dict(stage.extender.prioritize(_replica("two"), {"a", "b"}))["b"] >= 7
@@ -54,7 +55,7 @@ def test_replica_that_is_only_assumed_counts_too() -> None:
 
 
 def test_replicas_that_ended_or_were_answered_several_nodes_are_nowhere() -> None:
-    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("two", None))
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("two", None), policy=ALL)
     stage.ask(_replica("two"))
     assert [each.node for each in stage.knowledge.placed("uid-o")] == ["a"]
 
@@ -77,10 +78,10 @@ def test_answers_are_those_of_evaluation_and_can_be_made_again(
     owners = {"mine": "uid-o", "other": "uid-x"}
     stage = Stage.set(machines, *(_placed(f"p-{name}", name, owners[owner]) for name, owner in there.items()))
 
+    table = stage.knowledge.table
     answer = stage.ask(_replica("new", gpus, workload))
 
     (record,) = stage.records
-    table = stage.knowledge.table
     asked = record.request._replace(profile=record.request.profile._replace(like=None))
     request, as_seen = related(asked, placed("uid-o", table), table)
     assert request == record.request
@@ -130,7 +131,7 @@ def test_knowledge_follows_another_idea_of_what_is_old() -> None:
 
 
 def test_scores_of_the_answer_are_those_of_the_pod() -> None:
-    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"))
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), policy=ALL)
     stage.ask(_replica("two"))
 
     assert all(isinstance(each, Score) for each in stage.records[-1].scores)

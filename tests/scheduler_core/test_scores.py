@@ -39,8 +39,9 @@ def _raw(factor: str, node: NodeState, asked: Profile, policy: Policy = POLICY) 
 def test_score_taken_apart() -> None:
     """Four GPUs of an idle HGX H100. Weights 4 + 3 + 1 + 1 + 1 = 10, so a share is weight x raw.
 
-    The device plugin takes one socket's four: 900 / (900 + 300) = 0.75; 4 of the 8 free in the island; one NUMA node;
-    a NIC at PXB or so beside each.
+    The device plugin takes one socket's four: 900 / (900 + 300) = 0.75. The 4 that are left are fragments for the 15 %
+    of pods that want 8, which is 0.6 GPUs: 1 / (1 + e^1.2) = 0.231, in steps of 0.04: 0.2. One NUMA node; a NIC
+    at PXB or so beside each.
     """
     node = _node("hgx_h100")
     assert node.shape is not None
@@ -48,10 +49,10 @@ def test_score_taken_apart() -> None:
     nic = node.shape.nic_nearness[0]
 
     assert score(profile(4), node, POLICY) == Score(
-        points=round(3.0 + 1.5 + 1.0 + nic + 1.0, 6),
+        points=round(3.0 + 0.6 + 1.0 + nic + 1.0, 6),
         parts=(
             Part("bandwidth", 0.75, 4.0, 3.0),
-            Part("leftover", 0.5, 3.0, 1.5),
+            Part("leftover", 0.2, 3.0, 0.6),
             Part("numa", 1.0, 1.0, 1.0),
             Part("nic", nic, 1.0, nic),
             Part("health", 1.0, 1.0, 1.0),
@@ -124,12 +125,17 @@ def test_hint_stands_in_for_a_node_without_a_shape() -> None:
 @pytest.mark.parametrize(
     ("node", "asked", "raw"),
     [
-        pytest.param(_node("hgx_h100"), profile(1), 1 / 8, id="one breaks into eight"),
-        pytest.param(_node("hgx_h100", 0, 1, 2, 3, 4, 5, 6), profile(1), 1.0, id="the last one"),
-        pytest.param(_node("a100_bridged"), profile(2), 1.0, id="a whole pair"),
-        pytest.param(_node("a100_bridged", 0), profile(1), 1 / 2, id="it may break the pair that is whole"),
-        pytest.param(_node("rtx4090"), profile(2), 1.0, id="no islands: nothing to break"),
-        pytest.param(_node("nvlink_unknown"), profile(2), 2 / 8, id="islands unknown: the node counts as one"),
+        # Of pods 50 % want one GPU, 20 % two, 15 % four, 15 % eight. 7 are fragments for 15 %: 1.05, 1 / (1 + e^2.1).
+        pytest.param(_node("hgx_h100"), profile(1), 0.08, id="one breaks into eight: 0.109"),
+        # It was one for half of the pods, and is gone: 1 / (1 + e^-1).
+        pytest.param(_node("hgx_h100", 0, 1, 2, 3, 4, 5, 6), profile(1), 0.72, id="the last one: 0.731"),
+        # Before, for four by islands all 4 and by the node none: 0.3; for eight 0.6. After 0.3 + 0.3. Gain 0.3.
+        pytest.param(_node("a100_bridged"), profile(2), 0.64, id="a whole pair of two: 0.646"),
+        # Before 1.0. If it takes the single one 0.6, if it breaks the pair (2 of 3) 0.8. Gain 0.267 on average.
+        pytest.param(_node("a100_bridged", 0), profile(1), 0.6, id="it may break the pair that is whole: 0.630"),
+        # 6 are fragments for 15 %: 0.9.
+        pytest.param(_node("rtx4090"), profile(2), 0.12, id="no islands: the node counts: 0.142"),
+        pytest.param(_node("nvlink_unknown"), profile(2), 0.12, id="islands unknown: the node counts as one: 0.142"),
         pytest.param(state_of(record(), NOW, POLICY), profile(1), 0.0, id="nothing known"),
     ],
 )

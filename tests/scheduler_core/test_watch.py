@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from gputopo.kube.access import EXTENDER, READER
@@ -90,7 +91,8 @@ TOLD = NodeGpus("2026-11-21T12:00:00Z", "1a", "1", (Allocation("GPU-1", PodRef("
 
 
 def machine(*, broken: bool = False) -> NodeSeen:
-    return NodeSeen("gpu-0", read_node(builders.node(dgx1_link_down() if broken else dgx1())))
+    told = read_node(builders.node(dgx1_link_down() if broken else dgx1()))
+    return NodeSeen("gpu-0", msgspec.structs.replace(told, cpu_milli=96_000))
 
 
 def test_each_kind_is_told_completely_and_then_as_it_changes(tmp_path: Path) -> None:

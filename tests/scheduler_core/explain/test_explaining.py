@@ -68,7 +68,7 @@ def test_score_is_taken_apart() -> None:
 
     assert [(each.name, each.raw, each.weight, each.share) for each in best.factors] == [
         ("bandwidth", 0.666667, 4.0, 2.666667),
-        ("leftover", 1.0, 3.0, 3.0),
+        ("leftover", 0.64, 3.0, 1.92),
         ("numa", 1.0, 1.0, 1.0),
         ("nic", 0.0, 1.0, 0.0),
         ("health", 1.0, 1.0, 1.0),

@@ -1,0 +1,169 @@
+"""How well a policy placed: figures of one replay. Pure.
+
+allocated     share of the GPU capacity in use (a share of a GPU counts as what it is)
+fragments     free GPUs that are fragments, as a share of all GPUs: by FGD's definition (the node serves a request),
+              and by islands (a free GPU is a fragment for a request of size n when its free island cannot serve n)
+island_share  of the pods with several GPUs that some island of the cluster is large enough for: those inside one
+bandwidth     bottleneck ring of what a pod with several GPUs got, as a share of the best ring that as many GPUs of
+              any node of the cluster that will do can form; PCIe counts as 0 where NVLink was possible
+wait          seconds until a pod got its GPUs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from gputopo.paths import PathKind
+from gputopo.rings import Ring, rings
+from scheduler_core.leftover import fragments
+from scheduler_core.mix import WHOLE_GPU, Mix, Room
+from scheduler_core.shapes import Shape
+from scheduler_core.simulation.engine import Moment, Replay, Started
+from scheduler_core.simulation.hosts import Host, Hosts
+
+
+class Point(NamedTuple):
+    """The cluster at one moment; all as shares of its GPU capacity."""
+
+    submitted: float
+    allocated: float
+    fragments: float  # FGD's
+    island_fragments: float
+
+
+class Figures(NamedTuple):
+    """What came of one replay."""
+
+    policy: str
+    seed: int
+    allocated: float  # at the end
+    mean_allocated: float  # over the second half of the arrivals
+    fragments: float  # at the end
+    island_fragments: float
+    island_share: float | None  # None: no pod had a chance
+    bandwidth: float | None  # mean; None: no pod of several GPUs
+    mean_wait_s: float
+    p99_wait_s: float
+    never: int  # pods that did not get GPUs
+    latency_ms: float  # of a decision, median
+    p99_latency_ms: float
+    course: tuple[Point, ...] = ()
+    bandwidths: tuple[float, ...] = ()  # ascending
+
+
+class Meter:
+    """Watches fragments while a replay runs: only nodes that changed are looked at again."""
+
+    def __init__(self, hosts: Hosts, mix: Mix, points: int = 100) -> None:
+        self._hosts = hosts
+        self._mix = mix
+        self._by_host = [(0.0, 0.0)] * len(hosts.all)
+        self._sums = [0.0, 0.0]
+        self._mark = 0
+        self._every = points
+        self._seen = 0
+        self.course: list[Point] = []
+        for host in hosts.all:
+            self._look(host)
+
+    def __call__(self, moment: Moment) -> None:
+        """After an arrival: keeps every so many."""
+        self._seen += 1
+        if self._seen % self._every == 0:
+            self.course.append(self.point(moment))
+
+    def point(self, moment: Moment) -> Point:
+        """The cluster now."""
+        for number in set(self._hosts.changed[self._mark :]):
+            self._look(self._hosts.all[number])
+        self._mark = len(self._hosts.changed)
+        capacity = self._hosts.capacity
+        by_node, by_island = (max(0.0, each) * WHOLE_GPU / capacity for each in self._sums)
+        return Point(moment.submitted / capacity, moment.allocated / capacity, by_node, by_island)
+
+    def _look(self, host: Host) -> None:
+        now = (
+            self._mix.fragments(Room((tuple(sorted(host.left)),), host.product, host.cpu_milli)),
+            fragments(host.shape, tuple(host.left), self._mix),
+        )
+        old = self._by_host[host.number]
+        self._by_host[host.number] = now
+        self._sums = [total + new - before for total, new, before in zip(self._sums, now, old, strict=True)]
+
+
+def figures(policy: str, seed: int, hosts: Hosts, replayed: Replay, meter: Meter) -> Figures:
+    """All of them."""
+    last = meter.point(replayed.moments[-1])
+    half = replayed.moments[len(replayed.moments) // 2 :]
+    waits = sorted(each.at - each.job.arrival for each in replayed.started if each.job.kind.demand)
+    latencies = sorted(each.latency_s for each in replayed.started if each.job.kind.demand)
+    several = [each for each in replayed.started if each.job.kind.gpus > 1]
+    shares = tuple(sorted(_bandwidth(each, hosts) for each in several))
+    return Figures(
+        policy=policy,
+        seed=seed,
+        allocated=last.allocated,
+        mean_allocated=_mean([each.allocated / hosts.capacity for each in half]),
+        fragments=last.fragments,
+        island_fragments=last.island_fragments,
+        island_share=_island_share(several, hosts),
+        bandwidth=_mean(shares) if shares else None,
+        mean_wait_s=_mean(waits),
+        p99_wait_s=_at(waits, 0.99),
+        never=sum(bool(job.kind.demand) for job in replayed.never),
+        latency_ms=1000 * _at(latencies, 0.5),
+        p99_latency_ms=1000 * _at(latencies, 0.99),
+        course=(*meter.course, last),
+        bandwidths=shares,
+    )
+
+
+def _island_share(several: Iterable[Started], hosts: Hosts) -> float | None:
+    chances = [each for each in several if _largest_island(each.job.kind.products, hosts) >= each.job.kind.gpus]
+    inside = sum(bool(hosts.all[each.placement.host].shape.one_island(each.placement.gpus)) for each in chances)
+    return inside / len(chances) if chances else None
+
+
+def _largest_island(products: frozenset[str] | None, hosts: Hosts) -> int:
+    return max((_largest(shape) for shape in _shapes(products, hosts)), default=0)
+
+
+def _bandwidth(started: Started, hosts: Hosts) -> float:
+    kind = started.job.kind
+    best = max(_rate(_best_ring(shape, kind.gpus)) for shape in _shapes(kind.products, hosts))
+    got = _rate(hosts.all[started.placement.host].shape.ring(started.placement.gpus))
+    return got / best if best else 1.0
+
+
+def _shapes(products: frozenset[str] | None, hosts: Hosts) -> frozenset[Shape]:
+    return _shapes_of(hosts, products)
+
+
+@lru_cache(maxsize=256)
+def _shapes_of(hosts: Hosts, products: frozenset[str] | None) -> frozenset[Shape]:
+    return frozenset(host.shape for host in hosts.all if products is None or host.product in products)
+
+
+@lru_cache(maxsize=256)
+def _largest(shape: Shape) -> int:
+    return max((island.bit_count() for island in shape.islands or ()), default=0)
+
+
+@lru_cache(maxsize=1024)
+def _best_ring(shape: Shape, size: int) -> Ring | None:
+    return rings(shape.topology).best(size)
+
+
+def _rate(ring: Ring | None) -> float:
+    """GB/s over NVLink, else 0."""
+    return 0.0 if ring is None or ring.kind in (PathKind.PCIE, PathKind.UNKNOWN) else ring.gbps or 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _at(ascending: Sequence[float], quantile: float) -> float:
+    return ascending[min(len(ascending) - 1, int(quantile * len(ascending)))] if ascending else 0.0

@@ -1,0 +1,120 @@
+"""The policies that a workload can be replayed with, by name, and the replay of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from scheduler_core.mix import Mix, Want
+from scheduler_core.policy import Policy
+from scheduler_core.simulation.engine import Scheduler, replay
+from scheduler_core.simulation.hosts import Host, Hosts, NodeSpec
+from scheduler_core.simulation.measures import Figures, Meter, figures
+from scheduler_core.simulation.ours import Ours
+from scheduler_core.simulation.rivals.fgd import fgd
+from scheduler_core.simulation.rivals.kube import default_mix, least_allocated, most_allocated
+from scheduler_core.simulation.rivals.packing import best_fit, dot_product, gpu_packing
+from scheduler_core.simulation.rivals.ranked import Rank, Ranked, Rated, any_gpu
+from scheduler_core.simulation.workload import Job, Kind
+
+_COVERAGE = 0.95  # of the pods by which FGD judges fragments
+
+
+class Setting(NamedTuple):
+    """What a policy is made for."""
+
+    hosts: Hosts
+    jobs: Sequence[Job]  # what kinds of pods come is known; when and in which order is not
+    policy: Policy  # ours
+    random: Random
+
+
+class Typical(NamedTuple):
+    """The kinds of pods that make up most of a workload."""
+
+    mix: Mix  # those that take GPUs
+    cpu_only: float  # share of those that take none
+
+
+def typical(jobs: Iterable[Job], coverage: float = _COVERAGE) -> Typical:
+    """The most frequent kinds, until they make up so much of all."""
+    counts: dict[Want, int] = {}
+    for job in jobs:
+        want = Want(job.kind.gpus, job.kind.share, job.kind.cpu_milli, job.kind.products)
+        counts[want] = counts.get(want, 0) + 1
+    needed = coverage * sum(counts.values())
+    kept: dict[Want, float] = {}
+    for want, count in sorted(counts.items(), key=lambda each: (-each[1], each[0][:3], sorted(each[0][3] or ()))):
+        if sum(kept.values()) >= needed:
+            break
+        kept[want] = count
+    idle = sum(count for want, count in kept.items() if not want.gpus and not want.share)
+    return Typical(Mix(tuple(kept.items())), idle / (sum(kept.values()) or 1.0))
+
+
+def run(name: str, specs: Sequence[NodeSpec], jobs: Sequence[Job], policy: Policy, seed: int) -> Figures:
+    """Replay the jobs on idle nodes with the policy of that name. The same seed gives the same placements."""
+    hosts = Hosts(specs)
+    mix = typical(jobs).mix
+    meter = Meter(hosts, mix, max(1, len(jobs) // 100))
+    asked = [_with_islands(job, hosts) for job in jobs] if name == "ours-required" else jobs
+    setting = Setting(hosts, asked, policy._replace(mix=mix), Random(seed))  # noqa: S311  no secret
+    return figures(name, seed, hosts, replay(asked, hosts, POLICIES[name](setting), meter), meter)
+
+
+def _with_islands(job: Job, hosts: Hosts) -> Job:
+    """Requires one island, where some island is large enough."""
+    largest = max((island.bit_count() for host in hosts.all for island in host.shape.islands or ()), default=0)
+    return job._replace(kind=job.kind._replace(island=1 < job.kind.gpus <= largest))
+
+
+def _ours(setting: Setting) -> Scheduler:
+    return Ours(setting.hosts, setting.policy, setting.random)
+
+
+def _by(rate: Callable[[Kind, Host], float]) -> Callable[[Setting], Scheduler]:
+    """By scores alone: shares go to any GPU that has room, equals are drawn."""
+
+    def scheduler(setting: Setting) -> Scheduler:
+        def rated(kind: Kind, host: Host) -> Rated:
+            return Rated(rate(kind, host), any_gpu(kind, host, setting.random))
+
+        return Ranked(setting.hosts, rated, setting.random)
+
+    return scheduler
+
+
+def _packing(rate: Rank) -> Callable[[Setting], Scheduler]:
+    """As "Beware of Fragmentation" ran them: of equal nodes the first in an order drawn once."""
+    return lambda setting: Ranked(setting.hosts, rate, setting.random, in_order=True)
+
+
+def _fgd(setting: Setting) -> Scheduler:
+    return _packing(fgd(*typical(setting.jobs)))(setting)
+
+
+POLICIES: dict[str, Callable[[Setting], Scheduler]] = {
+    "ours": _ours,
+    "ours-required": _ours,
+    "spread": _by(least_allocated),
+    "pack": _by(most_allocated),
+    "kube-default": _by(default_mix),
+    "random": _by(lambda _kind, _host: 0.0),
+    "best-fit": _packing(best_fit),
+    "dot-product": _packing(dot_product),
+    "gpu-packing": _packing(gpu_packing),
+    "fgd": _fgd,
+}
+WORDS = {
+    "ours": "gputopo, shapes preferred",
+    "ours-required": "gputopo, pods of several GPUs require one island and wait for it",
+    "spread": "kube-scheduler, LeastAllocated",
+    "pack": "kube-scheduler, MostAllocated",
+    "kube-default": "kube-scheduler as it comes",
+    "random": "any node that has room",
+    "best-fit": "least CPU and GPU left",
+    "dot-product": "DotProd (Tetris)",
+    "gpu-packing": "GPUs in use first",
+    "fgd": "fragmentation gradient descent (ATC 2023)",
+}

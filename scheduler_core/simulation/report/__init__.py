@@ -1,0 +1,1 @@
+"""What replays came to, for people (text, HTML) and for programs (JSON)."""

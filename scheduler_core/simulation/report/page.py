@@ -1,0 +1,83 @@
+"""The report as one HTML page that needs nothing else. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from scheduler_core.simulation.report.plot import bars, distribution, legend, lines
+from scheduler_core.simulation.report.summary import COLUMNS, Summary, cell
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:1120px;margin:2rem auto;padding:0 1rem;color:#1c2733}
+table{border-collapse:collapse;width:100%;margin:1rem 0}td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px
+solid #d8dee5}td:first-child,th:first-child{text-align:left}figure{display:inline-block;width:48%;min-width:360px;
+margin:0 1% 1rem 0;vertical-align:top}svg{width:100%;font:11px system-ui,sans-serif;fill:#1c2733}.grid{stroke:#e3e8ee}
+.key{margin-right:1rem;white-space:nowrap}.key i{display:inline-block;width:.8rem;height:.8rem;margin-right:.3rem}
+.small{color:#55616d;font-size:.9rem}
+"""
+
+
+def page(found: Sequence[Summary], words: Mapping[str, str], about: str) -> str:
+    """What was replayed, what it came to in a sentence, the table, the plots, and what the words mean."""
+    plots = [
+        (_courses(found, "allocated"), "Share of the GPU capacity in use, while more and more is asked for."),
+        (_courses(found, "island_fragments"), "Free GPUs that no usual pod could use inside one island."),
+        (_islands(found), "Pods of several GPUs that got one NVLink island, among those that could have."),
+        (_rings(found), "Speed of the pods' rings next to the best possible: further right is better."),
+    ]
+    figures = "".join(f"<figure>{svg}<figcaption>{escape(text)}</figcaption></figure>" for svg, text in plots if svg)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>GPU placement, simulated</title>'
+        f"<style>{_STYLE}</style><h1>GPU placement, simulated</h1><p>{escape(about)}</p>{_verdict(found)}"
+        f"{_table(found)}<p>{legend([each.policy for each in found])}</p>{figures}{_notes(found, words)}</html>\n"
+    )
+
+
+def _verdict(found: Sequence[Summary]) -> str:
+    """The first policy next to the best of the others, where there are others."""
+    if len(found) < 2:
+        return ""
+    first, *others = found
+    sentences = []
+    for field, what in (("allocated", "of the GPU capacity in use"), ("island_share", "of pods inside one island")):
+        mine = first.means[field]
+        theirs = [(value, each.policy) for each in others if (value := each.means[field]) is not None]
+        if mine is not None and theirs:
+            best, name = max(theirs)
+            sentences.append(f"{100 * mine:.1f} % {what}; best of the others: {100 * best:.1f} % ({name})")
+    return f"<p><b>{escape(first.policy)}</b>: {escape('. '.join(sentences))}.</p>" if sentences else ""
+
+
+def _table(found: Sequence[Summary]) -> str:
+    head = "".join(f"<th>{escape(column.title)}</th>" for column in COLUMNS)
+    rows = "".join(
+        f"<tr><td>{escape(each.policy)}</td>{''.join(f'<td>{cell(each, column)}</td>' for column in COLUMNS)}</tr>"
+        for each in found
+    )
+    return f"<table><tr><th>policy</th>{head}</tr>{rows}</table>"
+
+
+def _courses(found: Sequence[Summary], field: str) -> str:
+    series = {each.policy: [(point.submitted, getattr(point, field)) for point in each.course] for each in found}
+    return lines(series, "asked for, of the capacity", field.replace("_", " "))
+
+
+def _islands(found: Sequence[Summary]) -> str:
+    shares = {each.policy: share for each in found if (share := each.means["island_share"]) is not None}
+    return bars(shares, "in one island") if shares else ""
+
+
+def _rings(found: Sequence[Summary]) -> str:
+    series = {each.policy: distribution(each.bandwidths) for each in found if each.bandwidths}
+    return lines(series, "ring, of the best possible", "pods, at most so fast") if series else ""
+
+
+def _notes(found: Sequence[Summary], words: Mapping[str, str]) -> str:
+    rows = "".join(f"<li><b>{escape(each.policy)}</b>: {escape(words.get(each.policy, ''))}</li>" for each in found)
+    seeds = ", ".join(sorted({f"{each.seeds}" for each in found}))
+    return (
+        f'<ul class="small">{rows}</ul><p class="small">Means of {seeds} replays. "fragments": free GPUs that a usual '
+        'pod cannot use on their node; "by islands": inside one island; both of all GPUs. "ring of best": the weakest '
+        "hop of the ring through a pod's GPUs, as a share of the best that as many GPUs form anywhere.</p>"
+    )

@@ -1,0 +1,53 @@
+"""What kube-scheduler's own plugins make of a node, 0 to 100. GPUs inside the node: any.
+
+Sources: ``noderesources`` of Kubernetes 1.37: ``least_allocated.go``, ``most_allocated.go``,
+``balanced_allocation.go``. A pod that asks for no CPU or memory counts as 100 milli and 200 MiB there.
+"""
+
+from __future__ import annotations
+
+from scheduler_core.simulation.hosts import UNLIMITED, Host
+from scheduler_core.simulation.workload import Kind
+
+_LEAST_CPU, _LEAST_MEMORY = 100, 200
+
+
+def requested(kind: Kind, host: Host, *, gpus: bool) -> list[float]:
+    """Of CPU and memory (and GPUs, where the pod wants some) the share that would be in use; where limited."""
+    spec, shares = host.spec, []
+    if spec.cpu_milli < UNLIMITED:
+        shares.append(1 - (host.cpu_milli - (kind.cpu_milli or _LEAST_CPU)) / spec.cpu_milli)
+    if spec.memory_mib < UNLIMITED:
+        shares.append(1 - (host.memory_mib - (kind.memory_mib or _LEAST_MEMORY)) / spec.memory_mib)
+    if gpus and kind.demand:
+        shares.append(1 - (host.free_milli - kind.demand) / (1000 * host.gpus))
+    return shares
+
+
+def least_allocated(kind: Kind, host: Host, *, gpus: bool = True) -> int:
+    """The emptiest node: spread."""
+    shares = requested(kind, host, gpus=gpus)
+    return sum(int(100 - 100 * share) for share in shares) // len(shares) if shares else 0
+
+
+def most_allocated(kind: Kind, host: Host) -> int:
+    """The fullest node: pack."""
+    shares = requested(kind, host, gpus=True)
+    return sum(int(100 * share) for share in shares) // len(shares) if shares else 0
+
+
+def balanced_allocation(kind: Kind, host: Host) -> int:
+    """The node where CPU, memory and GPUs would be in use alike: 100 less the standard deviation."""
+    return _balance(requested(kind, host, gpus=True))
+
+
+def default_mix(kind: Kind, host: Host) -> int:
+    """What a cluster does that nobody configured: LeastAllocated by CPU and memory, and BalancedAllocation."""
+    return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host)
+
+
+def _balance(shares: list[float]) -> int:
+    if not shares:
+        return 100
+    mean = sum(shares) / len(shares)
+    return int(100 - 100 * (sum((share - mean) ** 2 for share in shares) / len(shares)) ** 0.5)

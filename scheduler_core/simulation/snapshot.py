@@ -1,0 +1,76 @@
+"""A cluster as ``kubectl get nodes,pods,nodegpus -A -o json`` prints it. Pure.
+
+ClusterError    it is none; the text quotes what is wrong
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gputopo.labels.nodegpus import NodeGpus
+from scheduler_core.nodes import read_node, read_occupant, table_of
+from scheduler_core.policy import Policy
+from scheduler_core.quantity import mib, quantity
+from scheduler_core.reading import Cluster, records
+from scheduler_core.sightings import GpusSeen, NodeSeen, PodSeen
+from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, NodeSpec
+from scheduler_core.stock import StockNode, StockPod
+
+
+class _Kinded(msgspec.Struct):
+    kind: str = ""
+    items: list[dict[str, Any]] | None = None
+
+
+def read_snapshot(text: bytes, now: float, policy: Policy) -> Cluster:
+    """Nodes, pods, and where there are any the kubelets' words. Raises ``ClusterError``."""
+    nodes: list[StockNode] = []
+    pods: list[PodSeen] = []
+    words: list[GpusSeen] = []
+    for item in _items(text):
+        kind = item.get("kind")
+        try:
+            if kind == "Node":
+                nodes.append(msgspec.convert(item, StockNode))
+            elif kind == "Pod":
+                pods += _pod(msgspec.convert(item, StockPod))
+            elif kind == "NodeGpus":
+                words.append(GpusSeen(item["metadata"]["name"], msgspec.convert(item, NodeGpus)))
+        except (msgspec.ValidationError, KeyError) as error:
+            name = (item.get("metadata") or {}).get("name")
+            raise ClusterError(f"{kind} {name!r} cannot be read: {error}") from None
+    if not nodes:
+        raise ClusterError("there is no Node in it; print one with: kubectl get nodes,pods,nodegpus -A -o json")
+    seen = [NodeSeen(node.metadata.name, read_node(node)) for node in nodes]
+    return Cluster(table_of(records(seen, pods, words), now, policy), tuple(nodes))
+
+
+def idle_nodes(cluster: Cluster) -> list[NodeSpec]:
+    """Its GPU nodes without any pod, as far as their GPUs are known."""
+    specs = []
+    for node in cluster.nodes:
+        topology = cluster.table.records[node.metadata.name].machine.topology
+        if topology is not None and topology.usable:
+            allocatable = node.status.allocatable or {}
+            cpu = quantity(str(allocatable.get("cpu", "")))
+            memory = mib(str(allocatable.get("memory", "")))
+            cpu_milli = UNLIMITED if cpu is None else int(1000 * cpu)
+            specs.append(NodeSpec(node.metadata.name, topology, cpu_milli, memory or UNLIMITED))
+    return specs
+
+
+def _items(text: bytes) -> list[dict[str, Any]]:
+    try:
+        found = msgspec.json.decode(text, type=_Kinded)
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"it is no JSON that kubectl prints: {error}") from None
+    return [msgspec.json.decode(text)] if found.items is None else found.items
+
+
+def _pod(pod: StockPod) -> list[PodSeen]:
+    occupant = read_occupant(pod)
+    if occupant is None:
+        return []
+    return [PodSeen(occupant.uid, occupant, pod.spec.node_name, None, pod.spec.scheduler_name)]

@@ -1,0 +1,126 @@
+"""Where a pod would land now, what it would get, and what would be left: as values and as text. Pure.
+
+Decided by ``evaluate``, like everything; what the pod gets inside the node is the device plugin's choice, so it is a
+list of possible sets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from scheduler_core.evaluate import evaluate
+from scheduler_core.explain.spots import spot, spot_words
+from scheduler_core.explain.story import Spot
+from scheduler_core.leftover import fragments
+from scheduler_core.mix import WHOLE_GPU
+from scheduler_core.nodes import NodeState, NodeTable
+from scheduler_core.outcomes import together
+from scheduler_core.policy import Policy
+from scheduler_core.request import PodRequest
+from scheduler_core.sets import OneOf
+from scheduler_core.shares import left
+
+_MOST_OUTCOMES = 4
+
+
+class Remains(msgspec.Struct, frozen=True, rename="camel"):
+    """What is free on a node."""
+
+    islands: tuple[int, ...]  # free whole GPUs in each, most first; one entry where islands are not known
+    fragments: float  # GPUs, by what pods usually ask for
+
+
+class Landing(msgspec.Struct, frozen=True, rename="camel"):
+    """A node where the pod may land."""
+
+    node: str
+    points: float  # 0 to 10
+    gets: tuple[Spot, ...] | None  # possible sets, best first; None: nobody can tell
+    more: int  # that are not listed
+    before: Remains | None
+    after: Remains | None  # the worst of what may be left
+
+
+class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
+    """The whole answer."""
+
+    pod: str
+    landings: tuple[Landing, ...]  # the best first; kube-scheduler takes one of those that are equal to it
+    equals: int  # nodes that are as good as the best
+    suitable: int  # nodes
+    refused: dict[str, int]  # reason -> nodes
+
+
+def what_if(request: PodRequest, table: NodeTable, names: Sequence[str], policy: Policy, most: int = 3) -> WhatIf:
+    """For a pod that does not exist yet."""
+    decision = evaluate(request, table, names, policy)
+    landings = tuple(
+        _landing(name, request, table.states[name], decision.scores[name].points, policy)
+        for name in decision.nodes[:most]
+    )
+    refused = Counter(reason.value for reason in decision.failed.values())
+    pod = f"{request.namespace}/{request.name}" if request.namespace else request.name
+    return WhatIf(pod, landings, len(decision.nodes), len(decision.scores), dict(refused.most_common()))
+
+
+def text(answer: WhatIf) -> str:
+    """For a person."""
+    lines = []
+    if not answer.landings:
+        lines.append(f"{answer.pod} would land nowhere now.")
+    for number, landing in enumerate(answer.landings):
+        head = f"{answer.pod} would land on" if number == 0 else "or on"
+        lines.append(f"{head} {landing.node} ({landing.points:.2f} of 10 points)")
+        lines += [f"  gets  {line}" for line in _gets(landing)]
+        if landing.before is not None and landing.after is not None:
+            lines.append(f"  left  {_remains(landing.before)} before, {_remains(landing.after)} after")
+    if answer.landings:
+        lines.append(f"{answer.equals} of {answer.suitable} suitable nodes are offered to kube-scheduler as equals.")
+    lines += [f"{count} {'node' if count == 1 else 'nodes'} refused: {why}" for why, count in answer.refused.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _landing(name: str, request: PodRequest, state: NodeState, points: float, policy: Policy) -> Landing:
+    found = together(request.profile.ask, state)
+    if state.shape is None or state.free is None or found is None or not request.profile.gpus:
+        return Landing(name, points, None, 0, None, None)
+    before = _without(state, 0, policy)
+    if not isinstance(found.sets, OneOf):
+        return Landing(name, points, None, 0, before, None)
+    ranked = sorted(found.sets.masks, key=lambda mask: _quality(state, mask), reverse=True)
+    gets = tuple(spot(state.shape, mask) for mask in ranked[:_MOST_OUTCOMES])
+    worst = max((_without(state, mask, policy) for mask in ranked), key=lambda each: each.fragments, default=None)
+    return Landing(name, points, gets, max(0, len(ranked) - _MOST_OUTCOMES), before, worst)
+
+
+def _quality(state: NodeState, mask: int) -> tuple[object, ...]:
+    assert state.shape is not None
+    ring = state.shape.ring(mask)
+    return () if ring is None else ring.quality, -mask
+
+
+def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
+    """What is free once that set is taken."""
+    assert state.shape is not None
+    free = tuple(
+        0 if mask >> place & 1 else each for place, each in enumerate(left(state.shape, state.free, state.promised))
+    )
+    islands = state.shape.islands or (state.shape.whole,)
+    counts = (sum(free[place] == WHOLE_GPU for place in range(len(free)) if each >> place & 1) for each in islands)
+    lost = fragments(state.shape, free, policy.mix)
+    return Remains(tuple(sorted(counts, reverse=True)), round(lost, 3))
+
+
+def _gets(landing: Landing) -> list[str]:
+    if landing.gets is None:
+        return ["nobody can tell which GPUs"]
+    lines = [spot_words(each) for each in landing.gets]
+    return [*lines, f"or one of {landing.more} other sets"] if landing.more else lines
+
+
+def _remains(remains: Remains) -> str:
+    islands = "+".join(map(str, remains.islands))
+    return f"{islands} free by island ({remains.fragments:.2f} of them fragments)"

@@ -1,0 +1,133 @@
+"""What is asked for: jobs with arrivals and durations. Pure, but for ``random`` that the caller seeds.
+
+WorkloadError(ValueError)    a file that is no workload; the text quotes what is wrong
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from math import inf
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from scheduler_core.mix import WHOLE_GPU
+
+_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+
+
+class WorkloadError(ValueError):
+    """A file that is no workload."""
+
+
+class Kind(NamedTuple):
+    """All that decides about a job's nodes."""
+
+    gpus: int = 0  # whole GPUs
+    share: int = 0  # thousandths of one GPU, where it shares one
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    products: frozenset[str] | None = None  # GPUs that will do; None: all
+    island: bool = False  # requires one NVLink island
+
+    @property
+    def demand(self) -> int:
+        """Thousandths of GPUs."""
+        return self.share or WHOLE_GPU * self.gpus
+
+
+class Job(NamedTuple):
+    """One pod."""
+
+    name: str
+    kind: Kind
+    arrival: float = 0.0  # seconds
+    duration: float = inf  # seconds; inf: it stays
+
+
+def read_jobs(text: str) -> list[Job]:
+    """Jobs from CSV in the format of the public "openb" traces, or from JSON (a list of objects with the same keys).
+
+    ``arrival_s`` and ``duration_s`` are optional; without them jobs arrive one after the other and stay.
+    """
+    rows: Sequence[Mapping[str, Any]] = (
+        _json(text) if text.lstrip().startswith("[") else list(csv.DictReader(io.StringIO(text)))
+    )
+    return [_job(number, row) for number, row in enumerate(rows, 1)]
+
+
+def drawn(kinds: Sequence[Job], capacity: int, ratio: float, random: Random) -> list[Job]:
+    """Jobs in random order until they ask for ``ratio`` of the capacity (thousandths of GPUs).
+
+    Where all together ask for less, more are drawn from among them. They arrive one by one and stay: the protocol of
+    "Beware of Fragmentation" (USENIX ATC 2023).
+    """
+    order = random.sample(list(kinds), len(kinds))
+    chosen: list[Job] = []
+    asked = 0
+    while True:
+        number = len(chosen)
+        job = order[number] if number < len(order) else random.choice(kinds)
+        asked += job.kind.demand
+        if asked > ratio * capacity:
+            return chosen
+        chosen.append(Job(f"{job.name}-{number}", job.kind, float(number)))
+
+
+class Recipe(NamedTuple):
+    """A workload by its distributions: sizes as given, Poisson arrivals, exponential durations."""
+
+    sizes: Mapping[int, float]  # GPUs -> how often, in any unit
+    load: float = 0.9  # GPUs asked for over time, as a share of the capacity
+    jobs: int = 4000
+    mean_duration_s: float = 3600.0
+    islands: bool = False  # jobs of several GPUs require one island
+    cpu_of_gpu: int = 0  # milli, for each GPU
+    memory_of_gpu: int = 0  # MiB, for each GPU
+
+
+def generated(recipe: Recipe, gpus: int, random: Random) -> list[Job]:
+    """Jobs for a cluster of so many GPUs."""
+    sizes, weights = zip(*sorted(recipe.sizes.items()), strict=True)
+    mean = sum(size * weight for size, weight in recipe.sizes.items()) / sum(weights)
+    rate = recipe.load * gpus / (mean * recipe.mean_duration_s)
+    jobs = []
+    now = 0.0
+    for number in range(recipe.jobs):
+        now += random.expovariate(rate)
+        size = random.choices(sizes, weights)[0]
+        kind = Kind(
+            size, 0, recipe.cpu_of_gpu * size, recipe.memory_of_gpu * size, None, island=recipe.islands and size > 1
+        )
+        jobs.append(Job(f"job-{number}", kind, now, random.expovariate(1 / recipe.mean_duration_s)))
+    return jobs
+
+
+def _json(text: str) -> Sequence[Mapping[str, Any]]:
+    try:
+        return msgspec.json.decode(text.encode(), type=list[dict[str, Any]])
+    except msgspec.MsgspecError as error:
+        raise WorkloadError(f"no workload: {error}") from None
+
+
+def _job(number: int, row: Mapping[str, Any]) -> Job:
+    missing = [column for column in _COLUMNS if row.get(column) in (None, "")]
+    if missing:
+        raise WorkloadError(f"job {number} has no {missing[0]}: {dict(row)!r}")
+    try:
+        gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
+        kind = Kind(
+            gpus=gpus if milli >= WHOLE_GPU else 0,
+            share=milli if gpus and milli < WHOLE_GPU else 0,
+            cpu_milli=int(row["cpu_milli"]),
+            memory_mib=int(row["memory_mib"]),
+            products=frozenset(str(row["gpu_spec"]).split("|")) if row.get("gpu_spec") else None,
+            island=str(row.get("island", "")) == "required",
+        )
+        arrival = float(row.get("arrival_s") or number)
+        return Job(str(row["name"]), kind, arrival, float(row.get("duration_s") or inf))
+    except ValueError as error:
+        raise WorkloadError(f"job {number}: {error}: {dict(row)!r}") from None

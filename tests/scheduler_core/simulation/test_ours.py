@@ -1,0 +1,68 @@
+"""The simulator decides as the extender does: the same replay, with the extender asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+import msgspec
+
+from scheduler_core.calls import Decides
+from scheduler_core.extender import Extender, Filtered
+from scheduler_core.pods import Pod
+from scheduler_core.policy import Policy
+from scheduler_core.simulation.engine import replay
+from scheduler_core.simulation.hosts import Hosts, NodeSpec, Placement
+from scheduler_core.simulation.ours import Ours
+from scheduler_core.simulation.workload import Job, drawn
+from tests.scheduler_core.served import Running, app_of, serving
+from tests.scheduler_core.simulation.clusters import MIXED, MIXED_JOBS, QUADS, jobs
+
+
+class OverHttp:
+    """Asks as kube-scheduler does."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self.asked = 0
+
+    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+        found = self._ask("/filter", pod, names)
+        return Filtered(tuple(found.get("NodeNames") or ()), found.get("FailedNodes") or {})
+
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
+        return [(each["Host"], each["Score"]) for each in self._ask("/prioritize", pod, names)]
+
+    def _ask(self, path: str, pod: Pod, names: AbstractSet[str]) -> Any:
+        self.asked += 1
+        body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": sorted(names)})
+        status, answer = self._running.ask("POST", path, body)
+        assert status == 200, answer
+        return json.loads(answer)
+
+
+def _placements(specs: list[NodeSpec], asked: list[Job], *, http: bool) -> list[tuple[str, Placement]]:
+    hosts = Hosts(specs)
+    with ExitStack() as stack:
+
+        def through(extender: Extender) -> Decides:
+            return OverHttp(stack.enter_context(serving(app_of(extender)))) if http else extender
+
+        ours = Ours(hosts, Policy(), Random(5), through)
+        return [(each.job.name, each.placement) for each in replay(asked, hosts, ours).started]
+
+
+def test_placements_equal_those_over_http() -> None:
+    asked = jobs(4, 60)
+
+    assert _placements(QUADS, asked, http=True) == _placements(QUADS, asked, http=False)
+
+
+def test_placements_equal_those_over_http_where_gpus_are_shared() -> None:
+    asked = drawn(MIXED_JOBS, 30_000, 1.3, Random(1))
+
+    assert _placements(MIXED, asked, http=True) == _placements(MIXED, asked, http=False)

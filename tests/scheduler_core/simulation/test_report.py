@@ -1,0 +1,68 @@
+"""Reports: what they say, and that they need nothing else."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+from scheduler_core.policy import Policy
+from scheduler_core.simulation.policies import WORDS, run
+from scheduler_core.simulation.report.page import page
+from scheduler_core.simulation.report.plot import bars, distribution, lines
+from scheduler_core.simulation.report.summary import document, summaries, text
+from tests.scheduler_core.simulation.clusters import QUADS, jobs
+
+FIGURES = [run(name, QUADS, jobs(seed), Policy(), seed) for seed in (1, 2) for name in ("ours", "spread")]
+
+
+def test_text_has_a_row_for_each_policy() -> None:
+    shown = text(summaries(FIGURES), WORDS, "a cluster")
+
+    assert shown.startswith("a cluster\n\n")
+    rows = [line.split()[0] for line in shown.splitlines()[3:5]]
+    assert rows == ["ours", "spread"]
+    assert WORDS["ours"] in shown
+
+
+def test_page_is_self_contained() -> None:
+    shown = page(summaries(FIGURES), WORDS, "a <cluster>")
+
+    assert "a &lt;cluster&gt;" in shown
+    assert re.findall(r"(?:src|href)=", shown) == []
+    assert shown.count("<svg") == 4
+    for svg in re.findall(r"<svg.*?</svg>", shown, flags=re.DOTALL):
+        ET.fromstring(svg)
+    assert "best of the others" in shown
+
+
+def test_page_of_one_policy_compares_with_nobody() -> None:
+    assert "best of the others" not in page(summaries(FIGURES[:1]), WORDS, "x")
+
+
+def test_document_has_every_replay() -> None:
+    found = document(FIGURES, "x")
+
+    assert [(row["policy"], row["seed"]) for row in found["replays"]] == [
+        ("ours", 1),
+        ("spread", 1),
+        ("ours", 2),
+        ("spread", 2),
+    ]
+    assert "course" not in found["replays"][0]
+
+
+def test_what_nobody_had_is_a_dash_and_no_plot() -> None:
+    singles = [run("spread", QUADS, jobs(1, 20, sizes={1: 1}), Policy(), 1)]
+
+    assert " - " in text(summaries(singles), WORDS, "x")
+    assert page(summaries([*singles, *singles]), WORDS, "x").count("<svg") == 2
+
+
+def test_plots_of_nothing() -> None:
+    assert lines({}, "x", "y", percent=False).startswith("<svg")
+    assert bars({}, "t").startswith("<svg")
+    assert distribution(()) == [(0.0, 0.0)]
+
+
+def test_distribution() -> None:
+    assert list(distribution((0.0, 0.5, 1.0, 1.0))) == [(0.0, 0.0), (0.0, 0.25), (0.5, 0.5), (1.0, 0.75), (1.0, 1.0)]

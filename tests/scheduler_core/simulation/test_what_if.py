@@ -1,0 +1,138 @@
+"""What-if, and clusters as kubectl prints them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.labels import encode
+from scheduler_core.policy import Policy
+from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, NodeSpec
+from scheduler_core.simulation.snapshot import idle_nodes, read_snapshot
+from scheduler_core.simulation.what_if import WhatIf, text, what_if
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, OBSERVED, request
+
+POLICY = Policy()
+
+
+def _node(name: str, machine: str, gpus: int, **more: str) -> dict[str, Any]:
+    facts = encode(MACHINES[machine]())
+    metadata = {"name": name, "labels": facts.labels, "annotations": facts.annotations}
+    allocatable = {"nvidia.com/gpu": str(gpus), **more}
+    return {"kind": "Node", "metadata": metadata, "status": {"allocatable": allocatable}}
+
+
+def _pod(name: str, node: str, gpus: int) -> dict[str, Any]:
+    containers = [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}}]
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
+    return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node, "containers": containers}}
+
+
+def _word(name: str, machine: str, holder: str, *gpus: int) -> dict[str, Any]:
+    uuids = [MACHINES[machine]().gpu(index).uuid for index in gpus]
+    pod = {"namespace": "team", "name": holder, "container": "c"}
+    allocations = [{"gpu": uuid, "pod": pod} for uuid in uuids]
+    told = {"observedAt": OBSERVED, "contentHash": "1a", "agentVersion": "1", "allocations": allocations}
+    return {"kind": "NodeGpus", "metadata": {"name": name}, **told}
+
+
+CLUSTER = [
+    _node("switch", "hgx_h100", 8, cpu="96", memory="1Ti"),
+    _node("pairs", "a100_bridged", 4),
+    {"kind": "Node", "metadata": {"name": "cpu-only"}, "status": {}},
+    _pod("busy", "pairs", 2),
+    _pod("web", "pairs", 0),
+    _word("pairs", "a100_bridged", "busy", 0, 1),
+    {"kind": "Event"},
+]
+
+
+def _printed(items: list[dict[str, Any]]) -> bytes:
+    return msgspec.json.encode({"kind": "List", "items": items})
+
+
+def _answer(gpus: int, items: list[dict[str, Any]] | None = None, **wishes: str) -> WhatIf:
+    table = read_snapshot(_printed(items or CLUSTER), NOW, POLICY).table
+    return what_if(request(gpus, **wishes), table, list(table.records), POLICY)
+
+
+def test_pair_fills_the_pair_that_is_left() -> None:
+    answer = _answer(2)
+    (landing,) = answer.landings
+
+    assert landing.node == "pairs"
+    assert landing.gets is not None
+    assert [(each.gpus, each.gbps) for each in landing.gets] == [((2, 3), 600.0)]
+    assert landing.before is not None
+    assert landing.after is not None
+    assert (landing.before.islands, landing.after.islands) == ((2, 0), (0, 0))
+    assert (answer.equals, answer.suitable) == (1, 2)
+
+
+def test_text_says_where_what_and_what_is_left() -> None:
+    assert text(_answer(2)).splitlines()[1:4] == [
+        "  gets  GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
+        "  left  2+0 free by island (0.60 of them fragments) before, 0+0 free by island (0.00 of them fragments) after",
+        "1 of 2 suitable nodes are offered to kube-scheduler as equals.",
+    ]
+
+
+def test_nowhere() -> None:
+    answer = _answer(4, CLUSTER[1:], island="required")
+
+    assert answer.landings == ()
+    assert text(answer).startswith("team/new would land nowhere now.\n")
+    assert "refused" in text(answer)
+
+
+def test_one_gpu_of_many_is_any() -> None:
+    (landing,) = _answer(1, CLUSTER[:1]).landings
+
+    assert landing.gets is not None
+    assert (len(landing.gets), landing.more) == (4, 4)
+
+
+def test_equal_nodes_are_listed() -> None:
+    answer = _answer(8, [_node(f"n{number}", "hgx_h100", 8) for number in range(5)])
+
+    assert (len(answer.landings), answer.equals) == (3, 5)
+    assert "or on" in text(answer)
+
+
+def test_where_labels_are_all_that_is_known_nobody_can_tell() -> None:
+    labelled = {"nvidia.com/gpu.product": "NVIDIA-A100", "nvidia.com/gpu.count": "4"}
+    node = {"kind": "Node", "metadata": {"name": "n", "labels": labelled}}
+    answer = _answer(2, [{**node, "status": {"allocatable": {"nvidia.com/gpu": "6"}}}])
+
+    assert answer.landings[0].gets is None
+    assert "nobody can tell" in text(answer)
+
+
+def test_idle_nodes_for_a_simulation() -> None:
+    found = idle_nodes(read_snapshot(_printed(CLUSTER), NOW, POLICY))
+
+    assert [(spec.name, spec.cpu_milli, spec.memory_mib) for spec in found] == [
+        ("switch", 96_000, 1 << 20),
+        ("pairs", UNLIMITED, UNLIMITED),
+    ]
+    assert all(isinstance(spec, NodeSpec) for spec in found)
+
+
+def test_single_node_is_a_cluster_too() -> None:
+    assert list(read_snapshot(msgspec.json.encode(CLUSTER[0]), NOW, POLICY).table.records) == ["switch"]
+
+
+@pytest.mark.parametrize(
+    ("text_", "said"),
+    [
+        pytest.param(b"nodes:", "no JSON", id="no JSON"),
+        pytest.param(_printed([CLUSTER[3]]), "no Node", id="pods alone"),
+        pytest.param(_printed([{"kind": "Node", "metadata": {"name": 5}}]), "Node 5", id="a broken node"),
+    ],
+)
+def test_what_is_no_cluster(text_: bytes, said: str) -> None:
+    with pytest.raises(ClusterError, match=said):
+        read_snapshot(text_, NOW, POLICY)

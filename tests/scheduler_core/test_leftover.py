@@ -1,0 +1,134 @@
+"""What is left over, where CPU and shares come in. The plain cases: ``test_scores``."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputopo.labels.nodegpus import Allocation, PodRef
+from scheduler_core.asks import SHARED, WHOLE
+from scheduler_core.cpu import Cpu, cpu_of
+from scheduler_core.evaluate import judge
+from scheduler_core.filters import verdict
+from scheduler_core.leftover import best_share, leftover
+from scheduler_core.mix import USUAL, Mix, Want
+from scheduler_core.nodes import NodeRecord, NodeState, read_occupant, state_of
+from scheduler_core.occupancy import Occupant
+from scheduler_core.policy import Policy
+from scheduler_core.request import PodRequest, Profile, read_request
+from scheduler_core.scores import Score
+from scheduler_core.sets import AnyOf, OneOf
+from scheduler_core.simulation.assumed import islands
+from tests.scheduler_core.builders import NOW, pod, profile, record
+
+POLICY = Policy()
+PAIRS = islands("X", (2, 2))
+
+
+def _share(name: str, mib: int) -> Occupant:
+    found = read_occupant(pod(name, 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
+    assert found is not None
+    return found
+
+
+def _shared(held: dict[str, tuple[int, int]], *, cpu: int | None = None) -> NodeState:
+    """Shares by name: GPU and MiB, on a node that obeys."""
+    idle = record("n", PAIRS, held={})
+    assert idle.gpus is not None
+    allocations = tuple(Allocation(gpu=f"GPU-{gpu}", pod=PodRef("team", name, "c")) for name, (gpu, _) in held.items())
+    machine = msgspec.structs.replace(idle.machine, obeys=True, allocatable=((WHOLE, 4), (SHARED, 400)), cpu_milli=cpu)
+    pods = tuple(_share(name, mib) for name, (_, mib) in sorted(held.items()))
+    gpus = msgspec.structs.replace(idle.gpus, allocations=allocations)
+    return state_of(NodeRecord("n", machine, gpus, pods), NOW, POLICY)
+
+
+def _asked(mib: int) -> Profile:
+    found = read_request(pod("new", 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
+    assert isinstance(found, PodRequest)
+    return found.profile
+
+
+class TestCpu:
+    """How much of it there is for each free GPU."""
+
+    @pytest.mark.parametrize(
+        ("free", "asked", "level"),
+        [
+            pytest.param(4000, [], 1.0, id="idle"),
+            pytest.param(4000, [1000], 0.5, id="somewhat less than there was"),
+            pytest.param(2000, [1000], 1.0, id="half of the GPUs, seven eighths of the CPU"),
+            pytest.param(1000, [1000], 2.0, id="a quarter of the GPUs"),
+            pytest.param(1000, [7500], 0.0, id="next to none"),
+            pytest.param(0, [], 0.0, id="no GPU is free"),
+        ],
+    )
+    def test_in_four_steps(self, free: int, asked: list[int], level: float) -> None:
+        assert cpu_of(8000, 4, free, asked) == Cpu(2000, level)
+
+    def test_unknown(self) -> None:
+        assert cpu_of(None, 4, 4000, []) is None
+        assert cpu_of(8000, 0, 0, []) is None
+
+    def test_of_free_gpus(self) -> None:
+        assert Cpu(2000, 0.5).of(3000) == 3000
+
+    def test_pod_that_takes_more_than_its_share_leaves_stranded_gpus(self) -> None:
+        """8000 of 8000 for one of four GPUs: three are stranded, and a fourth of them counts."""
+        node = _shared({}, cpu=8000)
+        greedy = profile(1)._replace(ask=profile(1).ask._replace(cpu_milli=8000))
+        sets = OneOf((1,))
+
+        # Who takes its share gains and loses nothing: 0.5, in steps 0.48.
+        assert leftover(profile(1), node, Mix(((Want(1), 1.0),)), sets) == 0.48
+        assert leftover(greedy, node, Mix(((Want(1), 1.0),)), sets) == 0.16  # 1 / (1 + e^1.5) = 0.182
+
+
+class TestShares:
+    """Where the scheduler's choice of the GPU is obeyed."""
+
+    def test_goes_beside_another_where_that_leaves_least(self) -> None:
+        node = _shared({"a": (2, 400)})
+
+        found = best_share(node, 600, USUAL)
+
+        assert found is not None
+        assert found[0] == 2
+
+    def test_gpu_with_too_little_left_is_no_choice(self) -> None:
+        found = best_share(_shared({"a": (0, 400), "b": (0, 300)}), 400, USUAL)
+
+        assert found is not None
+        assert found[0] == 1  # its island is broken already
+
+    def test_nothing_fits(self) -> None:
+        full = _shared({f"p{gpu}": (gpu, 700) for gpu in range(4)})
+
+        assert best_share(full, 400, USUAL) is None
+        assert verdict(_asked(400), full, POLICY) is not None
+        assert leftover(_asked(400), full, USUAL, None) == 0.0
+
+    def test_is_scored_by_what_it_leaves(self) -> None:
+        filled = judge(_asked(600), _shared({"a": (2, 400)}), POLICY)
+        opened = judge(_asked(600), _shared({}), POLICY)
+
+        assert isinstance(filled, Score)
+        assert isinstance(opened, Score)
+        assert filled.points > opened.points
+
+    def test_whole_gpus_are_those_that_nobody_shares(self) -> None:
+        assert _shared({"a": (2, 400)}).free == OneOf((0b1011,))
+
+
+def test_sets_too_many_to_list_are_judged_by_one_of_them() -> None:
+    node = _shared({})
+
+    assert leftover(profile(2), node, USUAL, AnyOf(0b1111, 2)) == leftover(profile(2), node, USUAL, OneOf((0b11,)))
+
+
+def test_no_set_at_all() -> None:
+    assert leftover(profile(2), _shared({}), USUAL, OneOf(())) == 0.0
+
+
+def test_unknown_gpus() -> None:
+    assert leftover(profile(1), NodeState(), USUAL, None) == 0.0
+    assert leftover(profile(1), _shared({}), USUAL, None) == 0.0
