@@ -35,6 +35,7 @@ from scheduler_core.simulation.workload import Job, Kind
 WEIGHT = 75  # of the extender, in kube-scheduler's configuration
 _EPOCH = 1_800_000_000.0  # when a simulation begins: seconds since 1970
 _NAMESPACE = "simulated"
+_TOPOLOGY = "simulated"  # hash of the annotation that the node would carry
 _MOST_SHARES = 1000  # pods that may share a GPU
 _FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the profile for pods without
 
@@ -122,7 +123,7 @@ class Ours:
             for place in places(gpus)
         )
         observed = datetime.fromtimestamp(self._now, UTC).isoformat()
-        return GpusSeen(host.spec.name, NodeGpus(observed, "simulated", "1", allocations))
+        return GpusSeen(host.spec.name, NodeGpus(observed, _TOPOLOGY, "1", allocations))
 
     def _names(self, kind: Kind) -> set[str]:
         """The nodes that have room, as kube-scheduler's own filters count."""
@@ -148,6 +149,7 @@ def machine_of(host: Host) -> Machine:
     return Machine(
         topology=host.spec.topology,
         described=True,
+        topology_hash=_TOPOLOGY,
         allocatable=((WHOLE, host.gpus), (SHARED, host.gpus * _MOST_SHARES)),
         cpu_milli=None if host.spec.cpu_milli >= UNLIMITED else host.spec.cpu_milli,
         obeys=True,

@@ -5,12 +5,13 @@ ClusterError    it is none; the text quotes what is wrong
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from gputopo.labels.nodegpus import NodeGpus
-from scheduler_core.nodes import read_node, read_occupant, table_of
+from scheduler_core.nodes import observed, read_node, read_occupant, table_of
 from scheduler_core.policy import Policy
 from scheduler_core.quantity import mib, quantity
 from scheduler_core.reading import Cluster, records
@@ -25,7 +26,10 @@ class _Kinded(msgspec.Struct):
 
 
 def read_snapshot(text: bytes, now: float, policy: Policy) -> Cluster:
-    """Nodes, pods, and where there are any the kubelets' words. Raises ``ClusterError``."""
+    """Nodes, pods, and where there are any the kubelets' words. Raises ``ClusterError``.
+
+    It is looked at as of the moment at which it was printed, as far as it tells: ``now`` where it has no ``NodeGpus``.
+    """
     nodes: list[StockNode] = []
     pods: list[PodSeen] = []
     words: list[GpusSeen] = []
@@ -44,7 +48,16 @@ def read_snapshot(text: bytes, now: float, policy: Policy) -> Cluster:
     if not nodes:
         raise ClusterError("there is no Node in it; print one with: kubectl get nodes,pods,nodegpus -A -o json")
     seen = [NodeSeen(node.metadata.name, read_node(node)) for node in nodes]
-    return Cluster(table_of(records(seen, pods, words), now, policy), tuple(nodes))
+    moment = max((observed(word.gpus) for word in words), default=now)
+    taken = records(seen, pods, words or _assumed(seen, moment))
+    return Cluster(table_of(taken, moment, policy), tuple(nodes))
+
+
+def _assumed(nodes: list[NodeSeen], now: float) -> list[GpusSeen]:
+    """Words for a print that was made without any: the topologies held then, and who has which GPU is not known."""
+    at = datetime.fromtimestamp(now, UTC).isoformat()
+    hashes = [(node.key, node.machine.topology_hash) for node in nodes]
+    return [GpusSeen(name, NodeGpus(at, found, agent_version="")) for name, found in hashes if found is not None]
 
 
 def idle_nodes(cluster: Cluster) -> list[NodeSpec]:

@@ -8,7 +8,10 @@ import msgspec
 import pytest
 
 from gputopo.labels import encode
+from gputopo.labels.keys import TOPOLOGY
+from gputopo.labels.nodegpus import content_hash
 from scheduler_core.policy import Policy
+from scheduler_core.sets import AnyOf
 from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, NodeSpec
 from scheduler_core.simulation.snapshot import idle_nodes, read_snapshot
 from scheduler_core.simulation.what_if import WhatIf, text, what_if
@@ -35,7 +38,8 @@ def _word(name: str, machine: str, holder: str, *gpus: int) -> dict[str, Any]:
     uuids = [MACHINES[machine]().gpu(index).uuid for index in gpus]
     pod = {"namespace": "team", "name": holder, "container": "c"}
     allocations = [{"gpu": uuid, "pod": pod} for uuid in uuids]
-    told = {"observedAt": OBSERVED, "contentHash": "1a", "agentVersion": "1", "allocations": allocations}
+    vouched = content_hash(encode(MACHINES[machine]()).annotations[TOPOLOGY.key])
+    told = {"observedAt": OBSERVED, "contentHash": vouched, "agentVersion": "1", "allocations": allocations}
     return {"kind": "NodeGpus", "metadata": {"name": name}, **told}
 
 
@@ -136,3 +140,19 @@ def test_single_node_is_a_cluster_too() -> None:
 def test_what_is_no_cluster(text_: bytes, said: str) -> None:
     with pytest.raises(ClusterError, match=said):
         read_snapshot(text_, NOW, POLICY)
+
+
+def test_print_is_looked_at_as_of_its_own_moment() -> None:
+    years = 10 * 365 * 86_400.0
+
+    states = read_snapshot(_printed(CLUSTER), NOW + years, POLICY).table.states
+
+    assert {name: state.stale for name, state in states.items()} == {"switch": True, "pairs": False, "cpu-only": False}
+
+
+def test_print_without_any_node_gpus_is_believed_but_for_who_holds_what() -> None:
+    states = read_snapshot(_printed([each for each in CLUSTER if each["kind"] != "NodeGpus"]), NOW, POLICY).table.states
+
+    assert not any(state.stale for state in states.values())
+    assert states["pairs"].unsettled is None
+    assert states["pairs"].free == AnyOf(0b1111, 2)
