@@ -71,8 +71,11 @@ def test_the_same_pod_lands_on_the_cheap_spot_node_or_on_the_nvswitch_node(
     spot = {keys.COST_PER_HOUR.key: "4", "karpenter.sh/capacity-type": "spot"}
     fleet.add(
         NodeSpec(name="cheap-spot", shape=bridged_pairs_8(), labels=spot),
+        NodeSpec(name="plain", shape=bridged_pairs_8(), labels={keys.COST_PER_HOUR.key: "12"}),
         NodeSpec(name="nvswitch", shape=nvswitch_8(), labels={keys.COST_PER_HOUR.key: "32"}),
     )
+    cluster.create_pod(pod("earlier", 2, nodeName="plain"))  # without money, the one in use comes before the idle one
+    started(cluster, "earlier")
     agents_of()
 
     placed = {by: lands(cluster, by, 2, by=by) for by in (CHEAP, FAST)}
