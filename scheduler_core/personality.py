@@ -20,7 +20,8 @@ from gputopo.labels import workloads as seen
 from gputopo.labels.resources import is_gpu
 from scheduler_core.pods import Container, Pod
 
-_WORDS = re.compile(r"[^\s;&|()\"'`]+")  # of a command, and of the scripts that are passed to a shell
+_WORDS = re.compile(r"[^\s;&|()\"'`\\]+")  # of a command, and of the scripts that are passed to a shell
+_REMARK = re.compile(r"^\s*#.*$", re.MULTILINE)  # of such a script
 _VARIABLE = re.compile(r"\$[({]?(\w+)[)}]?")
 _DEGREE = frozenset({"--tensor-parallel-size", "--tensor_parallel_size", "-tp", "--tp", "--tp-size", "--tp_size"})
 
@@ -146,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         "accelerate",
         "it runs Hugging Face Accelerate",
         _TRAINING,
-        programs=(("accelerate", "launch"),),
+        programs=(("accelerate", "launch"), ("accelerate.commands.launch",)),
         need=Need.ISLAND,
     ),
     Rule(
@@ -224,7 +225,8 @@ def _image(image: str) -> str:
 def _words(container: Container, variables: Mapping[str, str]) -> Iterator[str]:
     """Variables stand for their values, as for the kubelet (``$(NAME)``) and for shells; unknown ones stay."""
     for text in (*(container.command or ()), *(container.args or ())):
-        yield from _WORDS.findall(_VARIABLE.sub(lambda found: variables.get(found[1], found[0]), text))
+        script = _REMARK.sub("", text)
+        yield from _WORDS.findall(_VARIABLE.sub(lambda found: variables.get(found[1], found[0]), script))
 
 
 def _says(words: tuple[str, ...], phrase: tuple[str, ...]) -> bool:

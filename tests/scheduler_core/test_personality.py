@@ -97,6 +97,8 @@ ROWS: list[tuple[str, Pod, Workload | None, set[Need]]] = [
     ("torchrun", _pod("python", "-m", "torch.distributed.run", "t.py"), _TRAINING, {Need.ISLAND}),
     ("deepspeed", _pod("deepspeed", "t.py"), _TRAINING, {Need.ISLAND}),
     ("accelerate", _pod("accelerate", "launch", "t.py"), _TRAINING, {Need.ISLAND}),
+    ("accelerate", _pod("python", "-m", "accelerate.commands.launch", "t.py"), _TRAINING, {Need.ISLAND}),
+    ("accelerate", _pod("sh", "-c", "accelerate \\\n  launch t.py"), _TRAINING, {Need.ISLAND}),
     ("world-size", _pod("python", "t.py", env={"WORLD_SIZE": "16"}), _TRAINING, {Need.ISLAND}),
     ("world-size", _pod("python", "t.py", env={"PET_NPROC_PER_NODE": "8"}), _TRAINING, {Need.ISLAND}),
     ("jobset", _pod(owner=("batch/v1", "Job"), labels={"jobset.sigs.k8s.io/jobset-name": "j"}), _TRAINING, set()),
@@ -130,6 +132,7 @@ def test_every_rule_has_a_row_above() -> None:
     "pod",
     [
         pytest.param(_pod("python", "train.py"), id="a bare pod"),
+        pytest.param(_pod("sh", "-c", "set -e\n  # torchrun comes later\npython t.py"), id="a remark in a script"),
         pytest.param(_pod("python", "vllm_notes.py", "accelerate"), id="names that only look alike"),
         pytest.param(_pod("server", "--tp", "1"), id="tensor parallelism over one GPU is none"),
         pytest.param(_pod("server", "--tp"), id="a flag without a value"),
