@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from scheduler_core.policies import BUILT_IN, Placement, Policies
 from scheduler_core.policy import Policy
-from scheduler_core.policy_file import parse
+from scheduler_core.policy_file import PolicyError, parse
 
 EVERY_S = 2.0  # how often to look; the kubelet takes up to a minute to bring a changed ConfigMap anyway
 
@@ -32,6 +32,7 @@ class PolicyReload:
         alone = Policies((Placement(base),))
         self.current: Policies = alone if self._text is None else parse(self._text, name, base).policies
         self.trouble: str | None = None  # why a later text is not in force
+        self._refused: tuple[str, str] | None = None  # that text and why: it stays for hours, and is parsed once
 
     def look(self) -> bool:
         """Read again. Whether other policies are in force than before."""
@@ -42,7 +43,10 @@ class PolicyReload:
             if text == self._text:
                 self.trouble = None
                 return False
-            found = parse(text, self._name, self._base).policies
+            if self._refused is not None and text == self._refused[0]:
+                self.trouble = self._refused[1]
+                return False
+            found = self._parsed(text)
         except (OSError, ValueError) as error:  # a PolicyError is a ValueError, and so is text that is not UTF-8
             self.trouble = str(error)
             return False
@@ -50,3 +54,10 @@ class PolicyReload:
         self._text = text
         changed, self.current = found != self.current, found
         return changed
+
+    def _parsed(self, text: str) -> Policies:
+        try:
+            return parse(text, self._name, self._base).policies
+        except PolicyError as error:
+            self._refused = text, str(error)
+            raise

@@ -25,10 +25,12 @@ class Positions:
     @classmethod
     def of(cls, text: str) -> Positions:
         """Of that text. Raises ``yaml.YAMLError``, also where a key is written twice."""
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is not None:
-            _keys_differ(root)
-        return cls(yaml.safe_load(text), root)
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return cls(None, None)
+        _keys_differ(root, set())
+        return cls(loader.construct_document(root), root)
 
     def at(self, path: Sequence[int | str]) -> Position:
         """Where that part stands: its key in a mapping, itself in a list; where it is missing what it should be in."""
@@ -46,7 +48,24 @@ class Positions:
         return Position(1, 1) if mark is None else Position(mark.line + 1, mark.column + 1)
 
 
-def _keys_differ(node: yaml.Node) -> None:
+class _Loader(yaml.SafeLoader):
+    """Says where a value stands that is not what it looks like, as the date 2026-13-45."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value[:60]!r} is no {kind}", problem_mark=node.start_mark
+            ) from error
+
+
+def _keys_differ(node: yaml.Node, looked_at: set[int]) -> None:
+    """Each node once: aliases of aliases of a few hundred characters stand for billions of values."""
+    if id(node) in looked_at:
+        return
+    looked_at.add(id(node))
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -55,7 +74,7 @@ def _keys_differ(node: yaml.Node) -> None:
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"{key.value!r} is there twice", problem_mark=key.start_mark)
             seen.add(key.value)
-            _keys_differ(value)
+            _keys_differ(value, looked_at)
     elif isinstance(node, yaml.SequenceNode):
         for each in node.value:
-            _keys_differ(each)
+            _keys_differ(each, looked_at)

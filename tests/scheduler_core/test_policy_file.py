@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import jsonschema
 import pytest
 import yaml
@@ -169,7 +171,11 @@ def test_file_that_says_nothing_is_what_is_built_in() -> None:
         pytest.param("? [a]\n: b", "p:3:3: this is no YAML: a key should be a word", id="strange key"),
         pytest.param("defaults: [", "p:3:12: this is no YAML: expected the node content", id="open bracket"),
         pytest.param("defaults: \x00", "p:1:1: this is no YAML: unacceptable character #x0000", id="no text"),
-        pytest.param("defaults: &a [*a]", "p:1:1: this is no YAML: maximum recursion depth", id="a thing in itself"),
+        pytest.param("defaults: &a [*a]", "p:3:1: defaults should be a mapping", id="a thing in itself"),
+        pytest.param("defaults: " + "[" * 5000, "p:1:1: this is no YAML: maximum recursion depth", id="too deep"),
+        pytest.param("defaults: 2026-13-45", "p:3:11: this is no YAML: '2026-13-45' is no timestamp", id="no date"),
+        pytest.param("defaults: !!bool maybe", "p:3:11: this is no YAML: 'maybe' is no bool", id="no such boolean"),
+        pytest.param(f"defaults: {'9' * 5000}", f"p:3:11: this is no YAML: '{'9' * 60}' is no int", id="digits"),
     ],
 )  # fmt: skip
 def test_fault_is_named_with_its_line_and_what_is_allowed(body: str, said: str) -> None:
@@ -177,6 +183,15 @@ def test_fault_is_named_with_its_line_and_what_is_allowed(body: str, said: str) 
         parse(HEAD + body, "p")
 
     assert str(caught.value).startswith(said)
+
+
+def test_aliases_that_stand_for_billions_of_values_are_looked_at_once() -> None:
+    bomb = "a: &a [x]\n" + "".join(
+        f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in pairwise("abcdefghijklmnop")
+    )
+
+    with pytest.raises(PolicyError, match=r"p:1:1: a is not known here"):
+        parse(bomb, "p")
 
 
 def test_all_faults_are_named_in_the_order_of_the_file() -> None:

@@ -56,6 +56,20 @@ def test_good_file_comes_into_force_and_a_bad_one_does_not(tmp_path: Path) -> No
     assert reload.current == parse(BETTER, "p").policies
 
 
+def test_bad_file_stays_bad_and_is_bad_again_after_it_was_away(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(GOOD)
+    reload = _reload(path)
+    path.write_text(BAD)
+    first = _look(reload)
+    assert _look(reload) == first
+
+    path.unlink()
+    assert _look(reload) != first
+    path.write_text(BAD)
+    assert _look(reload) == first
+
+
 def test_old_file_put_back_is_no_trouble_any_more(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(GOOD)
