@@ -20,10 +20,11 @@ from tests.e2e.servers import ControlPlane
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 RUN = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from tests.e2e import binaries, fixtures, servers
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what it runs in the background
 found, folder = binaries.find(os.environ), Path(sys.argv[1])
 with servers.control_plane(found, folder) as plane, servers.scheduler(plane, fixtures.PLAIN) as scheduler:
     print(scheduler.pid, *(server.pid for server in plane.servers), flush=True)

@@ -15,7 +15,8 @@ from agent.publish.node import NodePublisher
 from gputopo.cluster_cli import nodes, pods, topology_of_node
 from gputopo.kube.access import AGENT, READER
 from gputopo.labels import encode
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.labels.keys import TOPOLOGY
+from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef, content_hash
 from gputopo.why_cli import why
 from tests.e2e import objects
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube
@@ -61,8 +62,9 @@ def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object],
             for index in fleet.gpus_of(pod)
         )
         publisher = NodePublisher(kube, name)
-        publisher.publish(encode(topology))
-        publisher.report(NodeGpus(observed, "1a2b", "0.1.0", held))
+        facts = encode(topology)
+        publisher.publish(facts)
+        publisher.report(NodeGpus(observed, content_hash(facts.annotations[TOPOLOGY.key]), "0.1.0", held))
     kube.close()
 
 
