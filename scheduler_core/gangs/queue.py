@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.roster import Gang
+from scheduler_core.gangs.gang import Gang
 
 
 class Pace(NamedTuple):

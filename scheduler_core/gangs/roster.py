@@ -1,6 +1,6 @@
-"""Who is there: the members of each gang, and what their gang waits for. From pods alone; no I/O.
+"""Who is there: the members of each gang, from a stream of what comes and goes. No I/O.
 
-    members and gone ──▶ Roster ──▶ Gang (members, what they agree on, phase) ──▶ queue
+    members and gone ──▶ Roster ──▶ Gang ──▶ queue
 
 An event costs the same however large its gang is: what a gang has become is worked out when it is asked for, and kept
 until one of its members changes. Nothing is remembered of a pod that is gone.
@@ -8,99 +8,97 @@ until one of its members changes. Nothing is remembered of a pod that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import Enum
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
+from scheduler_core.gangs.gang import Declared, Gang, assess, by_rank
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.sightings import Batch
 
 
-class GangPhase(Enum):
-    """What a gang waits for, by its members alone. What its reservation adds is the ledger's to say."""
-
-    REFUSED = "refused"  # what its members say cannot be understood, or they disagree
-    GATHERING = "gathering"  # members are missing
-    WAITING = "waiting"  # they are there, but gates of others hold them
-    QUEUED = "queued"  # to be planned: ``ready``, beside what is ``placed``
-    LET_GO = "let go"  # some members have no gate any more and no node yet
-    BOUND = "bound"  # all have nodes
-    RUNNING = "running"  # the kubelets took note of all
-    ENDED = "ended"  # nobody is left who runs or waits
-    ELSEWHERE = "elsewhere"  # neither a gate of ours nor a reservation: others place it
-
-
-class Gang(NamedTuple):
-    """A gang as its members show it. Members are in the order of their ranks, then names."""
-
-    name: GangName
-    phase: GangPhase
-    reason: str  # for people: "3 of 16 members are there"
-    ready: tuple[Member, ...] = ()  # held by our gate alone: what is to be planned
-    held: tuple[Member, ...] = ()  # held by our gate and others'
-    placed: tuple[Member, ...] = ()  # without our gate, neither ended nor ending: let go, bound, running
-    succeeded: tuple[Member, ...] = ()  # that did their part while siblings of one making still run or wait
-    surplus: tuple[Member, ...] = ()  # more than its size: they stay gated until one of the others goes
-    size: int | None = None  # as many as there will be; None: nobody says
-    minimum: int | None = None  # that it can start with; None: nobody says
-    timeout_s: float | None = None
-    required: str | None = None
-    preferred: str | None = None
-    by: str = ""  # by what its members are known
-    priority: int = 0  # the highest of its members'
-    created: float = 0.0  # its first member, seconds since 1970
-    newest: float = 0.0  # its last
-
-    @property
-    def complete(self) -> bool:
-        """Whether as many are there as there will be; else an elastic gang waits a little for the rest."""
-        raise NotImplementedError
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is a single pod, to be placed in a batch with others."""
-        raise NotImplementedError
-
-    @property
-    def fewest(self) -> int:
-        """Of ``ready``, how many must be placed at once."""
-        raise NotImplementedError
-
-
-class Declared(NamedTuple):
-    """What an object says of the size of a gang whose pods do not. Its key is its UID."""
-
-    key: str
-    gang: GangName
-    size: int | None = None  # the members that this object stands for
-    minimum: int | None = None
-    timeout_s: float | None = None
-    parts: int = 1  # objects that together say it: a JobSet's Jobs
-
-
 class Roster:
-    """The members of all gangs."""
+    """The members of all gangs. For one thread."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}  # by UID
+        self._gangs: dict[GangName, dict[str, Member]] = {}  # by UID, of each; none is empty
+        self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
+        self._sizes: dict[GangName, dict[str, Declared]] = {}  # the same, of each gang
+        self._known: dict[GangName, Gang] = {}  # what has not changed since it was asked for
 
     def take(self, batch: Batch[Member]) -> frozenset[GangName]:
-        """Take note of members (keys are UIDs). Answers the gangs that may have changed."""
-        raise NotImplementedError
+        """Take note of members; keys are UIDs. Answers the gangs that may be others now."""
+        touched: set[GangName] = set()
+        gone = set(batch.gone)
+        if batch.complete:
+            gone |= self._members.keys() - {each.uid for each in batch.seen}
+        for uid in gone:
+            self._drop(uid, touched)
+        for member in batch.seen:
+            if self._members.get(member.uid) != member:
+                self._drop(member.uid, touched)
+                self._members[member.uid] = member
+                self._gangs.setdefault(member.wanted.gang, {})[member.uid] = member
+                touched.add(member.wanted.gang)
+        return self._forgotten(touched)
 
     def take_sizes(self, batch: Batch[Any]) -> frozenset[GangName]:
-        """Take note of sizes that objects declare; ``batch.kind`` is a ``Declared`` class of its own per source."""
-        raise NotImplementedError
+        """Take note of what objects declare. ``batch.kind``: one per source, a ``Declared`` of its own."""
+        touched: set[GangName] = set()
+        known = self._declared.setdefault(batch.kind, {})
+        gone = set(batch.gone)
+        if batch.complete:
+            gone |= known.keys() - {each.key for each in batch.seen}
+        for key in gone:
+            self._withdraw(known, key, touched)
+        for each in batch.seen:
+            self._withdraw(known, each.key, touched)
+            known[each.key] = each
+            self._sizes.setdefault(each.gang, {})[each.key] = each
+            touched.add(each.gang)
+        return self._forgotten(touched)
 
     def gang(self, name: GangName) -> Gang | None:
         """A gang as it is now; None: it has no member."""
-        raise NotImplementedError
+        if name not in self._gangs:
+            return None
+        if name not in self._known:
+            self._known[name] = assess(name, self._gangs[name].values(), self._sizes.get(name, {}).values())
+        return self._known[name]
 
-    def gangs(self) -> Iterable[Gang]:
+    def gangs(self) -> Iterator[Gang]:
         """All of them."""
-        raise NotImplementedError
+        for name in self._gangs:
+            gang = self.gang(name)
+            assert gang is not None
+            yield gang
 
     def members(self, name: GangName) -> tuple[Member, ...]:
-        """All members, ending and ended ones too."""
-        raise NotImplementedError
+        """All members by rank, those that end or have ended too."""
+        return tuple(sorted(self._gangs.get(name, {}).values(), key=by_rank))
 
     def member(self, uid: str) -> Member | None:
-        """One member."""
-        raise NotImplementedError
+        """A member of any gang."""
+        return self._members.get(uid)
+
+    def _drop(self, uid: str, touched: set[GangName]) -> None:
+        member = self._members.pop(uid, None)
+        if member is not None:
+            name = member.wanted.gang
+            del self._gangs[name][uid]
+            if not self._gangs[name]:
+                del self._gangs[name]
+            touched.add(name)
+
+    def _withdraw(self, known: dict[str, Declared], key: str, touched: set[GangName]) -> None:
+        each = known.pop(key, None)
+        if each is not None:
+            del self._sizes[each.gang][key]
+            if not self._sizes[each.gang]:
+                del self._sizes[each.gang]
+            touched.add(each.gang)
+
+    def _forgotten(self, touched: set[GangName]) -> frozenset[GangName]:
+        for name in touched:
+            self._known.pop(name, None)
+        return frozenset(touched)

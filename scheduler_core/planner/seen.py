@@ -25,6 +25,13 @@ def planner_sources(read: Callable[[Pod], PodRequest | Refused] = read_request) 
     raise NotImplementedError
 
 
-def split(batch: Batch[Candidate]) -> tuple[Batch[PodSeen], Batch[Member]]:
+class Split(NamedTuple):
+    """What each of those who keep something of pods takes."""
+
+    pods: Batch[PodSeen]  # Knowledge
+    members: Batch[Member]  # Roster
+
+
+def split(batch: Batch[Candidate]) -> Split:
     """What ``Knowledge`` takes, and what the roster does."""
     raise NotImplementedError
