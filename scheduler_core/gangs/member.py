@@ -25,7 +25,7 @@ class Wanted(NamedTuple):
     timeout_s: float | None = None  # from letting go to all bound; None: the usual
     required: str | None = None  # a level ("clique", "rack", ...) or a node label's key
     preferred: str | None = None
-    by: str = ""  # by what it is known as a member, for people: "gputopo.io/gang", "JobSet", ...
+    by: str = ""  # by what it is known as a member, for people: an annotation's key, "JobSet", ...
 
 
 class Member(NamedTuple):
