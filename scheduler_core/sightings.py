@@ -54,7 +54,6 @@ class ReservationSeen(NamedTuple):
     hash: str  # ``spec_hash`` of it, as read here
     status: ReservationStatus = ReservationStatus()
     version: str = ""  # resource version
-    created: str | None = None  # RFC 3339
 
 
 class LedgerSeen(NamedTuple):
