@@ -6,9 +6,11 @@ a field that decides nothing, end at the watch: of 100,000 pods only those that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from gputopo.labels.nodegpus import NodeGpus
+from gputopo.labels.reservations import LedgerSpec, ReservationSpec, ReservationStatus, Vouching
 from scheduler_core.nodes import Machine
 from scheduler_core.occupancy import Occupant
 from scheduler_core.stock import PodRules, StockNode
@@ -40,6 +42,29 @@ class GpusSeen(NamedTuple):
 
     key: str
     gpus: NodeGpus
+
+
+class ReservationSeen(NamedTuple):
+    """A ``PlacementReservation``. Its key is its UID."""
+
+    key: str
+    namespace: str
+    name: str
+    spec: ReservationSpec
+    hash: str  # ``spec_hash`` of it, as read here
+    status: ReservationStatus = ReservationStatus()
+    version: str = ""  # resource version
+
+
+class LedgerSeen(NamedTuple):
+    """A ``PlacementLedger``. Its key is its name."""
+
+    key: str
+    uid: str
+    version: str  # resource version: the precondition of its next write
+    generation: int  # of its spec
+    spec: LedgerSpec = LedgerSpec()
+    extenders: Mapping[str, Vouching] = {}  # read only
 
 
 class Batch(NamedTuple, Generic[S]):
