@@ -19,11 +19,12 @@ from starlette.types import ASGIApp
 
 from scheduler_core.announcing import Announcer
 from scheduler_core.calls import verbs
+from scheduler_core.cluster_metrics import WatchState
 from scheduler_core.decisions import DecisionFile, Decisions
 from scheduler_core.explain import document, explain
 from scheduler_core.extender import Extender, Record
 from scheduler_core.knowledge import Knowledge
-from scheduler_core.metrics import Metrics, Standing, WatchState
+from scheduler_core.metrics import Metrics, Standing
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pages import Job, Pages, pages_app
 from scheduler_core.policy_reload import EVERY_S, PolicyReload

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from scheduler_core.metrics import Standing, WatchState
+from scheduler_core.cluster_metrics import WatchState
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.judging import Placement
 from scheduler_core.observe.metrics import Metrics, Seen
@@ -155,9 +155,8 @@ class Service:
             WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
             for each in self._statuses()
         )
-        ready = self.unready() is None
-        standing = Standing(table=knowledge.table, ready=ready, watches=watches, pods=len(knowledge.pods))
-        return Seen(standing, self.observer.report(time.time()).now)
+        present = self.observer.report(time.time()).now
+        return Seen(knowledge.table, self.unready() is None, watches, len(knowledge.pods), present)
 
 
 def listener_of(service: Service, where: tuple[str, int]) -> Listener:
