@@ -39,8 +39,9 @@ from scheduler_core.policy import Policy
 from scheduler_core.policy_file import PolicyError
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.request import PodRequest, Refused
+from scheduler_core.running import run
 from scheduler_core.server import Listener, bound
-from scheduler_core.service import Service, applications, run
+from scheduler_core.service import Service, applications
 from scheduler_core.settings import Settings
 from scheduler_core.tls import CertificateError
 from scheduler_core.watch import reading, watching
