@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from gputopo.metrics import About, Sample
 from scheduler_core.free_islands import free_islands
 from scheduler_core.nodes import NodeTable
+from scheduler_core.sightings import WatchStatus
 
 CLUSTER_TALLIES = {
     "gputopo_watch_relists": About(("kind",), "Lists after the first: the watch had fallen too far behind."),
@@ -32,34 +32,23 @@ CLUSTER_GAUGES = {
 }
 
 
-class WatchState(NamedTuple):
-    """How the watch of one kind is doing."""
-
-    kind: str
-    synced: bool
-    age_s: float | None  # None: nothing was heard yet
-    relists: int
-    failures: int
-    lag_s: float | None = None
-
-
-def of_watches(watches: Iterable[WatchState]) -> Iterator[Sample]:
+def of_watches(watches: Iterable[WatchStatus]) -> Iterator[Sample]:
     """The samples of watches, and how old by them the oldest news may be."""
     ages = []
     for each in watches:
         yield from _of_watch(each)
-        ages.append(each.age_s)
+        ages.append(each.last_event_age_s)
     if ages and None not in ages:
         yield "gputopo_cache_age_seconds", (), max(age for age in ages if age is not None)
 
 
-def _of_watch(watch: WatchState) -> Iterator[Sample]:
+def _of_watch(watch: WatchStatus) -> Iterator[Sample]:
     kind = (watch.kind,)
     yield "gputopo_watch_synced", kind, watch.synced
     yield "gputopo_watch_relists", kind, watch.relists
     yield "gputopo_watch_failures", kind, watch.failures
-    if watch.age_s is not None:
-        yield "gputopo_watch_age_seconds", kind, watch.age_s
+    if watch.last_event_age_s is not None:
+        yield "gputopo_watch_age_seconds", kind, watch.last_event_age_s
     if watch.lag_s is not None:
         yield "gputopo_watch_lag_seconds", kind, watch.lag_s
 

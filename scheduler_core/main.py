@@ -94,7 +94,7 @@ def serve_forever(read: Settings) -> None:
         listeners = listeners_of(read, service)
         if read.lease is not None:
             parts.enter_context(_elected(service, read.lease))
-        metrics.expose(partial(service.standing, listeners[0]))
+        metrics.expose(partial(service.status, listeners[0]))
 
         def wanted(pod: Pod) -> PodRequest | Refused:
             return policy.current.read(pod)

@@ -1,4 +1,4 @@
-"""The extender's metrics. What is known comes from a ``Standing`` at the moment of a scrape.
+"""The extender's metrics. What is known comes from a ``Status`` at the moment of a scrape.
 
 ``CATALOGUE`` goes into docs/metrics.md.
 """
@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from gputopo.labels.reasons import Reason
 from gputopo.metrics import BUILD, About, Catalogue, Sample, Times, once_each
-from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, WatchState, of_table, of_watches
+from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
 from scheduler_core.extender import Record
 from scheduler_core.nodes import NodeTable
 from scheduler_core.settling import Settled
+from scheduler_core.sightings import WatchStatus
 
 UNSPECIFIED = "unspecified"
 _REASONS = {reason.value: reason for reason in Reason}
@@ -66,12 +67,12 @@ GAUGES = {
 CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, TALLIES | CLUSTER_TALLIES, TIMES)
 
 
-class Standing(NamedTuple):
-    """What the extender knows at one moment."""
+class Status(NamedTuple):
+    """How the extender is, and what it knows, at one moment."""
 
     table: NodeTable
     ready: bool
-    watches: tuple[WatchState, ...] = ()
+    watches: tuple[WatchStatus, ...] = ()
     pods: int = 0
     assumptions: int = 0
     doubts: int = 0
@@ -80,7 +81,7 @@ class Standing(NamedTuple):
 
 
 class Metrics:
-    """Counters that are bumped where things happen, and what a standing says."""
+    """Counters that are bumped where things happen, and what a status says."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -116,26 +117,26 @@ class Metrics:
         if found.broken is not None:
             self.promises_broken.labels(found.broken.name.lower()).inc()
 
-    def expose(self, standing: Callable[[], Standing]) -> None:
-        """Add what a standing says, which is asked for at every scrape."""
+    def expose(self, status: Callable[[], Status]) -> None:
+        """Add what a status says, which is asked for at every scrape."""
         of_table_now = once_each(of_table)
 
         def told() -> Iterator[Sample]:
-            now = standing()
+            now = status()
             yield from samples(now)
             yield from of_table_now(now.table)
 
         CATALOGUE.tell(self.registry, told)
 
 
-def samples(standing: Standing) -> Iterator[Sample]:
-    """Every sample of a standing but those of its table. Pure."""
+def samples(status: Status) -> Iterator[Sample]:
+    """Every sample of a status but those of its table. Pure."""
     yield "gputopo_extender_info", BUILD, 1
-    yield "gputopo_extender_ready", (), standing.ready
-    yield from of_watches(standing.watches)
-    yield "gputopo_gpu_pods", (), standing.pods
-    yield "gputopo_assumptions", (), standing.assumptions
-    yield "gputopo_doubts", (), standing.doubts
-    yield "gputopo_policy_bad", (), standing.policy_bad
-    for why, times in sorted(standing.connections_ended.items()):
+    yield "gputopo_extender_ready", (), status.ready
+    yield from of_watches(status.watches)
+    yield "gputopo_gpu_pods", (), status.pods
+    yield "gputopo_assumptions", (), status.assumptions
+    yield "gputopo_doubts", (), status.doubts
+    yield "gputopo_policy_bad", (), status.policy_bad
+    for why, times in sorted(status.connections_ended.items()):
         yield "gputopo_extender_connections_ended", (why,), times

@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from scheduler_core.server import Listener, serve
-from scheduler_core.sightings import Batch
-from scheduler_core.watch import WatchStatus
+from scheduler_core.sightings import Batch, WatchStatus
 
 _TICK_S = 1.0
 Deliver = Callable[[Batch[Any]], None]

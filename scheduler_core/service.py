@@ -18,12 +18,11 @@ from starlette.types import ASGIApp
 
 from scheduler_core.announcing import Announcer
 from scheduler_core.calls import verbs
-from scheduler_core.cluster_metrics import WatchState
 from scheduler_core.decisions import DecisionFile, Decisions
 from scheduler_core.explain import document, explain
 from scheduler_core.extender import Extender, Record
 from scheduler_core.knowledge import Knowledge
-from scheduler_core.metrics import Metrics, Standing
+from scheduler_core.metrics import Metrics, Status
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pages import Job, Pages, pages_app
 from scheduler_core.policy_reload import EVERY_S, PolicyReload
@@ -31,9 +30,9 @@ from scheduler_core.request import PodRequest
 from scheduler_core.running import Watching
 from scheduler_core.server import Listener
 from scheduler_core.settings import Settings
-from scheduler_core.sightings import Batch
+from scheduler_core.sightings import Batch, WatchStatus
 from scheduler_core.verbs import verbs_app
-from scheduler_core.watch import WatchStatus, silence
+from scheduler_core.watch import silence
 
 _log = logging.getLogger(__name__)
 
@@ -157,17 +156,14 @@ class Service:
             return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster{troubles}"
         return silence(self._statuses(), self._settings.max_silence_s)
 
-    def standing(self, listener: Listener) -> Standing:
+    def status(self, listener: Listener) -> Status:
         """What is known now, for the metrics."""
         known = self.knowledge
         doubts = len(known.assumptions.doubtful)
-        return Standing(
+        return Status(
             table=known.table,
             ready=self.unready() is None,
-            watches=tuple(
-                WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
-                for each in self._statuses()
-            ),
+            watches=self._statuses(),
             pods=len(known.pods),
             assumptions=len(known.assumptions) - doubts,
             doubts=doubts,

@@ -9,11 +9,12 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 
 from gputopo.metrics import BUILD, About, Catalogue, Sample, once_each
-from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, WatchState, of_table, of_watches
+from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
 from scheduler_core.nodes import NodeTable
 from scheduler_core.observe.judging import Placement, Verdict
 from scheduler_core.observe.present import Present
 from scheduler_core.observe.tally import keys
+from scheduler_core.sightings import WatchStatus
 
 COUNTERS = {
     "gputopo_observed_placements": About(
@@ -50,7 +51,7 @@ class Seen(NamedTuple):
 
     table: NodeTable
     ready: bool
-    watches: tuple[WatchState, ...]
+    watches: tuple[WatchStatus, ...]
     pods: int
     present: Present
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from scheduler_core.cluster_metrics import WatchState
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.judging import Placement
 from scheduler_core.observe.metrics import Metrics, Seen
@@ -22,9 +21,9 @@ from scheduler_core.observe.wording import line
 from scheduler_core.policy import Policy
 from scheduler_core.running import Watching
 from scheduler_core.server import Listener, bound
-from scheduler_core.sightings import Batch
+from scheduler_core.sightings import Batch, WatchStatus
 from scheduler_core.site import json_page, site
-from scheduler_core.watch import WatchStatus, silence
+from scheduler_core.watch import silence
 
 _LISTS_S = 60.0  # for the first lists, where there is an end
 _log = logging.getLogger(__name__)
@@ -149,12 +148,8 @@ class Service:
     def _seen(self) -> Seen:
         """What is known now, for the metrics."""
         knowledge = self.observer.knowledge
-        watches = tuple(
-            WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
-            for each in self._statuses()
-        )
         present = self.observer.report(time.time()).now
-        return Seen(knowledge.table, self.unready() is None, watches, len(knowledge.pods), present)
+        return Seen(knowledge.table, self.unready() is None, self._statuses(), len(knowledge.pods), present)
 
 
 def listener_of(service: Service, where: tuple[str, int]) -> Listener:
