@@ -20,10 +20,9 @@ from typing import NoReturn
 
 import click
 import uvloop
-from prometheus_client import Counter
 
 from gputopo import logs
-from gputopo.daemon import outlive_peers
+from gputopo.daemon import bound, outlive_peers
 from gputopo.kube.access import ELECTION, EXTENDER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect
@@ -40,7 +39,7 @@ from scheduler_core.policy_file import PolicyError
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.request import PodRequest, Refused
 from scheduler_core.running import run
-from scheduler_core.server import Listener, bound
+from scheduler_core.server import Listener
 from scheduler_core.service import Service, applications
 from scheduler_core.settings import Settings
 from scheduler_core.tls import CertificateError
@@ -87,7 +86,7 @@ def serve_forever(read: Settings) -> None:
         kube = _connected()
         parts.callback(kube.close)
         metrics = Metrics()
-        announcer = Announcer(kube, partial(_count, metrics.events))
+        announcer = Announcer(kube, metrics.note_event)
         parts.callback(announcer.close)
         policy = policy_of(read)
         service = Service(read, policy, announcer, metrics)
@@ -153,10 +152,6 @@ def _connected(role: Role = EXTENDER) -> Kube:
         return connect(role)
     except ConfigError as error:
         _fail(str(error))
-
-
-def _count(counter: Counter, outcome: str) -> None:
-    counter.labels(outcome).inc()
 
 
 def _allow_files(wanted: int) -> None:

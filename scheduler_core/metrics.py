@@ -117,6 +117,14 @@ class Metrics:
         if found.broken is not None:
             self.promises_broken.labels(found.broken.name.lower()).inc()
 
+    def note_event(self, outcome: str) -> None:
+        """An Event was written, or was not."""
+        self.events.labels(outcome).inc()
+
+    def note_written(self, outcome: str) -> None:
+        """A decision was written to the file, or was not."""
+        self.decisions.labels(outcome).inc()
+
     def expose(self, status: Callable[[], Status]) -> None:
         """Add what a status says, which is asked for at every scrape."""
         of_table_now = once_each(of_table)

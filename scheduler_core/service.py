@@ -81,7 +81,7 @@ class Service:
         self._watches = watches
         with ExitStack() as parts:
             if self._settings.decisions_file is not None:
-                self._file = DecisionFile(self._settings.decisions_file, self._note_written)
+                self._file = DecisionFile(self._settings.decisions_file, self.metrics.note_written)
                 parts.callback(self._file.close)
             parts.callback(watches.stop)
             self._begun = time.monotonic()
@@ -191,9 +191,6 @@ class Service:
         policy = policies.placement(request).policy
         names, table, now = None if last is None else last.names, known.table, time.time()
         return lambda: document(explain(request, table, names, policy, now, seen.node))
-
-    def _note_written(self, outcome: str) -> None:
-        self.metrics.decisions.labels(outcome).inc()
 
     def _record(self, record: Record) -> None:
         self.metrics.note_decision(record)

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from gputopo.daemon import bound
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.judging import Placement
 from scheduler_core.observe.metrics import Metrics, Seen
@@ -20,7 +21,7 @@ from scheduler_core.observe.summary import summary
 from scheduler_core.observe.wording import line
 from scheduler_core.policy import Policy
 from scheduler_core.running import Watching
-from scheduler_core.server import Listener, bound
+from scheduler_core.server import Listener
 from scheduler_core.sightings import Batch, WatchStatus
 from scheduler_core.site import json_page, site
 from scheduler_core.watch import silence
