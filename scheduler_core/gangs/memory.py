@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gputopo.labels.reservations import Phase
-from scheduler_core.gangs.protocol import Ledger, Reservation, counting
+from scheduler_core.gangs.protocol import counting
+from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
 
 class Since(NamedTuple):
@@ -40,7 +41,7 @@ class Memory(NamedTuple):
     silent: Mapping[str, Silence] = {}  # by the identity of the extender
 
 
-def noted(memory: Memory, ledger: Ledger | None, reservations: Mapping[str, Reservation], now: float) -> Memory:
+def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, ReservationSeen], now: float) -> Memory:
     """What is remembered after a look at the cluster."""
     if ledger is None:
         return memory
@@ -59,8 +60,8 @@ def noted(memory: Memory, ledger: Ledger | None, reservations: Mapping[str, Rese
     )
 
 
-def _silent(memory: Memory, ledger: Ledger, now: float) -> Iterator[tuple[str, Silence]]:
-    extenders = ledger.status.extenders
+def _silent(memory: Memory, ledger: LedgerSeen, now: float) -> Iterator[tuple[str, Silence]]:
+    extenders = ledger.extenders
     abreast = {each.pod for each in extenders.values() if each.pod and each.generation >= ledger.generation}
     for identity, said in extenders.items():
         if said.generation >= ledger.generation:

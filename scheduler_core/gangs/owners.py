@@ -1,7 +1,7 @@
 """Whose pods may be deleted so that they come again, gated, and nobody's accounts suffer. Pure.
 
-A Job counts a pod that was deleted as a failure while the pod carries the Job's finalizer, and fails by ``backoffLimit``
-failures; the Job controller takes the finalizer off itself where it scales down or is suspended
+A Job counts a pod that was deleted as a failure while the pod carries the Job's finalizer, and fails by
+``backoffLimit`` failures; the Job controller takes the finalizer off itself where it scales down or is suspended
 (``deleteJobPods`` in kubernetes/pkg/controller/job). What else is listed makes pods again without counting.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 from gputopo.labels import keys
 from gputopo.labels.reservations import Seat
 from scheduler_core.gangs.member import Member
-from scheduler_core.stock import Requirement, RequiredTerm, RequiredTerms
+from scheduler_core.stock import RequiredTerm, RequiredTerms, Requirement
 
 _NAME = "metadata.name"
 Body = dict[str, Any]

@@ -3,51 +3,21 @@
     propose ──▶ every extender vouches ──▶ commit ──▶ members are let go ──▶ all bound ──▶ release
                      └── blocked, or no room any more ──▶ withdraw           └── deadline ──▶ rolled back ──▶ release
 
-What counts is ``spec`` of the pool's one ``PlacementLedger``, and every change of it is a write over the version that it
-was worked out from. So a planner that was deposed, however late it notices, changes nothing: its successor's first write
-was ``taken_over``. Extenders write ``status`` of the same object: one that registers between a planner's look and its
-commit fails the commit. docs/architecture.md has the argument as a whole.
+What counts is ``spec`` of the pool's one ``PlacementLedger``, and every change of it is a write over the version that
+it was worked out from. So a planner that was deposed, however late it notices, changes nothing: its successor's first
+write was ``taken_over``. Extenders write ``status`` of the same object: one that registers between a planner's look and
+its commit fails the commit. docs/architecture.md has the argument as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import Enum
-from typing import NamedTuple
 
 import msgspec
 
-from gputopo.labels.reservations import (
-    Entry,
-    LedgerSpec,
-    LedgerStatus,
-    Phase,
-    ReservationSpec,
-    ReservationStatus,
-    spec_hash,
-)
-
-
-class Reservation(NamedTuple):
-    """A ``PlacementReservation`` as last read or written."""
-
-    uid: str
-    namespace: str
-    name: str
-    version: str  # resource version
-    spec: ReservationSpec
-    status: ReservationStatus = ReservationStatus()
-
-
-class Ledger(NamedTuple):
-    """The ``PlacementLedger`` as last read or written."""
-
-    name: str
-    uid: str
-    version: str  # resource version: of spec and status together
-    generation: int  # of spec alone
-    spec: LedgerSpec
-    status: LedgerStatus = LedgerStatus()
+from gputopo.labels.reservations import Entry, LedgerSpec, LedgerStatus, Phase, Vouching
+from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
 
 class Turn(Enum):
@@ -66,7 +36,7 @@ class Voucher(Enum):
     BLOCKED = "blocked"  # one let in what it conflicts with
 
 
-def turn(ledger: Ledger | None, me: str) -> Turn:
+def turn(ledger: LedgerSeen | None, me: str) -> Turn:
     """What to do first."""
     if ledger is None:
         return Turn.CREATE
@@ -78,9 +48,9 @@ def taken_over(spec: LedgerSpec, me: str) -> LedgerSpec:
     return msgspec.structs.replace(spec, planner=me, epoch=spec.epoch + 1)
 
 
-def entry_of(reservation: Reservation, phase: Phase) -> Entry:
+def entry_of(reservation: ReservationSeen, phase: Phase) -> Entry:
     """What the ledger says of it."""
-    return Entry(reservation.uid, reservation.namespace, reservation.name, spec_hash(reservation.spec), phase)
+    return Entry(reservation.key, reservation.namespace, reservation.name, reservation.hash, phase)
 
 
 def listing(spec: LedgerSpec, entries: Collection[Entry]) -> LedgerSpec:
@@ -95,21 +65,19 @@ def striking(spec: LedgerSpec, uids: Collection[str]) -> LedgerSpec:
     return msgspec.structs.replace(spec, entries=tuple(each for each in spec.entries if each.uid not in uids))
 
 
-def counting(spec: LedgerSpec, reservations: Mapping[str, Reservation]) -> dict[str, Entry]:
+def counting(spec: LedgerSpec, reservations: Mapping[str, ReservationSeen]) -> dict[str, Entry]:
     """The entries that count, by UID: their reservation is there, and is the plan that they were written for."""
     return {
-        each.uid: each
-        for each in spec.entries
-        if each.uid in reservations and spec_hash(reservations[each.uid].spec) == each.hash
+        each.uid: each for each in spec.entries if each.uid in reservations and reservations[each.uid].hash == each.hash
     }
 
 
-def voucher(uid: str, since: int, status: LedgerStatus, least: int) -> Voucher:
+def voucher(uid: str, since: int, extenders: Mapping[str, Vouching], least: int) -> Voucher:
     """Whether a proposal may be committed: every extender that is listed holds it, and it is in nobody's way.
 
     ``since``: a generation of the ledger that lists it, as do all since then. ``least``: extenders that there must be.
     """
-    said = status.extenders.values()
+    said = extenders.values()
     if any(uid in each.blocked for each in said):
         return Voucher.BLOCKED
     if len(said) < least or any(each.generation < since for each in said):
@@ -117,7 +85,6 @@ def voucher(uid: str, since: int, status: LedgerStatus, least: int) -> Voucher:
     return Voucher.CLEAR
 
 
-def without_extender(status: LedgerStatus, identities: Collection[str]) -> LedgerStatus:
+def without_extenders(extenders: Mapping[str, Vouching], identities: Collection[str]) -> LedgerStatus:
     """Without the registrations of those that cannot answer any more."""
-    kept = {name: each for name, each in status.extenders.items() if name not in identities}
-    return msgspec.structs.replace(status, extenders=kept)
+    return LedgerStatus({name: each for name, each in extenders.items() if name not in identities})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.member import GangName
 
 
 class Pace(NamedTuple):

@@ -25,13 +25,12 @@ from typing import NamedTuple
 
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, ReservationStatus, Seat, State
 from scheduler_core.assumptions import LIFETIME_S
+from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.memory import Memory
 from scheduler_core.gangs.owners import replaced, to_strip
 from scheduler_core.gangs.pins import gated
 from scheduler_core.gangs.protocol import (
-    Ledger,
-    Reservation,
     Turn,
     Voucher,
     counting,
@@ -41,9 +40,8 @@ from scheduler_core.gangs.protocol import (
     taken_over,
     turn,
     voucher,
-    without_extender,
+    without_extenders,
 )
-from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
@@ -58,6 +56,7 @@ from scheduler_core.gangs.writes import (
     WriteStatus,
     gang_of,
 )
+from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
 ASK_S = 5.0  # an extender is silent for so long before its pod is asked after, and between two questions
 # One that cannot be asked after: it stops answering by itself once it has heard nothing for --max-silence (2 minutes),
@@ -86,8 +85,8 @@ class World(NamedTuple):
     """What there is, as last read or written."""
 
     me: str
-    ledger: Ledger | None
-    reservations: Mapping[str, Reservation]  # by UID
+    ledger: LedgerSeen | None
+    reservations: Mapping[str, ReservationSeen]  # by UID
     member: Callable[[str], Member | None]  # by UID
     gang: Callable[[GangName], Gang | None]
     nodes: Container[str]
@@ -119,7 +118,7 @@ def steps(world: World, terms: Terms, pool: str) -> tuple[Write, ...]:
     return (*about, *_ledger(world, terms, ledger, found), *_questions(world, ledger))
 
 
-def _ledger(world: World, terms: Terms, ledger: Ledger, found: Mapping[str, _Step]) -> Iterator[Write]:
+def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, _Step]) -> Iterator[Write]:
     """One write, with all that is to be changed."""
     counted = counting(ledger.spec, world.reservations)
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
@@ -127,7 +126,7 @@ def _ledger(world: World, terms: Terms, ledger: Ledger, found: Mapping[str, _Ste
     new = [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
     lost = _lost(world)
     if lost and not terms.gated:
-        yield DropRegistration(ledger, without_extender(ledger.status, lost))
+        yield DropRegistration(ledger, without_extenders(ledger.extenders, lost))
     elif new or struck:
         spec = listing(striking(ledger.spec, struck), new)
         phases = [each.phase for each in new]
@@ -151,18 +150,18 @@ def _lost(world: World) -> frozenset[str]:
     )
 
 
-def _questions(world: World, ledger: Ledger) -> Iterator[AskForPod]:
+def _questions(world: World, ledger: LedgerSeen) -> Iterator[AskForPod]:
     for identity, each in world.memory.silent.items():
-        pod = ledger.status.extenders[identity].pod
+        pod = ledger.extenders[identity].pod
         if pod and each.gone is None and world.now - max(each.since, each.asked or 0.0) >= ASK_S:
             yield AskForPod(identity, pod)
 
 
-def _step(world: World, terms: Terms, reservation: Reservation, entry: Entry | None) -> _Step:
+def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry | None) -> _Step:
     if entry is None:
         return _unlisted(world, terms, reservation)
     if entry.phase is Phase.HELD:
-        return _Step(strike=reservation.uid in world.unheld or _gang(world, reservation) is None)
+        return _Step(strike=reservation.key in world.unheld or _gang(world, reservation) is None)
     if entry.phase is Phase.PROPOSED:
         return _proposed(world, terms, reservation)
     if reservation.status.state is State.FAILED:
@@ -172,7 +171,7 @@ def _step(world: World, terms: Terms, reservation: Reservation, entry: Entry | N
     return _committed(world, reservation)
 
 
-def _unlisted(world: World, terms: Terms, reservation: Reservation) -> _Step:
+def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> _Step:
     placed = [member for _, member in _seats(world, reservation) if member is not None and not _held(member)]
     state = reservation.status.state
     if placed and reservation.spec.gang:
@@ -180,18 +179,18 @@ def _unlisted(world: World, terms: Terms, reservation: Reservation) -> _Step:
             return _Step() if state is State.BOUND else _Step((_status(world, reservation, State.BOUND),))
         reason = reservation.status.reason or "the ledger does not list it"
         return _Step() if state is State.FAILED else _Step((_status(world, reservation, State.FAILED, reason),))
-    if reservation.uid not in world.memory.made or world.ledger is None or not _may_be_listed(world, reservation):
+    if reservation.key not in world.memory.made or world.ledger is None or not _may_be_listed(world, reservation):
         return _Step((DeleteReservation(reservation),))
     if reservation.spec.held:
         return _Step(phase=Phase.HELD)
     return _Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED) if _settled(world, terms) else _Step()
 
 
-def _may_be_listed(world: World, reservation: Reservation) -> bool:
+def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
     """Whether the plan still is what its members need."""
     if reservation.spec.held:
-        return reservation.uid not in world.unheld
-    return _waiting(world, reservation) and reservation.uid not in world.crowded
+        return reservation.key not in world.unheld
+    return _waiting(world, reservation) and reservation.key not in world.crowded
 
 
 def _settled(world: World, terms: Terms) -> bool:
@@ -200,12 +199,12 @@ def _settled(world: World, terms: Terms) -> bool:
     return terms.gated or not memory.fresh or memory.ledger is None or world.now - memory.ledger >= terms.settle_s
 
 
-def _proposed(world: World, terms: Terms, reservation: Reservation) -> _Step:
-    uid, since = reservation.uid, world.memory.since[reservation.uid]
+def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> _Step:
+    uid, since = reservation.key, world.memory.since[reservation.key]
     if uid in world.crowded or not _waiting(world, reservation):
         return _Step(strike=True)
     assert world.ledger is not None  # it lists it
-    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.status, terms.extenders)
+    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.extenders, terms.extenders)
     if said is Voucher.CLEAR:
         return _Step(phase=Phase.COMMITTED)
     if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:
@@ -221,7 +220,7 @@ _AWAITED = {
 }
 
 
-def _committed(world: World, reservation: Reservation) -> _Step:
+def _committed(world: World, reservation: ReservationSeen) -> _Step:
     trouble, status = _trouble(world, reservation), reservation.status
     if trouble is not None:
         return _Step((_status(world, reservation, State.ROLLING_BACK, trouble),))
@@ -235,7 +234,7 @@ def _committed(world: World, reservation: Reservation) -> _Step:
     return _Step(tuple(LetGo(member, seat, reservation.name) for seat, member in open_ if _held(member)))
 
 
-def _trouble(world: World, reservation: Reservation) -> str | None:
+def _trouble(world: World, reservation: ReservationSeen) -> str | None:
     """Why it is taken back; None: all is well so far."""
     open_ = _open(world, reservation)
     if reservation.spec.gang:
@@ -245,12 +244,12 @@ def _trouble(world: World, reservation: Reservation) -> str | None:
         nowhere = [seat for seat, _ in open_ if seat.node is not None and seat.node not in world.nodes]
         if nowhere:
             return f"node {nowhere[0].node}, where {nowhere[0].name} was to go, is gone"
-    if open_ and world.now - world.memory.since[reservation.uid].at >= reservation.spec.timeout_s:
+    if open_ and world.now - world.memory.since[reservation.key].at >= reservation.spec.timeout_s:
         return f"{_names([seat.name for seat, _ in open_])} not bound within {reservation.spec.timeout_s:g} s"
     return None
 
 
-def _enough(world: World, reservation: Reservation) -> bool:
+def _enough(world: World, reservation: ReservationSeen) -> bool:
     """Whether without those that went away there still are as many members as it can start with."""
     seats = _seats(world, reservation)
     left = sum(not _is_lost(member, reservation) for _, member in seats)
@@ -264,7 +263,7 @@ def _enough(world: World, reservation: Reservation) -> bool:
     return left + siblings >= gang.minimum
 
 
-def _rolling_back(world: World, terms: Terms, reservation: Reservation) -> _Step:
+def _rolling_back(world: World, terms: Terms, reservation: ReservationSeen) -> _Step:
     seats = [(seat, member) for seat, member in _seats(world, reservation) if member is not None]
     doomed = [member for member in _doomed(world, terms, reservation) if not member.ending]
     kept = [member.name for member in doomed if not replaced(member)]
@@ -273,12 +272,12 @@ def _rolling_back(world: World, terms: Terms, reservation: Reservation) -> _Step
         return _Step((_status(world, reservation, State.FAILED, reason),))
     gone = tuple(_deletion(member) for member in doomed if replaced(member))
     waiting = [member for _, member in seats if _held(member)]
-    untouched = [each for each in waiting if (reservation.uid, each.uid) not in world.memory.touched]
-    touches = tuple(Touch(member, reservation.uid) for member in untouched)
+    untouched = [each for each in waiting if (reservation.key, each.uid) not in world.memory.touched]
+    touches = tuple(Touch(member, reservation.key) for member in untouched)
     return _Step((*gone, *touches), strike=not gone and not touches)
 
 
-def _doomed(world: World, terms: Terms, reservation: Reservation) -> list[Member]:
+def _doomed(world: World, terms: Terms, reservation: ReservationSeen) -> list[Member]:
     """Those that were let go by it and are to go."""
     let_go = [
         member
@@ -290,7 +289,7 @@ def _doomed(world: World, terms: Terms, reservation: Reservation) -> list[Member
     return [member for member in let_go if terms.rollback is Rollback.GANG or not member.started]
 
 
-def _bound_enough(world: World, reservation: Reservation) -> bool:
+def _bound_enough(world: World, reservation: ReservationSeen) -> bool:
     """Whether as many have their nodes as it can start with."""
     gang = _gang(world, reservation)
     if gang is None or gang.minimum is None:
@@ -303,7 +302,7 @@ def _deletion(member: Member) -> StripFinalizer | DeletePod:
     return DeletePod(member) if finalizer is None else StripFinalizer(member, finalizer)
 
 
-def _status(world: World, reservation: Reservation, state: State, reason: str | None = None) -> WriteStatus:
+def _status(world: World, reservation: ReservationSeen, state: State, reason: str | None = None) -> WriteStatus:
     seats = _seats(world, reservation)
     deadline = reservation.status.deadline
     if state is State.COMMITTED:
@@ -321,11 +320,11 @@ def _status(world: World, reservation: Reservation, state: State, reason: str | 
     return WriteStatus(reservation, status)
 
 
-def _seats(world: World, reservation: Reservation) -> list[tuple[Seat, Member | None]]:
+def _seats(world: World, reservation: ReservationSeen) -> list[tuple[Seat, Member | None]]:
     return [(seat, world.member(seat.uid)) for seat in reservation.spec.seats]
 
 
-def _open(world: World, reservation: Reservation) -> list[tuple[Seat, Member]]:
+def _open(world: World, reservation: ReservationSeen) -> list[tuple[Seat, Member]]:
     """Those that are to be bound yet."""
     return [
         (seat, member)
@@ -334,13 +333,13 @@ def _open(world: World, reservation: Reservation) -> list[tuple[Seat, Member]]:
     ]
 
 
-def _waiting(world: World, reservation: Reservation) -> bool:
+def _waiting(world: World, reservation: ReservationSeen) -> bool:
     """Whether its members still are as they were planned: of single pods whether any is."""
     held = [member is not None and _held(member) and not member.ending for _, member in _seats(world, reservation)]
     return all(held) if reservation.spec.gang else any(held)
 
 
-def _gang(world: World, reservation: Reservation) -> Gang | None:
+def _gang(world: World, reservation: ReservationSeen) -> Gang | None:
     name = gang_of(reservation)
     return None if name is None else world.gang(name)
 
@@ -358,7 +357,7 @@ def _over(member: Member) -> bool:
     return member.phase in ("Succeeded", "Failed")
 
 
-def _is_lost(member: Member | None, reservation: Reservation) -> bool:
+def _is_lost(member: Member | None, reservation: ReservationSeen) -> bool:
     """Whether it will not be bound by that plan: it is gone, failed, or somebody else took its gate away."""
     if member is None or member.ending or member.phase == "Failed":
         return True

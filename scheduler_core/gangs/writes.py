@@ -1,4 +1,4 @@
-"""Everything that a planner ever does to the cluster: a closed set of values, carried out by ``scheduler_core.planner``.
+"""All that a planner ever does to the cluster: a closed set of values, carried out by ``scheduler_core.planner``.
 
 Each names the versions that it was worked out from: where these have changed it fails, and nothing is done. ``key`` is
 what it writes to; of one key one write is under way at a time.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
 from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.protocol import Ledger, Reservation
+from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
 Key = tuple[str, str]  # kind, and UID or name
 
@@ -30,7 +30,7 @@ class CreateLedger(NamedTuple):
 class WriteLedger(NamedTuple):
     """What counts from now on."""
 
-    over: Ledger
+    over: LedgerSeen
     spec: LedgerSpec
     proposed: int = 0  # entries, as the next four
     committed: int = 0
@@ -41,19 +41,19 @@ class WriteLedger(NamedTuple):
     @property
     def key(self) -> Key:
         """What it writes to."""
-        return "ledger", self.over.name
+        return "ledger", self.over.key
 
 
 class DropRegistration(NamedTuple):
     """Of extenders that cannot answer any more."""
 
-    over: Ledger
+    over: LedgerSeen
     status: LedgerStatus
 
     @property
     def key(self) -> Key:
         """What it writes to."""
-        return "ledger", self.over.name
+        return "ledger", self.over.key
 
 
 class CreateReservation(NamedTuple):
@@ -72,24 +72,24 @@ class CreateReservation(NamedTuple):
 class WriteStatus(NamedTuple):
     """What has become of a reservation, for people; and that it is being rolled back, for a successor."""
 
-    of: Reservation
+    of: ReservationSeen
     status: ReservationStatus
 
     @property
     def key(self) -> Key:
         """What it writes to."""
-        return "reservation", self.of.uid
+        return "reservation", self.of.key
 
 
 class DeleteReservation(NamedTuple):
     """One that nothing hangs on any more."""
 
-    of: Reservation
+    of: ReservationSeen
 
     @property
     def key(self) -> Key:
         """What it writes to."""
-        return "reservation", self.of.uid
+        return "reservation", self.of.key
 
 
 class LetGo(NamedTuple):
@@ -191,6 +191,6 @@ class Tell(NamedTuple):
     warning: bool = False
 
 
-def gang_of(reservation: Reservation) -> GangName | None:
+def gang_of(reservation: ReservationSeen) -> GangName | None:
     """Whose it is; None: of single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None
