@@ -65,6 +65,7 @@ class LedgerSeen(NamedTuple):
     generation: int  # of its spec
     spec: LedgerSpec = LedgerSpec()
     extenders: Mapping[str, Vouching] = {}  # read only
+    created: str | None = None  # RFC 3339, by the API server's clock
 
 
 class Batch(NamedTuple, Generic[S]):

@@ -190,10 +190,17 @@ def _reservation(uid: str, found: PlacementReservation) -> ReservationSeen:
     )
 
 
-def _ledger(name: str, found: PlacementLedger) -> LedgerSeen:
+def ledger_seen(name: str, found: PlacementLedger) -> LedgerSeen:
+    """What counts, and who vouches for it."""
     metadata = found.metadata
     return LedgerSeen(
-        name, metadata.uid, metadata.resource_version, metadata.generation, found.spec, found.status.extenders
+        name,
+        metadata.uid,
+        metadata.resource_version,
+        metadata.generation,
+        found.spec,
+        found.status.extenders,
+        metadata.creation_timestamp,
     )
 
 
@@ -225,5 +232,5 @@ SOURCES: Sources = (
 # What planners write, for who must respect it. Where these kinds are not served, there is none.
 KEPT: Sources = (
     (ReservationSeen, Source(RESERVATIONS, PlacementReservation, _by_uid, _reservation)),
-    (LedgerSeen, Source(LEDGERS, PlacementLedger, _by_name, _ledger)),
+    (LedgerSeen, Source(LEDGERS, PlacementLedger, _by_name, ledger_seen)),
 )

@@ -34,8 +34,7 @@ from scheduler_core.gangs.writes import (
     WriteStatus,
 )
 from scheduler_core.sightings import LedgerSeen
-
-_WHOLE = Query(metadata_only=True)
+from scheduler_core.watch import ledger_seen
 
 
 class Outcome(Enum):
@@ -82,13 +81,9 @@ class Writer:
     def ledger(self, name: str) -> LedgerSeen | None:
         """The ledger as it is now, by quorum; None: there is none. Raises ``KubeError``."""
         try:
-            found = self._kube.get(LEDGERS, name, PlacementLedger)
+            return ledger_seen(name, self._kube.get(LEDGERS, name, PlacementLedger))
         except NotFoundError:
             return None
-        metadata = found.metadata
-        return LedgerSeen(
-            name, metadata.uid, metadata.resource_version, metadata.generation, found.spec, found.status.extenders
-        )
 
     def _attempt(self, what: Write) -> Answer:
         try:
