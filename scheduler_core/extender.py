@@ -172,8 +172,9 @@ def _choose(
     nodes = tuple(islice(chosen, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
-    refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}
-    return Filtered((), refused, soon=soon(request.profile, standing.table, refused, standing.unsure(names)))
+    refused = standing.refused(names).but(dict.fromkeys(reserved, Reason.RESERVED.value))
+    passing = soon(request.profile, standing.table, refused, standing.unsure(names))
+    return Filtered((), refused if passing else refused.whole(), soon=passing)
 
 
 def _occupant(request: PodRequest) -> Occupant:
