@@ -18,7 +18,7 @@ from scheduler_core.nodes import NodeRecord, NodeState, NodeTable, state_if, wor
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
-from scheduler_core.scores import Score
+from scheduler_core.scores import TOP, Score
 from scheduler_core.sets import OneOf
 
 NO_CPU = "too little CPU left on the node, as far as is known"
@@ -60,23 +60,32 @@ class Ground(NamedTuple):
 
 
 class Fitting:
-    """What has been worked out for one gang on one snapshot."""
+    """What has been worked out for one gang on one snapshot. Grounds are known by number."""
 
-    def __init__(self, table: NodeTable, kinds: Sequence[Kind]) -> None:
+    def __init__(self, table: NodeTable, kinds: Sequence[Kind], wanted: Load) -> None:
+        """``wanted``: members of each kind that there are."""
+        self.wanted = wanted
         self._table = table
         self._kinds = kinds
+        self._devices = [kind.profile.devices for kind in kinds]
         self._judges = [remembered(kind.profile, kind.policy) for kind in kinds]
-        self._names: dict[Ground, str] = {}  # of one node for all
-        self._held: dict[tuple[Ground, Load], int | Reason | str] = {}
-        self._states: dict[tuple[Ground, Load], NodeState] = {}
+        self._numbers: dict[Ground, int] = {}
+        self._names: list[str] = []  # of one node for all of a ground
+        self._grounds: list[Ground] = []
+        self._held: dict[tuple[int, Load], int | Reason | str] = {}
+        self._states: dict[tuple[int, Load], NodeState] = {}
+        self._alone: dict[tuple[int, int], int] = {}
 
-    def ground(self, name: str) -> Ground:
+    def ground(self, name: str) -> int:
         """What the node is like."""
-        found = ground_of(self._table.records[name], self._table.states[name])
-        self._names.setdefault(found, name)
+        ground = ground_of(self._table.records[name], self._table.states[name])
+        found = self._numbers.setdefault(ground, len(self._names))
+        if found == len(self._names):
+            self._names.append(name)
+            self._grounds.append(ground)
         return found
 
-    def points(self, ground: Ground, load: Load) -> int | Reason | str:
+    def points(self, ground: int, load: Load) -> int | Reason | str:
         """The sum of the points of those members there, in millionths; or why they do not fit."""
         if not any(load):
             return 0
@@ -86,10 +95,10 @@ class Fitting:
             found = self._held[key] = self._added(ground, load)
         return found
 
-    def state(self, ground: Ground, load: Load) -> NodeState:
+    def state(self, ground: int, load: Load) -> NodeState:
         """The node with those members on their way to it."""
         if not any(load):
-            return ground.state
+            return self._grounds[ground].state
         key = (ground, load)
         found = self._states.get(key)
         if found is None:
@@ -101,9 +110,26 @@ class Fitting:
 
     def devices(self, load: Load) -> int:
         """GPUs and the like that those members hold."""
-        return sum(kind.profile.devices * number for kind, number in zip(self._kinds, load, strict=True))
+        return sum(devices * number for devices, number in zip(self._devices, load, strict=True))
 
-    def loads(self, ground: Ground, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
+    def alone(self, ground: int, at: int) -> int:
+        """Members of one kind that fit there without others."""
+        found = self._alone.get((ground, at))
+        if found is None:
+            found = 0
+            while found < self.wanted[at] and isinstance(self.points(ground, self._only(at, found + 1)), int):
+                found += 1
+            self._alone[ground, at] = found
+        return found
+
+    def per_member(self, ground: int) -> float:
+        """Points that a member has there at most."""
+        if len(self.wanted) > 1:
+            return float(TOP * MICRO)
+        each = (self.points(ground, (number,)) for number in range(1, self.alone(ground, 0) + 1))
+        return max((points / number for number, points in enumerate(each, 1) if isinstance(points, int)), default=0.0)
+
+    def loads(self, ground: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
         """All that fit there, of those kinds that may go there at all, and their points; the empty one is not told."""
         nothing = (0,) * len(most)
         reached = [nothing]
@@ -117,8 +143,10 @@ class Fitting:
                         reached.append(more)
                         yield more, points
 
-    def filled(self, ground: Ground, most: Load, allowed: Sequence[bool], order: Sequence[int]) -> Load:
+    def filled(self, ground: int, most: Load, allowed: Sequence[bool], order: Sequence[int]) -> Load:
         """As many as fit there, kind after kind in that order."""
+        if len(most) == 1:
+            return (min(most[0], self.alone(ground, 0)) if allowed[0] else 0,)
         load = [0] * len(most)
         for at in order:
             while allowed[at] and load[at] < most[at]:
@@ -128,7 +156,7 @@ class Fitting:
                     break
         return tuple(load)
 
-    def _added(self, ground: Ground, load: Load) -> int | Reason | str:
+    def _added(self, ground: int, load: Load) -> int | Reason | str:
         """The last member after all others."""
         at = max(at for at, number in enumerate(load) if number)
         fewer = (*load[:at], load[at] - 1, *load[at + 1 :])
@@ -139,7 +167,10 @@ class Fitting:
         found = self._judges[at](self.state(ground, fewer))
         if not isinstance(found, Score):
             return found
-        return before + round(found.points * MICRO) if ground.cpu.holds(asks) else NO_CPU
+        return before + round(found.points * MICRO) if self._grounds[ground].cpu.holds(asks) else NO_CPU
+
+    def _only(self, at: int, number: int) -> Load:
+        return tuple(number if kind == at else 0 for kind in range(len(self._kinds)))
 
     def _coming(self, load: Load) -> Iterator[Occupant]:
         for kind, number in enumerate(load):

@@ -8,10 +8,14 @@ fit and on how many nodes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import takewhile
+from operator import add, gt
 from typing import NamedTuple
 
-from scheduler_core.gangs.fitting import Fitting, Ground, Load
+from scheduler_core.gangs.fitting import Fitting, Load
 
 _ALWAYS = 16  # of the budget: what one packing may take of it, as a part, so that there is something for all
 
@@ -19,7 +23,7 @@ _ALWAYS = 16  # of the budget: what one packing may take of it, as a part, so th
 class Class(NamedTuple):
     """Nodes that are alike for the gang."""
 
-    ground: Ground
+    ground: int  # as ``Fitting`` numbers them
     allowed: tuple[bool, ...]  # kinds that kube-scheduler would take there
     used: bool = False  # siblings are there already: one more node costs nothing
 
@@ -78,29 +82,45 @@ class Budget:
 Stock = Mapping[Class, int]  # nodes of each class, in the order that decides between equals
 
 
-def packed(stock: Stock, wanted: Load, fitting: Fitting, budget: Budget) -> Packing:
+class Bound(NamedTuple):
+    """No packing is better than that. Compares as ``Packing.rank``."""
+
+    members: int  # negative
+    nodes: int
+    points: float  # negative
+
+
+def packed(stock: Stock, fitting: Fitting, budget: Budget) -> Packing:
     """The best packing of as many of the wanted as fit."""
-    found = None if budget.late else _exact(stock, wanted, fitting, budget)
-    if found is not None:
-        return found
-    orders = [tuple(range(len(wanted))), tuple(reversed(range(len(wanted))))][: len(wanted)]
-    tries = [_greedy(stock, wanted, fitting, budget, order) for order in orders]
-    return min((_improved(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
+    kinds = range(len(fitting.wanted))
+    orders = [kinds, kinds[::-1]][: max(1, len(kinds))]
+    tries = [_greedy(stock, fitting, budget, order) for order in orders]
+    found = min((_improved(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
+    if found.rank <= bound(stock, fitting):
+        return found._replace(exact=True)
+    return (None if budget.late else _exact(stock, fitting, budget, found)) or found
 
 
-def room(stock: Stock, wanted: Load, fitting: Fitting) -> int:
-    """Of the wanted, as many as fit at the very most."""
-    return sum(_of_kind(stock, wanted, fitting, at) for at in range(len(wanted)))
-
-
-def _of_kind(stock: Stock, wanted: Load, fitting: Fitting, at: int) -> int:
-    """As many of one kind as fit where there are no others."""
-    found = 0
-    for each, nodes in stock.items():
-        if found >= wanted[at]:
+def bound(stock: Stock, fitting: Fitting) -> Bound:
+    """What a packing can be at the very best; of one kind of members the number of nodes is exact."""
+    wanted = fitting.wanted
+    alone = {each: _alone(each, fitting) for each in stock}
+    members = sum(
+        min(most, sum(nodes * alone[each][at] for each, nodes in stock.items())) for at, most in enumerate(wanted)
+    )
+    left, needed = members, 0
+    for each in sorted(stock, key=lambda each: (not each.used, -sum(alone[each]))):
+        if left <= 0:
             break
-        found += nodes * fitting.filled(each.ground, wanted, each.allowed, (at,))[at]
-    return min(found, wanted[at])
+        nodes = min(stock[each], -(-left // max(1, sum(alone[each]))))
+        left -= nodes * sum(alone[each])
+        needed += 0 if each.used else nodes
+    return Bound(-members, needed, -members * max((fitting.per_member(each.ground) for each in stock), default=0.0))
+
+
+def _alone(each: Class, fitting: Fitting) -> list[int]:
+    """Members of each kind that a node takes where there are no others."""
+    return [fitting.alone(each.ground, at) if suits else 0 for at, suits in enumerate(each.allowed)]
 
 
 class _Way(NamedTuple):
@@ -118,9 +138,12 @@ class _Way(NamedTuple):
             way = way.before
 
 
-def _exact(stock: Stock, wanted: Load, fitting: Fitting, budget: Budget) -> Packing | None:
-    """None where it takes too many steps."""
-    left = budget.share
+def _exact(stock: Stock, fitting: Fitting, budget: Budget, known: Packing) -> Packing | None:
+    """None where it takes too many steps. ``known``: a packing that is not exact, to see what cannot be better."""
+    left, wanted = budget.share, fitting.wanted
+    most = max((sum(_alone(each, fitting)) for each in stock), default=0)
+    all_fit = known.members == -bound(stock, fitting).members  # else more may fit on more nodes
+    hope = _Hope(known.members if all_fit else 0, known.nodes, most if not any(each.used for each in stock) else sum(wanted))
     ways: dict[Load, _Way] = {(0,) * len(wanted): _Way(0, 0)}
     for each, nodes in stock.items():
         picks = [Pick(each, *found) for found in fitting.loads(each.ground, wanted, each.allowed)]
@@ -130,21 +153,33 @@ def _exact(stock: Stock, wanted: Load, fitting: Fitting, budget: Budget) -> Pack
             left -= steps
             if left < 0 or budget.late:
                 return None
-            if not _one_more(ways, picks, wanted):
+            if not _one_more(ways, picks, wanted, hope):
                 break
     best = min(ways, key=lambda load: (-sum(load), ways[load].nodes, ways[load].minus, load))
     return Packing(tuple(ways[best].picks()))
 
 
-def _one_more(ways: dict[Load, _Way], picks: Sequence[Pick], wanted: Load) -> bool:
+class _Hope(NamedTuple):
+    """A packing that is known: only what may become as good is followed."""
+
+    members: int
+    nodes: int
+    most: int  # members that one more node takes
+
+    def left(self, load: Load, nodes: int) -> bool:
+        """Whether so many members on so many nodes may become as good."""
+        return sum(load) + max(0, self.nodes - nodes) * self.most >= self.members
+
+
+def _one_more(ways: dict[Load, _Way], picks: Sequence[Pick], wanted: Load, hope: _Hope) -> bool:
     """Use one more node. Answers whether that made anything better."""
     better: dict[Load, _Way] = {}
     for load, way in ways.items():
         for pick in picks:
-            after = tuple(map(sum, zip(load, pick.load, strict=True)))
-            if any(one > most for one, most in zip(after, wanted, strict=True)):
-                continue
+            after = tuple(map(add, load, pick.load))
             nodes, minus = way.nodes + (not pick.of.used), way.minus - pick.points
+            if any(map(gt, after, wanted)) or not hope.left(after, nodes):
+                continue
             known = better.get(after) or ways.get(after)
             if known is None or (nodes, minus) < (known.nodes, known.minus):
                 better[after] = _Way(nodes, minus, pick, way)
@@ -152,51 +187,72 @@ def _one_more(ways: dict[Load, _Way], picks: Sequence[Pick], wanted: Load) -> bo
     return bool(better)
 
 
-def _greedy(stock: Stock, wanted: Load, fitting: Fitting, budget: Budget, order: Sequence[int]) -> Packing:
+def _greedy(stock: Stock, fitting: Fitting, budget: Budget, order: Sequence[int]) -> Packing:
     """One class after the other, always the one whose nodes take most of what is left."""
-    left, remaining = dict(stock), wanted
+    left, remaining = dict(stock), fitting.wanted
+    found = [_urged(number, each, remaining, fitting, order) for number, each in enumerate(stock)]
+    queue = [each for each in found if each is not None]
+    heapify(queue)
     picks: list[Pick] = []
-    while any(remaining):
-        budget.taken += len(left)
-        found = [pick for each in left if (pick := _filled(each, remaining, fitting, order)) is not None]
-        if not found:
-            break
-        pick = min(found, key=lambda each: _urge(each, fitting))
+    while queue and any(remaining):
+        budget.taken += 1
+        _, number, pick = heappop(queue)
+        if any(take > have for take, have in zip(pick.load, remaining, strict=True)):
+            again = _urged(number, pick.of, remaining, fitting, order)
+            if again is not None:
+                heappush(queue, again)
+            continue
         times = min(left[pick.of], *(have // take for have, take in zip(remaining, pick.load, strict=True) if take))
         picks += [pick] * times
         remaining = tuple(have - times * take for have, take in zip(remaining, pick.load, strict=True))
         left[pick.of] -= times
-        if not left[pick.of]:
-            del left[pick.of]
+        if left[pick.of]:
+            heappush(queue, (_urge(pick, fitting), number, pick))
     return Packing(tuple(picks), exact=False)
 
 
-def _urge(pick: Pick, fitting: Fitting) -> tuple[int, int, int]:
+_Urge = tuple[int, int, int]
+
+
+def _urged(
+    number: int, each: Class, remaining: Load, fitting: Fitting, order: Sequence[int]
+) -> tuple[_Urge, int, Pick] | None:
+    """What comes onto a node of the class. It stays that until there are fewer left of some kind than that."""
+    load = fitting.filled(each.ground, remaining, each.allowed, order)
+    points = fitting.points(each.ground, load)
+    if not any(load) or not isinstance(points, int):
+        return None
+    pick = Pick(each, load, points)
+    return _urge(pick, fitting), number, pick
+
+
+def _urge(pick: Pick, fitting: Fitting) -> _Urge:
     """Nodes of siblings first, then those that take most, then those where members do best."""
     return not pick.of.used, -fitting.devices(pick.load), -pick.points
 
 
-def _filled(each: Class, remaining: Load, fitting: Fitting, order: Sequence[int]) -> Pick | None:
-    load = fitting.filled(each.ground, remaining, each.allowed, order)
-    points = fitting.points(each.ground, load)
-    return Pick(each, load, points) if any(load) and isinstance(points, int) else None
-
-
 def _improved(packing: Packing, stock: Stock, fitting: Fitting, budget: Budget) -> Packing:
     """The same members together, each lot on a node where it does best."""
-    free = dict(stock)
-    for pick in packing.picks:
-        free[pick.of] -= 1
+    free = Counter(stock)
+    free.subtract(pick.of for pick in packing.picks)
+    better: dict[Load, list[Pick]] = {}
     picks = []
     for pick in packing.picks:
-        budget.taken += len(free)
-        best = pick
-        for other, nodes in free.items():
-            suits = all(other.allowed[kind] for kind, number in enumerate(pick.load) if number)
-            if nodes and suits and other.used >= pick.of.used:
-                points = fitting.points(other.ground, pick.load)
-                best = Pick(other, pick.load, points) if isinstance(points, int) and points > best.points else best
+        if pick.load not in better:
+            budget.taken += len(free)
+            better[pick.load] = _best_first(pick.load, stock, fitting)
+        others = takewhile(lambda other, pick=pick: other.points > pick.points, better[pick.load])  # type: ignore[misc]
+        best = next((other for other in others if free[other.of] and other.of.used >= pick.of.used), pick)
         free[pick.of] += 1
         free[best.of] -= 1
         picks.append(best)
     return Packing(tuple(picks), exact=False)
+
+
+def _best_first(load: Load, stock: Stock, fitting: Fitting) -> list[Pick]:
+    """That load on a node of each class that takes it."""
+    kinds = [at for at, number in enumerate(load) if number]
+    suited = (each for each in stock if all(each.allowed[at] for at in kinds))
+    found = ((each, fitting.points(each.ground, load)) for each in suited)
+    picks = [Pick(each, load, points) for each, points in found if isinstance(points, int)]
+    return sorted(picks, key=lambda pick: -pick.points)

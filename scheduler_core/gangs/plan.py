@@ -37,15 +37,15 @@ def plan(members: Sequence[Member], view: NodeView, options: Options = AS_USUAL)
         return Unplaced(summary(placed, crew), lacking, placed, search.budget.taken)
     taken = chosen(found.packing, found.sites)
     return Plan(
-        _seats(crew, taken, options),
+        _seats(crew, taken, view, options),
         _domain(crew, taken, view, options),
-        _gbps(crew, taken),
+        _gbps(crew, taken, view),
         search.budget.taken,
         found.exact,
     )
 
 
-def _seats(crew: Crew, taken: Sequence[Taken], options: Options) -> tuple[Seat, ...]:
+def _seats(crew: Crew, taken: Sequence[Taken], view: NodeView, options: Options) -> tuple[Seat, ...]:
     chairs = [
         Chair(each.site.name, kind, each.site.path)
         for each in taken
@@ -56,11 +56,11 @@ def _seats(crew: Crew, taken: Sequence[Taken], options: Options) -> tuple[Seat, 
     kinds = [group.members[:number] for group, number in zip(crew.groups, placed, strict=True)]
     ranks = frozenset(seat.rank for seat in options.placed if seat.rank is not None)
     on = {each.site.name: each for each in taken}
-    seats = [_seat(each, on[each.chair.node], crew) for each in ranked(kinds, chairs, ranks)]
+    seats = [_seat(each, on[each.chair.node], crew, view) for each in ranked(kinds, chairs, ranks)]
     return (*seats, *(Seat(each.uid, each.name, rank=each.wanted.rank) for each in crew.others))
 
 
-def _seat(found: Ranked, taken: Taken, crew: Crew) -> Seat:
+def _seat(found: Ranked, taken: Taken, crew: Crew, view: NodeView) -> Seat:
     ask = crew.groups[found.chair.kind].kind.profile.ask
     alone = sum(taken.load) == 1
     return Seat(
@@ -68,7 +68,7 @@ def _seat(found: Ranked, taken: Taken, crew: Crew) -> Seat:
         name=found.member.name,
         node=found.chair.node,
         gpus=ask.totals,
-        expected=expected(taken.site.of.ground.state, ask) if alone else (),
+        expected=expected(view.table.states[taken.site.name], ask) if alone else (),
         rank=found.rank,
     )
 
@@ -81,8 +81,8 @@ def _domain(crew: Crew, taken: Sequence[Taken], view: NodeView, options: Options
     return shared(labels, (*own, *options.levels), options.levels)
 
 
-def _gbps(crew: Crew, taken: Sequence[Taken]) -> float | None:
-    lots = {(each.site.of.ground.state, each.load) for each in taken}
+def _gbps(crew: Crew, taken: Sequence[Taken], view: NodeView) -> float | None:
+    lots = {(view.table.states[each.site.name], each.load) for each in taken}
     asks = [group.kind.profile.ask for group in crew.groups]
     return slowest(
         [

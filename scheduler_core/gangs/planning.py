@@ -17,7 +17,7 @@ Levels = Mapping[str, tuple[str, ...]]
 
 # Narrowest first; of each level the first label that a node has counts.
 LEVELS: Levels = {"clique": domains.CLIQUE, "rack": domains.RACK, "block": domains.BLOCK, "zone": domains.ZONE}
-STEPS = 20_000  # of a search: a step is a look at one node, or at one class of nodes that are alike
+STEPS = 200_000  # of a search: a step is a look at one node, or at one class of nodes that are alike
 
 
 def _never() -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduler_core.gangs.barring import Bars
 from scheduler_core.gangs.crew import Crew
 from scheduler_core.gangs.domains import Place, Rung, place_of, rungs
 from scheduler_core.gangs.fitting import Fitting
-from scheduler_core.gangs.packing import Budget, Class, Packing, packed, room
+from scheduler_core.gangs.packing import Bound, Budget, Class, Packing, bound, packed
 from scheduler_core.gangs.planning import NodeView, Options
 from scheduler_core.gangs.sites import Site, grouped, sites_of, stock_of
 
@@ -27,18 +27,24 @@ class Found(NamedTuple):
         return self.packing.members > other.packing.members
 
 
+class _Domain(NamedTuple):
+    place: Place
+    sites: Sequence[Site]
+    stock: Mapping[Class, int]
+
+
 class Search:
     """For one gang on one snapshot."""
 
     def __init__(self, crew: Crew, view: NodeView, options: Options) -> None:
         self._crew, self._view, self._options = crew, view, options
         self.bars = [Bars(group.rules) for group in crew.groups]
-        self.fitting = Fitting(view.table, [group.kind for group in crew.groups])
+        self.fitting = Fitting(view.table, [group.kind for group in crew.groups], crew.wanted)
         self.sites = sites_of(view, options, self.fitting, self.bars)
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]
         self._packings: dict[frozenset[tuple[Class, int]], Packing] = {}
-        self._rooms: dict[frozenset[tuple[Class, int]], int] = {}
+        self._bounds: dict[frozenset[tuple[Class, int]], Bound] = {}
 
     def best(self) -> Found:
         """Rung after rung, until all have a place; else the most that have one."""
@@ -60,27 +66,34 @@ class Search:
         return max(best.packing.members + 1, 1 if last else needed)
 
     def _at(self, rung: Rung, least: int) -> Found:
-        """The best of the domains at those levels."""
-        homes = self._homes(rung)
-        found: list[tuple[tuple[object, ...], Found]] = []
+        """The best of the domains at those levels. Those that may be best are looked at first."""
+        best: tuple[tuple[object, ...], Found] | None = None
         exact = True
+        for hope, domain in sorted(self._domains(rung, least), key=lambda each: (each[0], each[1].place)):
+            if best is not None and hope > best[0][: len(hope)]:
+                break
+            if best is not None and self.budget.late:
+                exact = False
+                break
+            packing = self._packed(domain.stock)
+            exact = exact and packing.exact
+            if packing.members >= least:
+                members, nodes, points = packing.rank
+                rank = (members, hope[1], nodes, points, self._spare(domain.stock), domain.place)
+                if best is None or rank < best[0]:
+                    best = rank, Found(packing, domain.sites)
+        return (Found() if best is None else best[1])._replace(exact=exact)
+
+    def _domains(self, rung: Rung, least: int) -> Iterator[tuple[tuple[float, ...], _Domain]]:
+        """Those that may have room for so many, and how good they are at the very best."""
+        homes = self._homes(rung)
         for place, sites in grouped(self._reachable(), rung, self._view, self._options.levels).items():
             if self._siblings and place not in homes:
                 continue
             stock = stock_of(sites)
-            if self._room(stock) < least:
-                continue
-            if self.budget.late and found:
-                exact = False
-                break
-            packing = self._packed(stock)
-            exact = exact and packing.exact
-            if packing.members >= least:
-                members, *others = packing.rank
-                rank = (members, -homes[place], *others, self._spare(stock), place)
-                found.append((rank, Found(packing, sites)))
-        best = min(found, key=lambda each: each[0])[1] if found else Found()
-        return best._replace(exact=exact)
+            members, nodes, points = self._bound(stock)
+            if -members >= least:
+                yield (members, -homes[place], nodes, points), _Domain(place, sites, stock)
 
     def _reachable(self) -> Sequence[Site]:
         """Where required, what is in one domain with the siblings."""
@@ -98,17 +111,17 @@ class Search:
         places = (place_of(rules[node].metadata.labels or {}, rung, levels) for node in self._siblings if node)
         return Counter(place for place in places if place is not None)
 
-    def _room(self, stock: Mapping[Class, int]) -> int:
+    def _bound(self, stock: Mapping[Class, int]) -> Bound:
         key = frozenset(stock.items())
-        if key not in self._rooms:
-            self._rooms[key] = room(stock, self._crew.wanted, self.fitting)
-        return self._rooms[key]
+        if key not in self._bounds:
+            self._bounds[key] = bound(stock, self.fitting)
+        return self._bounds[key]
 
     def _packed(self, stock: Mapping[Class, int]) -> Packing:
         """Domains whose nodes are alike share it."""
         key = frozenset(stock.items())
         if key not in self._packings:
-            self._packings[key] = packed(stock, self._crew.wanted, self.fitting, self.budget)
+            self._packings[key] = packed(stock, self.fitting, self.budget)
         return self._packings[key]
 
     def _spare(self, stock: Mapping[Class, int]) -> int:
