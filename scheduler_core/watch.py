@@ -39,7 +39,7 @@ _SHARED = 1 << 14  # values of which many objects have equal ones
 class WatchStatus(NamedTuple):
     """How the watch of one kind is doing."""
 
-    kind: str  # "nodes", "pods", "nodegpus"
+    kind: str  # "nodes", "pods", "nodegpus"; where several have one name: "podgroups.v1alpha1.scheduling.x-k8s.io"
     synced: bool  # a complete list was delivered
     last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
     relists: int  # lists after the first: the watch had fallen too far behind
@@ -51,7 +51,7 @@ class WatchStatus(NamedTuple):
 
 
 class Watches:
-    """The three watches. Made by ``watching``."""
+    """The watches, one per kind. Made by ``watching``."""
 
     def __init__(self, reflectors: tuple[tuple[str, Reflector[Any]], ...]) -> None:
         self._reflectors = reflectors
@@ -103,16 +103,26 @@ def watching(
 ) -> Watches:
     """Watches of all that placement looks at; nothing is asked before ``start``.
 
-    ``deliver`` is called on three threads, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
+    ``deliver`` is called on one thread per kind, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
     ``sources``: instead of ``SOURCES``.
     """
     timing = timing._replace(clock=clock)
+    sources = sources or SOURCES
+    plurals = [source.resource.plural for _, source in sources]
     return Watches(
         tuple(
-            (source.resource.plural, Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
-            for kind, source in sources or SOURCES
+            (_called(source, plurals), Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
+            for kind, source in sources
         )
     )
+
+
+def _called(source: Source[Any], plurals: list[str]) -> str:
+    """What people call it: "nodes"; with version and group where several have that name."""
+    resource = source.resource
+    if plurals.count(resource.plural) == 1:
+        return resource.plural
+    return f"{resource.plural}.{resource.version}.{resource.group}"
 
 
 def reading(read: Callable[[Pod], PodRequest | Refused]) -> Sources:
@@ -209,13 +219,14 @@ def _by_name(which: Identity) -> str:
     return which.name
 
 
-def _by_uid(which: Identity) -> str:
+def by_uid(which: Identity) -> str:
+    """A ``Source``'s key of what outlives no name."""
     return which.uid
 
 
 Sources = tuple[tuple[type[Any], Source[Any]], ...]
 SOURCES: Sources = (
     (NodeSeen, Source(NODES, Node, _by_name, node_seen, trace)),
-    (PodSeen, Source(PODS, Pod, _by_uid, pod_seen, query=_RUNNING)),
+    (PodSeen, Source(PODS, Pod, by_uid, pod_seen, query=_RUNNING)),
     (GpusSeen, Source(NODE_GPUS, NodeGpus, _by_name, _gpus)),
 )
