@@ -190,7 +190,7 @@ POD_GANG_RANK = Key(
 )
 POD_RESERVATION = Key("gputopo.io/reservation", "llm-7-4f2a9c", "The `PlacementReservation` that it was placed by.")
 POD_TAKEN_BACK = Key(
-    "gputopo.io/taken-back", "llm-7-4f2a9c", "The `PlacementReservation` that it was to be placed by before and was not."
+    "gputopo.io/taken-back", "llm-7-4f2a9c", "The `PlacementReservation` that it was to be placed by and was not."
 )
 WRITTEN_ON_PODS = (POD_GANG_RANK, POD_RESERVATION, POD_TAKEN_BACK)
 

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gputopo.kube.errors import KubeError
 from scheduler_core.gangs.writes import Write
+from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Settled, Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
-from scheduler_core.policies import Policies
+from scheduler_core.policy_reload import EVERY_S, PolicyReload
 from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
 from scheduler_core.watch import silence
@@ -51,9 +53,8 @@ class Parts(NamedTuple):
     me: str
     writer: Writer
     elected: Elected
-    policies: Callable[[], Policies]
+    policy: PolicyReload
     watching: Callable[[Deliver], Watching]  # made anew for each term
-    note: Callable[[Answer], None]
 
 
 class Service:
@@ -68,12 +69,19 @@ class Service:
         self._planner: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._not_before = 0.0
-        self._troubles: tuple[str, ...] = ()
         self.broken: BaseException | None = None  # an error of our own, which ends the process
+        self.metrics = Metrics(self.status)
+        self._not_before = 0.0
+        self._terms = 0
+        self._next_look = 0.0
+        self._troubles: tuple[str, ...] = ()
+
+    def watching(self, _: Deliver) -> Watching:
+        """Nothing is watched for as long as it does not lead: each term has watches of its own."""
+        return _Idle()
 
     @contextmanager
-    def watched(self, watches: Watching) -> Iterator[None]:  # noqa: ARG002  each term has watches of its own
+    def watched(self, _: Watching) -> Iterator[None]:
         """Within: it leads where it holds the Lease."""
         self._loop = asyncio.get_running_loop()
         with ExitStack() as parts:
@@ -91,6 +99,9 @@ class Service:
 
     def tick(self) -> None:
         """Let time pass: begin, go on or end."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + EVERY_S
+            self._look_at_policy()
         holds = self._parts.elected.holds
         if self.term is not None and (self.term.deposed or not holds):
             if self.term.deposed:
@@ -120,7 +131,9 @@ class Service:
 
     def _begin(self) -> None:
         """Lead: the ledger first, then everything else."""
-        term = self.term = Term(self._settled, self._parts.policies, self._parts.me, _Hands(self))
+        self._terms += 1
+        me = f"{self._parts.me}/{self._terms}"  # what an earlier term of ours may still send is another's
+        term = self.term = Term(self._settled, lambda: self._parts.policy.current, me, _Hands(self))
         _log.info("term", extra={"fields": {"begins": True}})
         self._read_ledger(term)
 
@@ -208,7 +221,7 @@ class Service:
             _log.warning("write", extra={"fields": fields | {"error": answer.error}})
         else:
             _log.debug("write", extra={"fields": fields | {"seconds": round(answer.seconds, 4)}})
-        self._parts.note(answer)
+        self.metrics.note(answer)
 
     def write(self, what: Write) -> None:
         """Carry it out."""
@@ -222,6 +235,19 @@ class Service:
         assert term is not None  # who asks
         self.hand(lambda: placing(job), term, term.planned, plans=True)
 
+    def status(self) -> Status:
+        """What is known now, for the metrics and the pages."""
+        return status(self.term, self._parts.elected.holds, self.unready(), self.statuses())
+
+    def _look_at_policy(self) -> None:
+        policy, before = self._parts.policy, self._parts.policy.trouble
+        if policy.look():
+            if self.term is not None:
+                self.term.view.knowledge.follow(policy.current.common)
+            _log.info("policy", extra={"fields": {"profiles": len(policy.current.placements)}})
+        elif policy.trouble not in (None, before):
+            _log.error("policy", extra={"fields": {"trouble": policy.trouble, "in_force": "the one before"}})
+
     def _tell_troubles(self) -> None:
         """Say what is wrong with the watches, once."""
         now = tuple(each.trouble for each in self.statuses() if each.trouble)
@@ -229,6 +255,17 @@ class Service:
             if each not in self._troubles:
                 _log.warning("watch", extra={"fields": {"trouble": each}})
         self._troubles = now
+
+
+class _Idle:
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def status(self, _: float) -> tuple[WatchStatus, ...]:
+        return ()
 
 
 class _Hands:

@@ -217,8 +217,12 @@ class Term:
         self._put(self.view.wrote(what, told, time.time()))
         if isinstance(what, CreateLedger):
             self.view.memory = self.view.memory._replace(fresh=True)
-        if isinstance(what, WriteStatus) and what.status.state is State.ROLLING_BACK:
-            self._taken_back(what.of)
+        if isinstance(what, WriteStatus):
+            name = gang_of(what.of)
+            if what.status.state is State.ROLLING_BACK:
+                self._taken_back(what.of)
+            elif what.status.state is State.BOUND and name is not None:
+                self.queue.started(name)
 
     def _taken_back(self, reservation: ReservationSeen) -> None:
         """Its gang waits, and does without the nodes that nobody reached."""
@@ -270,7 +274,7 @@ class Term:
             if due is not None:
                 self._hands.wake(max(0.0, due - time.time()))
             return
-        if now < self._next_plan and all(one.tried is not None for each in batches for one in each):
+        if now < self._next_plan and all(one.misfit is not None for each in batches for one in each):
             self._hands.wake(self._next_plan - now)
             return
         self._planning, self._tried = True, state

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gputopo.labels import keys
 from gputopo.labels.reservations import Seat, spec_hash
 from scheduler_core.gangs.gang import Declared
+from scheduler_core.gangs.hold import Ends
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.memory import Memory, noted
 from scheduler_core.gangs.roster import Roster
@@ -51,6 +52,7 @@ class View:
     def __init__(self, policy: Policy, pool: str, me: str) -> None:
         self.knowledge = Knowledge(policy, reservations=True)
         self.roster = Roster()
+        self.ends = Ends()
         self.memory = Memory()
         self.rules: dict[str, StockNode] = {}
         self._pool, self._me = pool, me
@@ -71,10 +73,12 @@ class View:
     def take(self, batch: Batch[Any], now: float) -> frozenset[GangName]:
         """What a watch delivers; ``now``: seconds since 1970. Answers the gangs that may be others by that."""
         if batch.kind is Candidate:
-            pods, members = split(self._not_older(batch))
+            pods, members, ends = split(self._not_older(batch))
             self.knowledge.take(pods, now)
+            self.ends.take(ends)
             return self.roster.take(members)
         if issubclass(batch.kind, Declared):
+            self.ends.take_makers(batch)
             return self.roster.take_sizes(batch)
         if batch.kind is NodeSeen:
             self._take_rules(batch)
