@@ -34,6 +34,7 @@ from scheduler_core.nodes import (
     with_records,
     without_nodes,
     without_pod,
+    without_seat,
 )
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
@@ -99,6 +100,11 @@ class Knowledge:
             self._table = with_records(self._table, shown, self._now, self._policy)
         self.changes.add(stirred)
         return self._table
+
+    def seen_by(self, uid: str) -> NodeTable:
+        """The table as that pod sees it: a place that is kept for it does not stand in its way."""
+        places = self.reserved.places(uid)
+        return without_seat(self.table, uid, places) if places else self.table
 
     def without(self, reservations: Collection[str]) -> NodeTable:
         """The table as it would be if those reservations, by their UIDs, kept nothing."""

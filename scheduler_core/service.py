@@ -20,7 +20,7 @@ from gputopo.labels.reservations import LEDGERS, RESERVATIONS
 from scheduler_core.announcing import Announcer
 from scheduler_core.calls import verbs
 from scheduler_core.decisions import DecisionFile, Decisions
-from scheduler_core.explain import document, explain
+from scheduler_core.explain import document, explain, with_keepers
 from scheduler_core.extender import Extender, Record
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.metrics import Metrics, Status
@@ -245,8 +245,14 @@ class Service:
             recognised=() if last is None else last.request.recognised,
         )
         policy = policies.placement(request).policy
-        names, table, now = None if last is None else last.names, known.table, time.time()
-        return lambda: document(explain(request, table, names, policy, now, seen.node))
+        names, table, now = None if last is None else last.names, known.seen_by(seen.key), time.time()
+        counting = tuple(known.reserved.counting.values())
+
+        def explained() -> dict[str, Any]:
+            told = explain(request, table, names, policy, now, seen.node)
+            return document(with_keepers(told, table, counting, seen.key))
+
+        return explained
 
     def _record(self, record: Record) -> None:
         self.metrics.note_decision(record)
