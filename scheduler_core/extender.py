@@ -19,7 +19,7 @@ from scheduler_core.doubts import firm
 from scheduler_core.evaluate import most, remembered, tolerance
 from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
-from scheduler_core.nodes import NodeTable, state_if, without_seat
+from scheduler_core.nodes import NodeTable, state_if
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pods import Pod, waits_for_volumes
 from scheduler_core.policies import Placement, Policies
@@ -136,7 +136,7 @@ class Extender:
         table = self._knowledge.table
         places = self._knowledge.reserved.places(request.uid)
         others = self._knowledge.placed(request.owner)
-        request, seen = related(request, others, without_seat(table, request.uid, places) if places else table)
+        request, seen = related(request, others, self._knowledge.seen_by(request.uid) if places else table)
         standing = self._standings.of(request.profile, policy)
         if seen is table:
             return request, standing

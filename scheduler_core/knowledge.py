@@ -34,13 +34,14 @@ from scheduler_core.nodes import (
     with_records,
     without_nodes,
     without_pod,
+    without_seat,
 )
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.reserved import NOBODY, Reserved
 from scheduler_core.settling import Settled, settled
 from scheduler_core.siblings import Placed
-from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
+from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, ended
 
 _NOWHERE = Machine(topology=None, described=False, allocatable=())
 _KINDS: dict[type[Any], str] = {NodeSeen: "nodes", PodSeen: "pods", GpusSeen: "nodegpus"}
@@ -99,6 +100,11 @@ class Knowledge:
             self._table = with_records(self._table, shown, self._now, self._policy)
         self.changes.add(stirred)
         return self._table
+
+    def seen_by(self, uid: str) -> NodeTable:
+        """The table as that pod sees it: a place that is kept for it does not stand in its way."""
+        places = self.reserved.places(uid)
+        return without_seat(self.table, uid, places) if places else self.table
 
     def without(self, reservations: Collection[str]) -> NodeTable:
         """The table as it would be if those reservations, by their UIDs, kept nothing."""
@@ -176,7 +182,7 @@ class Knowledge:
         self._end(self.assumptions.drop(uid))
 
     def _take_pods(self, batch: Batch[PodSeen], *, first: bool) -> News:
-        gone = tuple(pod for uid in _gone(batch, self._pods) if (pod := self._pods.pop(uid, None)) is not None)
+        gone = tuple(pod for uid in ended(batch, self._pods) if (pod := self._pods.pop(uid, None)) is not None)
         for pod in gone:
             self._part(pod)
         bound: list[Bound] = []
@@ -242,7 +248,7 @@ class Knowledge:
             self._assume(pod.occupant, frozenset({pod.nominated}), inf)
 
     def _take_nodes(self, batch: Batch[NodeSeen]) -> None:
-        for name in _gone(batch, self._nodes):
+        for name in ended(batch, self._nodes):
             if name in self._nodes:
                 self._nodes.remove(name)
                 self._change(msgspec.structs.replace(self._record(name), machine=_NOWHERE))
@@ -254,7 +260,7 @@ class Knowledge:
 
     def _take_words(self, batch: Batch[GpusSeen], *, first: bool) -> News:
         spoken = {name for name, record in self._records.items() if record.gpus is not None} if batch.complete else ()
-        for name in _gone(batch, spoken):
+        for name in ended(batch, spoken):
             self._change(with_gpus(self._record(name), None))
         found = [each for word in batch.seen for each in self._hear(word) if each.pod.uid in self._pods]
         return News(settled=() if first else tuple(found))
@@ -346,9 +352,3 @@ class Knowledge:
             return None
         same = before.machine.topology_hash == record.machine.topology_hash
         return before.parted if same and before.parted is not None else self._now
-
-
-def _gone(batch: Batch[Any], known: Collection[str]) -> set[str]:
-    """The keys of what is no more."""
-    gone = set(batch.gone)
-    return gone | set(known) - {each.key for each in batch.seen} if batch.complete else gone

@@ -88,12 +88,15 @@ class Registration:
         ended = self._clock()
         self._next_look = ended + _REST * (ended - now)
 
-    def leave(self) -> bool:
-        """Take back every registration. Answers whether there was one."""
-        shown = [each for each in self._knowledge.reserved.ledgers.values() if self.me in each.extenders]
-        for ledger in shown:
+    @property
+    def shown(self) -> tuple[LedgerSeen, ...]:
+        """The ledgers that show it."""
+        return tuple(each for each in self._knowledge.reserved.ledgers.values() if self.me in each.extenders)
+
+    def leave(self) -> None:
+        """Take every registration back. After that nothing is to be looked at any more."""
+        for ledger in self.shown:
             self._say(ledger, None)
-        return bool(shown)
 
     def _wanted(self, ledger: LedgerSeen, policies: Policies, now: float) -> Vouching | None:
         """What the ledger is to show."""

@@ -20,7 +20,7 @@ from scheduler_core.asks import WHOLE, Ask, Step
 from scheduler_core.nodes import NodeRecord, held_on, with_pod
 from scheduler_core.occupancy import Occupant
 from scheduler_core.request import Profile
-from scheduler_core.sightings import Batch, LedgerSeen, PodSeen, ReservationSeen
+from scheduler_core.sightings import Batch, LedgerSeen, PodSeen, ReservationSeen, ended
 
 S = TypeVar("S", LedgerSeen, ReservationSeen)
 NOBODY: frozenset[str] = frozenset()
@@ -197,10 +197,10 @@ class Reserved:
 
 def _update(known: dict[str, S], batch: Batch[S]) -> set[str]:
     """Take a batch in. Answers the keys that it speaks of."""
-    seen = {each.key: each for each in batch.seen}
-    gone = set(batch.gone) | (known.keys() - seen.keys() if batch.complete else NOBODY)
+    gone = ended(batch, known)
     for key in gone:
         known.pop(key, None)
+    seen = {each.key: each for each in batch.seen}
     known.update(seen)
     return gone | seen.keys()
 

@@ -6,8 +6,8 @@ a field that decides nothing, end at the watch: of 100,000 pods only those that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gputopo.labels.nodegpus import NodeGpus
 from gputopo.labels.reservations import LedgerSpec, ReservationSpec, ReservationStatus, Vouching
@@ -89,3 +89,9 @@ class WatchStatus(NamedTuple):
     # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
     # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
     lag_s: float | None
+
+
+def ended(batch: Batch[Any], known: Collection[str]) -> set[str]:
+    """The keys of what is no more, of what was known; and those that are named as gone, known or not."""
+    gone = set(batch.gone)
+    return gone | set(known) - {each.key for each in batch.seen} if batch.complete else gone
