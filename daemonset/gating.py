@@ -96,15 +96,15 @@ def _policy(gated: Gated) -> list[dict[str, Any]]:
 
 def _named_by(rule: Rule) -> str:
     """Whether a pod is known as a gang's by a rule."""
-    terms = ["has(object.spec.schedulingGroup)" if rule.native else _has(rule.keys)]
+    terms = ["has(object.spec.schedulingGroup)" if rule.native else _has(rule.keys, " && each[key] != ''")]
     if rule.needs:
         terms.append(_has(rule.needs))
     terms += [f"!{_says(key, values)}" for key, values in rule.unless]
     return " && ".join(terms)
 
 
-def _has(names: Iterable[str]) -> str:
-    return f"said.exists(each, each.exists(key, key in {_list(names)}))"
+def _has(names: Iterable[str], more: str = "") -> str:
+    return f"said.exists(each, each.exists(key, key in {_list(names)}{more}))"
 
 
 def _says(key: str, values: Iterable[str]) -> str:

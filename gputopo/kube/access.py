@@ -158,6 +158,7 @@ PLANNER = Role(
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
+        **dict.fromkeys(SAY_SIZES, ("list", "watch")),
     },
 )
 # `--lease`: which of several answers, or plans.
