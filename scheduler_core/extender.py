@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from math import inf
 from time import perf_counter
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from scheduler_core.doubts import firm
 from scheduler_core.evaluate import most, remembered, tolerance
 from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
-from scheduler_core.nodes import NodeTable, state_if
+from scheduler_core.nodes import NodeTable, state_if, without_seat
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pods import Pod, waits_for_volumes
 from scheduler_core.policies import Placement, Policies
@@ -131,12 +132,15 @@ class Extender:
         return found
 
     def _stands(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, Standing | Outlook]:
-        """The request and how the nodes stand for it, given the other pods of its owner."""
+        """The request and how the nodes stand for it, given the other pods of its owner and the place kept for it."""
         table = self._knowledge.table
+        places = self._knowledge.reserved.places(request.uid)
         others = self._knowledge.placed(request.owner)
-        request, seen = related(request, others, table)
+        request, seen = related(request, others, without_seat(table, request.uid, places) if places else table)
         standing = self._standings.of(request.profile, policy)
-        return request, standing if seen is table else Outlook(standing, seen, {each.node for each in others})
+        if seen is table:
+            return request, standing
+        return request, Outlook(standing, seen, {each.node for each in others}.union(places))
 
     def _ready(self) -> float:
         now = self._clock()
@@ -155,22 +159,25 @@ def _choose(
     doubtful: Sequence[Assumption],
 ) -> Filtered:
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
-    profile, reserved = request.profile, list[str]()
+    profile, doubted = request.profile, list[str]()
     promising = names if profile.must_hold else standing.promising
 
     def suits(name: str) -> bool:
         if name not in promising or firm(profile, standing.table, name, doubtful, standing.judged):
             return True
-        reserved.append(name)
+        doubted.append(name)
         return False
 
     best = standing.best(names, request.uid)
     suitable = filter(suits, best) if doubtful and promising else best
-    nodes = tuple(islice(near(suitable, standing.score, tolerance(request, policy)), most(request, policy)))
+    within = tolerance(request, policy)
+    chosen = suitable if within == inf else near(suitable, standing.score, within)
+    nodes = tuple(islice(chosen, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
-    refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}
-    return Filtered((), refused, soon=soon(request.profile, standing.table, refused, standing.unsure(names)))
+    refused = {**standing.refused(names), **dict.fromkeys(doubted, Reason.RESERVED.value)}
+    passing = bool(doubted) or soon(profile, standing.table, refused, standing.unsure(names))
+    return Filtered((), refused, soon=passing)
 
 
 def _occupant(request: PodRequest) -> Occupant:

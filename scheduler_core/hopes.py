@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.nodes import NodeState, NodeTable, word_of
+from scheduler_core.nodes import NodeRecord, NodeState, NodeTable, is_held, word_of
 from scheduler_core.placement import best_set
 from scheduler_core.request import Profile, Wish
 from scheduler_core.required import SHAPE, broken
@@ -36,7 +36,9 @@ def soon(profile: Profile, table: NodeTable, refused: Mapping[str, str], unsure:
     ``unsure``: those of them of which not all GPUs are known to be free or held.
     """
     reasons = set(refused.values())
-    if Reason.RESERVED.value in reasons:  # for a pod that is on its way
+    if Reason.RESERVED.value in reasons and any(
+        reason == Reason.RESERVED.value and _passing(table.records[name]) for name, reason in refused.items()
+    ):
         return True
     if Reason.TOO_FEW_GPUS.value in reasons and _behind(profile, table, refused):
         return True
@@ -57,6 +59,11 @@ def is_unsure(state: NodeState) -> bool:
     shared = state.ledger
     shifting = shared is not None and (shared.unplaced or shared.passed or any(card.left for card in shared.cards))
     return bool(shifting) or state.unsettled is not None or isinstance(state.free, AnyOf)
+
+
+def _passing(record: NodeRecord) -> bool:
+    """Whether what another pod is to get there it will have soon. Room that is held for a gang is held for hours."""
+    return not record.reserved or not all(map(is_held, record.reserved))
 
 
 def _behind(profile: Profile, table: NodeTable, refused: Mapping[str, str]) -> bool:
