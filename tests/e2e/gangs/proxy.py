@@ -29,7 +29,7 @@ class Proxy:
     def __init__(self, plane: ControlPlane) -> None:
         self.writes: list[str] = []  # what the API server answered: "PATCH /api/v1/... 200"
         self._strikes: dict[int, Strike] = {}
-        self._closed = False
+        self.closed = False  # whether nothing passes any more
         self._lock = threading.Lock()
         self._upstream = urllib3.PoolManager(ca_certs=str(plane.authority.certificate), retries=False, maxsize=64)
         self._target = plane.url
@@ -50,15 +50,15 @@ class Proxy:
 
     def close(self) -> None:
         """Let nothing pass any more: what the client still tries never happened."""
-        self._closed = True
+        self.closed = True
 
     def open(self) -> None:
         """Let everything pass again."""
-        self._closed = False
+        self.closed = False
 
     def stop(self) -> None:
         """End it, and every watch that goes through it."""
-        self._closed = True
+        self.closed = True
         self._server.shutdown()
         self._server.server_close()
         for each in list(self._answers):
@@ -75,7 +75,7 @@ class Proxy:
             self._answer(handler, body)
             return
         with self._lock:
-            answer = None if self._closed else self._asked(handler, body)
+            answer = None if self.closed else self._asked(handler, body)
             if answer is None:
                 handler.close_connection = True
                 return
@@ -87,7 +87,7 @@ class Proxy:
                 handler.close_connection = True
 
     def _answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        if self._closed:
+        if self.closed:
             handler.close_connection = True
             return
         answer = self._asked(handler, body)
