@@ -175,9 +175,9 @@ def _choose(
     nodes = tuple(islice(chosen, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
-    refused = {**standing.refused(names), **dict.fromkeys(doubted, Reason.RESERVED.value)}
+    refused = standing.refused(names).but(dict.fromkeys(doubted, Reason.RESERVED.value))
     passing = bool(doubted) or soon(profile, standing.table, refused, standing.unsure(names))
-    return Filtered((), refused, soon=passing)
+    return Filtered((), refused if passing else refused.whole(), soon=passing)
 
 
 def _occupant(request: PodRequest) -> Occupant:

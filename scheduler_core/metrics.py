@@ -16,6 +16,7 @@ from gputopo.metrics import BUILD, About, Catalogue, Sample, Times, once_each
 from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
 from scheduler_core.extender import Record
 from scheduler_core.nodes import NodeTable
+from scheduler_core.refusals import reasons
 from scheduler_core.settling import Settled
 from scheduler_core.sightings import WatchStatus
 
@@ -99,7 +100,7 @@ class Metrics:
 
     def note_refused(self, failed: Mapping[str, str]) -> None:
         """No node passed; ``failed`` says why not."""
-        for text in set(failed.values()):
+        for text in reasons(failed):
             reason = _REASONS.get(text, Reason.MALFORMED)  # the only one whose text varies
             self.rejections.labels(reason.name.lower()).inc()
             if reason is Reason.MALFORMED:

@@ -34,14 +34,20 @@ class GangPhase(Enum):
     ELSEWHERE = "elsewhere"  # neither a gate of ours nor a reservation: others place it
 
 
+class Size(NamedTuple):
+    """What an object says of the size of a gang whose pods do not."""
+
+    gang: GangName
+    size: int | None = None  # as many as there will be; None: it does not say
+    minimum: int | None = None  # that it can start with; None: its size
+
+
 class Declared(NamedTuple):
-    """What an object says of the size of a gang whose pods do not. Its key is its UID."""
+    """An object that says the sizes of gangs: a JobSet those of its groups, others of one. Its key is its UID."""
 
     key: str
-    gang: GangName
-    size: int | None = None  # the members that this object stands for
-    minimum: int | None = None  # that the gang can start with
-    parts: int = 1  # objects that together say it: a JobSet's Jobs
+    sizes: tuple[Size, ...]
+    ends: float | None = None  # when its deadline passes and its pods are ended, in seconds since 1970
 
 
 class Gang(NamedTuple):
@@ -86,8 +92,8 @@ class Gang(NamedTuple):
         return max(1, (self.need or 1) - len(self.placed) - len(self.succeeded))
 
 
-def assess(name: GangName, members: Collection[Member], declared: Collection[Declared] = ()) -> Gang:
-    """The gang of those members. ``declared``: what objects say of its size."""
+def assess(name: GangName, members: Collection[Member], declared: Size | None = None) -> Gang:
+    """The gang of those members. ``declared``: what an object says of its size."""
     latest = max((each.wanted.attempt for each in members), default=0)
     current = [each for each in members if each.wanted.attempt == latest and not each.ending]
     live = _ordered(each for each in current if each.phase not in ("Succeeded", "Failed"))
@@ -104,11 +110,11 @@ def assess(name: GangName, members: Collection[Member], declared: Collection[Dec
     gang = gang._replace(
         placed=tuple(placed),
         succeeded=succeeded,
-        ready=tuple(each for each in gated if each in chosen and each.gates == (GATE,)),
-        held=tuple(each for each in gated if each in chosen and each.gates != (GATE,)),
-        surplus=tuple(each for each in gated if each not in chosen),
+        ready=tuple(each for each in gated if each.uid in chosen and each.gates == (GATE,)),
+        held=tuple(each for each in gated if each.uid in chosen and each.gates != (GATE,)),
+        surplus=tuple(each for each in gated if each.uid not in chosen),
     )
-    phase, reason = _refusal(live, gated) or _started(gang) or _gathered(gang, declared)
+    phase, reason = _refusal(live, gated) or _started(gang) or _gathered(gang)
     return gang._replace(phase=phase, reason=reason)
 
 
@@ -124,13 +130,13 @@ def _ordered(members: Iterable[Member]) -> tuple[Member, ...]:
     return tuple(sorted(members, key=by_rank))
 
 
-def _described(name: GangName, live: Sequence[Member], declared: Collection[Declared]) -> Gang:
+def _described(name: GangName, live: Sequence[Member], declared: Size | None) -> Gang:
     """What they say, where they agree; where they do not, ``_refusal`` tells so."""
     first: dict[str, Any] = {}
     for field in _AGREED:
         first[field] = next((said for each in live if (said := getattr(each.wanted, field)) is not None), None)
-    if first["size"] is None and first["minimum"] is None:
-        first["size"], first["minimum"] = _declared(declared)
+    if declared is not None and first["size"] is None and first["minimum"] is None:
+        first["size"], first["minimum"] = declared.size, declared.minimum
     created = [each.created for each in live]
     return Gang(
         name,
@@ -153,37 +159,33 @@ _AGREED = {
 }
 
 
-def _declared(declared: Collection[Declared]) -> tuple[int | None, int | None]:
-    """Size and minimum, once all objects are there that say it."""
-    if not declared or len(declared) < max(each.parts for each in declared):
-        return None, None
-    sizes = [each.size for each in declared if each.size is not None]
-    minimums = [each.minimum for each in declared if each.minimum is not None]
-    return sum(sizes) if len(sizes) == len(declared) else None, max(minimums, default=None)
-
-
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
     makers = {each.wanted.maker for each in live} - {None}
-    again = {(each.wanted.maker, each.wanted.rank) for each in live if each.wanted.rank is not None}
+    again = {_post(each) for each in live} - {None}
     return _ordered(
         each
         for each in current
-        if each.phase == "Succeeded"
-        and each.wanted.maker in makers
-        and (each.wanted.maker, each.wanted.rank) not in again
+        if each.phase == "Succeeded" and each.wanted.maker in makers and _post(each) not in again
     )
 
 
-def _chosen(gated: Sequence[Member], placed: Iterable[Member], room: int | None) -> frozenset[Member]:
-    """Who is of the gang where more say so than it has members: the oldest, and of one rank only one."""
-    taken = {(each.wanted.maker, each.wanted.rank) for each in placed if each.wanted.rank is not None}
-    chosen: list[Member] = []
+def _chosen(gated: Sequence[Member], placed: Iterable[Member], room: int | None) -> frozenset[str]:
+    """UIDs of who is of the gang where more say so than it has members: the oldest, and of one rank only one."""
+    taken = {_post(each) for each in placed} - {None}
+    chosen: list[str] = []
     for each in sorted(gated, key=lambda each: (each.gates != (GATE,), each.created, *by_rank(each))):
-        place = (each.wanted.maker, each.wanted.rank)
-        if each.wanted.rank is None or place not in taken:
-            taken.add(place)
-            chosen.append(each)
+        post = _post(each)
+        if post not in taken:
+            chosen.append(each.uid)
+        if post is not None:
+            taken.add(post)
     return frozenset(chosen[:room])
+
+
+def _post(member: Member) -> tuple[str | None, int] | None:
+    """What only one member at a time can be; None where ranks say nothing."""
+    rank = member.wanted.rank
+    return None if rank is None else (member.wanted.maker, rank)
 
 
 def _refusal(live: Sequence[Member], gated: Sequence[Member]) -> tuple[GangPhase, str] | None:
@@ -217,23 +219,16 @@ def _started(gang: Gang) -> tuple[GangPhase, str] | None:
     return GangPhase.BOUND, f"all {bound} members have nodes{more}"
 
 
-def _gathered(gang: Gang, declared: Collection[Declared]) -> tuple[GangPhase, str]:
-    need = gang.need
+def _gathered(gang: Gang) -> tuple[GangPhase, str]:
+    need, there = gang.need, gang.present + len(gang.held)
     if need is None:
-        return GangPhase.GATHERING, _unsaid(gang, declared)
-    there = gang.present + len(gang.held)
+        unsaid = f"nobody says of how many: {POD_GANG_SIZE.key} would"
+        return GangPhase.GATHERING, f"{there} members are there, and {unsaid}"
     if there < need:
-        least = "" if gang.need == gang.size else "at least "
+        least = "" if need == gang.size else "at least "
         return GangPhase.GATHERING, f"{there} of {least}{need} members are there"
     if gang.present < need or not gang.ready:
         gates = sorted({gate for each in gang.held for gate in each.gates if gate != GATE})
         return GangPhase.WAITING, f"{len(gang.held)} of {there} members are held by {', '.join(gates)}"
-    beside = f" beside {len(gang.placed) + len(gang.succeeded)}" if gang.placed or gang.succeeded else ""
-    return GangPhase.QUEUED, f"{len(gang.ready)} members{beside} are to be placed"
-
-
-def _unsaid(gang: Gang, declared: Collection[Declared]) -> str:
-    parts = max((each.parts for each in declared), default=1)
-    if declared and len(declared) < parts:
-        return f"{len(declared)} of the {parts} objects that say its size are there"
-    return f"{gang.present + len(gang.held)} members are there, and nobody says of how many: {POD_GANG_SIZE.key} would"
+    beside = len(gang.placed) + len(gang.succeeded)
+    return GangPhase.QUEUED, f"{len(gang.ready)} members are to be placed{f' beside {beside}' if beside else ''}"

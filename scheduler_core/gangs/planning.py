@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gputopo.labels import keys
+from gputopo.labels import domains
 from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Seat
 from scheduler_core.nodes import NodeTable
@@ -16,13 +16,8 @@ from scheduler_core.stock import StockNode
 Levels = Mapping[str, tuple[str, ...]]
 
 # Narrowest first; of each level the first label that a node has counts.
-LEVELS: Levels = {
-    "clique": (keys.FABRIC.key, keys.NVIDIA_CLIQUE.key),
-    "rack": ("cloud.provider.com/topology-rack", "topology.kubernetes.io/rack"),
-    "block": ("cloud.provider.com/topology-block", "topology.kubernetes.io/block"),
-    "zone": ("topology.kubernetes.io/zone",),
-}
-STEPS = 20_000  # of a search: a step is a look at one node, or at one class of nodes that are alike
+LEVELS: Levels = {"clique": domains.CLIQUE, "rack": domains.RACK, "block": domains.BLOCK, "zone": domains.ZONE}
+STEPS = 200_000  # of a search: a step is a look at one node, or at one class of nodes that are alike
 
 
 def _never() -> bool:
@@ -46,6 +41,9 @@ class Options(NamedTuple):
     levels: Levels = LEVELS
     steps: int = STEPS  # the most that a search may take
     out_of_time: Callable[[], bool] = _never  # asked every few steps; what was found until then is the answer
+
+
+AS_USUAL = Options()
 
 
 class Plan(NamedTuple):

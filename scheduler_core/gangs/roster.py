@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from scheduler_core.gangs.gang import Declared, Gang, assess, by_rank
+from scheduler_core.gangs.gang import Declared, Gang, Size, assess, by_rank
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.sightings import Batch
 
@@ -23,7 +23,7 @@ class Roster:
         self._members: dict[str, Member] = {}  # by UID
         self._gangs: dict[GangName, dict[str, Member]] = {}  # by UID, of each; none is empty
         self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
-        self._sizes: dict[GangName, dict[str, Declared]] = {}  # the same, of each gang
+        self._sizes: dict[GangName, dict[str, Size]] = {}  # what they say, of each gang
         self._known: dict[GangName, Gang] = {}  # what has not changed since it was asked for
 
     def take(self, batch: Batch[Member]) -> frozenset[GangName]:
@@ -54,8 +54,9 @@ class Roster:
         for each in batch.seen:
             self._withdraw(known, each.key, touched)
             known[each.key] = each
-            self._sizes.setdefault(each.gang, {})[each.key] = each
-            touched.add(each.gang)
+            for size in each.sizes:
+                self._sizes.setdefault(size.gang, {})[each.key] = size
+                touched.add(size.gang)
         return self._forgotten(touched)
 
     def gang(self, name: GangName) -> Gang | None:
@@ -63,7 +64,8 @@ class Roster:
         if name not in self._gangs:
             return None
         if name not in self._known:
-            self._known[name] = assess(name, self._gangs[name].values(), self._sizes.get(name, {}).values())
+            sizes = self._sizes.get(name, {})  # several only while one object takes another's place
+            self._known[name] = assess(name, self._gangs[name].values(), sizes[max(sizes)] if sizes else None)
         return self._known[name]
 
     def gangs(self) -> Iterator[Gang]:
@@ -91,12 +93,12 @@ class Roster:
             touched.add(name)
 
     def _withdraw(self, known: dict[str, Declared], key: str, touched: set[GangName]) -> None:
-        each = known.pop(key, None)
-        if each is not None:
-            del self._sizes[each.gang][key]
-            if not self._sizes[each.gang]:
-                del self._sizes[each.gang]
-            touched.add(each.gang)
+        withdrawn = known.pop(key, None)
+        for size in () if withdrawn is None else withdrawn.sizes:
+            del self._sizes[size.gang][key]
+            if not self._sizes[size.gang]:
+                del self._sizes[size.gang]
+            touched.add(size.gang)
 
     def _forgotten(self, touched: set[GangName]) -> frozenset[GangName]:
         for name in touched:

@@ -23,10 +23,10 @@ class NodeTable(msgspec.Struct, frozen=True):
 
 
 def state_if(table: NodeTable, name: str, pods: Iterable[Occupant]) -> NodeState:
-    """What would follow, were those the pods on the node."""
+    """What would follow, were those the pods on the node, and no place kept for any."""
     by_uid = tuple(sorted(pods, key=lambda each: each.uid))
     known = table.states[name]
-    record = msgspec.structs.replace(table.records[name], pods=by_uid)
+    record = msgspec.structs.replace(table.records[name], pods=by_uid, reserved=())
     return derived(record, stale=known.stale, awaited=known.awaited)
 
 
