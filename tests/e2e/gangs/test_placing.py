@@ -207,3 +207,32 @@ def test_members_on_one_node_get_an_island_each(cluster: Cluster, fleet: Fleet, 
     assert all(
         truth.in_one_island(fleet[node].topology, gpus) for node, by_pod in by_node.items() for gpus in by_pod.values()
     )
+
+
+def test_pods_that_ask_to_be_planned_go_one_by_one_and_leave_nothing_behind(
+    cluster: Cluster, fleet: Fleet, ready: Ready
+) -> None:
+    ready("", "")
+    planned = {keys.POD_PLANNED.key: "true", keys.POD_ISLAND.key: "required"}
+    pods = [pod(f"single-{at}", 3, schedulingGates=GATES) for at in range(5)]  # of four there is room for
+    for each in pods:
+        each["metadata"]["annotations"] = planned
+    create(cluster, *pods)
+
+    found = wait_for(lambda: four_run(cluster), "four of five to run")
+    by_node = truth.held(fleet, found)
+    assert all(
+        truth.in_one_island(fleet[node].topology, gpus) for node, by_pod in by_node.items() for gpus in by_pod.values()
+    )
+    (waiting,) = [each for each in cluster.api.items(cluster.pods()) if not node_of(each)]
+    assert gated(waiting)
+    wait_for(lambda: entries(cluster) == [] and reserved(cluster) == [], "the ledger to forget them")
+
+    cluster.api.delete(cluster.pods(found[0]["metadata"]["name"]))
+    assert started(cluster, waiting["metadata"]["name"])
+
+
+def four_run(cluster: Cluster) -> list[Object] | None:
+    """The pods that run, once they are four."""
+    found = [each for each in cluster.api.items(cluster.pods()) if each["status"]["phase"] == "Running"]
+    return found if len(found) == 4 else None
