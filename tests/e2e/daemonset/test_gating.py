@@ -61,23 +61,10 @@ def gates(api: Client, body: Object, namespace: str = PLAIN) -> list[Object]:
 def test_x(api: Client) -> None:
     b = member("a", GANG, **OURS)
     b["spec"]["containers"][0]["env"] = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
-    b["spec"]["containers"][0]["ports"] = [
-        {"containerPort": 80, "protocol": "TCP"},
-        {"containerPort": 80, "protocol": "TCP", "name": "x"},
-    ]
+    b["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 80, "protocol":"TCP", "name": "x"}]
     print(gates(api, b), gates(api, member("b", {}, **OURS)))
     print(gates(api, member("b", {}, {"job-name": "x"}, **OURS)))
     print(gates(api, member("b", {}, {"job-name": "x", "batch.kubernetes.io/job-completion-index": "0"}, **OURS)))
     print(gates(api, member("b", {}, {"jobset.sigs.k8s.io/jobset-name": "x"}, **OURS)))
-    print(
-        gates(
-            api,
-            member(
-                "b",
-                {},
-                {"jobset.sigs.k8s.io/jobset-name": "x", "jobset.sigs.k8s.io/replicatedjob-name": "dataset-initializer"},
-                **OURS,
-            ),
-        )
-    )
+    print(gates(api, member("b", {}, {"jobset.sigs.k8s.io/jobset-name": "x", "jobset.sigs.k8s.io/replicatedjob-name":"dataset-initializer"}, **OURS)))
     assert 0
