@@ -16,9 +16,15 @@ StartPlanner = Callable[..., Planner]
 
 
 @pytest.fixture
-def planner(cluster: Cluster) -> Iterator[StartPlanner]:
-    """Starts planners, by default for a pool where every GPU pod is gated; each is ready when this returns."""
+def served(cluster: Cluster) -> None:
+    """The API server serves reservations and ledgers. Ask for it before an extender: one looks again after 30 s."""
     prepare(cluster)
+
+
+@pytest.fixture
+def planner(cluster: Cluster, served: None) -> Iterator[StartPlanner]:
+    """Starts planners, by default for a pool where every GPU pod is gated; each is ready when this returns."""
+    assert served is None
     with ExitStack() as started:
 
         def start(*options: str, **how: str) -> Planner:

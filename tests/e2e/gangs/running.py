@@ -68,6 +68,7 @@ def running(cluster: Cluster, *options: str, name: str = "planner", server_url: 
     )
     pages = free_port()
     where = ("--listen", f"127.0.0.1:{pages}", "--lease", f"{cluster.namespace}/{LEASE}")
+    where += ("--namespace", cluster.namespace)
     log = folder / "logs" / f"{title}.log"
     server = Server(name, [*COMMAND, *where, *options], log, _CLEAN | {"KUBECONFIG": str(kubeconfig)})
     try:

@@ -35,7 +35,7 @@ from tests.e2e.gangs.members import (
     of_job,
     wait_until_whole,
 )
-from tests.e2e.gangs.running import GATED, entries, prepare, running
+from tests.e2e.gangs.running import GATED, entries, running
 from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.e2e.scheduler import truth
@@ -97,10 +97,14 @@ def struck_gang(cluster: Cluster, number: int, asked: Asked) -> Run:
 
 
 def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_arrive(
-    cluster: Cluster, gpu_nodes: Fleet, agents_of: StartAgents, gputopo_scheduler: Extender, timed: Timed
+    cluster: Cluster,
+    gpu_nodes: Fleet,
+    agents_of: StartAgents,
+    served: None,
+    gputopo_scheduler: Extender,
+    timed: Timed,
 ) -> None:
-    assert gputopo_scheduler.ready
-    prepare(cluster)
+    assert served is None and gputopo_scheduler.ready
     agents_of()
     asked = Asked(SIZE, 4, {"island": "required"})
     with watched(cluster) as past, Crowd(cluster, seed=8) as crowd:
@@ -142,11 +146,10 @@ def made_again(cluster: Cluster, name: str, first: set[str]) -> bool:
     return len(pods) == SIZE and not pods & first and not entries(cluster)
 
 
-@pytest.mark.usefixtures("controller_manager")
+@pytest.mark.usefixtures("controller_manager", "served")
 def test_a_planner_killed_after_any_write_of_a_rollback_costs_no_job_a_failure(
     cluster: Cluster, gpu_nodes: Fleet, agents_of: StartAgents, scheduler: StartScheduler
 ) -> None:
-    prepare(cluster)
     agents_of()
     stock = scheduler()
     with watched(cluster) as past:
