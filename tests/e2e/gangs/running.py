@@ -67,8 +67,8 @@ def running(cluster: Cluster, *options: str, name: str = "planner", server_url: 
         folder / f"{title}.kubeconfig", server_url or cluster.url, cluster.plane.authority.certificate, token
     )
     pages = free_port()
-    where = ("--listen", f"127.0.0.1:{pages}", "--lease", f"{cluster.namespace}/{LEASE}")
-    where += ("--namespace", cluster.namespace)
+    space = cluster.namespace
+    where = ["--listen", f"127.0.0.1:{pages}", "--lease", f"{space}/{LEASE}", "--namespace", space]
     log = folder / "logs" / f"{title}.log"
     server = Server(name, [*COMMAND, *where, *options], log, _CLEAN | {"KUBECONFIG": str(kubeconfig)})
     try:

@@ -104,7 +104,8 @@ def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_a
     gputopo_scheduler: Extender,
     timed: Timed,
 ) -> None:
-    assert served is None and gputopo_scheduler.ready
+    assert served is None
+    assert gputopo_scheduler.ready
     agents_of()
     asked = Asked(SIZE, 4, {"island": "required"})
     with watched(cluster) as past, Crowd(cluster, seed=8) as crowd:
