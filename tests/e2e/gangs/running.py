@@ -46,6 +46,9 @@ def prepare(cluster: Cluster) -> None:
     define_node_gpus(cluster)
     define_reservations(cluster)
     grant(cluster, ACCOUNT, Role("planner", {**PLANNER.verbs, **ELECTION.verbs}))
+    # Of one that was killed long ago: where there is no Lease at all, planners wait as long as if it had a holder.
+    spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 1}
+    cluster.api.create(LEASES.path(namespace=cluster.namespace), {"metadata": {"name": LEASE}, "spec": spec})
 
 
 def define_reservations(cluster: Cluster) -> None:

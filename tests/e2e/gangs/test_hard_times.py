@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -100,12 +101,16 @@ def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner
     running = planner(*GATED, server_url=between.url)
     wait_for(lambda: between.writes, "the planner to have taken over")
 
+    back = threading.Event()
+
     def away() -> bool:
         cluster.plane.restart_apiserver()
+        back.set()
         return False
 
     between.strike_after(5, away)
     create(cluster, *gang("train", ASKED))
+    assert back.wait(60)
 
     wait_until_whole(cluster, "train", ASKED.size)
     assert running.server.running
