@@ -236,7 +236,7 @@ def _fits(stage: Stage, gang: ReservationSeen, coming: Mapping[str, list[Occupan
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_members_that_were_vouched_for_get_in_whatever_is_asked_meanwhile(seed: int) -> None:
-    """kube-scheduler takes any of the nodes that were answered, and knows of no reservation; others come all the time."""
+    """kube-scheduler takes any node that was answered, and knows of no reservation; others come all the time."""
     life = _Life(Random(seed))
     for _ in range(6):
         life.other()
