@@ -151,9 +151,9 @@ class Service:
     def _unfit(self) -> str | None:
         if self.ended.is_set():
             return "this extender is ending"
-        if not self.knowledge.synced:
+        if (trouble := self.knowledge.unready) is not None:
             troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
-            return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster{troubles}"
+            return trouble + troubles
         return silence(self._statuses(), self._settings.max_silence_s)
 
     def status(self, listener: Listener) -> Status:
