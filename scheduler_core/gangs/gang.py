@@ -211,19 +211,19 @@ def _started(gang: Gang) -> tuple[GangPhase, str] | None:
         return GangPhase.LET_GO, there
     if gang.ready or gang.held:
         return None
-    more = f"; {len(gang.surplus)} more wait until one of them goes" if gang.surplus else ""
+    more = f"; {len(gang.surplus)} more to wait until one of them goes" if gang.surplus else ""
     if bound < len(gang.placed):
         return GangPhase.LET_GO, there + more
     if all(each.started for each in gang.placed):
-        return GangPhase.RUNNING, f"{bound} members run{more}"
-    return GangPhase.BOUND, f"all {bound} members have nodes{more}"
+        return GangPhase.RUNNING, f"{_count(bound)} started{more}"
+    return GangPhase.BOUND, f"{_count(bound)} bound{more}"
 
 
 def _gathered(gang: Gang) -> tuple[GangPhase, str]:
     need, there = gang.need, gang.present + len(gang.held)
     if need is None:
         unsaid = f"nobody says of how many: {POD_GANG_SIZE.key} would"
-        return GangPhase.GATHERING, f"{there} members are there, and {unsaid}"
+        return GangPhase.GATHERING, f"{_count(there)} there, and {unsaid}"
     if there < need:
         least = "" if need == gang.size else "at least "
         return GangPhase.GATHERING, f"{there} of {least}{need} members are there"
@@ -231,4 +231,8 @@ def _gathered(gang: Gang) -> tuple[GangPhase, str]:
         gates = sorted({gate for each in gang.held for gate in each.gates if gate != GATE})
         return GangPhase.WAITING, f"{len(gang.held)} of {there} members are held by {', '.join(gates)}"
     beside = len(gang.placed) + len(gang.succeeded)
-    return GangPhase.QUEUED, f"{len(gang.ready)} members are to be placed{f' beside {beside}' if beside else ''}"
+    return GangPhase.QUEUED, f"{_count(len(gang.ready))} to be placed{f' beside {beside}' if beside else ''}"
+
+
+def _count(members: int) -> str:
+    return f"{members} member{'' if members == 1 else 's'}"
