@@ -43,7 +43,9 @@ OURS = {"gputopo.io/gang": "llm", "gputopo.io/gang-size": "16"}
 def meta(
     labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None, owner: Owner | None = JOB
 ) -> Metadata:
-    return Metadata("p", "team", "uid-p", dict(labels or {}), dict(annotations or {}), owner and (owner,))
+    return Metadata(
+        "p", "team", "uid-p", dict(labels or {}), dict(annotations or {}), None if owner is None else (owner,)
+    )
 
 
 def wants(name: str, **said: Any) -> Wanted:

@@ -141,7 +141,8 @@ def test_the_order_of_arrival_makes_no_difference(pods: list[Member], data: st.D
 
 @given(st.lists(st.one_of(PODS, st.sampled_from("abcdef"))))
 def test_a_stream_of_events_comes_to_what_a_list_at_its_end_says(events: list[Member | str]) -> None:
-    roster, there = Roster(), {}
+    roster = Roster()
+    there: dict[str, Member] = {}
     for event in events:
         if isinstance(event, str):
             roster.take(seen(gone=(f"uid-{event}",)))

@@ -70,7 +70,7 @@ def member(name: str = "w-0", gpus: int = 1, **changed: Any) -> Member | None:
 
 def test_a_gated_member_is_kept_with_all_that_its_patch_takes() -> None:
     terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
-    changed = {
+    changed: dict[str, Any] = {
         "annotations": LLM,
         "schedulingGates": [GATE, {"name": "kueue.x-k8s.io/admission"}],
         "ownerReferences": [
