@@ -24,6 +24,7 @@ import msgspec
 import uvloop
 from evaluate import NOW, POLICY, fleet
 
+from gputopo.daemon import bound
 from gputopo.labels.nodegpus import PodRef
 from gputopo.labels.reasons import Reason
 from scheduler_core.asks import WHOLE
@@ -34,7 +35,7 @@ from scheduler_core.knowledge import Knowledge
 from scheduler_core.metrics import Metrics
 from scheduler_core.nodes import NodeTable
 from scheduler_core.pods import Pod
-from scheduler_core.server import Listener, bound, serve
+from scheduler_core.server import Listener, serve
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.verbs import Reply, Verb, verbs_app
 from scheduler_core.wire import arguments, filter_result, priorities

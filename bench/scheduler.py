@@ -40,12 +40,13 @@ import uvloop
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gputopo.daemon import bound
 from gputopo.kube.access import NODE_GPUS
 from gputopo.labels import encode, keys
 from gputopo.labels.nodegpus import content_hash
 from gputopo.labels.reasons import Reason
 from scheduler_core import config
-from scheduler_core.server import Listener, bound, serve
+from scheduler_core.server import Listener, serve
 from scheduler_core.verbs import Reply, Verb, verbs_app
 from scheduler_core.wire import arguments, filter_result, priorities
 from tests.e2e import binaries, servers

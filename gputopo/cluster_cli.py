@@ -182,7 +182,7 @@ def cluster(kubeconfig: str | None, context: str | None, role: Role | None = Non
 
 def _rights(role: Role) -> str:
     """What it takes, as RBAC spells it: "get, list of nodes; list of pods"."""
-    rights = ((", ".join(verbs), each.plural, each.group) for each, verbs in role.verbs.items())
+    rights = ((", ".join(verbs), each.named, each.group) for each, verbs in role.verbs.items())
     return "; ".join(f"{verbs} of {plural}{f'.{group}' if group else ''}" for verbs, plural, group in rights)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from math import inf
 from time import perf_counter
 from typing import NamedTuple
 
@@ -166,11 +167,14 @@ def _choose(
 
     best = standing.best(names, request.uid)
     suitable = filter(suits, best) if doubtful and promising else best
-    nodes = tuple(islice(near(suitable, standing.score, tolerance(request, policy)), most(request, policy)))
+    within = tolerance(request, policy)
+    chosen = suitable if within == inf else near(suitable, standing.score, within)
+    nodes = tuple(islice(chosen, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
-    refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}
-    return Filtered((), refused, soon=soon(request.profile, standing.table, refused, standing.unsure(names)))
+    refused = standing.refused(names).but(dict.fromkeys(reserved, Reason.RESERVED.value))
+    passing = soon(request.profile, standing.table, refused, standing.unsure(names))
+    return Filtered((), refused if passing else refused.whole(), soon=passing)
 
 
 def _occupant(request: PodRequest) -> Occupant:

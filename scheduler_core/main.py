@@ -20,10 +20,9 @@ from typing import NoReturn
 
 import click
 import uvloop
-from prometheus_client import Counter
 
 from gputopo import logs
-from gputopo.daemon import outlive_peers
+from gputopo.daemon import bound, outlive_peers
 from gputopo.kube.access import ELECTION, EXTENDER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect
@@ -39,8 +38,9 @@ from scheduler_core.policy import Policy
 from scheduler_core.policy_file import PolicyError
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.request import PodRequest, Refused
-from scheduler_core.server import Listener, bound
-from scheduler_core.service import Service, applications, run
+from scheduler_core.running import run
+from scheduler_core.server import Listener
+from scheduler_core.service import Service, applications
 from scheduler_core.settings import Settings
 from scheduler_core.tls import CertificateError
 from scheduler_core.watch import reading, watching
@@ -86,14 +86,14 @@ def serve_forever(read: Settings) -> None:
         kube = _connected()
         parts.callback(kube.close)
         metrics = Metrics()
-        announcer = Announcer(kube, partial(_count, metrics.events))
+        announcer = Announcer(kube, metrics.note_event)
         parts.callback(announcer.close)
         policy = policy_of(read)
         service = Service(read, policy, announcer, metrics)
         listeners = listeners_of(read, service)
         if read.lease is not None:
             parts.enter_context(_elected(service, read.lease))
-        metrics.expose(partial(service.standing, listeners[0]))
+        metrics.expose(partial(service.status, listeners[0]))
 
         def wanted(pod: Pod) -> PodRequest | Refused:
             return policy.current.read(pod)
@@ -152,10 +152,6 @@ def _connected(role: Role = EXTENDER) -> Kube:
         return connect(role)
     except ConfigError as error:
         _fail(str(error))
-
-
-def _count(counter: Counter, outcome: str) -> None:
-    counter.labels(outcome).inc()
 
 
 def _allow_files(wanted: int) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -23,36 +22,19 @@ from scheduler_core.decisions import DecisionFile, Decisions
 from scheduler_core.explain import document, explain
 from scheduler_core.extender import Extender, Record
 from scheduler_core.knowledge import Knowledge
-from scheduler_core.metrics import Metrics, Standing, WatchState
+from scheduler_core.metrics import Metrics, Status
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pages import Job, Pages, pages_app
 from scheduler_core.policy_reload import EVERY_S, PolicyReload
 from scheduler_core.request import PodRequest
-from scheduler_core.server import Listener, serve
+from scheduler_core.running import Watching
+from scheduler_core.server import Listener
 from scheduler_core.settings import Settings
-from scheduler_core.sightings import Batch
+from scheduler_core.sightings import Batch, WatchStatus
 from scheduler_core.verbs import verbs_app
-from scheduler_core.watch import WatchStatus, silence
+from scheduler_core.watch import silence
 
-_TICK_S = 1.0
 _log = logging.getLogger(__name__)
-Deliver = Callable[[Batch[Any]], None]
-
-
-class Watching(Protocol):
-    """``Watches``."""
-
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def stop(self) -> None:
-        """End."""
-        ...
-
-    def status(self, now: float) -> tuple[WatchStatus, ...]:
-        """How each is doing. ``now``: monotonic seconds."""
-        ...
 
 
 class Elected(Protocol):
@@ -82,7 +64,7 @@ class Service:
         self.extender = Extender(self.knowledge, common, time.time, self._record)
         self.extender.policies = policy.current
         self.decisions = Decisions(settings.decisions)
-        self.ending = False
+        self.ended = asyncio.Event()
         self._settings = settings
         self._policy = policy
         self._announcer = announcer
@@ -99,7 +81,7 @@ class Service:
         self._watches = watches
         with ExitStack() as parts:
             if self._settings.decisions_file is not None:
-                self._file = DecisionFile(self._settings.decisions_file, self._note_written)
+                self._file = DecisionFile(self._settings.decisions_file, self.metrics.note_written)
                 parts.callback(self._file.close)
             parts.callback(watches.stop)
             self._begun = time.monotonic()
@@ -167,24 +149,21 @@ class Service:
         return unfit
 
     def _unfit(self) -> str | None:
-        if self.ending:
+        if self.ended.is_set():
             return "this extender is ending"
         if not self.knowledge.synced:
             troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
             return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster{troubles}"
         return silence(self._statuses(), self._settings.max_silence_s)
 
-    def standing(self, listener: Listener) -> Standing:
+    def status(self, listener: Listener) -> Status:
         """What is known now, for the metrics."""
         known = self.knowledge
         doubts = len(known.assumptions.doubtful)
-        return Standing(
+        return Status(
             table=known.table,
             ready=self.unready() is None,
-            watches=tuple(
-                WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
-                for each in self._statuses()
-            ),
+            watches=self._statuses(),
             pods=len(known.pods),
             assumptions=len(known.assumptions) - doubts,
             doubts=doubts,
@@ -213,9 +192,6 @@ class Service:
         names, table, now = None if last is None else last.names, known.table, time.time()
         return lambda: document(explain(request, table, names, policy, now, seen.node))
 
-    def _note_written(self, outcome: str) -> None:
-        self.metrics.decisions.labels(outcome).inc()
-
     def _record(self, record: Record) -> None:
         self.metrics.note_decision(record)
         self.decisions.keep(record)
@@ -235,30 +211,3 @@ def applications(service: Service, settings: Settings) -> tuple[ASGIApp, ASGIApp
         verbs_app(answers, service.unready, settings.max_body, settings.prefix, time.monotonic),
         pages_app(pages),
     )
-
-
-async def run(service: Service, listeners: Sequence[Listener], watching: Callable[[Deliver], Watching]) -> None:
-    """Serve until the process is told to end: then what is being asked is answered, and new calls get 503."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def deliver(batch: Batch[Any]) -> None:
-        loop.call_soon_threadsafe(service.take, batch)
-
-    def end() -> None:
-        service.ending = True
-        stop.set()
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, end)
-    ticking = asyncio.create_task(_tick_forever(service))
-    try:
-        with service.watched(watching(deliver)):
-            await serve(listeners, stop)
-    finally:
-        ticking.cancel()
-
-
-async def _tick_forever(service: Service) -> None:
-    while True:
-        await asyncio.sleep(_TICK_S)
-        service.tick()

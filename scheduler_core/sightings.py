@@ -49,3 +49,17 @@ class Batch(NamedTuple, Generic[S]):
     seen: tuple[S, ...]
     gone: tuple[str, ...] = ()  # keys; one that was never seen may be among them
     complete: bool = False  # after a list: what is not in ``seen`` is gone
+
+
+class WatchStatus(NamedTuple):
+    """How the watch of one kind is doing."""
+
+    kind: str  # "nodes", "pods"; where several have one name: "podgroups.v1alpha1.scheduling.x-k8s.io"
+    synced: bool  # a complete list was delivered
+    last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
+    relists: int  # lists after the first: the watch had fallen too far behind
+    failures: int  # calls that failed and streams that broke
+    trouble: str | None  # what is wrong now, for people
+    # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
+    # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
+    lag_s: float | None

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -27,27 +27,13 @@ from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.nodes import Node, read_node, read_occupant
 from scheduler_core.pods import Pod
 from scheduler_core.request import PodRequest, Refused, read_request
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen, WatchStatus
 
 # What has ended holds nothing. The server leaves it out of lists, and sends a DELETED when a pod ends.
 _RUNNING = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
 _OF_THE_MODEL = ("nvlink", "pcie", "nics", "numa_nodes")
 _JOIN_S = 1.0  # a thread that waits for an answer of the API server is not waited for: it delivers nothing any more
 _SHARED = 1 << 14  # values of which many objects have equal ones
-
-
-class WatchStatus(NamedTuple):
-    """How the watch of one kind is doing."""
-
-    kind: str  # "nodes", "pods", "nodegpus"; where several have one name: "podgroups.v1alpha1.scheduling.x-k8s.io"
-    synced: bool  # a complete list was delivered
-    last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
-    relists: int  # lists after the first: the watch had fallen too far behind
-    failures: int  # calls that failed and streams that broke
-    trouble: str | None  # what is wrong now, for people
-    # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
-    # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
-    lag_s: float | None
 
 
 class Watches:

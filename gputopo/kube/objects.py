@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gputopo.labels import nodegpus
+from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     namespace: str = ""
     resource_version: str = ""
+    generation: int = 0  # of what is written but the metadata and the status
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     managed_fields: tuple[ManagedFields, ...] = ()
@@ -66,6 +68,22 @@ class NodeGpus(nodegpus.NodeGpus, frozen=True, kw_only=True, rename="camel"):
     """The custom resource with its metadata."""
 
     metadata: Metadata
+
+
+class PlacementReservation(msgspec.Struct, frozen=True):
+    """A gang's places."""
+
+    metadata: Metadata
+    spec: ReservationSpec
+    status: ReservationStatus = ReservationStatus()
+
+
+class PlacementLedger(msgspec.Struct, frozen=True):
+    """Which reservations count."""
+
+    metadata: Metadata
+    spec: LedgerSpec = LedgerSpec()
+    status: LedgerStatus = LedgerStatus()
 
 
 class NodeFeatureSpec(msgspec.Struct, frozen=True):

@@ -17,12 +17,13 @@ from typing import Any
 import uvloop
 from starlette.types import ASGIApp
 
+from gputopo.daemon import bound
 from scheduler_core.calls import Decides, verbs
 from scheduler_core.connections import Limits
 from scheduler_core.extender import Filtered
 from scheduler_core.metrics import Metrics
 from scheduler_core.pods import Pod
-from scheduler_core.server import Listener, bound, serve
+from scheduler_core.server import Listener, serve
 from scheduler_core.tls import Certificates
 from scheduler_core.verbs import verbs_app
 

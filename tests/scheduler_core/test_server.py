@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from scheduler_core.extender import Filtered, NotReadyError
 from scheduler_core.metrics import Metrics
 from scheduler_core.pages import Pages, pages_app
 from scheduler_core.pods import Pod
-from scheduler_core.server import bound
 from tests.scheduler_core.served import Passing, Running, app_of, call, serving
 
 
@@ -251,17 +249,3 @@ def test_the_end_waits_for_what_is_being_asked_and_takes_nothing_new(running: Ru
     assert answer.endswith(b'"Error":""}')
     idle.close()
     busy.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "family"),
-    [
-        pytest.param(("127.0.0.1", 0), socket.AF_INET, id="IPv4"),
-        pytest.param(("", 0), socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, id="every address"),
-    ],
-)
-def test_a_socket_is_bound(address: tuple[str, int], family: socket.AddressFamily) -> None:
-    with bound(address) as made:
-        assert made.family is family
-        with socket.create_connection(("127.0.0.1", made.getsockname()[1])):
-            pass
