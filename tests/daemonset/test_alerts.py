@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from agent import metrics as of_agent
-from scheduler_core.metrics import described
+from scheduler_core.metrics import CATALOGUE
 from tests.daemonset.tools import DAEMONSET, Object, run
 
 
@@ -27,7 +27,7 @@ class Alerts(NamedTuple):
 
 AGENT = {name: {*labels, "node"} for name, (labels, _) in of_agent.GAUGES.items()}
 AGENT |= {f"{name}_total": {*labels, "node"} for name, (labels, _) in of_agent.COUNTERS.items()}
-EXTENDER = {name: {*labels, "pod"} for name, _, labels, _ in described()}
+EXTENDER = {name: {*labels, "pod"} for name, _, labels, _ in CATALOGUE.described()}
 FILES = [
     pytest.param(Alerts("rules.yaml", "rules.test.yaml", AGENT), id="agent"),
     pytest.param(Alerts("scheduler.yaml", "scheduler.test.yaml", EXTENDER), id="scheduler"),

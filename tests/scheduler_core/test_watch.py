@@ -20,8 +20,8 @@ from gputopo.labels import encode
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.asks import WHOLE
 from scheduler_core.nodes import Machine, read_node
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.watch import Watches, WatchStatus, listed, silence, watching
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen, WatchStatus
+from scheduler_core.watch import Watches, listed, silence, watching
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
 from tests.machines import dgx1, dgx1_link_down
