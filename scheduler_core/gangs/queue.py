@@ -103,6 +103,11 @@ class Queue:
         """All that are queued, the first first, those that wait for their time too."""
         return tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
 
+    def of(self, name: GangName) -> Waiting | None:
+        """A gang that is queued."""
+        gang = self._queued.get(name)
+        return None if gang is None else self._waiting(gang)
+
     def batches(self, now: float, state: Hashable, most: int = 256) -> Iterator[tuple[Waiting, ...]]:
         """What to try now, in order: a gang, or at most so many of the single pods that follow one another.
 
