@@ -16,6 +16,10 @@ UNSAID = "nobody says of how many: gputopo.io/gang-size would"
 LET_GO: dict[str, Any] = {"node": None}
 
 
+def of(*there: Member) -> Gang:
+    return assess(LLM, sorted(there, key=by_rank))
+
+
 def named(found: tuple[Member, ...]) -> list[str]:
     return [each.name for each in found]
 
@@ -179,7 +183,7 @@ def named(found: tuple[Member, ...]) -> list[str]:
     ],
 )
 def test_what_a_gang_waits_for(there: list[Member], phase: GangPhase, reason: str) -> None:
-    found = assess(LLM, there)
+    found = assess(LLM, sorted(there, key=by_rank))
 
     assert (found.phase, found.reason) == (phase, reason)
 
@@ -188,7 +192,7 @@ def test_what_members_say_is_what_the_gang_says() -> None:
     launcher = member("launcher", by="annotations", priority=5, created=90.0)
     workers = members(2, size=3, timeout_s=60.0, required="rack", preferred="clique", by="annotations", created=95.0)
 
-    assert assess(LLM, [launcher, *workers]) == Gang(
+    assert of(launcher, *workers) == Gang(
         LLM,
         GangPhase.QUEUED,
         "3 members to be placed",
@@ -227,7 +231,7 @@ def test_of_more_than_its_size_the_oldest_that_we_alone_hold_are_chosen() -> Non
     young, held = member("a", created=200.0), member("b", created=50.0, gates=(GATE, KUEUE))
     old, oldest = member("c", created=100.0), member("d", created=90.0, size=2)
 
-    found = assess(LLM, [young, held, old, oldest])
+    found = of(young, held, old, oldest)
 
     assert (named(found.ready), named(found.held), named(found.surplus)) == (["c", "d"], [], ["a", "b"])
 
@@ -235,21 +239,21 @@ def test_of_more_than_its_size_the_oldest_that_we_alone_hold_are_chosen() -> Non
 def test_of_two_pods_of_one_rank_the_older_counts() -> None:
     first, again = member("w-1", rank=1, size=3, created=90.0), member("w-1b", rank=1, size=3)
 
-    found = assess(LLM, [again, member("w-0", rank=0, size=3), first])
+    found = of(again, member("w-0", rank=0, size=3), first)
 
     assert (named(found.ready), named(found.surplus)) == (["w-0", "w-1"], ["w-1b"])
     assert found.reason == "2 of 3 members are there"
 
 
 def test_a_pod_of_a_rank_that_runs_waits() -> None:
-    found = assess(LLM, [*members(2, RUNNING, size=3), member("again", rank=1, size=3)])
+    found = of(*members(2, RUNNING, size=3), member("again", rank=1, size=3))
 
     assert (named(found.ready), named(found.surplus)) == ([], ["again"])
     assert found.phase is GangPhase.RUNNING
 
 
 def test_ranks_of_different_makers_are_different() -> None:
-    found = assess(LLM, [member("a-0", rank=0, size=2, maker="a"), member("b-0", rank=0, size=2, maker="b")])
+    found = of(member("a-0", rank=0, size=2, maker="a"), member("b-0", rank=0, size=2, maker="b"))
 
     assert named(found.ready) == ["a-0", "b-0"]
 
@@ -278,12 +282,12 @@ def test_members_are_in_the_order_of_ranks_then_of_names_as_people_count() -> No
 def test_how_many_are_placed_at_once(
     there: list[Member], need: int | None, present: int, fewest: int, *, complete: bool
 ) -> None:
-    found = assess(LLM, there)
+    found = assess(LLM, sorted(there, key=by_rank))
 
     assert (found.need, found.present, found.fewest, found.complete) == (need, present, fewest, complete)
 
 
 def test_a_member_that_only_gates_of_others_hold_is_theirs() -> None:
-    found = assess(LLM, [member("a", GATED, gates=(KUEUE,))])
+    found = of(member("a", GATED, gates=(KUEUE,)))
 
     assert found.phase is GangPhase.ELSEWHERE
