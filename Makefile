@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Half of the tests' time is waiting. More workers than these do not pay: each starts a Python, or a control plane, anew.
 WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test e2e manifests check bench bench-scheduler docs lock clean
+.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner docs lock clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -80,6 +80,10 @@ bench: $(VENV)/.test
 # A real kube-scheduler with and without the extender: 20 minutes, by hand (docs/scheduler-performance.md).
 bench-scheduler: $(VENV)/.e2e
 	PYTHONPATH=. $(BIN)/python bench/scheduler.py
+
+# The same with the planner: planned pods and small gangs; 15 minutes, by hand (docs/gangs-performance.md).
+bench-planner: $(VENV)/.e2e
+	PYTHONPATH=. $(BIN)/python bench/planner_cluster.py
 
 clean:
 	rm -rf $(VENV)

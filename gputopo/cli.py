@@ -68,6 +68,12 @@ def _observe() -> click.Command:
     return observe
 
 
+def _planner() -> click.Command:
+    from scheduler_core.planner.main import planner  # noqa: PLC0415  all that a server needs
+
+    return planner
+
+
 class _Late(NamedTuple):
     load: Callable[[], click.Command]
     summary: str  # the first sentence of the command's own help, so that a list of commands imports none
@@ -79,6 +85,9 @@ LATE = {
     "extender": _Late(_extender, "Serve kube-scheduler: which nodes suit a GPU pod, and how well."),
     "observe": _Late(
         _observe, "Watch how the cluster's own schedulers place GPU pods, and tell what each placement cost."
+    ),
+    "planner": _Late(
+        _planner, "Plan gangs: pods that start together or not at all, each pinned to its place and let go at once."
     ),
     "replay": _Late(_replay, "Make the decisions of FILE again, and say which come out otherwise."),
     "scheduler-config": _Late(

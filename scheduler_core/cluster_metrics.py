@@ -14,7 +14,7 @@ CLUSTER_TALLIES = {
     "gputopo_watch_failures": About(("kind",), "Calls of the API server that failed, and watches that broke."),
 }
 CLUSTER_GAUGES = {
-    "gputopo_watch_synced": About(("kind",), "1 where a complete list was taken in: nodes, pods, nodegpus."),
+    "gputopo_watch_synced": About(("kind",), "1 where a complete list was taken in: nodes, pods, nodegpus, ..."),
     "gputopo_watch_age_seconds": About(
         ("kind",), "Since the API server was last heard of that kind, bookmarks included."
     ),

@@ -135,12 +135,15 @@ class Extender:
         return found
 
     def _stands(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, Standing | Outlook]:
-        """The request and how the nodes stand for it, given the other pods of its owner."""
+        """The request and how the nodes stand for it, given the other pods of its owner and the place kept for it."""
         table = self._knowledge.table
+        places = self._knowledge.reserved.places(request.uid)
         others = self._knowledge.placed(request.owner)
-        request, seen = related(request, others, table)
+        request, seen = related(request, others, self._knowledge.seen_by(request.uid) if places else table)
         standing = self._standings.of(request.profile, policy)
-        return request, standing if seen is table else Outlook(standing, seen, {each.node for each in others})
+        if seen is table:
+            return request, standing
+        return request, Outlook(standing, seen, {each.node for each in others}.union(places))
 
     def _ready(self) -> float:
         now = self._clock()
@@ -158,13 +161,13 @@ def _choose(
     doubtful: Sequence[Assumption],
 ) -> Filtered:
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
-    profile, reserved = request.profile, list[str]()
+    profile, doubted = request.profile, list[str]()
     promising = names if profile.must_hold else standing.promising
 
     def suits(name: str) -> bool:
         if name not in promising or firm(profile, standing.table, name, doubtful, standing.judged):
             return True
-        reserved.append(name)
+        doubted.append(name)
         return False
 
     best = standing.best(names, request.uid)
@@ -174,8 +177,8 @@ def _choose(
     nodes = tuple(islice(chosen, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
-    refused = standing.refused(names).but(dict.fromkeys(reserved, Reason.RESERVED.value))
-    passing = soon(request.profile, standing.table, refused, standing.unsure(names))
+    refused = standing.refused(names).but(dict.fromkeys(doubted, Reason.RESERVED.value))
+    passing = bool(doubted) or soon(profile, standing.table, refused, standing.unsure(names))
     return Filtered((), refused if passing else refused.whole(), soon=passing)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.nodes import NodeState, NodeTable, word_of
+from scheduler_core.nodes import NodeRecord, NodeState, NodeTable, is_held, word_of
 from scheduler_core.placement import best_set
 from scheduler_core.refusals import Refusals
 from scheduler_core.request import Profile, Wish
@@ -37,7 +37,7 @@ def soon(profile: Profile, table: NodeTable, refused: Refusals, unsure: Iterable
     ``unsure``: those of them of which not all GPUs are known to be free or held.
     """
     reasons = refused.reasons
-    if Reason.RESERVED.value in reasons:  # for a pod that is on its way
+    if any(_passing(table.records[name]) for name in refused.names(Reason.RESERVED.value)):
         return True
     if _behind(profile, table, refused.names(Reason.TOO_FEW_GPUS.value)):
         return True
@@ -58,6 +58,11 @@ def is_unsure(state: NodeState) -> bool:
     shared = state.ledger
     shifting = shared is not None and (shared.unplaced or shared.passed or any(card.left for card in shared.cards))
     return bool(shifting) or state.unsettled is not None or isinstance(state.free, AnyOf)
+
+
+def _passing(record: NodeRecord) -> bool:
+    """Whether what another pod is to get there it will have soon. Room that is held for a gang is held for hours."""
+    return not record.reserved or not all(map(is_held, record.reserved))
 
 
 def _behind(profile: Profile, table: NodeTable, too_few: Iterable[str]) -> bool:

@@ -17,6 +17,8 @@ from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_t
 from scheduler_core.extender import Record
 from scheduler_core.nodes import NodeTable
 from scheduler_core.refusals import reasons
+from scheduler_core.reservation_metrics import RESERVATION_GAUGES, of_reservations
+from scheduler_core.reserved import Reserved
 from scheduler_core.settling import Settled
 from scheduler_core.sightings import WatchStatus
 
@@ -65,7 +67,7 @@ GAUGES = {
     "gputopo_policy_bad": About((), "1 where the policy file was changed to what cannot be read: the old one holds."),
     "gputopo_doubts": About((), "Pods that may be on the way to any of several nodes."),
 }
-CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, TALLIES | CLUSTER_TALLIES, TIMES)
+CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES | RESERVATION_GAUGES, TALLIES | CLUSTER_TALLIES, TIMES)
 
 
 class Status(NamedTuple):
@@ -79,6 +81,8 @@ class Status(NamedTuple):
     doubts: int = 0
     connections_ended: Mapping[str, int] = {}  # read only
     policy_bad: bool = False
+    reserved: Reserved | None = None  # None: it does not look at reservations
+    me: str | None = None  # as ledgers know it
 
 
 class Metrics:
@@ -147,5 +151,7 @@ def samples(status: Status) -> Iterator[Sample]:
     yield "gputopo_assumptions", (), status.assumptions
     yield "gputopo_doubts", (), status.doubts
     yield "gputopo_policy_bad", (), status.policy_bad
+    if status.reserved is not None:
+        yield from of_reservations(status.reserved, status.me)
     for why, times in sorted(status.connections_ended.items()):
         yield "gputopo_extender_connections_ended", (why,), times

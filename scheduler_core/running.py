@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -56,8 +56,16 @@ class Follower(Protocol):
         ...
 
 
-async def run(service: Follower, listeners: Sequence[Listener], watching: Callable[[Deliver], Watching]) -> None:
-    """Until ``ended``, which a signal sets too. What is being asked then is still answered."""
+async def run(
+    service: Follower,
+    listeners: Sequence[Listener],
+    watching: Callable[[Deliver], Watching],
+    retire: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Until ``ended``, which a signal sets too. What is being asked then is still answered.
+
+    ``retire``: what is to be done then, while the watches still run.
+    """
     loop = asyncio.get_running_loop()
 
     def deliver(batch: Batch[Any]) -> None:
@@ -69,6 +77,8 @@ async def run(service: Follower, listeners: Sequence[Listener], watching: Callab
     try:
         with service.watched(watching(deliver)):
             await serve(listeners, service.ended)
+            if retire is not None:
+                await retire()
     finally:
         ticking.cancel()
 

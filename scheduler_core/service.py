@@ -16,24 +16,29 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp
 
+from gputopo.labels.reservations import LEDGERS, RESERVATIONS
 from scheduler_core.announcing import Announcer
 from scheduler_core.calls import verbs
 from scheduler_core.decisions import DecisionFile, Decisions
-from scheduler_core.explain import document, explain
+from scheduler_core.explain import document, explain, with_keepers
 from scheduler_core.extender import Extender, Record
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.metrics import Metrics, Status
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pages import Job, Pages, pages_app
 from scheduler_core.policy_reload import EVERY_S, PolicyReload
+from scheduler_core.registration import Registration, Say
 from scheduler_core.request import PodRequest
 from scheduler_core.running import Watching
 from scheduler_core.server import Listener
 from scheduler_core.settings import Settings
-from scheduler_core.sightings import Batch, WatchStatus
+from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen, WatchStatus
 from scheduler_core.verbs import verbs_app
 from scheduler_core.watch import silence
 
+_KEPT = {RESERVATIONS, LEDGERS}
+_RETIRE_STEP_S = 0.05
+_RETIRE_S = 5.0  # a pod that was let in is bound by then, as a rule
 _log = logging.getLogger(__name__)
 
 
@@ -51,16 +56,28 @@ class Elected(Protocol):
         ...
 
 
+class Writes(Protocol):
+    """``registrar.Registrar``."""
+
+    trouble: str | None
+
+    @property
+    def say(self) -> Say:
+        """Have a ledger show that."""
+        ...
+
+
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
 
     elected: Elected | None = None  # None: nobody else answers
+    registration: Registration | None = None  # None: it does not look at reservations
     fit = False  # whether it could answer, but for the election; any thread may read it, a second late
 
     def __init__(self, settings: Settings, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> None:
         self.metrics = metrics
         common = policy.current.common
-        self.knowledge = Knowledge(common)
+        self.knowledge = Knowledge(common, reservations=settings.reservations)
         self.extender = Extender(self.knowledge, common, time.time, self._record)
         self.extender.policies = policy.current
         self.decisions = Decisions(settings.decisions)
@@ -69,11 +86,17 @@ class Service:
         self._policy = policy
         self._announcer = announcer
         self._file: DecisionFile | None = None
+        self._registrar: Writes | None = None
         self._watches: Watching | None = None
         self._synced = False
         self._begun = 0.0
         self._next_look = 0.0
         self._troubles: dict[str, str | None] = {}  # as told last, by watch
+
+    def register(self, me: str, pod: str, registrar: Writes) -> None:
+        """Say in ledgers, under that name, what is vouched for. ``pod``: NAMESPACE/NAME of the own one, or ""."""
+        self._registrar = registrar
+        self.registration = Registration(me, pod, self.knowledge, registrar.say, time.monotonic)
 
     @contextmanager
     def watched(self, watches: Watching) -> Iterator[None]:
@@ -97,6 +120,7 @@ class Service:
                 self._announcer.announce(found)
         if self.knowledge.synced:
             self._catch_up()
+            self._look_at_ledgers(urgent=batch.kind in (LedgerSeen, ReservationSeen))
 
     def tick(self) -> None:
         """Let time pass."""
@@ -107,7 +131,30 @@ class Service:
             self._look_at_policy()
         if self.knowledge.synced:
             self._catch_up()
+            self._look_at_ledgers()
         self._tell_troubles()
+
+    def _look_at_ledgers(self, *, urgent: bool = False) -> None:
+        if self.registration is not None and not self.ended.is_set():
+            answering = self.elected is None or self.elected.holds
+            self.registration.look(self._policy.current, answering=answering, urgent=urgent)
+
+    async def retire(self) -> None:
+        """Take back what ledgers show of this extender, once all that it let in was seen bound.
+
+        Where that takes long it is left to planners, who know when nobody can be let in by it any more.
+        """
+        until = time.monotonic() + _RETIRE_S
+        while self.registration is not None and self.registration.shown:
+            if not len(self.knowledge.assumptions):
+                self.registration.leave()
+                return
+            if time.monotonic() > until:
+                _log.info(
+                    "ledger", extra={"fields": {"left_registered": True, "open": len(self.knowledge.assumptions)}}
+                )
+                return
+            await asyncio.sleep(_RETIRE_STEP_S)
 
     def _tell_troubles(self) -> None:
         """Log what is wrong with a watch, once, and that it is over."""
@@ -146,14 +193,21 @@ class Service:
         if unfit is None and self.elected is not None and not self.elected.holds:
             other = self.elected.holder
             return f"another extender answers: {other} holds the Lease" if other else "no extender holds the Lease yet"
-        return unfit
+        return self._unregistered() if unfit is None else unfit
+
+    def _unregistered(self) -> str | None:
+        missing = None if self.registration is None else self.registration.missing
+        trouble = None if self._registrar is None else self._registrar.trouble
+        return missing if missing is None or trouble is None else f"{missing}: {trouble}"
 
     def _unfit(self) -> str | None:
         if self.ended.is_set():
             return "this extender is ending"
         if (trouble := self.knowledge.unready) is not None:
             troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
-            return trouble + troubles
+            missing = self.knowledge.missing
+            advice = "; where there is no planner, say --reservations off" if troubles and set(missing) <= _KEPT else ""
+            return trouble + troubles + advice
         return silence(self._statuses(), self._settings.max_silence_s)
 
     def status(self, listener: Listener) -> Status:
@@ -169,6 +223,8 @@ class Service:
             doubts=doubts,
             connections_ended=listener.closed,
             policy_bad=self._policy.trouble is not None,
+            reserved=known.reserved if self._settings.reservations else None,
+            me=None if self.registration is None else self.registration.me,
         )
 
     def explain(self, namespace: str, name: str) -> Job | None:
@@ -189,8 +245,14 @@ class Service:
             recognised=() if last is None else last.request.recognised,
         )
         policy = policies.placement(request).policy
-        names, table, now = None if last is None else last.names, known.table, time.time()
-        return lambda: document(explain(request, table, names, policy, now, seen.node))
+        names, table, now = None if last is None else last.names, known.seen_by(seen.key), time.time()
+        counting = tuple(known.reserved.counting.values())
+
+        def explained() -> dict[str, Any]:
+            told = explain(request, table, names, policy, now, seen.node)
+            return document(with_keepers(told, table, counting, seen.key))
+
+        return explained
 
     def _record(self, record: Record) -> None:
         self.metrics.note_decision(record)

@@ -187,7 +187,7 @@ class Standing:
 
 
 class Outlook:
-    """A standing as one pod sees it: a few nodes differ, those with other pods of its owner."""
+    """A standing as one pod sees it: a few nodes differ, those with other pods of its owner or a place kept for it."""
 
     def __init__(self, standing: Standing, table: NodeTable, nodes: Iterable[str]) -> None:
         """``nodes``: those whose states differ."""
@@ -210,7 +210,7 @@ class Outlook:
 
     @property
     def promising(self) -> AbstractSet[str]:
-        """As ``Standing.promising``: nothing is promised by who a pod's owner is."""
+        """As ``Standing.promising``; among these may be one where only the pod's own place is."""
         return self._standing.promising
 
     def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
@@ -228,12 +228,15 @@ class Outlook:
             yield name
 
     def refused(self, names: AbstractSet[str]) -> Refusals:
-        """As ``Standing.refused``: whether a node suits does not depend on other pods of the owner."""
-        return self._standing.refused(names)
+        """As ``Standing.refused``."""
+        own = {name: self.judged(state) for name, state in self._own.items() if name in names}
+        found = {name: _TEXTS[each] for name, each in own.items() if isinstance(each, Reason)}
+        return self._standing.refused(names).but(found)
 
     def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
         """As ``Standing.unsure``."""
-        return self._standing.unsure(names)
+        own = {name for name in self._own.keys() & names if self.score(name) is None and is_unsure(self._own[name])}
+        return (self._standing.unsure(names) - self._own.keys()) | own
 
 
 class Standings:

@@ -52,6 +52,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str = ""
     resource_version: str = ""
     generation: int = 0  # of what is written but the metadata and the status
+    creation_timestamp: str | None = None  # RFC 3339, whole seconds, by the API server's clock
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     managed_fields: tuple[ManagedFields, ...] = ()
