@@ -173,7 +173,7 @@ class Peer:
 def floor_verbs() -> dict[str, Verb]:
     """Decode, and encode as much as the extender would."""
 
-    def filter_(sent: bytes, _: float) -> Reply:
+    def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         asked = arguments(sent)
         count, refused = wanted(asked.pod)
         names = islice(asked.names, count)
@@ -181,7 +181,7 @@ def floor_verbs() -> dict[str, Verb]:
             200, filter_result((), dict.fromkeys(names, REASON)) if refused else filter_result(list(names), {})
         )
 
-    def prioritize(sent: bytes, _: float) -> Reply:
+    def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}

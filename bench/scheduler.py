@@ -285,13 +285,13 @@ def serve_no_op(port: int) -> None:
 def no_op_verbs() -> dict[str, Verb]:
     """Pass every node, score all alike; refuse what is marked."""
 
-    def filter_(sent: bytes, _: float) -> Reply:
+    def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         asked = arguments(sent)
         if REFUSED in (asked.pod.metadata.annotations or {}):
             return Reply(200, filter_result((), dict.fromkeys(asked.names, Reason.BANDWIDTH.value)))
         return Reply(200, filter_result(list(asked.names), {}))
 
-    def prioritize(sent: bytes, _: float) -> Reply:
+    def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}

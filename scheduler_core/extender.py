@@ -83,8 +83,10 @@ class Extender:
         self._record = record
         self._standings = Standings(knowledge)
 
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:
         """Which of the named nodes the pod may go to: the best of them, or one where a shape is required.
+
+        ``last``: it is not asked again at once where none suits, so that is recorded.
 
         Raises ``NotReadyError``.
         """
@@ -106,8 +108,9 @@ class Extender:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
             nodes = names if len(found.nodes) == len(names) else frozenset(found.nodes)
             self._knowledge.assume(_occupant(request), nodes, lifetime)
-        phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-        self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
+        if found.nodes or last:
+            phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
+            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
         return found
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
@@ -144,9 +147,8 @@ class Extender:
 
     def _ready(self) -> float:
         now = self._clock()
-        if not self._knowledge.synced:
-            missing = ", ".join(self._knowledge.missing)
-            raise NotReadyError(f"gputopo has not listed all {missing} of the cluster yet")
+        if (trouble := self._knowledge.unready) is not None:
+            raise NotReadyError(trouble)
         self._knowledge.tick(now)
         return now
 

@@ -65,6 +65,7 @@ class LedgerSeen(NamedTuple):
     generation: int  # of its spec
     spec: LedgerSpec = LedgerSpec()
     extenders: Mapping[str, Vouching] = {}  # read only
+    created: str | None = None  # RFC 3339, by the API server's clock
 
 
 class Batch(NamedTuple, Generic[S]):
@@ -79,7 +80,7 @@ class Batch(NamedTuple, Generic[S]):
 class WatchStatus(NamedTuple):
     """How the watch of one kind is doing."""
 
-    kind: str  # "nodes", "pods", "nodegpus"
+    kind: str  # "nodes", "pods", "nodegpus"; where several have one name: "podgroups.v1alpha1.scheduling.x-k8s.io"
     synced: bool  # a complete list was delivered
     last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
     relists: int  # lists after the first: the watch had fallen too far behind

@@ -95,12 +95,22 @@ def watching(
     ``sources``: instead of ``SOURCES``.
     """
     timing = timing._replace(clock=clock)
+    sources = sources or SOURCES
+    plurals = [source.resource.plural for _, source in sources]
     return Watches(
         tuple(
-            (source.resource.plural, Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
-            for kind, source in sources or SOURCES
+            (_called(source, plurals), Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
+            for kind, source in sources
         )
     )
+
+
+def _called(source: Source[Any], plurals: list[str]) -> str:
+    """What people call it: "nodes"; with version and group where several have that name."""
+    resource = source.resource
+    if plurals.count(resource.plural) == 1:
+        return resource.plural
+    return f"{resource.plural}.{resource.version}.{resource.group}"
 
 
 def reading(read: Callable[[Pod], PodRequest | Refused]) -> Sources:
@@ -190,10 +200,17 @@ def _reservation(uid: str, found: PlacementReservation) -> ReservationSeen:
     )
 
 
-def _ledger(name: str, found: PlacementLedger) -> LedgerSeen:
+def ledger_seen(name: str, found: PlacementLedger) -> LedgerSeen:
+    """What counts, and who vouches for it."""
     metadata = found.metadata
     return LedgerSeen(
-        name, metadata.uid, metadata.resource_version, metadata.generation, found.spec, found.status.extenders
+        name,
+        metadata.uid,
+        metadata.resource_version,
+        metadata.generation,
+        found.spec,
+        found.status.extenders,
+        metadata.creation_timestamp,
     )
 
 
@@ -212,18 +229,19 @@ def _by_name(which: Identity) -> str:
     return which.name
 
 
-def _by_uid(which: Identity) -> str:
+def by_uid(which: Identity) -> str:
+    """A ``Source``'s key of what outlives no name."""
     return which.uid
 
 
 Sources = tuple[tuple[type[Any], Source[Any]], ...]
 SOURCES: Sources = (
     (NodeSeen, Source(NODES, Node, _by_name, node_seen, trace)),
-    (PodSeen, Source(PODS, Pod, _by_uid, pod_seen, query=_RUNNING)),
+    (PodSeen, Source(PODS, Pod, by_uid, pod_seen, query=_RUNNING)),
     (GpusSeen, Source(NODE_GPUS, NodeGpus, _by_name, _gpus)),
 )
 # What planners write, for who must respect it. Where these kinds are not served, there is none.
 KEPT: Sources = (
-    (ReservationSeen, Source(RESERVATIONS, PlacementReservation, _by_uid, _reservation)),
-    (LedgerSeen, Source(LEDGERS, PlacementLedger, _by_name, _ledger)),
+    (ReservationSeen, Source(RESERVATIONS, PlacementReservation, by_uid, _reservation)),
+    (LedgerSeen, Source(LEDGERS, PlacementLedger, _by_name, ledger_seen)),
 )

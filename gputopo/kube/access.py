@@ -50,6 +50,35 @@ LEDGER_STATUS = LEDGERS._replace(subresource="status")
 NODE_FEATURES = Resource("nodefeatures", "nfd.k8s-sigs.io", "v1alpha1", namespaced=True)
 LEASES = Resource("leases", "coordination.k8s.io", namespaced=True)
 DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+# What says how large a gang is whose pods do not: of others, and read where it is served.
+JOBS = Resource("jobs", "batch", namespaced=True)
+JOBSETS = Resource("jobsets", "jobset.x-k8s.io", "v1alpha2", namespaced=True)
+GROUPS = Resource("podgroups", "scheduling.k8s.io", "v1alpha3", namespaced=True)  # Kubernetes 1.37
+POD_GROUPS = Resource("podgroups", "scheduling.x-k8s.io", "v1alpha1", namespaced=True)
+OLD_POD_GROUPS = Resource("podgroups", "scheduling.sigs.k8s.io", "v1alpha1", namespaced=True)
+VOLCANO_GROUPS = Resource("podgroups", "scheduling.volcano.sh", "v1beta1", namespaced=True)
+PYTORCH_JOBS = Resource("pytorchjobs", "kubeflow.org", namespaced=True)
+TF_JOBS = Resource("tfjobs", "kubeflow.org", namespaced=True)
+XGBOOST_JOBS = Resource("xgboostjobs", "kubeflow.org", namespaced=True)
+PADDLE_JOBS = Resource("paddlejobs", "kubeflow.org", namespaced=True)
+JAX_JOBS = Resource("jaxjobs", "kubeflow.org", namespaced=True)
+MPI_JOBS = Resource("mpijobs", "kubeflow.org", namespaced=True)
+MPI_JOBS_V2 = Resource("mpijobs", "kubeflow.org", "v2beta1", namespaced=True)
+SAY_SIZES = (
+    JOBS,
+    JOBSETS,
+    GROUPS,
+    POD_GROUPS,
+    OLD_POD_GROUPS,
+    VOLCANO_GROUPS,
+    PYTORCH_JOBS,
+    TF_JOBS,
+    XGBOOST_JOBS,
+    PADDLE_JOBS,
+    JAX_JOBS,
+    MPI_JOBS,
+    MPI_JOBS_V2,
+)
 
 
 class Role(NamedTuple):
@@ -129,6 +158,7 @@ PLANNER = Role(
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
+        **dict.fromkeys(SAY_SIZES, ("list", "watch")),
     },
 )
 # `--lease`: which of several answers, or plans.

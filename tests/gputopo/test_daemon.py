@@ -51,8 +51,8 @@ def test_writing_to_a_peer_that_has_gone(first: str, end: int) -> None:
 def test_a_socket_is_bound(address: tuple[str, int], family: socket.AddressFamily) -> None:
     with bound(address) as made:
         assert made.family is family
-        with socket.create_connection(("127.0.0.1", made.getsockname()[1])):
-            pass
+        with socket.create_connection(("127.0.0.1", made.getsockname()[1])), made.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 def test_an_address_that_is_taken_is_an_error() -> None:

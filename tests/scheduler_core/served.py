@@ -99,7 +99,7 @@ def serving(
 class Passing:
     """An extender to which every node is good."""
 
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         return Filtered(tuple(sorted(names)), {})
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002

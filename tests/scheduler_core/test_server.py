@@ -93,7 +93,7 @@ def test_a_call_before_all_is_known_gets_503_with_a_sentence_and_lets_the_connec
 
 
 class Failing(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         raise ZeroDivisionError(pod.metadata.name)
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002
@@ -113,7 +113,7 @@ def test_an_error_of_our_own_is_said_at_the_pod_and_the_log_has_it(caplog: pytes
 
 
 class Unready(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         raise NotReadyError("not all pods of the cluster are known yet")
 
 
@@ -123,7 +123,7 @@ def test_an_extender_that_knows_too_little_answers_503() -> None:
 
 
 class Refusing(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         reasons = [Reason.ISLAND.value, Reason.MODEL.value, malformed("gputopo.io/island", "yes", "required")]
         return Filtered((), dict(zip(sorted(names), reasons, strict=False)))
 

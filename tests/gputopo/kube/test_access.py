@@ -17,6 +17,7 @@ from gputopo.kube.access import (
     RESERVATION_STATUS,
     RESERVATIONS,
     ROLES,
+    SAY_SIZES,
     Resource,
     Role,
 )
@@ -56,6 +57,7 @@ def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_plan
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
+        **dict.fromkeys(SAY_SIZES, ("list", "watch")),
     }
 
 
