@@ -86,14 +86,15 @@ def expire_lease(cluster: Cluster) -> None:
     cluster.api.patch(path, {"spec": {"leaseDurationSeconds": 1}})
 
 
-def ledger(cluster: Cluster) -> Object:
-    """The pool's ledger."""
-    return dict(cluster.api.get(LEDGERS.path(reservations.POOL)))
+def ledger(cluster: Cluster, part: str = "spec") -> Object:
+    """What the pool's ledger says; {} before a planner made it."""
+    found = cluster.api.items(LEDGERS.path())
+    return dict(found[0].get(part, {})) if found else {}
 
 
 def entries(cluster: Cluster) -> list[Object]:
     """What counts."""
-    return list(ledger(cluster)["spec"].get("entries", ()))
+    return list(ledger(cluster).get("entries", ()))
 
 
 def reserved(cluster: Cluster) -> list[Object]:
