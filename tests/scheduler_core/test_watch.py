@@ -12,16 +12,27 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from gputopo.kube.access import EXTENDER, READER
+from gputopo.kube.access import EXTENDER, READER, Resource
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.reflector import Timing
 from gputopo.labels import encode
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.labels.reservations import (
+    Entry,
+    LedgerSpec,
+    Phase,
+    ReservationSpec,
+    ReservationStatus,
+    Seat,
+    State,
+    Vouching,
+    spec_hash,
+)
 from scheduler_core.asks import WHOLE
 from scheduler_core.nodes import Machine, read_node
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen, WatchStatus
-from scheduler_core.watch import Watches, listed, silence, watching
+from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, WatchStatus
+from scheduler_core.watch import SOURCES, Watches, listed, silence, watching
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
 from tests.machines import dgx1, dgx1_link_down
@@ -300,3 +311,58 @@ def test_what_is_known_is_too_old_after_a_long_silence_of_any_kind(
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 
     assert silence((nodes, pods), 120.0) == (told and f"gputopo has heard {told}")
+
+
+def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    theirs, others = Resource("podgroups", "one.example", "v1"), Resource("podgroups", "other.example", "v2")
+    plain = SOURCES[0][1]
+    sources = (SOURCES[0], (str, plain._replace(resource=theirs)), (int, plain._replace(resource=others)))
+    with api_server(Script([])) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
+        kinds = [each.kind for each in watching(kube, lambda _: None, time.monotonic, sources=sources).status(0.0)]
+        kube.close()
+
+    assert kinds == ["nodes", "podgroups.v1.one.example", "podgroups.v2.other.example"]
+
+
+def test_what_planners_write_is_read_as_it_is(tmp_path: Path) -> None:
+    spec = ReservationSpec("llm", (Seat("uid-m0", "m0", "gpu-0", ((WHOLE, 8),), (0, 1), 3),), timeout_s=60.0)
+    written = {"gang": "llm", "seats": [msgspec.to_builtins(spec.seats[0])], "timeoutS": 60, "ofALaterVersion": True}
+    status = {"state": "Committed", "deadline": "2026-11-21T12:00:00Z"}
+    plan = {
+        "metadata": {"name": "llm-1", "namespace": "team", "uid": "R", "resourceVersion": "7"},
+        "spec": written,
+        "status": status,
+    }
+    entry = {"uid": "R", "namespace": "team", "name": "llm-1", "hash": spec_hash(spec), "phase": "Proposed"}
+    ledger = {
+        "metadata": {"name": "gpus", "uid": "L", "resourceVersion": "8", "generation": 4},
+        "spec": {"planner": "p", "epoch": 2, "entries": [entry]},
+        "status": {"extenders": {"host_1": {"pod": "ns/extender", "generation": 4, "blocked": ["R"]}}},
+    }
+    scripts = {"placementreservations": Script([page(7, plan)]), "placementledgers": Script([page(8, ledger)])}
+    with api_server(lambda asked: scripts[asked.path.rpartition("/")[2]](asked)) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
+        reservations, ledgers = listed(kube, ReservationSeen, LedgerSeen)
+        kube.close()
+
+    (seen,) = reservations.seen
+    assert seen == ReservationSeen(
+        "R",
+        "team",
+        "llm-1",
+        spec,
+        spec_hash(spec),
+        ReservationStatus(State.COMMITTED, deadline=status["deadline"]),
+        "7",
+    )
+    assert ledgers.seen == (
+        LedgerSeen(
+            "gpus",
+            "L",
+            "8",
+            4,
+            LedgerSpec("p", 2, (Entry("R", "team", "llm-1", seen.hash, Phase.PROPOSED),)),
+            {"host_1": Vouching("ns/extender", 4, ("R",))},
+        ),
+    )
