@@ -74,6 +74,12 @@ def _planner() -> click.Command:
     return planner
 
 
+def _release() -> click.Command:
+    from gputopo.release_cli import release  # noqa: PLC0415  start-up of all other commands
+
+    return release
+
+
 class _Late(NamedTuple):
     load: Callable[[], click.Command]
     summary: str  # the first sentence of the command's own help, so that a list of commands imports none
@@ -88,6 +94,10 @@ LATE = {
     ),
     "planner": _Late(
         _planner, "Plan gangs: pods that start together or not at all, each pinned to its place and let go at once."
+    ),
+    "release": _Late(
+        _release,
+        "Let pods go that gputopo's gate holds, without a place: their scheduler takes them as it takes any others.",
     ),
     "replay": _Late(_replay, "Make the decisions of FILE again, and say which come out otherwise."),
     "scheduler-config": _Late(

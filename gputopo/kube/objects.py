@@ -113,11 +113,25 @@ class Container(msgspec.Struct, frozen=True):
     resources: Resources = Resources()
 
 
+class SchedulingGate(msgspec.Struct, frozen=True):
+    """What keeps a pod from its scheduler until it is taken away."""
+
+    name: str
+
+
+class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """Pods that Kubernetes itself schedules together (1.36)."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """What a pod asks for."""
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from gputopo.labels import keys
 from gputopo.labels.reservations import ledger_crd, reservation_crd
 from scheduler_core.config import SCHEDULER_NAME
 from scheduler_core.gangs.conventions import RULES
+from scheduler_core.planner.settings import TABLE, read
 from tests.daemonset.test_renderings import SPECS, comparable
 from tests.daemonset.test_scheduler import containers, deployment, helm_adds, pod
 from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, kustomized, name_of
@@ -111,6 +112,16 @@ def test_two_planners_run_and_a_standby_is_ready_before_the_other_one_goes() -> 
         "/readyz",
     ]
     assert spec["template"]["spec"]["schedulerName"] == "default-scheduler"
+
+
+def test_every_variable_is_a_setting_of_the_planner_and_the_lease_is_the_one_that_it_may_write() -> None:
+    documents = kustomized("scheduler/planner")
+    environment = {each["name"]: each["value"] for each in containers(pod("planner"))["planner"]["env"]}
+    (role,) = of_kind(documents, "Role")
+
+    assert environment.keys() <= {setting.variable for setting in TABLE}
+    assert read({}, environment).lease == (role["metadata"]["namespace"], role["rules"][1]["resourceNames"][0])
+    assert {setting.variable: setting.default for setting in TABLE}["GPUTOPO_LISTEN"] == ":9439"
 
 
 def test_what_clusters_differ_in_can_be_set() -> None:

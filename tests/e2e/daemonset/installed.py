@@ -42,6 +42,7 @@ PROBES: dict[str, tuple[str, Object]] = {
 # Where objects of these kinds live: root, plural, namespaced.
 KINDS = {
     "Namespace": ("/api/v1", "namespaces", False),
+    "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", False),
     "ServiceAccount": ("/api/v1", "serviceaccounts", True),
     "ConfigMap": ("/api/v1", "configmaps", True),
     "Service": ("/api/v1", "services", True),

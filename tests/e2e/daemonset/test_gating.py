@@ -117,7 +117,7 @@ def test_the_policies_and_the_planner_know_the_same_gangs(api: Client, rule: Rul
     others = [found | {key: value} for key, values in rule.unless for value in values]
 
     for each in (found, empty, needy, *others):
-        wanted = read_wanted(Metadata("p", "u", "ns", {} if annotated else each, each if annotated else {}))
+        wanted = read_wanted(Metadata("p", "ns", "u", {} if annotated else each, each if annotated else {}))
         body = made(member(each) if annotated else member({}, each))
         assert isinstance(wanted, Refused) or bool(gates(api, body)) == (wanted is not None), each
     assert gates(api, made(member(found) if annotated else member({}, found))) == [GATE]
