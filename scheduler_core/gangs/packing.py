@@ -143,7 +143,9 @@ def _exact(stock: Stock, fitting: Fitting, budget: Budget, known: Packing) -> Pa
     left, wanted = budget.share, fitting.wanted
     most = max((sum(_alone(each, fitting)) for each in stock), default=0)
     all_fit = known.members == -bound(stock, fitting).members  # else more may fit on more nodes
-    hope = _Hope(known.members if all_fit else 0, known.nodes, most if not any(each.used for each in stock) else sum(wanted))
+    hope = _Hope(
+        known.members if all_fit else 0, known.nodes, most if not any(each.used for each in stock) else sum(wanted)
+    )
     ways: dict[Load, _Way] = {(0,) * len(wanted): _Way(0, 0)}
     for each, nodes in stock.items():
         picks = [Pick(each, *found) for found in fitting.loads(each.ground, wanted, each.allowed)]

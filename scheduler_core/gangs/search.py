@@ -53,8 +53,11 @@ class Search:
         ladder = rungs(self._crew.required, self._crew.preferred, self._options.levels)
         for rung in ladder:
             last = rung == ladder[-1]
-            if best.packing.members == everybody or (self.budget.late and not last):
+            if best.packing.members == everybody:
                 break
+            if self.budget.late and not last:  # the widest is where most fit
+                exact = False
+                continue
             found = self._at(rung, self._least(best, last=last))
             exact = exact and found.exact
             best = found if found.better(best) else best
