@@ -10,6 +10,7 @@ Nodes that cannot be told apart share one ``Ground``: what is worked out for one
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
@@ -29,6 +30,7 @@ _ROUNDED_UP = 999  # an ask for CPU is in whole cores: so much less it may be
 LENIENT = Policy()  # for who has been placed: what else policy refuses has been decided
 
 Load = tuple[int, ...]  # members of each kind
+Coming = tuple[tuple[Profile, int], ...]  # how many of which
 
 
 class Kind(NamedTuple):
@@ -106,10 +108,8 @@ class Fitting:
         key = (ground, load)
         found = self._states.get(key)
         if found is None:
-            name = self._names[ground]
-            found = self._states[key] = state_if(
-                self._table, name, (*self._table.records[name].pods, *self._coming(load))
-            )
+            witness = _Witness(self._table, self._names[ground])
+            found = self._states[key] = _joined(self._grounds[ground], self._coming(load), witness)
         return found
 
     def devices(self, load: Load) -> int:
@@ -126,12 +126,12 @@ class Fitting:
             self._alone[ground, at] = found
         return found
 
-    def per_member(self, ground: int) -> float:
-        """Points that a member has there at most."""
+    def per_member(self, ground: int, least: int) -> float:
+        """Points that a member has there at most, where at least so many are."""
         if len(self.wanted) > 1:
             return float(TOP * MICRO)
-        each = (self.points(ground, (number,)) for number in range(1, self.alone(ground, 0) + 1))
-        return max((points / number for number, points in enumerate(each, 1) if isinstance(points, int)), default=0.0)
+        points = ((number, self.points(ground, (number,))) for number in range(least, self.alone(ground, 0) + 1))
+        return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
 
     def loads(self, ground: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
         """All that fit there, of those kinds that may go there at all, and their points; the empty one is not told."""
@@ -184,7 +184,7 @@ class Fitting:
         record = self._table.records[self._names[ground]]
         for profile in self._grounds[ground].waiting:
             own = next(pod for pod in record.pods if pod.profile == profile and not pod.admitted)
-            others = (*(pod for pod in record.pods if pod is not own), *self._coming(load))
+            others = (*(pod for pod in record.pods if pod is not own), *_pods(self._coming(load)))
             if verdict(profile, state_if(self._table, record.name, others), LENIENT) is not None:
                 return False
         return True
@@ -192,11 +192,34 @@ class Fitting:
     def _only(self, at: int, number: int) -> Load:
         return tuple(number if kind == at else 0 for kind in range(len(self._kinds)))
 
-    def _coming(self, load: Load) -> Iterator[Occupant]:
-        for kind, number in enumerate(load):
-            profile = self._kinds[kind].profile._replace(like=None)
-            for serial in range(number):
-                yield Occupant(f"~{kind:03}-{serial:05}", "", "", profile)
+    def _coming(self, load: Load) -> Coming:
+        return tuple((kind.profile._replace(like=None), number) for kind, number in zip(self._kinds, load, strict=True))
+
+
+class _Witness:
+    """A node that stands for all on its ground: which one it is makes no difference to what is remembered."""
+
+    def __init__(self, table: NodeTable, name: str) -> None:
+        self.table, self.name = table, name
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Witness)
+
+
+@lru_cache(maxsize=1 << 15)
+def _joined(_: Ground, coming: Coming, witness: _Witness) -> NodeState:
+    """The node once those are on their way to it. From one gang to the next most nodes stay as they are."""
+    there = witness.table.records[witness.name].pods
+    return state_if(witness.table, witness.name, (*there, *_pods(coming)))
+
+
+def _pods(coming: Coming) -> Iterator[Occupant]:
+    for kind, (profile, number) in enumerate(coming):
+        for serial in range(number):
+            yield Occupant(f"~{kind:03}-{serial:05}", "", "", profile)
 
 
 def _fewer(load: Load, at: int) -> Load:
