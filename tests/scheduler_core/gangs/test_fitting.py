@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.gangs.fitting import NO_CPU, Cpu, Fitting, Kind
+from scheduler_core.gangs.fitting import NO_CPU, Fitting, Kind
+from scheduler_core.gangs.grounds import Cpu
 from scheduler_core.nodes import NodeRecord, state_if, table_of
 from scheduler_core.occupancy import Occupant
 from scheduler_core.scores import TOP

@@ -15,7 +15,8 @@ from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Seat
 from scheduler_core.asks import WHOLE
 from scheduler_core.evaluate import judge
-from scheduler_core.gangs.fitting import NO_CPU, cpu_of
+from scheduler_core.gangs.fitting import NO_CPU
+from scheduler_core.gangs.grounds import cpu_of
 from scheduler_core.gangs.lacking import AVOIDED, NOWHERE
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.plan import NodeView, Options, Plan, Unplaced, plan
