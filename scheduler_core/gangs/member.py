@@ -21,11 +21,13 @@ class Wanted(NamedTuple):
     gang: GangName
     size: int | None = None  # members, as many as there will be; None: this pod does not say
     minimum: int | None = None  # that it can start with; None: its size
-    rank: int | None = None  # its own index, where its controller gives it one
+    rank: int | None = None  # from its controller's index; only the order counts, there may be gaps
     timeout_s: float | None = None  # from letting go to all bound; None: the usual
     required: str | None = None  # a level ("clique", "rack", ...) or a node label's key
     preferred: str | None = None
-    by: str = ""  # by what it is known as a member, for people: "gputopo.io/gang", "JobSet", ...
+    by: str = ""  # by what it is known as a member, for people: "annotations", "JobSet", ...
+    attempt: int = 0  # which making of the gang it is of; those of earlier ones are on their way out
+    maker: str | None = None  # UID of what makes its siblings too, or else of its own controller
 
 
 class Member(NamedTuple):
@@ -34,7 +36,7 @@ class Member(NamedTuple):
     uid: str
     namespace: str
     name: str
-    version: str  # resource version: the precondition of the patch that lets it go
+    version: str  # resource version, the precondition of the patch that lets it go; "" once a kubelet has it
     wanted: Wanted
     request: PodRequest | Refused
     created: float  # seconds since 1970
