@@ -100,10 +100,20 @@ class Fitting:
             self._alone[ground, at] = found
         return found
 
+    def at_most(self, ground: int, at: int) -> int:
+        """No more than that of one kind fit there; where only counts decide that is soon told."""
+        profile = self._kinds[at].profile
+        if profile.must_hold or profile.wishes.model is not None or profile.wishes.min_vram_mib is not None:
+            return self.alone(ground, at)
+        state = self._grounds[ground].state
+        return min(self.wanted[at], *(state.count(resource) // number for resource, number in profile.ask.totals))
+
     def per_member(self, ground: int, least: int) -> float:
         """Points that a member has there at most, where at least so many are."""
-        if len(self.wanted) > 1:
+        if len(self.wanted) > 1 or least < 1:
             return float(TOP * MICRO)
+        if self.at_most(ground, 0) < least:
+            return 0.0
         points = ((number, self.points(ground, (number,))) for number in range(least, self.alone(ground, 0) + 1))
         return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scheduler_core.gangs.exhaustive import Known, exhaustive
 from scheduler_core.gangs.fitting import Fitting
 from scheduler_core.gangs.greedy import greedy, improved
-from scheduler_core.gangs.packs import Budget, Packing, Stock, alone
+from scheduler_core.gangs.packs import Budget, Packing, Stock, at_most
 
 
 class Bound(NamedTuple):
@@ -33,14 +33,14 @@ def packed(stock: Stock, fitting: Fitting, budget: Budget, hope: Bound) -> Packi
         return found
     # Where not all fit that may, more may fit on more nodes; and nodes of siblings are not counted.
     good = found.members == -hope.members and not any(each.used for each in stock)
-    most = max(sum(alone(each, fitting)) for each in stock)
+    most = max(sum(at_most(each, fitting)) for each in stock)
     return exhaustive(stock, fitting, budget, Known(found.members if good else 0, found.nodes, most)) or found
 
 
 def bound(stock: Stock, fitting: Fitting) -> Bound:
     """What a packing can be at the very best; of one kind of members the number of nodes is exact."""
     wanted = fitting.wanted
-    takes = {each: alone(each, fitting) for each in stock}
+    takes = {each: at_most(each, fitting) for each in stock}
     members = sum(
         min(most, sum(nodes * takes[each][at] for each, nodes in stock.items())) for at, most in enumerate(wanted)
     )
@@ -53,5 +53,5 @@ def bound(stock: Stock, fitting: Fitting) -> Bound:
         needed += 0 if each.used else nodes
     # On so few nodes each has so many at least.
     least = 1 if any(each.used for each in stock) else most - (needed * most - members)
-    per_member = max((fitting.per_member(each.ground, max(1, least)) for each in stock), default=0.0)
+    per_member = max((fitting.per_member(each.ground, least) for each in stock), default=0.0)
     return Bound(-members, needed, -int(members * per_member + 0.5))

@@ -72,6 +72,6 @@ class Budget:
 Stock = Mapping[Class, int]  # nodes of each class, in the order that decides between equals
 
 
-def alone(each: Class, fitting: Fitting) -> list[int]:
-    """Members of each kind that a node takes where there are no others."""
-    return [fitting.alone(each.ground, at) if suits else 0 for at, suits in enumerate(each.allowed)]
+def at_most(each: Class, fitting: Fitting) -> list[int]:
+    """Members of each kind that a node takes at the very most, where there are no others."""
+    return [fitting.at_most(each.ground, at) if suits else 0 for at, suits in enumerate(each.allowed)]
