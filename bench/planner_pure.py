@@ -53,11 +53,11 @@ class Gang(NamedTuple):
 GANGS = (
     Gang(8, 1),
     Gang(16, 8),
-    Gang(64, 2, {"island": "required"}, "rack"),
+    Gang(32, 2, {"island": "required"}, "rack"),
     Gang(1000, 1),
     Gang(1000, 2),
     Gang(1000, 4, {"island": "required"}),
-    Gang(1000, 8),
+    Gang(500, 8),
 )
 FEW = (Gang(100, 1),)  # instructions are counted at a fiftieth of the speed
 
