@@ -147,9 +147,8 @@ class Extender:
 
     def _ready(self) -> float:
         now = self._clock()
-        if not self._knowledge.synced:
-            missing = ", ".join(self._knowledge.missing)
-            raise NotReadyError(f"gputopo has not listed all {missing} of the cluster yet")
+        if (trouble := self._knowledge.unready) is not None:
+            raise NotReadyError(trouble)
         self._knowledge.tick(now)
         return now
 

@@ -118,9 +118,9 @@ FILTERS: tuple[Filter, ...] = (enough, model, vram, room, shape, promises, isola
 def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     """The first reason against the node; None: it suits. What planners keep there is one where no other is."""
     reason = _first(profile, node, policy)
-    if reason is None or node.open is None or _first(profile, node.open, policy) is not None:
+    if reason is None or node.open is None:
         return reason
-    return Reason.RESERVED
+    return _first(profile, node.open, policy) or Reason.RESERVED
 
 
 def _first(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:

@@ -142,6 +142,11 @@ class Knowledge:
         return tuple(name for kind, name in self._kinds.items() if kind not in self._listed)
 
     @property
+    def unready(self) -> str | None:
+        """Why nothing can be said yet; None: it can."""
+        return f"gputopo has not yet listed all {', '.join(self.missing)} of the cluster" if self.missing else None
+
+    @property
     def synced(self) -> bool:
         """Whether there has been a complete list of each kind."""
         return len(self._listed) == len(self._kinds)

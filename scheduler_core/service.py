@@ -203,11 +203,11 @@ class Service:
     def _unfit(self) -> str | None:
         if self.ended.is_set():
             return "this extender is ending"
-        if not self.knowledge.synced:
+        if (trouble := self.knowledge.unready) is not None:
             troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
             missing = self.knowledge.missing
             advice = "; where there is no planner, say --reservations off" if troubles and set(missing) <= _KEPT else ""
-            return f"gputopo has not yet listed all {', '.join(missing)} of the cluster{troubles}{advice}"
+            return trouble + troubles + advice
         return silence(self._statuses(), self._settings.max_silence_s)
 
     def status(self, listener: Listener) -> Status:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import merge
+from itertools import chain
 from math import inf
 from typing import Protocol
 
@@ -126,6 +127,9 @@ class Standing:
 
     def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
         """Those of the named nodes that suit, best first; of equals in the pod's own order (``shortlist``)."""
+        return chain.from_iterable(self._stretches(names, uid))
+
+    def _stretches(self, names: AbstractSet[str], uid: str) -> Iterator[list[str]]:
         start = (on_ring(uid), "")
         few = len(names) * _FEW < len(self.table.states) - sum(map(len, self._failing.values()))
         ranked = self._ranked_few(names) if few else self._ranked
@@ -135,7 +139,7 @@ class Standing:
             for low, end in ((at, len(equal)), (0, at)):
                 for since in range(low, end, _STRETCH):
                     stretch = equal[since : min(end, since + _STRETCH)]
-                    yield from [name for _, name in stretch if name in names]
+                    yield [name for _, name in stretch if name in names]
 
     def refused(self, names: AbstractSet[str]) -> Refusals:
         """Why the named nodes do not suit, none of which does. Sets are told apart several times as fast as names."""

@@ -51,7 +51,7 @@ class Rule(NamedTuple):
     maker: str | None = None  # UID of what makes all members, where that is not the pod's controller
     needs: tuple[str, ...] = ()  # one of these must be there
     unless: tuple[tuple[str, tuple[str, ...]], ...] = ()  # none where one of these has one of those values
-    told_by: str = "the pods"  # what says the size, where ``gputopo.io/gang-size`` does not
+    told_by: str = ""  # the object that says the size, where pods do not
 
 
 RULES: tuple[Rule, ...] = (
@@ -158,9 +158,9 @@ def named(metadata: Metadata, scheduling_group: str | None = None) -> Wanted | N
         return None
 
 
-def convention(prefix: str, namespace: str, *parts: str) -> GangName:
+def convention(prefix: str, namespace: str, name: str, *joined: str) -> GangName:
     """The gang's name that a convention gives. ``prefix``: its ``Rule``'s. Always one that an object could have."""
-    plain = ".".join((prefix, *(part for part in parts if part and part != _DEFAULT)))
+    plain = ".".join((prefix, name, *(part for part in joined if part and part != _DEFAULT)))
     if len(plain) <= _LONGEST and _NAME.fullmatch(plain) is not None:
         return GangName(namespace, plain)
     digest = sha256(plain.encode()).hexdigest()[:10]

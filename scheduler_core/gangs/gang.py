@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
@@ -18,6 +19,7 @@ from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.request import Refused
 
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
+Words = tuple[Any, ...]  # what a member says that all are to agree on; None: nothing
 
 
 class GangPhase(Enum):
@@ -92,29 +94,31 @@ class Gang(NamedTuple):
         return max(1, (self.need or 1) - len(self.placed) - len(self.succeeded))
 
 
-def assess(name: GangName, members: Collection[Member], declared: Size | None = None) -> Gang:
-    """The gang of those members. ``declared``: what an object says of its size."""
-    latest = max((each.wanted.attempt for each in members), default=0)
+def assess(name: GangName, members: Sequence[Member], declared: Size | None = None) -> Gang:
+    """The gang of those members, which are sorted ``by_rank``. ``declared``: what an object says of its size."""
+    latest = max(map(_attempt, members), default=0)
     current = [each for each in members if each.wanted.attempt == latest and not each.ending]
-    live = _ordered(each for each in current if each.phase not in ("Succeeded", "Failed"))
+    live = [each for each in current if each.phase not in _OVER]
     if not live:
         return Gang(name, GangPhase.ENDED, "no member runs or waits")
     placed = [each for each in live if GATE not in each.gates]
     gated = [each for each in live if GATE in each.gates]
-    gang = _described(name, live, declared)
+    words = Counter(map(_said, live))
+    gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, words, declared)
     if not gated and not any(each.reservation for each in placed):
-        return gang._replace(phase=GangPhase.ELSEWHERE, reason="no member has gputopo's gate", placed=tuple(placed))
-    succeeded = _succeeded(current, live)
+        return gang._replace(placed=tuple(placed))
+    succeeded = () if len(live) == len(current) else _succeeded(current, live)
     room = None if gang.size is None else max(0, gang.size - len(placed) - len(succeeded))
-    chosen = _chosen(gated, placed, room)
+    surplus = _surplus(gated, placed, room) if gated else frozenset()
+    chosen = [each for each in gated if each.uid not in surplus] if surplus else gated
     gang = gang._replace(
         placed=tuple(placed),
         succeeded=succeeded,
-        ready=tuple(each for each in gated if each.uid in chosen and each.gates == (GATE,)),
-        held=tuple(each for each in gated if each.uid in chosen and each.gates != (GATE,)),
-        surplus=tuple(each for each in gated if each.uid not in chosen),
+        ready=tuple(each for each in chosen if each.gates == _OURS),
+        held=tuple(each for each in chosen if each.gates != _OURS),
+        surplus=tuple(each for each in gated if each.uid in surplus),
     )
-    phase, reason = _refusal(live, gated) or _started(gang) or _gathered(gang)
+    phase, reason = _refusal(gated, words) or _started(gang) or _gathered(gang)
     return gang._replace(phase=phase, reason=reason)
 
 
@@ -126,77 +130,78 @@ def by_rank(member: Member) -> tuple[Any, ...]:
     return rank is None, rank or 0, name, member.uid
 
 
-def _ordered(members: Iterable[Member]) -> tuple[Member, ...]:
-    return tuple(sorted(members, key=by_rank))
+_OURS = (GATE,)
+_OVER = ("Succeeded", "Failed")
+_AGREED = ("sizes", "minimums", "timeouts", "required topologies", "preferred topologies")
+# These look at every member at every event: attrgetter does so at a third of the time.
+_said = attrgetter("wanted.size", "wanted.minimum", "wanted.timeout_s", "wanted.required", "wanted.preferred")
+_post = attrgetter("wanted.maker", "wanted.rank")  # what only one member at a time can be, if it has a rank
+_attempt, _created, _priority = attrgetter("wanted.attempt"), attrgetter("created"), attrgetter("priority")
 
 
-def _described(name: GangName, live: Sequence[Member], declared: Size | None) -> Gang:
+def _described(gang: Gang, live: Sequence[Member], words: Iterable[Words], declared: Size | None) -> Gang:
     """What they say, where they agree; where they do not, ``_refusal`` tells so."""
-    first: dict[str, Any] = {}
-    for field in _AGREED:
-        first[field] = next((said for each in live if (said := getattr(each.wanted, field)) is not None), None)
-    if declared is not None and first["size"] is None and first["minimum"] is None:
-        first["size"], first["minimum"] = declared.size, declared.minimum
-    created = [each.created for each in live]
-    return Gang(
-        name,
-        GangPhase.GATHERING,
-        "",
+    said = [min((each[at] for each in words if each[at] is not None), default=None) for at in range(len(_AGREED))]
+    size, minimum, timeout_s, required, preferred = said
+    if declared is not None and size is None and minimum is None:
+        size, minimum = declared.size, declared.minimum
+    created = list(map(_created, live))
+    return gang._replace(
+        size=size,
+        minimum=minimum,
+        timeout_s=timeout_s,
+        required=required,
+        preferred=preferred,
         by=live[0].wanted.by,
-        priority=max(each.priority for each in live),
+        priority=max(map(_priority, live)),
         created=min(created),
         newest=max(created),
-        **first,
     )
-
-
-_AGREED = {
-    "size": "sizes",
-    "minimum": "minimums",
-    "timeout_s": "timeouts",
-    "required": "required topologies",
-    "preferred": "preferred topologies",
-}
 
 
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
     makers = {each.wanted.maker for each in live} - {None}
-    again = {_post(each) for each in live} - {None}
-    return _ordered(
+    again = _posts(live)
+    return tuple(
         each
         for each in current
         if each.phase == "Succeeded" and each.wanted.maker in makers and _post(each) not in again
     )
 
 
-def _chosen(gated: Sequence[Member], placed: Iterable[Member], room: int | None) -> frozenset[str]:
-    """UIDs of who is of the gang where more say so than it has members: the oldest, and of one rank only one."""
-    taken = {_post(each) for each in placed} - {None}
+def _posts(members: Iterable[Member]) -> Counter[tuple[str | None, int]]:
+    return Counter(post for post in map(_post, members) if post[1] is not None)
+
+
+def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None) -> frozenset[str]:
+    """UIDs of those who are too many where more say so than the gang has members: of one rank all but the oldest."""
+    held, asked = _posts(placed), _posts(gated)
+    once = len(asked) == asked.total() and held.keys().isdisjoint(asked)
+    if once and (room is None or len(gated) <= room):
+        return frozenset()
+    taken = set(held)
     chosen: list[str] = []
-    for each in sorted(gated, key=lambda each: (each.gates != (GATE,), each.created, *by_rank(each))):
+    for each in sorted(gated, key=lambda each: (each.gates != _OURS, each.created, *by_rank(each))):
         post = _post(each)
         if post not in taken:
             chosen.append(each.uid)
-        if post is not None:
+        if each.wanted.rank is not None:
             taken.add(post)
-    return frozenset(chosen[:room])
+    return frozenset(each.uid for each in gated) - frozenset(chosen[:room])
 
 
-def _post(member: Member) -> tuple[str | None, int] | None:
-    """What only one member at a time can be; None where ranks say nothing."""
-    rank = member.wanted.rank
-    return None if rank is None else (member.wanted.maker, rank)
-
-
-def _refusal(live: Sequence[Member], gated: Sequence[Member]) -> tuple[GangPhase, str] | None:
+def _refusal(gated: Sequence[Member], words: Mapping[Words, int]) -> tuple[GangPhase, str] | None:
     """Why it is not planned, whoever else comes."""
     if not gated:
         return None
     for each in gated:
         if isinstance(each.request, Refused):
             return GangPhase.REFUSED, f"{each.name}: {each.request.reason}"
-    for field, plural in _AGREED.items():
-        said = Counter(value for each in live if (value := getattr(each.wanted, field)) is not None)
+    for at, plural in enumerate(_AGREED if len(words) > 1 else ()):
+        said: Counter[Any] = Counter()
+        for word, count in words.items():
+            said[word[at]] += count
+        del said[None]
         if len(said) > 1:
             listed = ", ".join(f"{value} ({count})" for value, count in sorted(said.items()))
             return GangPhase.REFUSED, f"its members say different {plural}: {listed}"
@@ -211,19 +216,19 @@ def _started(gang: Gang) -> tuple[GangPhase, str] | None:
         return GangPhase.LET_GO, there
     if gang.ready or gang.held:
         return None
-    more = f"; {len(gang.surplus)} more wait until one of them goes" if gang.surplus else ""
+    more = f"; {len(gang.surplus)} more to wait until one of them goes" if gang.surplus else ""
     if bound < len(gang.placed):
         return GangPhase.LET_GO, there + more
     if all(each.started for each in gang.placed):
-        return GangPhase.RUNNING, f"{bound} members run{more}"
-    return GangPhase.BOUND, f"all {bound} members have nodes{more}"
+        return GangPhase.RUNNING, f"{_count(bound)} started{more}"
+    return GangPhase.BOUND, f"{_count(bound)} bound{more}"
 
 
 def _gathered(gang: Gang) -> tuple[GangPhase, str]:
     need, there = gang.need, gang.present + len(gang.held)
     if need is None:
         unsaid = f"nobody says of how many: {POD_GANG_SIZE.key} would"
-        return GangPhase.GATHERING, f"{there} members are there, and {unsaid}"
+        return GangPhase.GATHERING, f"{_count(there)} there, and {unsaid}"
     if there < need:
         least = "" if need == gang.size else "at least "
         return GangPhase.GATHERING, f"{there} of {least}{need} members are there"
@@ -231,4 +236,8 @@ def _gathered(gang: Gang) -> tuple[GangPhase, str]:
         gates = sorted({gate for each in gang.held for gate in each.gates if gate != GATE})
         return GangPhase.WAITING, f"{len(gang.held)} of {there} members are held by {', '.join(gates)}"
     beside = len(gang.placed) + len(gang.succeeded)
-    return GangPhase.QUEUED, f"{len(gang.ready)} members are to be placed{f' beside {beside}' if beside else ''}"
+    return GangPhase.QUEUED, f"{_count(len(gang.ready))} to be placed{f' beside {beside}' if beside else ''}"
+
+
+def _count(members: int) -> str:
+    return f"{members} member{'' if members == 1 else 's'}"

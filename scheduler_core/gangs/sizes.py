@@ -233,7 +233,7 @@ def of_training_job(uid: str, job: TrainingJob) -> Declared:
     elif spec.launcher_creation_policy == "WaitForWorkersReady":
         least = size - replicas.get("launcher", 0)
     gang = convention("kubeflow", job.metadata.namespace, job.metadata.name)
-    return Declared(uid, (Size(gang, size, least if 0 < least < size else None),))
+    return Declared(uid, (Size(gang, size or None, least if 0 < least < size else None),))
 
 
 def moment(text: str | None) -> float | None:

@@ -65,9 +65,8 @@ def derived(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
     machine, unreserved = record.machine, None
     if record.reserved:
         others = tuple(pod for pod in record.pods if pod.uid not in record.reserved)
-        if len(others) < len(record.pods):
-            alone = msgspec.structs.replace(record, pods=others, reserved=())
-            unreserved = derived(alone, stale=stale, awaited=awaited)
+        alone = msgspec.structs.replace(record, pods=others, reserved=())
+        unreserved = derived(alone, stale=stale, awaited=awaited)
     shape = _shape(record, stale=stale)
     sliced = shape is not None and _sliced(record, shape)
     found: Occupancy | None = None

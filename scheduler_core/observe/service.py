@@ -95,9 +95,7 @@ class Service:
 
     def unready(self) -> str | None:
         """Why the cluster is not followed; None: it is."""
-        if not self.synced:
-            return f"gputopo has not yet listed all {', '.join(self.observer.knowledge.missing)} of the cluster"
-        return silence(self._statuses(), self._settings.max_silence_s)
+        return self.observer.knowledge.unready or silence(self._statuses(), self._settings.max_silence_s)
 
     def report(self) -> Mapping[str, Any]:
         """All that was seen, as a document."""
