@@ -68,6 +68,8 @@ class Reserved:
         self._room: dict[tuple[str, str], int] = {}  # GPUs that are held, by the same
         self._places: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
         self._arrived: set[str] = set()  # pods with seats that were seen on a node
+        self._ended: set[str] = set()  # pods with seats that were seen and are gone
+        self._left: list[tuple[Occupant, str]] = []
 
     @property
     def ledgers(self) -> Mapping[str, LedgerSeen]:
@@ -110,6 +112,19 @@ class Reserved:
             return ()
         self._arrived.add(uid)
         return places.values()
+
+    def end(self, uid: str) -> None:
+        """That pod is gone."""
+        if uid in self._places:
+            self._ended.add(uid)
+
+    def left(self) -> list[tuple[Occupant, str]]:
+        """Pods and their nodes, committed until just now, that were not seen there: two watches, one of which is late.
+
+        Each is told once.
+        """
+        found, self._left = self._left, []
+        return found
 
     def places(self, uid: str) -> Collection[str]:
         """The nodes on which a seat is kept for that pod: mostly none, and one at the most unless planners err."""
@@ -156,6 +171,8 @@ class Reserved:
             if before is not None and after is not None and _alike(before, after):
                 continue
             if before is not None:
+                if after is None and before.entry.phase is Phase.COMMITTED:
+                    self._left += self._on_their_way(before)
                 touched |= self._leave(before)
             if after is not None:
                 touched |= self._enter(after)
@@ -182,6 +199,11 @@ class Reserved:
                 self._arrived.add(seat.uid)
         return nodes
 
+    def _on_their_way(self, counting: Counting) -> Iterator[tuple[Occupant, str]]:
+        for seat in counting.seats:
+            if seat.node is not None and seat.uid not in self._arrived and seat.uid not in self._ended:
+                yield self._occupant(seat, counting), seat.node
+
     def _leave(self, counting: Counting) -> set[str]:
         uid, nodes = counting.entry.uid, counting.nodes
         for node in nodes:
@@ -196,6 +218,7 @@ class Reserved:
             if not places:
                 self._places.pop(seat.uid, None)
                 self._arrived.discard(seat.uid)
+                self._ended.discard(seat.uid)
         return nodes
 
 

@@ -173,7 +173,7 @@ def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry
 
 
 def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> _Step:
-    placed = [member for _, member in _seats(world, reservation) if member is not None and not _held(member)]
+    placed = [member for _, member in _seats(world, reservation) if member is not None and _is_placed(member)]
     state = reservation.status.state
     if placed and reservation.spec.gang:
         if all(_bound(member) for member in placed):
@@ -352,6 +352,11 @@ def _held(member: Member) -> bool:
 def _bound(member: Member) -> bool:
     """Whether it got its node. One that has done its work did."""
     return member.phase == "Succeeded" or (member.node is not None and not _over(member))
+
+
+def _is_placed(member: Member) -> bool:
+    """Whether it was let go and stays."""
+    return not _held(member) and not member.ending and member.phase != "Failed"
 
 
 def _over(member: Member) -> bool:
