@@ -50,13 +50,14 @@ def best_share(node: NodeState, vram_mib: int, mix: Mix, cpu_milli: int = 0) -> 
     assert node.shape is not None
     before = left(node.shape, node.free, node.promised)
     gain = _Gain(node.shape, node.cpu, before, cpu_milli, mix)
+    island_of = _island_of(node.shape)
     best: tuple[int, float] | None = None
     seen = set()
-    for place, after in fitting(node.shape, before, vram_mib).items():
-        alike = units(after, _islands(node.shape)), before[place] - after[place]
+    for place, rest in fitting(node.shape, before, vram_mib):
+        alike = before[place], rest, island_of[place]
         if alike not in seen:
             seen.add(alike)
-            found = gain(after)
+            found = gain((*before[:place], rest, *before[place + 1 :]))
             best = (place, found) if best is None or found > best[1] else best
     return best
 
@@ -115,6 +116,13 @@ def _raw(gain: float) -> float:
 @lru_cache(maxsize=1024)
 def _islands(shape: Shape) -> tuple[int, ...]:
     return shape.islands if shape.islands is not None else (shape.whole,)
+
+
+@lru_cache(maxsize=1024)
+def _island_of(shape: Shape) -> tuple[int, ...]:
+    """Of each GPU, by place. Those that cannot be used are in none: 0."""
+    islands = _islands(shape)
+    return tuple(sum(island for island in islands if island >> place & 1) for place in range(len(shape.gpus)))
 
 
 @lru_cache(maxsize=1024)

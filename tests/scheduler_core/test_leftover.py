@@ -55,14 +55,15 @@ class TestCpu:
         ("free", "asked", "level"),
         [
             pytest.param(4000, [], 1.0, id="idle"),
-            pytest.param(4000, [1000], 0.5, id="somewhat less than there was"),
-            pytest.param(2000, [1000], 1.0, id="half of the GPUs, seven eighths of the CPU"),
-            pytest.param(1000, [1000], 2.0, id="a quarter of the GPUs"),
-            pytest.param(1000, [7500], 0.0, id="next to none"),
+            pytest.param(4000, [1000], 0.75, id="somewhat less than there was"),
+            pytest.param(2000, [1000], 1.75, id="half of the GPUs, seven eighths of the CPU"),
+            pytest.param(1000, [1000], 2.5, id="a quarter of the GPUs: more than is told apart"),
+            pytest.param(1000, [7600], 0.0, id="next to none"),
+            pytest.param(1000, [4000, 5000], 0.0, id="more than there is"),
             pytest.param(0, [], 0.0, id="no GPU is free"),
         ],
     )
-    def test_in_four_steps(self, free: int, asked: list[int], level: float) -> None:
+    def test_in_quarters(self, free: int, asked: list[int], level: float) -> None:
         assert cpu_of(8000, 4, free, asked) == Cpu(2000, level)
 
     def test_unknown(self) -> None:

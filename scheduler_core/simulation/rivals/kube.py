@@ -1,7 +1,7 @@
 """What kube-scheduler's own plugins make of a node, 0 to 100. GPUs inside the node: any.
 
 Sources: ``noderesources`` of Kubernetes 1.37: ``least_allocated.go``, ``most_allocated.go``,
-``balanced_allocation.go``. A pod that asks for no CPU or memory counts as 100 milli and 200 MiB there.
+``balanced_allocation.go``. For NodeResourcesFit a pod that asks for no CPU or memory counts as 100 milli and 200 MiB.
 """
 
 from __future__ import annotations
@@ -36,17 +36,33 @@ def most_allocated(kind: Kind, host: Host) -> int:
     return sum(int(100 * share) for share in shares) // len(shares) if shares else 0
 
 
-def balanced_allocation(kind: Kind, host: Host) -> int:
-    """The node where CPU, memory and GPUs would be in use alike: 100 less the standard deviation."""
-    return _balance(requested(kind, host, gpus=True))
+def balanced_allocation(kind: Kind, host: Host, *, gpus: bool = True) -> int:
+    """How much more alike CPU, memory and GPUs would be in use than they are: 75 where nothing changes, 50 to 100."""
+    idle = kind._replace(gpus=0, share=0, cpu_milli=0, memory_mib=0)
+    now, then = (_balance(_used(each, host, gpus=gpus and bool(kind.demand))) for each in (idle, kind))
+    return 50 + (50 + then - now) // 2
 
 
 def default_mix(kind: Kind, host: Host) -> int:
-    """What a cluster does that nobody configured: LeastAllocated by CPU and memory, and BalancedAllocation."""
-    return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host)
+    """What a cluster does that nobody configured: both plugins, by CPU and memory."""
+    return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host, gpus=False)
+
+
+def _used(kind: Kind, host: Host, *, gpus: bool) -> list[float]:
+    """The shares that would be in use with the pod, where limited."""
+    spec = host.spec
+    shares = []
+    if spec.cpu_milli < UNLIMITED:
+        shares.append(1 - (host.cpu_milli - kind.cpu_milli) / spec.cpu_milli)
+    if spec.memory_mib < UNLIMITED:
+        shares.append(1 - (host.memory_mib - kind.memory_mib) / spec.memory_mib)
+    if gpus:
+        shares.append(1 - (host.free_milli - kind.demand) / (1000 * host.gpus))
+    return shares
 
 
 def _balance(shares: list[float]) -> int:
+    """100 less the standard deviation."""
     if not shares:
         return 100
     mean = sum(shares) / len(shares)
