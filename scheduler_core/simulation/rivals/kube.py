@@ -6,6 +6,9 @@ Sources: ``noderesources`` of Kubernetes 1.37: ``least_allocated.go``, ``most_al
 
 from __future__ import annotations
 
+from math import sqrt
+
+from scheduler_core.mix import WHOLE_GPU
 from scheduler_core.simulation.hosts import UNLIMITED, Host
 from scheduler_core.simulation.workload import Kind
 
@@ -38,9 +41,16 @@ def most_allocated(kind: Kind, host: Host) -> int:
 
 def balanced_allocation(kind: Kind, host: Host, *, gpus: bool = True) -> int:
     """How much more alike CPU, memory and GPUs would be in use than they are: 75 where nothing changes, 50 to 100."""
-    idle = kind._replace(gpus=0, share=0, cpu_milli=0, memory_mib=0)
-    now, then = (_balance(_used(each, host, gpus=gpus and bool(kind.demand))) for each in (idle, kind))
-    return 50 + (50 + then - now) // 2
+    spec = host.spec
+    limits = [
+        (spec.cpu_milli, host.cpu_milli, kind.cpu_milli),
+        (spec.memory_mib, host.memory_mib, kind.memory_mib),
+        *([(WHOLE_GPU * host.gpus, host.free_milli, kind.demand)] if gpus and kind.demand else []),
+    ]
+    limited = [each for each in limits if each[0] < UNLIMITED]
+    before = [(there - left) / there for there, left, _ in limited]
+    after = [(there - left + wanted) / there for there, left, wanted in limited]
+    return 50 + (50 + _balance(after) - _balance(before)) // 2
 
 
 def default_mix(kind: Kind, host: Host) -> int:
@@ -48,22 +58,9 @@ def default_mix(kind: Kind, host: Host) -> int:
     return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host, gpus=False)
 
 
-def _used(kind: Kind, host: Host, *, gpus: bool) -> list[float]:
-    """The shares that would be in use with the pod, where limited."""
-    spec = host.spec
-    shares = []
-    if spec.cpu_milli < UNLIMITED:
-        shares.append(1 - (host.cpu_milli - kind.cpu_milli) / spec.cpu_milli)
-    if spec.memory_mib < UNLIMITED:
-        shares.append(1 - (host.memory_mib - kind.memory_mib) / spec.memory_mib)
-    if gpus:
-        shares.append(1 - (host.free_milli - kind.demand) / (1000 * host.gpus))
-    return shares
-
-
 def _balance(shares: list[float]) -> int:
     """100 less the standard deviation."""
     if not shares:
         return 100
     mean = sum(shares) / len(shares)
-    return int(100 - 100 * (sum((share - mean) ** 2 for share in shares) / len(shares)) ** 0.5)
+    return int((1 - sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))) * 100)
