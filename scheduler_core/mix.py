@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from scheduler_core.models import is_model
+
 WHOLE_GPU = 1000  # thousandths
 Units = tuple[tuple[int, ...], ...]  # islands: thousandths that are free of each of their GPUs; both ascending
 
@@ -27,7 +29,7 @@ class Want(NamedTuple):
     gpus: int = 0  # whole GPUs
     share: int = 0  # thousandths of one GPU, where it shares one
     cpu_milli: int = 0  # CPU of the whole pod; 0 where it does not matter
-    products: frozenset[str] | None = None  # GPUs that will do; None: all
+    products: frozenset[str] | None = None  # GPUs that will do, as ``models.is_model`` knows them; None: all
 
 
 class Room(NamedTuple):
@@ -135,7 +137,9 @@ def _kind(gpus: int, share: int, products: frozenset[str] | None, cpus: Mapping[
 
 
 def _barred(kind: _Kind, product: str | None) -> bool:
-    return kind.products is not None and product not in kind.products
+    if kind.products is None:
+        return False
+    return product is None or not any(is_model(product, wanted) for wanted in kind.products)
 
 
 def _lost(gpus: int, units: Units) -> float:

@@ -2,8 +2,8 @@
 
 Around it is what kube-scheduler does by the profile for GPU pods that we ship (``config``): it names the nodes that
 have room, filters by the answer, adds our scores to those of NodeResourcesBalancedAllocation, and takes one of the
-best. Pods that take no GPU never reach the extender: they go by a stock profile that prefers nodes with few GPUs
-(NodeAffinity on the label ``gputopo.io/gpus``), and of those the emptiest.
+best. Pods that take no GPU never reach the extender: they go by a stock profile that prefers nodes with few GPUs, and
+of those the emptiest, as we ship it (``daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _EPOCH = 1_800_000_000.0  # when a simulation begins: seconds since 1970
 _NAMESPACE = "simulated"
 _TOPOLOGY = "simulated"  # hash of the annotation that the node would carry
 _MOST_SHARES = 1000  # pods that may share a GPU
-_FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the profile for pods without
+FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the profile for pods without
+CPU_WEIGHT = 10  # of those preferences, against NodeResourcesFit's 1
 
 
 class Ours:
@@ -172,5 +173,5 @@ def pod_of(job: Job) -> Pod:
 
 def _without_gpus(kind: Kind, host: Host) -> Rated:
     """Preferred nodes first, of those the emptiest."""
-    preferred = sum(host.gpus <= few for few in _FEW_GPUS)
-    return Rated(10 * 100 * preferred / len(_FEW_GPUS) + least_allocated(kind, host, gpus=False))
+    preferred = sum(host.gpus <= few for few in FEW_GPUS)
+    return Rated(CPU_WEIGHT * 100 * preferred / len(FEW_GPUS) + least_allocated(kind, host, gpus=False))
