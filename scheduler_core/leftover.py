@@ -40,8 +40,9 @@ def leftover(profile: Profile, node: NodeState, mix: Mix, sets: Sets | None) -> 
         return 0.0 if chosen is None else _raw(chosen[1])
     if node.free is None or sets is None or sets == OneOf(()):
         return 0.0
+    free, sets = _told_apart(node.free, sets)
     return _raw(
-        _mean_gain(node.shape, node.cpu, left(node.shape, node.free, node.promised), sets, profile.ask.cpu_milli, mix)
+        _mean_gain(node.shape, node.cpu, left(node.shape, free, node.promised), sets, profile.ask.cpu_milli, mix)
     )
 
 
@@ -98,6 +99,24 @@ def _room(shape: Shape, free: Left, cpu_milli: int | None) -> Room:
     return Room(units(free, _islands(shape)), _product(shape), cpu_milli)
 
 
+@lru_cache(maxsize=1 << 14)
+def _told_apart(free: Sets, sets: Sets) -> tuple[Sets, Sets]:
+    """Where only the number of free GPUs is known, the first so many stand for them, and the first of those are taken.
+
+    Without an agent that is so on every node in use; which nodes are full counts there as elsewhere.
+    """
+    if not isinstance(free, AnyOf) or free.size == free.among.bit_count():
+        return free, sets
+    size = sets.size if isinstance(sets, AnyOf) else sets.masks[0].bit_count()
+    there = _first(free.among, free.size)
+    return OneOf((there,)), OneOf((_first(there, size),))
+
+
+def _first(among: int, size: int) -> int:
+    """Those of the lowest places."""
+    return sum(1 << place for place in places(among)[:size])
+
+
 def _without(before: Left, mask: int) -> Left:
     return tuple(0 if mask >> place & 1 else free for place, free in enumerate(before))
 
@@ -105,7 +124,7 @@ def _without(before: Left, mask: int) -> Left:
 def _few(sets: Sets) -> Iterable[int]:
     """The sets; where they are too many to list, one of them."""
     if isinstance(sets, AnyOf):
-        return (sum(1 << place for _, place in zip(range(sets.size), places(sets.among), strict=False)),)
+        return (_first(sets.among, sets.size),)
     return sets.masks
 
 
