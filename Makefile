@@ -3,8 +3,10 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Half of the tests' time is waiting. More workers than these do not pay: each starts a Python, or a control plane, anew.
+WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test e2e manifests check bench bench-scheduler docs lock clean
+.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner docs lock clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -34,12 +36,12 @@ demo: $(VENV)/.run
 	GPUTOPO=$(BIN)/gputopo scripts/demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 # Against a real control plane, built once (7 minutes on 2 cores): docs/testing.md.
 e2e: $(VENV)/.e2e
 	$(BIN)/python -m tests.e2e.binaries
-	$(BIN)/python -m pytest -m e2e tests/e2e
+	$(BIN)/python -m pytest $(WORKERS) -m e2e tests/e2e
 
 # Manifests, chart, image and alerts, with helm, kubectl and promtool: what `make test` skips without them.
 manifests: $(VENV)/.manifests
@@ -78,6 +80,10 @@ bench: $(VENV)/.test
 # A real kube-scheduler with and without the extender: 20 minutes, by hand (docs/scheduler-performance.md).
 bench-scheduler: $(VENV)/.e2e
 	PYTHONPATH=. $(BIN)/python bench/scheduler.py
+
+# The same with the planner: planned pods and small gangs; 15 minutes, by hand (docs/gangs-performance.md).
+bench-planner: $(VENV)/.e2e
+	PYTHONPATH=. $(BIN)/python bench/planner_cluster.py
 
 clean:
 	rm -rf $(VENV)

@@ -1,17 +1,18 @@
 """``gputopo cleanup``: takes away what gputopo's agents left in a cluster, and nothing else.
 
 On Nodes that is what ``metadata.managedFields`` says our two field managers own. An apply of nothing gives all of it
-up: the API server removes what nobody else owns, and leaves what somebody else has set too. ``NodeGpus`` objects are
-ours by their kind, NFD's ``NodeFeature`` objects where our field manager made them.
+up: the API server removes what nobody else owns, and leaves what somebody else has set too. ``NodeGpus`` objects and
+what planners wrote down are ours by their kind, NFD's ``NodeFeature`` objects where our field manager made them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
-from gputopo.kube.access import DEFINITIONS, NODE_FEATURES, NODE_GPUS, NODES, Resource
+from gputopo.kube.access import DEFINITIONS, LEDGERS, NODE_FEATURES, NODE_GPUS, NODES, RESERVATIONS, Resource
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import KubeError, NotFoundError
 from gputopo.kube.objects import Metadata, Partial
@@ -32,7 +33,8 @@ class Removal(NamedTuple):
     shared: tuple[Field, ...] = ()  # that we give up and others keep
 
     def __str__(self) -> str:
-        name = f"{self.resource.plural}/{self.metadata.name}"
+        within = f"{self.metadata.namespace}/" if self.metadata.namespace and self.resource == RESERVATIONS else ""
+        name = f"{self.resource.plural}/{within}{self.metadata.name}"
         if not self.manager:
             return name
         went = [f"{field.section[:-1]} {field.key}" for field in self.fields]
@@ -57,14 +59,21 @@ def find(kube: Kube, node: str | None) -> list[Removal]:
     return removals + [Removal(NODE_FEATURES, each.metadata) for each in features if _made_by_us(each.metadata)]
 
 
-def definition(kube: Kube) -> list[Removal]:
-    """The CustomResourceDefinition of ``NodeGpus``, if it is there. Without it no ``NodeGpus`` can be."""
-    try:
-        name = f"{NODE_GPUS.plural}.{NODE_GPUS.group}"
-        found = kube.get(DEFINITIONS, name, Partial, Query(metadata_only=True))
-    except NotFoundError:
-        return []
-    return [Removal(DEFINITIONS, found.metadata)]
+def plans(kube: Kube) -> list[Removal]:
+    """What planners wrote down. The ledgers first: without one no reservation counts."""
+    kinds = (LEDGERS, RESERVATIONS)
+    return [Removal(kind, each.metadata) for kind in kinds for each in _listed(kube, kind, Query(metadata_only=True))]
+
+
+def definitions(kube: Kube) -> list[Removal]:
+    """The CustomResourceDefinitions of ours that are there. Without them no object of these kinds can be."""
+    names = (f"{kind.plural}.{kind.group}" for kind in (LEDGERS, RESERVATIONS, NODE_GPUS))
+    return [removal for name in names for removal in _definition(kube, name)]
+
+
+def _definition(kube: Kube, name: str) -> Iterator[Removal]:
+    with suppress(NotFoundError):
+        yield Removal(DEFINITIONS, kube.get(DEFINITIONS, name, Partial, Query(metadata_only=True)).metadata)
 
 
 def of_node(metadata: Metadata) -> Iterator[Removal]:

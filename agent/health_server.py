@@ -6,17 +6,16 @@ publishes is not what it should be; the body says why.
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from agent.status import Status
+from gputopo.daemon import bound
 
 HANGS_S = 120.0  # the loop turns every five seconds; one call to the API server may take half a minute
 _TIMEOUT_S = 5.0  # for a peer that says nothing
@@ -46,17 +45,14 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 16
 
     def __init__(self, address: tuple[str, int], respond: Callable[[str], Answer]) -> None:
-        host, port = address
-        every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104  kubelet and Prometheus come from outside
-        self.address_family = socket.AF_INET6 if ":" in (host or every) else socket.AF_INET
         self.respond = respond
-        super().__init__((host or every, port), _Handler)
+        super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """As the base class does, without asking DNS for this host's name."""
-        if self.address_family == socket.AF_INET6 and self.server_address[0] == "::":
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        TCPServer.server_bind(self)
+        """As the base class does, but as all our programs bind; and DNS is not asked for this host's name."""
+        wanted = self.server_address
+        self.socket.close()
+        self.socket = bound((str(wanted[0]), int(wanted[1])))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,59 +1,68 @@
-"""The agent's metrics, on a registry of their own: nothing of the process is touched by importing or making them.
+"""The agent's metrics. What the machine is comes from the status at the moment of a scrape.
 
-What the machine is comes from the status at the moment of a scrape, so that a GPU that is gone leaves no series behind
-and a scrape never sees half an update. ``described`` goes into docs/metrics.md.
+``CATALOGUE`` goes into docs/metrics.md.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from agent.status import Status
-from gputopo import __version__
+from gputopo.metrics import BUILD, About, Catalogue, Sample, Times
 from gputopo.model import Gpu, Link, NodeTopology, Uplink
 
 _PASS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # without persistence mode a pass takes seconds
 
-# name -> (labels, meaning); on the wire each ends in _total.
-COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
-    "gputopo_passes": (("outcome",), "Looks at the machine: ok, or failed where NVML did not answer."),
-    "gputopo_wakeups": (("reason",), "Extra looks, by what caused them."),
-    "gputopo_source_failures": (("source",), "Looks in which a source failed."),
-    "gputopo_writes": (("object",), "Writes that were accepted: node, nodegpus, event."),
-    "gputopo_publish_failures": (("object",), "Attempts to publish that failed: node, nodegpus, event."),
+COUNTERS = {
+    "gputopo_passes": About(("outcome",), "Looks at the machine: ok, or failed where NVML did not answer."),
+    "gputopo_wakeups": About(("reason",), "Extra looks, by what caused them."),
+    "gputopo_source_failures": About(("source",), "Looks in which a source failed."),
+    "gputopo_writes": About(("object",), "Writes that were accepted: node, nodegpus, event."),
+    "gputopo_publish_failures": About(("object",), "Attempts to publish that failed: node, nodegpus, event."),
 }
-DURATION = ("gputopo_pass_duration_seconds", "Duration of a look at the machine.")
-# name -> (labels, meaning). A GPU is labelled by UUID, or by bus id or index where it told none.
-GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
-    "gputopo_build_info": (("version", "python"), "Always 1; what this agent is."),
-    "gputopo_gpu_info": (("gpu", "index", "product", "bus_id", "numa_node"), "Always 1; what a GPU is."),
-    "gputopo_gpu_up": (("gpu",), "1 where the driver can talk to the GPU, 0 where it is lost."),
-    "gputopo_gpu_memory_bytes": (("gpu",), "Memory of a GPU; no series where unknown."),
-    "gputopo_gpu_holders": (("gpu",), "Containers that hold the GPU or a part of it; no series where not known."),
-    "gputopo_island_gpus": (("island", "interconnect"), "GPUs in an NVLink island, named by its first GPU's index."),
-    "gputopo_island_bandwidth_gigabytes_per_second": (
+TIMES = {"gputopo_pass_duration_seconds": Times((), "Duration of a look at the machine.", _PASS_SECONDS)}
+# A GPU is labelled by UUID, or by bus id or index where it told none.
+GAUGES = {
+    "gputopo_build_info": About(("version", "python"), "Always 1; what this agent is."),
+    "gputopo_gpu_info": About(("gpu", "index", "product", "bus_id", "numa_node"), "Always 1; what a GPU is."),
+    "gputopo_gpu_up": About(("gpu",), "1 where the driver can talk to the GPU, 0 where it is lost."),
+    "gputopo_gpu_memory_bytes": About(("gpu",), "Memory of a GPU; no series where unknown."),
+    "gputopo_gpu_holders": About(("gpu",), "Containers that hold the GPU or a part of it; no series where not known."),
+    "gputopo_island_gpus": About(
+        ("island", "interconnect"), "GPUs in an NVLink island, named by its first GPU's index."
+    ),
+    "gputopo_island_bandwidth_gigabytes_per_second": About(
         ("island", "interconnect"),
         "NVLink bandwidth per GPU in an island, both ways, of its weakest member.",
     ),
-    "gputopo_link_lanes": (("a", "b"), "Active NVLinks between two GPUs (by index), or from one into an NVSwitch."),
-    "gputopo_link_expected_lanes": (("a", "b"), "NVLinks that should be active there, where that is known."),
-    "gputopo_link_bandwidth_gigabytes_per_second": (("a", "b"), "Bandwidth of the active NVLinks there, both ways."),
-    "gputopo_link_state": (("a", "b", "state"), "1 for the state that a link is in: up, degraded or down."),
-    "gputopo_degraded": (("what",), "1 for everything that is worse than it should be, as it was seen last."),
-    "gputopo_published_degraded": ((), "1 where the published topology says degraded; recovery is published late."),
-    "gputopo_observed_timestamp_seconds": ((), "When NVML last answered a whole look; what NodeGpus calls observedAt."),
-    "gputopo_source_up": (("source",), "1 where a source answered the last look; 0 where its earlier facts are kept."),
-    "gputopo_source_good_timestamp_seconds": (("source",), "When a source last answered."),
-    "gputopo_podresources_up": ((), "1 where the kubelet tells which pod holds which GPU."),
-    "gputopo_keys_kept_by_others": ((), "Labels that we would write and that somebody else owns."),
-    "gputopo_published": ((), "1 where everything is published as it is, 0 while something waits."),
-    "gputopo_ready": ((), "1 where /readyz says so."),
+    "gputopo_link_lanes": About(
+        ("a", "b"), "Active NVLinks between two GPUs (by index), or from one into an NVSwitch."
+    ),
+    "gputopo_link_expected_lanes": About(("a", "b"), "NVLinks that should be active there, where that is known."),
+    "gputopo_link_bandwidth_gigabytes_per_second": About(
+        ("a", "b"), "Bandwidth of the active NVLinks there, both ways."
+    ),
+    "gputopo_link_state": About(("a", "b", "state"), "1 for the state that a link is in: up, degraded or down."),
+    "gputopo_degraded": About(("what",), "1 for everything that is worse than it should be, as it was seen last."),
+    "gputopo_published_degraded": About(
+        (), "1 where the published topology says degraded; recovery is published late."
+    ),
+    "gputopo_observed_timestamp_seconds": About(
+        (), "When NVML last answered a whole look; what NodeGpus calls observedAt."
+    ),
+    "gputopo_source_up": About(
+        ("source",), "1 where a source answered the last look; 0 where its earlier facts are kept."
+    ),
+    "gputopo_source_good_timestamp_seconds": About(("source",), "When a source last answered."),
+    "gputopo_podresources_up": About((), "1 where the kubelet tells which pod holds which GPU."),
+    "gputopo_keys_kept_by_others": About((), "Labels that we would write and that somebody else owns."),
+    "gputopo_published": About((), "1 where everything is published as it is, 0 while something waits."),
+    "gputopo_ready": About((), "1 where /readyz says so."),
 }
+CATALOGUE = Catalogue(COUNTERS, GAUGES, times=TIMES)
 
 
 class Metrics:
@@ -61,40 +70,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-
-        def counter(name: str) -> Counter:
-            labels, meaning = COUNTERS[name]
-            return Counter(name, meaning, labels, registry=self.registry)
-
+        counter = partial(CATALOGUE.counter, self.registry)
         self.passes = counter("gputopo_passes")
         self.wakeups = counter("gputopo_wakeups")
         self.source_failures = counter("gputopo_source_failures")
         self.writes = counter("gputopo_writes")
         self.publish_failures = counter("gputopo_publish_failures")
-        self.pass_seconds = Histogram(*DURATION, registry=self.registry, buckets=_PASS_SECONDS)
+        self.pass_seconds = CATALOGUE.histogram(self.registry, "gputopo_pass_duration_seconds")
 
     def expose(self, status: Callable[[], Status]) -> None:
         """Add the gauges of a status that is asked for at every scrape."""
-        self.registry.register(_Gauges(status))
-
-
-class _Gauges(Collector):
-    def __init__(self, status: Callable[[], Status]) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Metric]:
-        families = {name: GaugeMetricFamily(name, meaning, labels=labels) for name, (labels, meaning) in GAUGES.items()}
-        for name, labels, value in samples(self._status()):
-            families[name].add_metric(labels, value)
-        return iter(families.values())
-
-
-Sample = tuple[str, tuple[str, ...], float]
+        CATALOGUE.tell(self.registry, lambda: samples(status()))
 
 
 def samples(status: Status) -> Iterator[Sample]:
-    """Every sample of a status: name, label values, value. Pure."""
-    yield "gputopo_build_info", (__version__, platform.python_version()), 1
+    """Every sample of a status. Pure."""
+    yield "gputopo_build_info", BUILD, 1
     if status.observed is not None:
         yield from _of_topology(status.observed)
         yield from _of_holders(status, status.observed)
@@ -161,10 +152,3 @@ def _of_holders(status: Status, topology: NodeTopology) -> Iterator[Sample]:
 
 def _name(gpu: Gpu) -> str:
     return gpu.uuid or gpu.bus_id or f"gpu{gpu.index}"
-
-
-def described() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """Every metric: name on the wire, type, labels, meaning."""
-    yield from ((f"{name}_total", "counter", *about) for name, about in COUNTERS.items())
-    yield from ((name, "gauge", *about) for name, about in GAUGES.items())
-    yield DURATION[0], "histogram", (), DURATION[1]

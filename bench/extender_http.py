@@ -24,6 +24,7 @@ import msgspec
 import uvloop
 from evaluate import NOW, POLICY, fleet
 
+from gputopo.daemon import bound
 from gputopo.labels.nodegpus import PodRef
 from gputopo.labels.reasons import Reason
 from scheduler_core.asks import WHOLE
@@ -34,7 +35,7 @@ from scheduler_core.knowledge import Knowledge
 from scheduler_core.metrics import Metrics
 from scheduler_core.nodes import NodeTable
 from scheduler_core.pods import Pod
-from scheduler_core.server import Listener, bound, serve
+from scheduler_core.server import Listener, serve
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.verbs import Reply, Verb, verbs_app
 from scheduler_core.wire import arguments, filter_result, priorities
@@ -172,7 +173,7 @@ class Peer:
 def floor_verbs() -> dict[str, Verb]:
     """Decode, and encode as much as the extender would."""
 
-    def filter_(sent: bytes, _: float) -> Reply:
+    def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         asked = arguments(sent)
         count, refused = wanted(asked.pod)
         names = islice(asked.names, count)
@@ -180,7 +181,7 @@ def floor_verbs() -> dict[str, Verb]:
             200, filter_result((), dict.fromkeys(names, REASON)) if refused else filter_result(list(names), {})
         )
 
-    def prioritize(sent: bytes, _: float) -> Reply:
+    def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}

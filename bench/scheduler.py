@@ -40,12 +40,13 @@ import uvloop
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gputopo.daemon import bound
 from gputopo.kube.access import NODE_GPUS
 from gputopo.labels import encode, keys
 from gputopo.labels.nodegpus import content_hash
 from gputopo.labels.reasons import Reason
 from scheduler_core import config
-from scheduler_core.server import Listener, bound, serve
+from scheduler_core.server import Listener, serve
 from scheduler_core.verbs import Reply, Verb, verbs_app
 from scheduler_core.wire import arguments, filter_result, priorities
 from tests.e2e import binaries, servers
@@ -284,13 +285,13 @@ def serve_no_op(port: int) -> None:
 def no_op_verbs() -> dict[str, Verb]:
     """Pass every node, score all alike; refuse what is marked."""
 
-    def filter_(sent: bytes, _: float) -> Reply:
+    def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         asked = arguments(sent)
         if REFUSED in (asked.pod.metadata.annotations or {}):
             return Reply(200, filter_result((), dict.fromkeys(asked.names, Reason.BANDWIDTH.value)))
         return Reply(200, filter_result(list(asked.names), {}))
 
-    def prioritize(sent: bytes, _: float) -> Reply:
+    def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}

@@ -10,20 +10,34 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from gputopo.labels import nodegpus
+from daemonset import gating
+from gputopo.labels import nodegpus, reservations
 from scheduler_core.config import Caller, configuration
 
 HERE = Path(__file__).parent
 RULES = "alerts/rules.yaml"
 SCHEDULER_RULES = "alerts/scheduler.yaml"
+PLANNER_RULES = "alerts/planner.yaml"
 
 
 def definition() -> str:
     """The CustomResourceDefinition of ``NodeGpus``."""
     return _head("gputopo/labels/nodegpus.py") + yaml.safe_dump(nodegpus.crd(), sort_keys=False, width=120)
+
+
+def planner_definitions() -> str:
+    """The CustomResourceDefinitions of ``PlacementReservation`` and ``PlacementLedger``."""
+    definitions = (reservations.reservation_crd(), reservations.ledger_crd())
+    return _head("gputopo/labels/reservations.py") + yaml.safe_dump_all(definitions, sort_keys=False, width=120)
+
+
+def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
+    """Policies that gate pods."""
+    return _head("daemonset/gating.py and the rules of scheduler_core/gangs/conventions.py") + gating.manifest(of())
 
 
 def copy(source: str) -> str:
@@ -54,11 +68,21 @@ FILES: dict[str, Callable[[], str]] = {
     "scheduler/components/monitoring/prometheus-rule.yaml": partial(
         prometheus_rule, "gputopo-scheduler", SCHEDULER_RULES
     ),
+    "scheduler/planner-without-gates/crds.yaml": planner_definitions,
+    "scheduler/planner/gating.yaml": partial(gates, gating.gangs),
+    "scheduler/components/planned-all/gating.yaml": partial(gates, gating.planned),
+    "scheduler/components/planner-monitoring/prometheus-rule.yaml": partial(
+        prometheus_rule, "gputopo-planner", PLANNER_RULES
+    ),
     "chart/files/crd.yaml": definition,
+    "chart/files/planner-crds.yaml": planner_definitions,
+    "chart/files/planner-gating.yaml": partial(gates, gating.gangs),
+    "chart/files/planned-all-gating.yaml": partial(gates, gating.planned),
     "chart/files/admission.yaml": partial(copy, "base/admission.yaml"),
     "chart/files/admission-nfd.yaml": partial(copy, "overlays/nfd/admission.yaml"),
     "chart/files/alerts.yaml": partial(copy, RULES),
     "chart/files/scheduler-alerts.yaml": partial(copy, SCHEDULER_RULES),
+    "chart/files/planner-alerts.yaml": partial(copy, PLANNER_RULES),
     "chart/files/scheduler-config.yaml": partial(configuration, ()),
 }
 

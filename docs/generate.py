@@ -11,14 +11,14 @@ import click
 
 from agent.documents import read
 from agent.machines import find, folder
-from agent.metrics import described as of_agent
+from agent.metrics import CATALOGUE as OF_AGENT
 from agent.snapshot_io import snapshot_schema
 from gputopo import cli
 from gputopo.labels.reference import reference
 from gputopo.render import renderer
 from gputopo.render.schema import schema_text
-from scheduler_core.metrics import described as of_extender
-from scheduler_core.observe.metrics import described as of_observer
+from scheduler_core.metrics import CATALOGUE as OF_EXTENDER
+from scheduler_core.observe.metrics import CATALOGUE as OF_OBSERVER
 from scheduler_core.policy_file import schema as policy_schema
 
 
@@ -43,9 +43,9 @@ def metrics() -> str:
     tables = (
         "\n".join(
             f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |"
-            for name, kind, labels, meaning in sorted(described())
+            for name, kind, labels, meaning in sorted(catalogue.described())
         )
-        for described in (of_agent, of_extender, of_observer)
+        for catalogue in (OF_AGENT, OF_EXTENDER, OF_OBSERVER)
     )
     return _METRICS.format(*tables)
 

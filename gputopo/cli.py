@@ -68,6 +68,18 @@ def _observe() -> click.Command:
     return observe
 
 
+def _planner() -> click.Command:
+    from scheduler_core.planner.main import planner  # noqa: PLC0415  all that a server needs
+
+    return planner
+
+
+def _release() -> click.Command:
+    from gputopo.release_cli import release  # noqa: PLC0415  start-up of all other commands
+
+    return release
+
+
 class _Late(NamedTuple):
     load: Callable[[], click.Command]
     summary: str  # the first sentence of the command's own help, so that a list of commands imports none
@@ -79,6 +91,13 @@ LATE = {
     "extender": _Late(_extender, "Serve kube-scheduler: which nodes suit a GPU pod, and how well."),
     "observe": _Late(
         _observe, "Watch how the cluster's own schedulers place GPU pods, and tell what each placement cost."
+    ),
+    "planner": _Late(
+        _planner, "Plan gangs: pods that start together or not at all, each pinned to its place and let go at once."
+    ),
+    "release": _Late(
+        _release,
+        "Let pods go that gputopo's gate holds, without a place: their scheduler takes them as it takes any others.",
     ),
     "replay": _Late(_replay, "Make the decisions of FILE again, and say which come out otherwise."),
     "scheduler-config": _Late(

@@ -105,7 +105,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
 @cluster_options
 @click.option("--node", metavar="NAME", help="Clean up this node.")
 @click.option("--all", "everything", is_flag=True, help="Clean up all nodes.")
-@click.option("--crd", is_flag=True, help="With --all: remove the CustomResourceDefinition of NodeGpus too.")
+@click.option("--crd", is_flag=True, help="With --all: remove the CustomResourceDefinitions too, and planners' plans.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def cleanup(
     *, kubeconfig: str | None, context: str | None, node: str | None, everything: bool, crd: bool, dry_run: bool
@@ -115,12 +115,15 @@ def cleanup(
     Labels and annotations go where the API server's managed fields say that an agent set them and nobody else did.
     Delete the agent's DaemonSet first: an agent that runs puts its labels back.
 
+    With --crd, what planners wrote down goes too. That is refused while pods wait for a planner: without one, nobody
+    would let them go.
+
     \b
     Examples:
       kubectl delete -k daemonset/overlays/default && gputopo cleanup --all
       gputopo cleanup --node gpu-7 --dry-run
     """
-    from agent.cleanup import definition, find, remove  # noqa: PLC0415  start-up of all other commands
+    from agent.cleanup import definitions, find, plans, remove  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.access import CLEANER  # noqa: PLC0415
 
     if (node is None) != everything:
@@ -129,8 +132,10 @@ def cleanup(
         raise click.UsageError("--crd takes the NodeGpus of all nodes away: it goes with --all only")
     failed = 0
     with cluster(kubeconfig, context, CLEANER) as kube:
-        removals = find(kube, node)
-        for batch in (removals, definition(kube) if crd else []):
+        if crd:
+            _refuse_while_gated(kube)
+        removals = (plans(kube) if crd else []) + find(kube, node)
+        for batch in (removals, definitions(kube) if crd else []):
             for removal, error in ((each, None) for each in batch) if dry_run else remove(kube, batch):
                 failed += error is not None
                 click.echo(
@@ -139,6 +144,21 @@ def cleanup(
     if not removals:
         click.echo("nothing of gputopo's is there", err=True)
     if failed:
+        sys.exit(NO_CLUSTER)
+
+
+def _refuse_while_gated(kube: Kube) -> None:
+    from gputopo.cluster.gates import gated  # noqa: PLC0415  start-up of all other commands
+
+    held = gated(kube)
+    if held:
+        first = held[0].metadata
+        several = f", {len(held)} in all," if len(held) > 1 else ""
+        click.echo(
+            f"gputopo: the pod {first.namespace}/{first.name}{several} waits for a planner, and would wait for ever: "
+            "remove the planner and its policies, then `gputopo release --all`",
+            err=True,
+        )
         sys.exit(NO_CLUSTER)
 
 
@@ -182,7 +202,7 @@ def cluster(kubeconfig: str | None, context: str | None, role: Role | None = Non
 
 def _rights(role: Role) -> str:
     """What it takes, as RBAC spells it: "get, list of nodes; list of pods"."""
-    rights = ((", ".join(verbs), each.plural, each.group) for each, verbs in role.verbs.items())
+    rights = ((", ".join(verbs), each.named, each.group) for each, verbs in role.verbs.items())
     return "; ".join(f"{verbs} of {plural}{f'.{group}' if group else ''}" for verbs, plural, group in rights)
 
 

@@ -21,10 +21,11 @@ from gputopo.kube.client import Kube
 from gputopo.settings import SettingError, options
 from gputopo.terminal import fail, write_out
 from scheduler_core.observe import settings
-from scheduler_core.observe.service import Service, listener_of, run
+from scheduler_core.observe.service import Service, listener_of
 from scheduler_core.observe.settings import Settings
 from scheduler_core.observe.sources import OBSERVED
 from scheduler_core.policy import Policy
+from scheduler_core.running import run
 from scheduler_core.watch import watching
 
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
@@ -67,14 +68,14 @@ def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None)
 async def _observe(kube: Kube, read: Settings) -> str | None:
     """Until its end. What went wrong, where nothing could be told."""
     service = Service(read, Policy(), _say)
-    listener = None
+    listeners = []
     if read.listen is not None:
         try:
-            listener = listener_of(service, read.listen)
-            _log.info("listening", extra={"fields": {"port": listener.port}})
+            listeners.append(listener_of(service, read.listen))
+            _log.info("listening", extra={"fields": {"port": listeners[0].port}})
         except OSError as error:
             fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error.strerror}")
-    await run(service, listener, lambda deliver: watching(kube, deliver, time.monotonic, sources=OBSERVED))
+    await run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic, sources=OBSERVED))
     return None if service.synced else "".join(f": {each}" for each in service.troubles)
 
 

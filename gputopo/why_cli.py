@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scheduler_core.stock import StockPod
 
 _TIMEOUT_S = 30.0
+_UNREAD = "you may not list PlacementReservations and PlacementLedgers, so what planners keep for gangs is not counted"
 _UNSEEN = 120  # columns where nobody looks
 
 
@@ -181,8 +182,8 @@ def _explained(kube: Kube, pod: StockPod, judging: Judging, bound: str | None) -
     from msgspec.structs import replace  # noqa: PLC0415
 
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
-    from scheduler_core.explain import explain, grouped, refusal  # noqa: PLC0415
-    from scheduler_core.reading import barred_nodes, read_cluster  # noqa: PLC0415
+    from scheduler_core.explain import explain, grouped, refusal, with_keepers  # noqa: PLC0415
+    from scheduler_core.reading import barred_nodes, read_cluster, seen_by  # noqa: PLC0415
     from scheduler_core.request import Refused  # noqa: PLC0415
 
     node, policies = judging
@@ -200,8 +201,11 @@ def _explained(kube: Kube, pod: StockPod, judging: Judging, bound: str | None) -
         fail(f"there is no node {node}", NO_CLUSTER)
     left_out = {} if bound is not None else barred_nodes(pod.spec, cluster)
     names = [name for name in cluster.table.records if name not in left_out] if node is None else [node]
-    told = explain(request, cluster.table, names, policies.placement(request).policy, now, bound)
-    return replace(told, barred=grouped(left_out if node is None else {}))
+    table = seen_by(metadata.uid, cluster)
+    told = explain(request, table, names, policies.placement(request).policy, now, bound)
+    told = with_keepers(told, table, cluster.counting or (), metadata.uid)
+    unread = (_UNREAD,) if cluster.counting is None else ()
+    return replace(told, barred=grouped(left_out if node is None else {}), notes=(*told.notes, *unread))
 
 
 def _asked(url: str) -> Explanation:

@@ -43,6 +43,8 @@ class Assumptions:
         self._on: dict[str, dict[str, Occupant]] = {}  # node -> UID -> pod: the exact ones
         self._doubts = 0  # names
         self._soonest = inf  # nothing ends before
+        self._forgotten_until = -inf
+        self._now = -inf  # of the last ``expire``
 
     def __iter__(self) -> Iterator[Assumption]:
         return iter(self._held.values())
@@ -63,6 +65,11 @@ class Assumptions:
         """The pods that are on one of several nodes."""
         return tuple(self._doubtful.values())
 
+    @property
+    def forgetful(self) -> bool:
+        """Whether a pod may be on its way of which nothing is remembered any more: there were too many."""
+        return self._now < self._forgotten_until
+
     def assume(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> tuple[Assumption, ...]:
         """Take that pod to be on one of those nodes, in place of what was assumed of it. Answers what ends by that.
 
@@ -70,7 +77,7 @@ class Assumptions:
         """
         ended = self.drop(pod.uid)
         if len(self._held) >= MOST:
-            ended += self.drop(next(iter(self._held)))
+            ended += self._overflow(next(iter(self._held)))
         held = self._held[pod.uid] = Assumption(pod, nodes, until)
         self._soonest = min(self._soonest, until)
         if held.exact:
@@ -80,8 +87,14 @@ class Assumptions:
             self._doubtful[pod.uid] = held
             self._doubts += len(held.nodes)
             while self._doubts > MOST_DOUBTS:
-                ended += self.drop(next(iter(self._doubtful)))
+                ended += self._overflow(next(iter(self._doubtful)))
         return ended
+
+    def _overflow(self, uid: str) -> tuple[Assumption, ...]:
+        (held,) = self.drop(uid)
+        if held.until < inf:  # else the API server knows of it
+            self._forgotten_until = max(self._forgotten_until, held.until)
+        return (held,)
 
     def drop(self, uid: str) -> tuple[Assumption, ...]:
         """Assume nothing of that pod any more. Answers what ends by that."""
@@ -99,6 +112,7 @@ class Assumptions:
 
     def expire(self, now: float) -> tuple[Assumption, ...]:
         """Give up what is too old. Answers what ends by that."""
+        self._now = now
         if now < self._soonest:
             return ()
         ended = [self.drop(uid) for uid in [uid for uid, each in self._held.items() if each.until <= now]]

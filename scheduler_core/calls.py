@@ -25,14 +25,15 @@ _SEND_NAMES = (
     "set nodeCacheCapable: true in the KubeSchedulerConfiguration: without it kube-scheduler sends 2 KB a node and "
     "call, and scores the nodes that an extender returns as if they were empty"
 )
+_AGAIN = Reply(200, b"", again=True)
 _log = logging.getLogger(__name__)
 
 
 class Decides(Protocol):
     """``Extender``. Both raise ``NotReadyError``."""
 
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
-        """Which of the named nodes suit the pod."""
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:
+        """Which of the named nodes suit the pod. ``last``: where none does, that is the answer."""
         ...
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
@@ -67,21 +68,22 @@ def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
             _log.warning("nodes came whole", extra={"fields": {"advice": _SEND_NAMES}})
         return sent
 
-    def filter_(body: bytes) -> Answered:
+    def filter_(body: bytes, last: bool) -> Answered:
         sent = read(body)
         read_at = clock()
-        found = extender.filter(sent.pod, sent.names)
+        found = extender.filter(sent.pod, sent.names, last=last)
         decided_at = clock()
+        if not found.nodes and not last:
+            return Answered(_AGAIN)
         if not found.nodes:
             metrics.note_refused(found.failed)
         if found.soon:
             answer = filter_error(SOON)
         else:
             answer = filter_result(found.nodes, found.failed, cache_capable=sent.cache_capable)
-        reply = Reply(200, answer, again=not found.nodes)
-        return Answered(reply, Decided(sent, read_at, decided_at))
+        return Answered(Reply(200, answer), Decided(sent, read_at, decided_at))
 
-    def prioritize(body: bytes) -> Answered:
+    def prioritize(body: bytes, _: bool) -> Answered:
         sent = read(body)
         read_at = clock()
         found = extender.prioritize(sent.pod, sent.names)
@@ -95,14 +97,16 @@ def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
     }
 
 
-def _guarded(name: str, answer: Callable[[bytes], Answered], failed: Reply, metrics: Metrics, clock: Clock) -> Verb:
-    """The verb that answers whatever happens, and tells how long it took."""
+def _guarded(
+    name: str, answer: Callable[[bytes, bool], Answered], failed: Reply, metrics: Metrics, clock: Clock
+) -> Verb:
+    """The verb that answers whatever happens, and tells how long it took. What is asked again is told of then."""
     seconds = metrics.call_seconds.labels(name)
 
-    def verb(body: bytes, reading_s: float) -> Reply:
+    def verb(body: bytes, reading_s: float, *, last: bool = True) -> Reply:
         begun = clock()
         try:
-            answered = answer(body)
+            answered = answer(body, last)
         except WireError as error:
             answered = Answered(Reply(400, f"{error}\n".encode(), _TEXT))
         except NotReadyError as error:
@@ -111,6 +115,8 @@ def _guarded(name: str, answer: Callable[[bytes], Answered], failed: Reply, metr
             _log.exception("call", extra={"fields": {"verb": name, "outcome": "error"}})
             answered = Answered(failed)
             metrics.surprises.labels(name).inc()
+        if answered.reply.again:
+            return answered.reply
         ended = clock()
         seconds.observe(reading_s + ended - begun)
         metrics.calls.labels(name, str(answered.reply.status)).inc()

@@ -30,6 +30,7 @@ from scheduler_core.shapes import Shape, shape_of
 FORMAT = 1
 _UNTOLD = Machine(topology=None, described=False, allocatable=())
 _FIELDS = get_type_hints(NodeState)
+_MADE = ("shape", "free", "open")  # fields that are no plain values
 
 
 class DocumentError(ValueError):
@@ -59,7 +60,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 def document(record: Record) -> bytes:
     """A line, with its end."""
     known = _by_state(record)
-    shapes = {state.shape: None for state in known if state.shape is not None}
+    shapes = {each.shape: None for state in known for each in (state, state.open) if each and each.shape is not None}
     places = {shape: place for place, shape in enumerate(shapes)}
     doubtful = _doubtful(record)
     request = record.request
@@ -159,14 +160,18 @@ def _written(state: NodeState, places: Mapping[Shape, int]) -> dict[str, Any]:
     fields = {name: getattr(state, name) for name in _FIELDS}
     fields["shape"] = None if state.shape is None else places[state.shape]
     fields["free"] = None if state.free is None else {type(state.free).__name__: list(state.free)}
+    fields["open"] = None if state.open is None else _written(state.open, places)
     return fields
 
 
 def _read(fields: dict[str, Any], shapes: list[Shape]) -> NodeState:
-    found = {name: msgspec.convert(fields[name], _FIELDS[name]) for name in _FIELDS if name not in ("shape", "free")}
-    place, free = fields["shape"], fields["free"]
+    found = {name: msgspec.convert(fields[name], kind) for name, kind in _FIELDS.items() if name not in _MADE}
+    place, free, unreserved = (fields.get(name) for name in _MADE)
     return NodeState(
-        **found, shape=None if place is None else shapes[place], free=None if free is None else _sets(free)
+        **found,
+        shape=None if place is None else shapes[place],
+        free=None if free is None else _sets(free),
+        open=None if unreserved is None else _read(unreserved, shapes),
     )
 
 

@@ -2,18 +2,21 @@
 
 kube-scheduler picks one of the nodes that Filter answered, and which one the watch shows only later. For pods without
 a required shape that is no harm: its own assumption keeps the counts right. Where a shape must hold, a node is good
-only if it is with every subset of the pods that may be on their way there.
+only if it is with every subset of the pods that may be on their way there. Of what planners keep on a node it knows
+nothing: there all who may be on their way must leave enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, combinations
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import Assumption
 from scheduler_core.filters import promised
 from scheduler_core.nodes import NodeState, NodeTable, state_if
+from scheduler_core.occupancy import Occupant
 from scheduler_core.request import Profile
 from scheduler_core.scores import Score
 
@@ -27,10 +30,13 @@ def firm(profile: Profile, table: NodeTable, name: str, doubtful: Sequence[Assum
 
     ``judge`` says of a state whether it suits.
     """
-    if not doubtful or not exposed(profile, table.states[name]):
+    state = table.states[name]
+    if not doubtful or not exposed(profile, state):
         return True
-    known = table.records[name].pods
     coming = [each.pod for each in doubtful if name in each.nodes]
+    if not (profile.must_hold or breakable(state)):
+        return leaves_enough(profile, state, coming)
+    known = table.records[name].pods
     if len(coming) > MOST:
         return False
     subsets = chain.from_iterable(combinations(coming, size) for size in range(1, len(coming) + 1))
@@ -43,6 +49,19 @@ def exposed(profile: Profile, state: NodeState) -> bool:
 
 
 def promising(state: NodeState) -> bool:
-    """Whether something is promised to a pod on the node that another could break."""
+    """Whether something is promised on the node that another pod could break: GPUs that are kept, or what they are."""
+    return state.open is not None or breakable(state)
+
+
+def leaves_enough(profile: Profile, state: NodeState, coming: Iterable[Occupant]) -> bool:
+    """Whether there are enough devices for the pod with all that may come."""
+    taken = Counter[str]()
+    for pod in coming:
+        taken.update(dict(pod.profile.ask.totals))
+    return all(state.count(resource) - taken[resource] >= wanted for resource, wanted in profile.ask.totals)
+
+
+def breakable(state: NodeState) -> bool:
+    """Whether a pod on the node was promised more than a number of GPUs."""
     kept = state.company.no_training or state.company.no_inference or (state.ledger is not None and state.ledger.said)
     return kept or (state.unsettled is not None and bool(promised(state)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from math import inf
 from time import perf_counter
 from typing import NamedTuple
 
@@ -82,8 +83,10 @@ class Extender:
         self._record = record
         self._standings = Standings(knowledge)
 
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:
         """Which of the named nodes the pod may go to: the best of them, or one where a shape is required.
+
+        ``last``: it is not asked again at once where none suits, so that is recorded.
 
         Raises ``NotReadyError``.
         """
@@ -105,8 +108,9 @@ class Extender:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
             nodes = names if len(found.nodes) == len(names) else frozenset(found.nodes)
             self._knowledge.assume(_occupant(request), nodes, lifetime)
-        phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-        self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
+        if found.nodes or last:
+            phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
+            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
         return found
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
@@ -131,18 +135,20 @@ class Extender:
         return found
 
     def _stands(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, Standing | Outlook]:
-        """The request and how the nodes stand for it, given the other pods of its owner."""
+        """The request and how the nodes stand for it, given the other pods of its owner and the place kept for it."""
         table = self._knowledge.table
+        places = self._knowledge.reserved.places(request.uid)
         others = self._knowledge.placed(request.owner)
-        request, seen = related(request, others, table)
+        request, seen = related(request, others, self._knowledge.seen_by(request.uid) if places else table)
         standing = self._standings.of(request.profile, policy)
-        return request, standing if seen is table else Outlook(standing, seen, {each.node for each in others})
+        if seen is table:
+            return request, standing
+        return request, Outlook(standing, seen, {each.node for each in others}.union(places))
 
     def _ready(self) -> float:
         now = self._clock()
-        if not self._knowledge.synced:
-            missing = ", ".join(self._knowledge.missing)
-            raise NotReadyError(f"gputopo has not listed all {missing} of the cluster yet")
+        if (trouble := self._knowledge.unready) is not None:
+            raise NotReadyError(trouble)
         self._knowledge.tick(now)
         return now
 
@@ -155,22 +161,25 @@ def _choose(
     doubtful: Sequence[Assumption],
 ) -> Filtered:
     """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
-    profile, reserved = request.profile, list[str]()
+    profile, doubted = request.profile, list[str]()
     promising = names if profile.must_hold else standing.promising
 
     def suits(name: str) -> bool:
         if name not in promising or firm(profile, standing.table, name, doubtful, standing.judged):
             return True
-        reserved.append(name)
+        doubted.append(name)
         return False
 
     best = standing.best(names, request.uid)
     suitable = filter(suits, best) if doubtful and promising else best
-    nodes = tuple(islice(near(suitable, standing.score, tolerance(request, policy)), most(request, policy)))
+    within = tolerance(request, policy)
+    chosen = suitable if within == inf else near(suitable, standing.score, within)
+    nodes = tuple(islice(chosen, most(request, policy)))
     if nodes:
         return Filtered(nodes, {}, request.profile.must_hold)
-    refused = {**standing.refused(names), **dict.fromkeys(reserved, Reason.RESERVED.value)}
-    return Filtered((), refused, soon=soon(request.profile, standing.table, refused, standing.unsure(names)))
+    refused = standing.refused(names).but(dict.fromkeys(doubted, Reason.RESERVED.value))
+    passing = bool(doubted) or soon(profile, standing.table, refused, standing.unsure(names))
+    return Filtered((), refused if passing else refused.whole(), soon=passing)
 
 
 def _occupant(request: PodRequest) -> Occupant:

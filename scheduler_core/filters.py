@@ -115,7 +115,14 @@ FILTERS: tuple[Filter, ...] = (enough, model, vram, room, shape, promises, isola
 
 
 def verdict(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
-    """The first reason against the node; None: it suits."""
+    """The first reason against the node; None: it suits. What planners keep there is one where no other is."""
+    reason = _first(profile, node, policy)
+    if reason is None or node.open is None:
+        return reason
+    return _first(profile, node.open, policy) or Reason.RESERVED
+
+
+def _first(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     return next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
 
 

@@ -11,11 +11,12 @@ stale. That a pod is refused for good is said with its reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.nodes import NodeState, NodeTable, word_of
+from scheduler_core.nodes import NodeRecord, NodeState, NodeTable, is_held, word_of
 from scheduler_core.placement import best_set
+from scheduler_core.refusals import Refusals
 from scheduler_core.request import Profile, Wish
 from scheduler_core.required import SHAPE, broken
 from scheduler_core.sets import AnyOf, OneOf, union
@@ -30,15 +31,15 @@ _SHAPES = frozenset(reason.value for reason in SHAPE)
 _PASSING = _SHAPES | {Reason.VRAM.value, Reason.UNKNOWN_TOPOLOGY.value}
 
 
-def soon(profile: Profile, table: NodeTable, refused: Mapping[str, str], unsure: Iterable[str]) -> bool:
+def soon(profile: Profile, table: NodeTable, refused: Refusals, unsure: Iterable[str]) -> bool:
     """Whether one of the refused nodes may suit without an event that kube-scheduler hears of.
 
     ``unsure``: those of them of which not all GPUs are known to be free or held.
     """
-    reasons = set(refused.values())
-    if Reason.RESERVED.value in reasons:  # for a pod that is on its way
+    reasons = refused.reasons
+    if any(_passing(table.records[name]) for name in refused.names(Reason.RESERVED.value)):
         return True
-    if Reason.TOO_FEW_GPUS.value in reasons and _behind(profile, table, refused):
+    if _behind(profile, table, refused.names(Reason.TOO_FEW_GPUS.value)):
         return True
     if reasons.isdisjoint(_PASSING):
         return False
@@ -59,13 +60,15 @@ def is_unsure(state: NodeState) -> bool:
     return bool(shifting) or state.unsettled is not None or isinstance(state.free, AnyOf)
 
 
-def _behind(profile: Profile, table: NodeTable, refused: Mapping[str, str]) -> bool:
+def _passing(record: NodeRecord) -> bool:
+    """Whether what another pod is to get there it will have soon. Room that is held for a gang is held for hours."""
+    return not record.reserved or not all(map(is_held, record.reserved))
+
+
+def _behind(profile: Profile, table: NodeTable, too_few: Iterable[str]) -> bool:
     """kube-scheduler counts too, and asks only about nodes with enough: where we count fewer, we know of less."""
     return any(
-        table.states[name].count(resource) < wanted
-        for name, reason in refused.items()
-        if reason == Reason.TOO_FEW_GPUS.value
-        for resource, wanted in profile.ask.totals
+        table.states[name].count(resource) < wanted for name in too_few for resource, wanted in profile.ask.totals
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.labels.nodegpus import NodeGpus
+from gputopo.labels.reservations import LEDGERS, RESERVATIONS
 from scheduler_core.assumptions import LIFETIME_S, Assumption, Assumptions
 from scheduler_core.changes import Changes
 from scheduler_core.holders import FullName, alias, full_name, holders, stranger
@@ -33,14 +34,18 @@ from scheduler_core.nodes import (
     with_records,
     without_nodes,
     without_pod,
+    without_seat,
 )
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
+from scheduler_core.reserved import NOBODY, Reserved
 from scheduler_core.settling import Settled, settled
 from scheduler_core.siblings import Placed
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, ended
 
 _NOWHERE = Machine(topology=None, described=False, allocatable=())
+_KINDS: dict[type[Any], str] = {NodeSeen: "nodes", PodSeen: "pods", GpusSeen: "nodegpus"}
+_KEPT: dict[type[Any], str] = {ReservationSeen: RESERVATIONS, LedgerSeen: LEDGERS}
 _CLOCKS_DIFFER_S = 10.0  # at most, between a node and here, the time that an agent takes to look included
 
 
@@ -62,11 +67,14 @@ class News(NamedTuple):
 class Knowledge:
     """The node table, the pods that want or hold GPUs, and what is assumed of them."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, reservations: bool = False) -> None:
+        """``reservations``: what planners keep is shown too, and nothing is known before it was."""
         self.changes = Changes()  # of the table, by name
         self.assumptions = Assumptions()
         self._policy = policy
+        self._kinds = _KINDS | (_KEPT if reservations else {})
         self._pods: dict[str, PodSeen] = {}
+        self.reserved = Reserved(self._pods)
         self._owned: dict[str, set[str]] = {}  # the UIDs of those that one owner made
         self._uids: dict[FullName, str] = {}  # of the pods, by namespace and name
         self._records: dict[str, NodeRecord] = {}  # as observed; also of nodes that were not shown
@@ -92,6 +100,18 @@ class Knowledge:
             self._table = with_records(self._table, shown, self._now, self._policy)
         self.changes.add(stirred)
         return self._table
+
+    def seen_by(self, uid: str) -> NodeTable:
+        """The table as that pod sees it: a place that is kept for it does not stand in its way."""
+        places = self.reserved.places(uid)
+        return without_seat(self.table, uid, places) if places else self.table
+
+    def without(self, reservations: Collection[str]) -> NodeTable:
+        """The table as it would be if those reservations, by their UIDs, kept nothing."""
+        counting = self.reserved.counting
+        nodes = {node for uid in reservations if uid in counting for node in counting[uid].nodes} & self._nodes
+        shown = [self._taken(name, reservations) for name in nodes]
+        return with_records(self.table, shown, self._now, self._policy) if shown else self.table
 
     @property
     def pods(self) -> Mapping[str, PodSeen]:
@@ -119,13 +139,17 @@ class Knowledge:
     @property
     def missing(self) -> tuple[str, ...]:
         """What has not been listed yet."""
-        kinds = {NodeSeen: "nodes", PodSeen: "pods", GpusSeen: "nodegpus"}
-        return tuple(name for kind, name in kinds.items() if kind not in self._listed)
+        return tuple(name for kind, name in self._kinds.items() if kind not in self._listed)
+
+    @property
+    def unready(self) -> str | None:
+        """Why nothing can be said yet; None: it can."""
+        return f"gputopo has not yet listed all {', '.join(self.missing)} of the cluster" if self.missing else None
 
     @property
     def synced(self) -> bool:
         """Whether there has been a complete list of each kind."""
-        return len(self._listed) == 3  # kinds
+        return len(self._listed) == len(self._kinds)
 
     def take(self, batch: Batch[Any], now: float) -> News:
         """Take note of what a watch delivers. ``now``: seconds since 1970, here as everywhere."""
@@ -137,6 +161,11 @@ class Knowledge:
             return self._take_pods(batch, first=first)
         if batch.kind is NodeSeen:
             self._take_nodes(batch)
+            return News()
+        if batch.kind in _KEPT:
+            reserved = self.reserved
+            take = reserved.take_ledgers if batch.kind is LedgerSeen else reserved.take_reservations
+            self._stirred |= take(batch) & self._nodes
             return News()
         return self._take_words(batch, first=first)
 
@@ -158,7 +187,7 @@ class Knowledge:
         self._end(self.assumptions.drop(uid))
 
     def _take_pods(self, batch: Batch[PodSeen], *, first: bool) -> News:
-        gone = tuple(pod for uid in _gone(batch, self._pods) if (pod := self._pods.pop(uid, None)) is not None)
+        gone = tuple(pod for uid in ended(batch, self._pods) if (pod := self._pods.pop(uid, None)) is not None)
         for pod in gone:
             self._part(pod)
         bound: list[Bound] = []
@@ -174,6 +203,9 @@ class Knowledge:
     def _meet(self, pod: PodSeen, known: PodSeen | None) -> None:
         """A pod as it is now."""
         self._pods[pod.key] = pod
+        places = self.reserved.places(pod.key) if pod.node is None else self.reserved.arrive(pod.key)
+        if places:
+            self._stirred |= self._nodes.intersection(places)
         if pod.occupant.owner is not None:
             self._owned.setdefault(pod.occupant.owner, set()).add(pod.key)
         self._uids[full_name(pod.occupant)] = pod.key
@@ -195,6 +227,7 @@ class Knowledge:
         if self._uids.get(name) == pod.key:
             del self._uids[name]
         self._forget(pod)
+        self._stirred |= self._nodes.intersection(self.reserved.places(pod.key))
         if pod.node is not None:
             record = without_pod(self._record(pod.node), pod.key)
             if pod.occupant in record.departed:
@@ -220,7 +253,7 @@ class Knowledge:
             self._assume(pod.occupant, frozenset({pod.nominated}), inf)
 
     def _take_nodes(self, batch: Batch[NodeSeen]) -> None:
-        for name in _gone(batch, self._nodes):
+        for name in ended(batch, self._nodes):
             if name in self._nodes:
                 self._nodes.remove(name)
                 self._change(msgspec.structs.replace(self._record(name), machine=_NOWHERE))
@@ -232,7 +265,7 @@ class Knowledge:
 
     def _take_words(self, batch: Batch[GpusSeen], *, first: bool) -> News:
         spoken = {name for name, record in self._records.items() if record.gpus is not None} if batch.complete else ()
-        for name in _gone(batch, spoken):
+        for name in ended(batch, spoken):
             self._change(with_gpus(self._record(name), None))
         found = [each for word in batch.seen for each in self._hear(word) if each.pod.uid in self._pods]
         return News(settled=() if first else tuple(found))
@@ -289,11 +322,12 @@ class Knowledge:
             if each.exact:
                 self._stirred |= each.nodes & self._nodes
 
-    def _taken(self, name: str) -> NodeRecord:
+    def _taken(self, name: str, besides: Collection[str] = NOBODY) -> NodeRecord:
+        """A node with the pods that are taken to be there. ``besides``: reservations that do not count."""
         record = self._record(name)
         for pod in self.assumptions.on(name):
             record = with_pod(record, pod)
-        return record
+        return self.reserved.occupied(record, besides)
 
     def _record(self, name: str) -> NodeRecord:
         return self._records.get(name) or NodeRecord(name, _NOWHERE)
@@ -323,9 +357,3 @@ class Knowledge:
             return None
         same = before.machine.topology_hash == record.machine.topology_hash
         return before.parted if same and before.parted is not None else self._now
-
-
-def _gone(batch: Batch[Any], known: Collection[str]) -> set[str]:
-    """The keys of what is no more."""
-    gone = set(batch.gone)
-    return gone | set(known) - {each.key for each in batch.seen} if batch.complete else gone

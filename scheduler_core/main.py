@@ -13,17 +13,16 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NoReturn
 
 import click
 import uvloop
-from prometheus_client import Counter
 
 from gputopo import logs
-from gputopo.daemon import outlive_peers
+from gputopo.daemon import bound, outlive_peers
 from gputopo.kube.access import ELECTION, EXTENDER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect
@@ -38,12 +37,14 @@ from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
 from scheduler_core.policy_file import PolicyError
 from scheduler_core.policy_reload import PolicyReload
+from scheduler_core.registrar import Registrar
 from scheduler_core.request import PodRequest, Refused
-from scheduler_core.server import Listener, bound
-from scheduler_core.service import Service, applications, run
+from scheduler_core.running import Deliver, Watching, run
+from scheduler_core.server import Listener
+from scheduler_core.service import Service, applications
 from scheduler_core.settings import Settings
 from scheduler_core.tls import CertificateError
-from scheduler_core.watch import reading, watching
+from scheduler_core.watch import KEPT, Sources, reading, watching
 
 BAD_USAGE = 2
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
@@ -82,25 +83,43 @@ def extender(**flags: str | None) -> None:
 def serve_forever(read: Settings) -> None:
     """Until the process is told to end."""
     _allow_files(_FILES)
+    me = f"{socket.gethostname()}_{uuid.uuid4()}"  # no other process has or had that name
     with ExitStack() as parts:
         kube = _connected()
         parts.callback(kube.close)
         metrics = Metrics()
-        announcer = Announcer(kube, partial(_count, metrics.events))
+        announcer = Announcer(kube, metrics.note_event)
         parts.callback(announcer.close)
         policy = policy_of(read)
         service = Service(read, policy, announcer, metrics)
         listeners = listeners_of(read, service)
         if read.lease is not None:
-            parts.enter_context(_elected(service, read.lease))
-        metrics.expose(partial(service.standing, listeners[0]))
+            parts.enter_context(_elected(service, read.lease, me))
+        sources = _sources(policy)
+        if read.reservations:
+            registrar = Registrar(kube, me)
+            parts.callback(registrar.close)
+            service.register(me, own_pod(os.environ), registrar)
+            sources += KEPT
+        metrics.expose(partial(service.status, listeners[0]))
 
-        def wanted(pod: Pod) -> PodRequest | Refused:
-            return policy.current.read(pod)
+        def watched(deliver: Deliver) -> Watching:
+            return watching(kube, deliver, time.monotonic, sources=sources)
 
-        uvloop.run(
-            run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic, sources=reading(wanted)))
-        )
+        uvloop.run(run(service, listeners, watched, service.retire))
+
+
+def own_pod(environ: Mapping[str, str]) -> str:
+    """In which pod this process runs, as its manifest tells: NAMESPACE/NAME; "" where it does not."""
+    namespace, name = environ.get("POD_NAMESPACE"), environ.get("POD_NAME")
+    return f"{namespace}/{name}" if namespace and name else ""
+
+
+def _sources(policy: PolicyReload) -> Sources:
+    def wanted(pod: Pod) -> PodRequest | Refused:
+        return policy.current.read(pod)
+
+    return reading(wanted)
 
 
 def policy_of(read: Settings) -> PolicyReload:
@@ -134,10 +153,10 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
 
 
 @contextmanager
-def _elected(service: Service, lease: LeaseName) -> Iterator[None]:
+def _elected(service: Service, lease: LeaseName, me: str) -> Iterator[None]:
     """Within, the service answers while it holds the Lease. Let go at the end, when all that was asked is answered."""
     kube = _connected(ELECTION)
-    leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}", fit=lambda: service.fit)
+    leader = Leader(kube, lease, me, fit=lambda: service.fit)
     service.elected = leader
     leader.start()
     try:
@@ -152,10 +171,6 @@ def _connected(role: Role = EXTENDER) -> Kube:
         return connect(role)
     except ConfigError as error:
         _fail(str(error))
-
-
-def _count(counter: Counter, outcome: str) -> None:
-    counter.labels(outcome).inc()
 
 
 def _allow_files(wanted: int) -> None:

@@ -1,4 +1,4 @@
-"""The listener for everybody else: ``/healthz``, ``/readyz``, ``/metrics``, ``/decisions``, ``/explain/NAMESPACE/POD``.
+"""The extender's pages, for everybody but kube-scheduler: the usual ones, ``/decisions``, ``/explain/NAMESPACE/POD``.
 
 What takes long runs on a thread of its own, one at a time, so that the verbs wait for nobody who looks.
 """
@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 import orjson
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
-_JSON = "application/json"
+from scheduler_core.site import JSON, site
+
 _LINES = "application/jsonl"
 
 Job = Callable[[], Mapping[str, Any]]
@@ -42,16 +40,6 @@ def pages_app(pages: Pages) -> ASGIApp:
         async with one_at_a_time:
             return Response(await asyncio.to_thread(work), media_type=kind)
 
-    async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def readyz(_: Request) -> Response:
-        trouble = pages.unready()
-        return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
-
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(pages.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
     async def decisions(_: Request) -> Response:
         lines = pages.decisions()
         return await aside(lambda: b"".join(lines), _LINES)
@@ -61,15 +49,6 @@ def pages_app(pages: Pages) -> ASGIApp:
         job = pages.explain(namespace, name)
         if job is None:
             return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
-        return await aside(lambda: orjson.dumps(job()), _JSON)
+        return await aside(lambda: orjson.dumps(job()), JSON)
 
-    named = {"/readyz": readyz, "/metrics": metrics, "/decisions": decisions, "/explain/{namespace}/{pod}": explain}
-    there = ", ".join(("/healthz", *named))
-
-    def not_found(request: Request, _: Exception) -> Response:
-        return PlainTextResponse(f"there is no {request.url.path!r} here; there are {there}\n", 404)
-
-    routes = [Route("/healthz", healthz), *(Route(path, page) for path, page in named.items())]
-    application = Starlette(routes=routes, exception_handlers={404: not_found})
-    application.router.redirect_slashes = False  # a path with a slash too many is not there, as any other
-    return application
+    return site(pages.unready, pages.registry, {"/decisions": decisions, "/explain/{namespace}/{pod}": explain})

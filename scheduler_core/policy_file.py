@@ -46,6 +46,7 @@ _WORDING = {
     "too_short": "should name at least one",
 }  # where pydantic's own words speak of Python
 _SHOWN = 60  # characters of a value that is quoted
+_MOST_BYTES = 2**20  # thousands of profiles: they take seconds to read
 
 Weight = Annotated[float, Field(ge=0, le=100, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
@@ -267,6 +268,9 @@ def parse(text: str, name: str, base: Policy = BUILT_IN.common) -> PolicyFile:
 
     Raises ``PolicyError``.
     """
+    if (size := len(text.encode())) > _MOST_BYTES:
+        large = f"this has {size} bytes, and a policy file should have {_MOST_BYTES} at most, as a ConfigMap has"
+        raise PolicyError(name, [Fault(Position(1, 1), large)])
     try:
         positions = Positions.of(text)
         model = PolicyModel.model_validate({} if positions.value is None else positions.value)

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from gputopo.kube.access import NODES, PODS
 from gputopo.kube.client import Kube, Query
-from gputopo.kube.errors import NotFoundError
-from scheduler_core.nodes import NodeRecord, NodeTable, read_node, table_of
+from gputopo.kube.errors import ForbiddenError, NotFoundError
+from scheduler_core.nodes import NodeRecord, NodeTable, read_node, table_of, without_seat
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
-from scheduler_core.sightings import GpusSeen, NodeSeen, PodSeen
+from scheduler_core.reserved import Counting, Reserved
+from scheduler_core.sightings import GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
 from scheduler_core.stock import StockNode, StockPod, StockSpec, barred
 from scheduler_core.watch import listed
 
@@ -21,6 +22,7 @@ class Cluster(NamedTuple):
 
     table: NodeTable
     nodes: tuple[StockNode, ...]
+    counting: tuple[Counting, ...] | None = ()  # reservations; None: they may not be read
 
 
 def read_pod(kube: Kube, namespace: str, name: str) -> StockPod:
@@ -36,7 +38,29 @@ def read_cluster(kube: Kube, now: float, policy: Policy) -> Cluster:
     nodes = tuple(kube.items(NODES, StockNode))
     seen = [NodeSeen(node.metadata.name, read_node(node)) for node in nodes]
     pods, gpus = (batch.seen for batch in listed(kube, PodSeen, GpusSeen))
-    return Cluster(table_of(records(seen, pods, gpus), now, policy), nodes)
+    reserved = _reserved(kube, pods)
+    if reserved is None:
+        return Cluster(table_of(records(seen, pods, gpus), now, policy), nodes, None)
+    table = table_of(map(reserved.occupied, records(seen, pods, gpus)), now, policy)
+    return Cluster(table, nodes, tuple(reserved.counting.values()))
+
+
+def seen_by(uid: str, cluster: Cluster) -> NodeTable:
+    """The nodes as that pod sees them: a place that is kept for it does not stand in its way."""
+    seats = (seat for each in cluster.counting or () for seat in each.seats if seat.uid == uid)
+    return without_seat(cluster.table, uid, [seat.node for seat in seats if seat.node is not None])
+
+
+def _reserved(kube: Kube, pods: Iterable[PodSeen]) -> Reserved | None:
+    """What planners keep; None where who asks may not read it."""
+    found = Reserved({pod.key: pod for pod in pods})
+    try:
+        reservations, ledgers = listed(kube, ReservationSeen, LedgerSeen)
+    except ForbiddenError:
+        return None
+    found.take_reservations(reservations)
+    found.take_ledgers(ledgers)
+    return found
 
 
 def barred_nodes(pod: StockSpec, cluster: Cluster) -> dict[str, str]:

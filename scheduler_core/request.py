@@ -17,6 +17,7 @@ from scheduler_core.misplaced import unread
 from scheduler_core.personality import RULES, Need, Recognised, Rule, Workload, recognise
 from scheduler_core.pods import Pod, soft_preferences
 from scheduler_core.quantity import mib
+from scheduler_core.together import MalformedGangError, read_said
 
 T = TypeVar("T")
 _MODEL = re.compile(r"[A-Za-z0-9 ._*?\[\]-]*[A-Za-z0-9*][A-Za-z0-9 ._*?\[\]-]*")
@@ -130,7 +131,8 @@ def read_request(pod: Pod, reading: Reading = AS_BUILT) -> PodRequest | Refused:
     try:
         ask = read_ask(spec)
         said = _wishes(metadata.labels or {}, metadata.annotations or {})
-    except (_MalformedError, MalformedAskError) as error:
+        read_said(metadata.annotations or {})  # the planner's to follow; what nobody can follow is refused here too
+    except (_MalformedError, MalformedAskError, MalformedGangError) as error:
         return Refused(str(error))
     if ask.programs and (reason := unread(metadata.labels or {}, metadata.annotations or {})) is not None:
         return Refused(reason)

@@ -116,15 +116,6 @@ class Listener(uvicorn.Server):
         yield
 
 
-def bound(address: tuple[str, int]) -> socket.socket:
-    """A socket at an address; "" is every address, of IPv6 too where there is that. Raises ``OSError``."""
-    host, port = address
-    host = host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104  kubelet and Prometheus
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    dual = host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
-
-
 async def serve(listeners: Sequence[Listener], stop: asyncio.Event, started: Callable[[], None] | None = None) -> None:
     """Serve until ``stop``; then end one listener after the other, each when all it was asked is answered.
 

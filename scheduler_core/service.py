@@ -9,50 +9,37 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
 
+from gputopo.labels.reservations import LEDGERS, RESERVATIONS
 from scheduler_core.announcing import Announcer
 from scheduler_core.calls import verbs
 from scheduler_core.decisions import DecisionFile, Decisions
-from scheduler_core.explain import document, explain
+from scheduler_core.explain import document, explain, with_keepers
 from scheduler_core.extender import Extender, Record
 from scheduler_core.knowledge import Knowledge
-from scheduler_core.metrics import Metrics, Standing, WatchState
+from scheduler_core.metrics import Metrics, Status
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pages import Job, Pages, pages_app
 from scheduler_core.policy_reload import EVERY_S, PolicyReload
+from scheduler_core.registration import Registration, Say
 from scheduler_core.request import PodRequest
-from scheduler_core.server import Listener, serve
+from scheduler_core.running import Watching
+from scheduler_core.server import Listener
 from scheduler_core.settings import Settings
-from scheduler_core.sightings import Batch
+from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen, WatchStatus
 from scheduler_core.verbs import verbs_app
-from scheduler_core.watch import WatchStatus, silence
+from scheduler_core.watch import silence
 
-_TICK_S = 1.0
+_KEPT = {RESERVATIONS, LEDGERS}
+_RETIRE_STEP_S = 0.05
+_RETIRE_S = 5.0  # a pod that was let in is bound by then, as a rule
 _log = logging.getLogger(__name__)
-Deliver = Callable[[Batch[Any]], None]
-
-
-class Watching(Protocol):
-    """``Watches``."""
-
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def stop(self) -> None:
-        """End."""
-        ...
-
-    def status(self, now: float) -> tuple[WatchStatus, ...]:
-        """How each is doing. ``now``: monotonic seconds."""
-        ...
 
 
 class Elected(Protocol):
@@ -69,29 +56,47 @@ class Elected(Protocol):
         ...
 
 
+class Writes(Protocol):
+    """``registrar.Registrar``."""
+
+    trouble: str | None
+
+    @property
+    def say(self) -> Say:
+        """Have a ledger show that."""
+        ...
+
+
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
 
     elected: Elected | None = None  # None: nobody else answers
+    registration: Registration | None = None  # None: it does not look at reservations
     fit = False  # whether it could answer, but for the election; any thread may read it, a second late
 
     def __init__(self, settings: Settings, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> None:
         self.metrics = metrics
         common = policy.current.common
-        self.knowledge = Knowledge(common)
+        self.knowledge = Knowledge(common, reservations=settings.reservations)
         self.extender = Extender(self.knowledge, common, time.time, self._record)
         self.extender.policies = policy.current
         self.decisions = Decisions(settings.decisions)
-        self.ending = False
+        self.ended = asyncio.Event()
         self._settings = settings
         self._policy = policy
         self._announcer = announcer
         self._file: DecisionFile | None = None
+        self._registrar: Writes | None = None
         self._watches: Watching | None = None
         self._synced = False
         self._begun = 0.0
         self._next_look = 0.0
         self._troubles: dict[str, str | None] = {}  # as told last, by watch
+
+    def register(self, me: str, pod: str, registrar: Writes) -> None:
+        """Say in ledgers, under that name, what is vouched for. ``pod``: NAMESPACE/NAME of the own one, or ""."""
+        self._registrar = registrar
+        self.registration = Registration(me, pod, self.knowledge, registrar.say, time.monotonic)
 
     @contextmanager
     def watched(self, watches: Watching) -> Iterator[None]:
@@ -99,7 +104,7 @@ class Service:
         self._watches = watches
         with ExitStack() as parts:
             if self._settings.decisions_file is not None:
-                self._file = DecisionFile(self._settings.decisions_file, self._note_written)
+                self._file = DecisionFile(self._settings.decisions_file, self.metrics.note_written)
                 parts.callback(self._file.close)
             parts.callback(watches.stop)
             self._begun = time.monotonic()
@@ -115,6 +120,7 @@ class Service:
                 self._announcer.announce(found)
         if self.knowledge.synced:
             self._catch_up()
+            self._look_at_ledgers(urgent=batch.kind in (LedgerSeen, ReservationSeen))
 
     def tick(self) -> None:
         """Let time pass."""
@@ -125,7 +131,30 @@ class Service:
             self._look_at_policy()
         if self.knowledge.synced:
             self._catch_up()
+            self._look_at_ledgers()
         self._tell_troubles()
+
+    def _look_at_ledgers(self, *, urgent: bool = False) -> None:
+        if self.registration is not None and not self.ended.is_set():
+            answering = self.elected is None or self.elected.holds
+            self.registration.look(self._policy.current, answering=answering, urgent=urgent)
+
+    async def retire(self) -> None:
+        """Take back what ledgers show of this extender, once all that it let in was seen bound.
+
+        Where that takes long it is left to planners, who know when nobody can be let in by it any more.
+        """
+        until = time.monotonic() + _RETIRE_S
+        while self.registration is not None and self.registration.shown:
+            if not len(self.knowledge.assumptions):
+                self.registration.leave()
+                return
+            if time.monotonic() > until:
+                _log.info(
+                    "ledger", extra={"fields": {"left_registered": True, "open": len(self.knowledge.assumptions)}}
+                )
+                return
+            await asyncio.sleep(_RETIRE_STEP_S)
 
     def _tell_troubles(self) -> None:
         """Log what is wrong with a watch, once, and that it is over."""
@@ -164,32 +193,38 @@ class Service:
         if unfit is None and self.elected is not None and not self.elected.holds:
             other = self.elected.holder
             return f"another extender answers: {other} holds the Lease" if other else "no extender holds the Lease yet"
-        return unfit
+        return self._unregistered() if unfit is None else unfit
+
+    def _unregistered(self) -> str | None:
+        missing = None if self.registration is None else self.registration.missing
+        trouble = None if self._registrar is None else self._registrar.trouble
+        return missing if missing is None or trouble is None else f"{missing}: {trouble}"
 
     def _unfit(self) -> str | None:
-        if self.ending:
+        if self.ended.is_set():
             return "this extender is ending"
-        if not self.knowledge.synced:
+        if (trouble := self.knowledge.unready) is not None:
             troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
-            return f"gputopo has not yet listed all {', '.join(self.knowledge.missing)} of the cluster{troubles}"
+            missing = self.knowledge.missing
+            advice = "; where there is no planner, say --reservations off" if troubles and set(missing) <= _KEPT else ""
+            return trouble + troubles + advice
         return silence(self._statuses(), self._settings.max_silence_s)
 
-    def standing(self, listener: Listener) -> Standing:
+    def status(self, listener: Listener) -> Status:
         """What is known now, for the metrics."""
         known = self.knowledge
         doubts = len(known.assumptions.doubtful)
-        return Standing(
+        return Status(
             table=known.table,
             ready=self.unready() is None,
-            watches=tuple(
-                WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
-                for each in self._statuses()
-            ),
+            watches=self._statuses(),
             pods=len(known.pods),
             assumptions=len(known.assumptions) - doubts,
             doubts=doubts,
             connections_ended=listener.closed,
             policy_bad=self._policy.trouble is not None,
+            reserved=known.reserved if self._settings.reservations else None,
+            me=None if self.registration is None else self.registration.me,
         )
 
     def explain(self, namespace: str, name: str) -> Job | None:
@@ -210,11 +245,14 @@ class Service:
             recognised=() if last is None else last.request.recognised,
         )
         policy = policies.placement(request).policy
-        names, table, now = None if last is None else last.names, known.table, time.time()
-        return lambda: document(explain(request, table, names, policy, now, seen.node))
+        names, table, now = None if last is None else last.names, known.seen_by(seen.key), time.time()
+        counting = tuple(known.reserved.counting.values())
 
-    def _note_written(self, outcome: str) -> None:
-        self.metrics.decisions.labels(outcome).inc()
+        def explained() -> dict[str, Any]:
+            told = explain(request, table, names, policy, now, seen.node)
+            return document(with_keepers(told, table, counting, seen.key))
+
+        return explained
 
     def _record(self, record: Record) -> None:
         self.metrics.note_decision(record)
@@ -235,30 +273,3 @@ def applications(service: Service, settings: Settings) -> tuple[ASGIApp, ASGIApp
         verbs_app(answers, service.unready, settings.max_body, settings.prefix, time.monotonic),
         pages_app(pages),
     )
-
-
-async def run(service: Service, listeners: Sequence[Listener], watching: Callable[[Deliver], Watching]) -> None:
-    """Serve until the process is told to end: then what is being asked is answered, and new calls get 503."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def deliver(batch: Batch[Any]) -> None:
-        loop.call_soon_threadsafe(service.take, batch)
-
-    def end() -> None:
-        service.ending = True
-        stop.set()
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, end)
-    ticking = asyncio.create_task(_tick_forever(service))
-    try:
-        with service.watched(watching(deliver)):
-            await serve(listeners, stop)
-    finally:
-        ticking.cancel()
-
-
-async def _tick_forever(service: Service) -> None:
-    while True:
-        await asyncio.sleep(_TICK_S)
-        service.tick()

@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease: LeaseName | None
     listen: tuple[str, int] | None
     policy: Path | None
+    reservations: bool
     shortlist: int
     max_silence_s: float
     max_body: int
@@ -174,6 +175,16 @@ TABLE = (
         "A policy file (docs/policies.md), read again within seconds of a change. A bad one ends the start; after a "
         "bad change the old one stays in force.",
         path,
+    ),
+    Setting(
+        "reservations",
+        "--reservations",
+        "GPUTOPO_RESERVATIONS",
+        "on",
+        "on|off",
+        "Keep what planners reserve for gangs from everybody else, and vouch for what they propose. Where there is no "
+        "planner this costs two watches of nothing. With off, plans and this extender's answers may conflict.",
+        flag("on"),
     ),
     Setting(
         "shortlist",

@@ -6,9 +6,11 @@ a field that decides nothing, end at the watch: of 100,000 pods only those that 
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gputopo.labels.nodegpus import NodeGpus
+from gputopo.labels.reservations import LedgerSpec, ReservationSpec, ReservationStatus, Vouching
 from scheduler_core.nodes import Machine
 from scheduler_core.occupancy import Occupant
 from scheduler_core.stock import PodRules, StockNode
@@ -42,6 +44,30 @@ class GpusSeen(NamedTuple):
     gpus: NodeGpus
 
 
+class ReservationSeen(NamedTuple):
+    """A ``PlacementReservation``. Its key is its UID."""
+
+    key: str
+    namespace: str
+    name: str
+    spec: ReservationSpec
+    hash: str  # ``spec_hash`` of it, as read here
+    status: ReservationStatus = ReservationStatus()
+    version: str = ""  # resource version
+
+
+class LedgerSeen(NamedTuple):
+    """A ``PlacementLedger``. Its key is its name."""
+
+    key: str
+    uid: str
+    version: str  # resource version: the precondition of its next write
+    generation: int  # of its spec
+    spec: LedgerSpec = LedgerSpec()
+    extenders: Mapping[str, Vouching] = {}  # read only
+    created: str | None = None  # RFC 3339, by the API server's clock
+
+
 class Batch(NamedTuple, Generic[S]):
     """What one watch delivers at once; of one kind of object."""
 
@@ -49,3 +75,23 @@ class Batch(NamedTuple, Generic[S]):
     seen: tuple[S, ...]
     gone: tuple[str, ...] = ()  # keys; one that was never seen may be among them
     complete: bool = False  # after a list: what is not in ``seen`` is gone
+
+
+class WatchStatus(NamedTuple):
+    """How the watch of one kind is doing."""
+
+    kind: str  # "nodes", "pods", "nodegpus"; where several have one name: "podgroups.v1alpha1.scheduling.x-k8s.io"
+    synced: bool  # a complete list was delivered
+    last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
+    relists: int  # lists after the first: the watch had fallen too far behind
+    failures: int  # calls that failed and streams that broke
+    trouble: str | None  # what is wrong now, for people
+    # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
+    # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
+    lag_s: float | None
+
+
+def ended(batch: Batch[Any], known: Collection[str]) -> set[str]:
+    """The keys of what is no more, of what was known; and those that are named as gone, known or not."""
+    gone = set(batch.gone)
+    return gone | set(known) - {each.key for each in batch.seen} if batch.complete else gone

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import merge
+from itertools import chain
 from math import inf
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from scheduler_core.evaluate import RING, Judged, Verdict, on_ring, remembered
 from scheduler_core.hopes import is_unsure
 from scheduler_core.nodes import NodeState, NodeTable
 from scheduler_core.policy import Policy
+from scheduler_core.refusals import Refusals
 from scheduler_core.request import Profile
 from scheduler_core.scores import Score
 
@@ -81,7 +83,7 @@ class Standing:
         self.judged = judged
         self.table = table
         self._roll = roll
-        self._failing: dict[str, str] = {}  # node -> reason
+        self._failing: dict[str, set[str]] = {}  # reason -> nodes
         self._ranked: dict[float, list[Place]] = {}  # points -> nodes, in the order of the ring
         refused: dict[Reason, list[Place]] = {}
         place_of = {}
@@ -94,7 +96,7 @@ class Standing:
         for place in roll.ring:  # with ``points``, the only loops over all nodes
             place_of[roll.states[place[1]]](place)
         for reason, equal in refused.items():
-            self._failing.update(dict.fromkeys((name for _, name in equal), _TEXTS[reason]))
+            self._failing[_TEXTS[reason]] = {name for _, name in equal}
 
     @property
     def promising(self) -> AbstractSet[str]:
@@ -125,8 +127,11 @@ class Standing:
 
     def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
         """Those of the named nodes that suit, best first; of equals in the pod's own order (``shortlist``)."""
+        return chain.from_iterable(self._stretches(names, uid))
+
+    def _stretches(self, names: AbstractSet[str], uid: str) -> Iterator[list[str]]:
         start = (on_ring(uid), "")
-        few = len(names) * _FEW < len(self.table.states) - len(self._failing)
+        few = len(names) * _FEW < len(self.table.states) - sum(map(len, self._failing.values()))
         ranked = self._ranked_few(names) if few else self._ranked
         for points in sorted(ranked, reverse=True):
             equal = ranked[points]
@@ -134,32 +139,41 @@ class Standing:
             for low, end in ((at, len(equal)), (0, at)):
                 for since in range(low, end, _STRETCH):
                     stretch = equal[since : min(end, since + _STRETCH)]
-                    yield from [name for _, name in stretch if name in names]
+                    yield [name for _, name in stretch if name in names]
 
-    def refused(self, names: AbstractSet[str]) -> dict[str, str]:
-        """Why the named nodes do not suit, none of which does."""
-        reason = self._failing.get
-        return {name: reason(name, _UNKNOWN) for name in names}
+    def refused(self, names: AbstractSet[str]) -> Refusals:
+        """Why the named nodes do not suit, none of which does. Sets are told apart several times as fast as names."""
+        usual = max(self._failing, key=lambda reason: len(self._failing[reason]), default=_UNKNOWN)
+        left = names - self._failing.get(usual, frozenset())
+        others = dict.fromkeys(left, _UNKNOWN)
+        for reason, failing in self._failing.items():
+            others.update(dict.fromkeys(left & failing, reason))
+        return Refusals(names, usual, others)
 
     def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
         """Those of the named nodes that do not suit, as far as is known: not all is known of their GPUs."""
-        return (self._roll.unsure & names) & self._failing.keys()
+        unsure = self._roll.unsure & names
+        return frozenset().union(*(unsure & failing for failing in self._failing.values()))
 
     def _enter(self, name: str, state: NodeState | None) -> None:
         found = None if state is None else self.judged(state)
         if isinstance(found, Score):
             insort(self._ranked.setdefault(found.points, []), (on_ring(name), name))
         elif found is not None:
-            self._failing[name] = _TEXTS[found]
+            self._failing.setdefault(_TEXTS[found], set()).add(name)
 
     def _leave(self, name: str, state: NodeState | None) -> None:
-        if self._failing.pop(name, None) is None and state is not None:
-            found = self.judged(state)
-            assert isinstance(found, Score)  # it is not failing
+        found = None if state is None else self.judged(state)
+        if isinstance(found, Score):
             equal = self._ranked[found.points]
             del equal[bisect_left(equal, (on_ring(name), name))]
             if not equal:
                 del self._ranked[found.points]
+        elif found is not None:
+            failing = self._failing[_TEXTS[found]]
+            failing.remove(name)
+            if not failing:
+                del self._failing[_TEXTS[found]]
 
     def _ranked_few(self, names: Iterable[str]) -> dict[float, list[Place]]:
         ranked: dict[float, list[Place]] = {}
@@ -173,7 +187,7 @@ class Standing:
 
 
 class Outlook:
-    """A standing as one pod sees it: a few nodes differ, those with other pods of its owner."""
+    """A standing as one pod sees it: a few nodes differ, those with other pods of its owner or a place kept for it."""
 
     def __init__(self, standing: Standing, table: NodeTable, nodes: Iterable[str]) -> None:
         """``nodes``: those whose states differ."""
@@ -196,7 +210,7 @@ class Outlook:
 
     @property
     def promising(self) -> AbstractSet[str]:
-        """As ``Standing.promising``: nothing is promised by who a pod's owner is."""
+        """As ``Standing.promising``; among these may be one where only the pod's own place is."""
         return self._standing.promising
 
     def best(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
@@ -213,13 +227,16 @@ class Outlook:
         for _, _, name in merge(sorted(ranked(names & self._own.keys())), ranked(others)):
             yield name
 
-    def refused(self, names: AbstractSet[str]) -> dict[str, str]:
-        """As ``Standing.refused``: whether a node suits does not depend on other pods of the owner."""
-        return self._standing.refused(names)
+    def refused(self, names: AbstractSet[str]) -> Refusals:
+        """As ``Standing.refused``."""
+        own = {name: self.judged(state) for name, state in self._own.items() if name in names}
+        found = {name: _TEXTS[each] for name, each in own.items() if isinstance(each, Reason)}
+        return self._standing.refused(names).but(found)
 
     def unsure(self, names: AbstractSet[str]) -> AbstractSet[str]:
         """As ``Standing.unsure``."""
-        return self._standing.unsure(names)
+        own = {name for name in self._own.keys() & names if self.score(name) is None and is_unsure(self._own[name])}
+        return (self._standing.unsure(names) - self._own.keys()) | own
 
 
 class Standings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,7 +27,7 @@ class Reply(NamedTuple):
     status: int
     body: bytes
     kind: str = "application/json"
-    again: bool = False  # better asked once more in a moment: what would change it may be on its way
+    again: bool = False  # no answer yet: what would change it may be on its way, so ask once more in a moment
 
 
 # kube-scheduler and we hear of an event by watches of our own, and it asks about refused pods the moment it hears of
@@ -37,7 +37,15 @@ WAIT_S = 0.02
 WAITS = 5  # in a row; then
 _APART_S = 0.5  # until the next: of 25 seconds one, at the most, is spent so
 
-Verb = Callable[[bytes, float], Reply]  # the body, and the seconds that it took to come
+
+class Verb(Protocol):
+    """What is done with a body."""
+
+    def __call__(self, body: bytes, reading_s: float, /, *, last: bool = True) -> Reply:
+        """``reading_s``: what it took to come. ``last``: it is not asked again, so this is the answer that counts."""
+        ...
+
+
 Clock = Callable[[], float]  # monotonic seconds
 
 
@@ -81,8 +89,10 @@ class _Endpoint:
             # Behind a Service a kept connection would lead to an extender that lost its Lease for ever.
             response = PlainTextResponse(f"{trouble}\n", 503, {"Connection": "close"})
         else:
-            reply = self._verb(body, self._clock() - begun)
-            if reply.again and self._may_wait(self._clock()):
+            now = self._clock()
+            reply = self._verb(body, now - begun, last=not self._may_wait(now))
+            if reply.again:
+                self._waits_from += _APART_S
                 await asyncio.sleep(WAIT_S)
                 reply = self._verb(body, self._clock() - begun)
             response = Response(reply.body, reply.status, media_type=reply.kind)
@@ -90,7 +100,4 @@ class _Endpoint:
 
     def _may_wait(self, now: float) -> bool:
         self._waits_from = max(self._waits_from, now - WAITS * _APART_S)
-        if now - self._waits_from < _APART_S:
-            return False
-        self._waits_from += _APART_S
-        return True
+        return now - self._waits_from >= _APART_S

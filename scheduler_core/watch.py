@@ -12,22 +12,24 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from gputopo.kube.access import NODE_GPUS, NODES, PODS
+from gputopo.kube.access import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import GoneError, NotFoundError
+from gputopo.kube.objects import PlacementLedger, PlacementReservation
 from gputopo.kube.reduction import Delta, Reduction, Source
 from gputopo.kube.reflector import Reflector, Timing
 from gputopo.kube.stream import Identity
 from gputopo.labels import keys
 from gputopo.labels.nodegpus import NodeGpus
+from gputopo.labels.reservations import spec_hash
 from scheduler_core.nodes import Node, read_node, read_occupant
 from scheduler_core.pods import Pod
 from scheduler_core.request import PodRequest, Refused, read_request
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, WatchStatus
 
 # What has ended holds nothing. The server leaves it out of lists, and sends a DELETED when a pod ends.
 _RUNNING = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
@@ -36,22 +38,8 @@ _JOIN_S = 1.0  # a thread that waits for an answer of the API server is not wait
 _SHARED = 1 << 14  # values of which many objects have equal ones
 
 
-class WatchStatus(NamedTuple):
-    """How the watch of one kind is doing."""
-
-    kind: str  # "nodes", "pods", "nodegpus"
-    synced: bool  # a complete list was delivered
-    last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
-    relists: int  # lists after the first: the watch had fallen too far behind
-    failures: int  # calls that failed and streams that broke
-    trouble: str | None  # what is wrong now, for people
-    # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
-    # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
-    lag_s: float | None
-
-
 class Watches:
-    """The three watches. Made by ``watching``."""
+    """The watches. Made by ``watching``."""
 
     def __init__(self, reflectors: tuple[tuple[str, Reflector[Any]], ...]) -> None:
         self._reflectors = reflectors
@@ -103,16 +91,26 @@ def watching(
 ) -> Watches:
     """Watches of all that placement looks at; nothing is asked before ``start``.
 
-    ``deliver`` is called on three threads, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
+    ``deliver`` is called on a thread of each, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
     ``sources``: instead of ``SOURCES``.
     """
     timing = timing._replace(clock=clock)
+    sources = sources or SOURCES
+    plurals = [source.resource.plural for _, source in sources]
     return Watches(
         tuple(
-            (source.resource.plural, Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
-            for kind, source in sources or SOURCES
+            (_called(source, plurals), Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
+            for kind, source in sources
         )
     )
+
+
+def _called(source: Source[Any], plurals: list[str]) -> str:
+    """What people call it: "nodes"; with version and group where several have that name."""
+    resource = source.resource
+    if plurals.count(resource.plural) == 1:
+        return resource.plural
+    return f"{resource.plural}.{resource.version}.{resource.group}"
 
 
 def reading(read: Callable[[Pod], PodRequest | Refused]) -> Sources:
@@ -136,7 +134,8 @@ def silence(statuses: Iterable[WatchStatus], most_s: float) -> str | None:
 
 def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
     """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``."""
-    return tuple(_listed(kube, kind, source) for kind, source in SOURCES if not kinds or kind in kinds)
+    sources = dict((*SOURCES, *KEPT)) if kinds else dict(SOURCES)
+    return tuple(_listed(kube, kind, source) for kind, source in sources.items() if not kinds or kind in kinds)
 
 
 def _listed(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
@@ -194,6 +193,27 @@ def _gpus(name: str, gpus: NodeGpus) -> GpusSeen:
     return GpusSeen(name, gpus)
 
 
+def _reservation(uid: str, found: PlacementReservation) -> ReservationSeen:
+    metadata, spec = found.metadata, found.spec
+    return ReservationSeen(
+        uid, metadata.namespace, metadata.name, spec, spec_hash(spec), found.status, metadata.resource_version
+    )
+
+
+def ledger_seen(name: str, found: PlacementLedger) -> LedgerSeen:
+    """What counts, and who vouches for it."""
+    metadata = found.metadata
+    return LedgerSeen(
+        name,
+        metadata.uid,
+        metadata.resource_version,
+        metadata.generation,
+        found.spec,
+        found.status.extenders,
+        metadata.creation_timestamp,
+    )
+
+
 @lru_cache(maxsize=_SHARED)
 def _shared(value: Any) -> Any:
     """The one value for all that are equal to it."""
@@ -209,13 +229,19 @@ def _by_name(which: Identity) -> str:
     return which.name
 
 
-def _by_uid(which: Identity) -> str:
+def by_uid(which: Identity) -> str:
+    """A ``Source``'s key of what outlives no name."""
     return which.uid
 
 
 Sources = tuple[tuple[type[Any], Source[Any]], ...]
 SOURCES: Sources = (
     (NodeSeen, Source(NODES, Node, _by_name, node_seen, trace)),
-    (PodSeen, Source(PODS, Pod, _by_uid, pod_seen, query=_RUNNING)),
+    (PodSeen, Source(PODS, Pod, by_uid, pod_seen, query=_RUNNING)),
     (GpusSeen, Source(NODE_GPUS, NodeGpus, _by_name, _gpus)),
+)
+# What planners write, for who must respect it. Where these kinds are not served, there is none.
+KEPT: Sources = (
+    (ReservationSeen, Source(RESERVATIONS, PlacementReservation, by_uid, _reservation)),
+    (LedgerSeen, Source(LEDGERS, PlacementLedger, _by_name, ledger_seen)),
 )

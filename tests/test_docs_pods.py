@@ -52,7 +52,7 @@ def test_the_role_is_the_one_that_the_commands_obey() -> None:
     rules = yaml.safe_load(text)["rules"]
 
     assert {(each["apiGroups"][0], each["resources"][0]): tuple(each["verbs"]) for each in rules} == {
-        (resource.group, resource.plural): verbs for resource, verbs in READER.verbs.items()
+        (resource.group, resource.named): verbs for resource, verbs in READER.verbs.items()
     }
 
 

@@ -28,7 +28,9 @@ CONNECT_S, READ_S = 5.0, 30.0
 # nobody is there any more; a watch opened anew tells which.
 SILENCE_S = 90.0
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
+MERGE = "application/merge-patch+json"
 JSON = "application/json"
+_NOTHING: Mapping[str, str] = {}
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -110,35 +112,38 @@ class Kube:
     def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> Metadata:
         """Server-side apply, never by force; the metadata of the object as it is then.
 
-        What ``manager`` applied before and ``body`` leaves out is removed. A body with ``metadata.uid`` never creates.
-        Raises ``ConflictError`` whose ``fields`` name what others own; then nothing was changed.
+        What ``manager`` applied before and ``body`` leaves out is removed. With ``metadata.uid`` it never creates, nor
+        does a subresource. Raises ``ConflictError`` whose ``fields`` name what others own: then nothing was changed.
         """
-        metadata = body["metadata"]
         self._permit(resource, "patch")
-        if "uid" not in metadata:
+        if "uid" not in body["metadata"] and not resource.subresource:
             self._permit(resource, "create")
-        path = resource.path(metadata["name"], metadata.get("namespace"))
         parameters = {"fieldManager": manager, "force": "false", "fieldValidation": "Strict"}
-        headers = {"Content-Type": APPLY, **_accept(Query(metadata_only=True), "")}
-        return _decoded(self._call("PATCH", path, parameters, headers, body), Partial, path).metadata
+        return self._write("PATCH", resource, body, APPLY, parameters)
 
-    def create(self, resource: Resource, body: dict[str, Any]) -> None:
-        """Create an object."""
+    def create(self, resource: Resource, body: dict[str, Any]) -> Metadata:
+        """Create an object. Raises ``ConflictError`` where there is one of that name."""
         self._permit(resource, "create")
-        path = resource.path(namespace=body["metadata"].get("namespace"))
-        self._call("POST", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+        return self._write("POST", resource, body, JSON)
 
-    def replace(self, resource: Resource, body: dict[str, Any]) -> None:
+    def replace(self, resource: Resource, body: dict[str, Any]) -> Metadata:
         """Write an object over the one of the resource version that its metadata name.
 
         Raises ``ConflictError`` where it has changed since, ``NotFoundError`` where it is gone.
         """
-        metadata = body["metadata"]
         self._permit(resource, "update")
-        if not metadata.get("resourceVersion"):
-            raise AssertionError(f"{resource.plural} {metadata['name']}: without a resource version, changes are lost")
-        path = resource.path(metadata["name"], metadata.get("namespace"))
-        self._call("PUT", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+        _refuse_blind(resource, body["metadata"], "resourceVersion")
+        return self._write("PUT", resource, body, JSON)
+
+    def patch(self, resource: Resource, body: dict[str, Any]) -> Metadata:
+        """Merge a body into the object of the uid and the resource version that its metadata name (RFC 7396).
+
+        What is None goes; a list is replaced as a whole. Raises ``ConflictError`` where the object has changed since or
+        is another one of that name, ``NotFoundError`` where it is gone.
+        """
+        self._permit(resource, "patch")
+        _refuse_blind(resource, body["metadata"], "uid", "resourceVersion")
+        return self._write("PATCH", resource, body, MERGE)
 
     def delete(self, resource: Resource, metadata: Metadata) -> None:
         """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``."""
@@ -150,8 +155,17 @@ class Kube:
     def _permit(self, resource: Resource, verb: str) -> None:
         if not self._role.allows(resource, verb):
             raise AssertionError(
-                f"the role {self._role.name!r} may not {verb} {resource.plural}: see gputopo.kube.access"
+                f"the role {self._role.name!r} may not {verb} {resource.named}: see gputopo.kube.access"
             )
+
+    def _write(
+        self, method: str, resource: Resource, body: dict[str, Any], of: str, parameters: Mapping[str, str] = _NOTHING
+    ) -> Metadata:
+        """The metadata of the object as it is then: where it is large, it need not be sent back."""
+        metadata = body["metadata"]
+        path = resource.path(None if method == "POST" else metadata["name"], metadata.get("namespace"))
+        headers = {"Content-Type": of, **_accept(Query(metadata_only=True), "")}
+        return _decoded(self._call(method, path, parameters, headers, body), Partial, path).metadata
 
     def _call(
         self,
@@ -199,6 +213,12 @@ class Kube:
 
     def _unanswered(self, call: str, error: Exception) -> UnavailableError:
         return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}")
+
+
+def _refuse_blind(resource: Resource, metadata: dict[str, Any], *preconditions: str) -> None:
+    for each in preconditions:
+        if not metadata.get(each):
+            raise AssertionError(f"{resource.named} {metadata['name']}: without its {each}, changes of others are lost")
 
 
 def _selectors(query: Query) -> dict[str, str]:

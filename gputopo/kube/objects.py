@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gputopo.labels import nodegpus
+from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     namespace: str = ""
     resource_version: str = ""
+    generation: int = 0  # of what is written but the metadata and the status
+    creation_timestamp: str | None = None  # RFC 3339, whole seconds, by the API server's clock
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     managed_fields: tuple[ManagedFields, ...] = ()
@@ -66,6 +69,22 @@ class NodeGpus(nodegpus.NodeGpus, frozen=True, kw_only=True, rename="camel"):
     """The custom resource with its metadata."""
 
     metadata: Metadata
+
+
+class PlacementReservation(msgspec.Struct, frozen=True):
+    """A gang's places."""
+
+    metadata: Metadata
+    spec: ReservationSpec
+    status: ReservationStatus = ReservationStatus()
+
+
+class PlacementLedger(msgspec.Struct, frozen=True):
+    """Which reservations count."""
+
+    metadata: Metadata
+    spec: LedgerSpec = LedgerSpec()
+    status: LedgerStatus = LedgerStatus()
 
 
 class NodeFeatureSpec(msgspec.Struct, frozen=True):
@@ -94,11 +113,25 @@ class Container(msgspec.Struct, frozen=True):
     resources: Resources = Resources()
 
 
+class SchedulingGate(msgspec.Struct, frozen=True):
+    """What keeps a pod from its scheduler until it is taken away."""
+
+    name: str
+
+
+class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """Pods that Kubernetes itself schedules together (1.36)."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """What a pod asks for."""
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):

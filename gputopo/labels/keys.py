@@ -154,6 +154,51 @@ POD_ISOLATION = Key(
 POD_SPREAD = Key(
     "gputopo.io/spread", "ignore", "Replicas of one owner on different nodes and islands: `preferred` or `ignore`."
 )
+POD_GANG = Key(
+    "gputopo.io/gang", "llm-7", "The gang that the pod belongs to, within its namespace: all start, or none do."
+)
+POD_GANG_SIZE = Key("gputopo.io/gang-size", "16", "Members of the gang, as many as there will be.")
+POD_GANG_MINIMUM = Key(
+    "gputopo.io/gang-minimum", "12", "Members that it can start with, where that is fewer than its size."
+)
+POD_GANG_TIMEOUT = Key(
+    "gputopo.io/gang-timeout",
+    "30s",
+    "From when its members are let go until all have their nodes: `90s`, `5m`.",
+)
+POD_GANG_REQUIRED = Key(
+    "gputopo.io/gang-required-topology",
+    "clique",
+    "All members in one: `clique` (multi-node NVLink), `rack`, `block`, `zone`, or a node label's key.",
+)
+POD_GANG_PREFERRED = Key("gputopo.io/gang-preferred-topology", "rack", "The same, where that can be had.")
+POD_PLANNED = Key(
+    "gputopo.io/planned", "true", "A pod of its own that is to be placed as gangs are: `true` or `false`."
+)
+GANG_KEYS = (
+    POD_GANG,
+    POD_GANG_SIZE,
+    POD_GANG_MINIMUM,
+    POD_GANG_TIMEOUT,
+    POD_GANG_REQUIRED,
+    POD_GANG_PREFERRED,
+    POD_PLANNED,
+)
+# What the planner writes on a member, in the one patch that lets it go.
+POD_GANG_RANK = Key(
+    "gputopo.io/gang-rank", "3", "Its rank in the plan: neighbours in rank are neighbours in the fabric."
+)
+POD_RESERVATION = Key("gputopo.io/reservation", "llm-7-4f2a9c", "The `PlacementReservation` that it was placed by.")
+POD_TAKEN_BACK = Key(
+    "gputopo.io/taken-back", "llm-7-4f2a9c", "The `PlacementReservation` that it was to be placed by and was not."
+)
+WRITTEN_ON_PODS = (POD_GANG_RANK, POD_RESERVATION, POD_TAKEN_BACK)
+
+# The scheduling gate that keeps a member from kube-scheduler until its gang is planned.
+GATE = "gputopo.io/gang"
+# A namespace whose pods are gated whatever their scheduler, where they name a gang.
+GANGS_ENABLED = Key("gputopo.io/gangs", "enabled", "Pods of this namespace that name a gang are gated at creation.")
+
 POD_KEYS = (
     POD_GPU_MODEL,
     POD_GPU_MODEL_SHORT,
@@ -166,4 +211,6 @@ POD_KEYS = (
     POD_WORKLOAD,
     POD_ISOLATION,
     POD_SPREAD,
+    *GANG_KEYS,
+    *WRITTEN_ON_PODS,
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.labels.keys import API_GROUP
+from gputopo.labels.definition import Kind, definition, structural
 
 VERSION = "v1alpha1"
 KIND = "NodeGpus"
@@ -57,55 +57,18 @@ def content_hash(annotation: str) -> str:
 
 def crd() -> dict[str, Any]:
     """The CustomResourceDefinition (apiextensions.k8s.io/v1) of ``NodeGpus``."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{API_GROUP}"},
-        "spec": {
-            "group": API_GROUP,
-            "scope": "Cluster",
-            "names": {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": PLURAL},
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": _schema()},
-                    "additionalPrinterColumns": [
-                        {"name": "Observed", "type": "date", "jsonPath": ".observedAt"},
-                        {"name": "Agent", "type": "string", "jsonPath": ".agentVersion"},
-                    ],
-                }
-            ],
-        },
-    }
-
-
-def _schema() -> dict[str, Any]:
-    """A structural schema: no references, no ``anyOf`` with types, ``nullable`` instead (Kubernetes' rules)."""
-    _, definitions = msgspec.json.schema_components([NodeGpus], ref_template="{name}")
-    schema = _structural(definitions[NodeGpus.__name__], definitions)
-    schema["properties"] |= {
-        "apiVersion": {"type": "string"},
-        "kind": {"type": "string"},
-        "metadata": {"type": "object"},
-    }
+    schema = structural(NodeGpus)
     schema["properties"]["observedAt"]["format"] = "date-time"
-    schema["description"] = (
-        "What moves on a GPU node: heartbeat and which pod holds which GPU. Written by gputopo's agent."
+    return definition(
+        Kind(
+            KIND,
+            PLURAL,
+            VERSION,
+            "What moves on a GPU node: heartbeat and which pod holds which GPU. Written by gputopo's agent.",
+            (
+                {"name": "Observed", "type": "date", "jsonPath": ".observedAt"},
+                {"name": "Agent", "type": "string", "jsonPath": ".agentVersion"},
+            ),
+        ),
+        schema,
     )
-    return schema
-
-
-def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" in schema:
-        return _structural(definitions[schema["$ref"]], definitions)
-    if "anyOf" in schema:
-        (only,) = [option for option in schema["anyOf"] if option != {"type": "null"}]
-        return _structural(only, definitions) | {"nullable": True}
-    result: dict[str, Any] = {name: schema[name] for name in ("type", "required") if name in schema}
-    if "properties" in schema:
-        result["properties"] = {name: _structural(each, definitions) for name, each in schema["properties"].items()}
-    if "items" in schema:
-        result["items"] = _structural(schema["items"], definitions)
-    return result

@@ -2,6 +2,7 @@
 
 asked      what the pod asks, in words              story     the values
 best       the nodes that suit it best              spots     sets of GPUs in words
+keepers    for whom planners keep GPUs
 nearest    the nearest miss; ``endings`` of pods    advice    what each reason means
 
 document.NoExplanationError    what was read is no explanation
@@ -9,7 +10,18 @@ document.NoExplanationError    what was read is no explanation
 
 from scheduler_core.explain.document import NoExplanationError, document, read
 from scheduler_core.explain.explaining import explain, grouped, refusal
+from scheduler_core.explain.keepers import with_keepers
 from scheduler_core.explain.story import Explanation
 from scheduler_core.explain.text import text
 
-__all__ = ["Explanation", "NoExplanationError", "document", "explain", "grouped", "read", "refusal", "text"]
+__all__ = [
+    "Explanation",
+    "NoExplanationError",
+    "document",
+    "explain",
+    "grouped",
+    "read",
+    "refusal",
+    "text",
+    "with_keepers",
+]

@@ -62,8 +62,8 @@ ADVICE: dict[Reason, Advice] = {
         "It passes in a second; if it stays, look at the extender's log.",
     ),
     Reason.RESERVED: Advice(
-        "Free GPUs there are promised to pods that the kubelet has not admitted yet.",
-        "It passes when they have started.",
+        "Free GPUs there are promised to pods that the kubelet has not admitted yet, or kept for a gang.",
+        "It passes when these have started; gputopo gangs shows what waits.",
     ),
     Reason.ISOLATION: Advice(
         "It is training and inference runs there, or the other way round; and one of the two says "

@@ -110,7 +110,8 @@ def _places(profile: Profile, refused: Mapping[str, Reason], table: NodeTable) -
             continue
         state = table.states[name]
         missing = sum(max(0, count - state.count(resource)) for resource, count in wanted.items())
-        pods = tuple((count, pod) for pod in record.pods if (count := holds(pod)))
+        running = (pod for pod in record.pods if pod.uid not in record.reserved)  # a place that is kept cannot end
+        pods = tuple((count, pod) for pod in running if (count := holds(pod)))
         places.append(_Place(missing, record, pods))
     return places
 

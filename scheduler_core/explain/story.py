@@ -63,6 +63,17 @@ class Refusal(msgspec.Struct, frozen=True, rename="camel"):
     nodes: tuple[str, ...]
 
 
+class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """GPUs that a planner keeps for a gang, on nodes that the pod is refused because of that."""
+
+    gang: str | None  # "namespace/name"; None: for pods that are planned one by one
+    reservation: str  # "namespace/name"
+    phase: str  # "Held", "Proposed" or "Committed"
+    until: str | None  # RFC 3339; of what is held an estimate. None: nobody can say
+    gpus: int
+    nodes: tuple[str, ...]
+
+
 class Barred(msgspec.Struct, frozen=True, rename="camel"):
     """GPU nodes that kube-scheduler would not take anyway, for the same reason."""
 
@@ -111,6 +122,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     suited: tuple[str, ...] = ()  # by name
     best: tuple[Candidate, ...] = ()
     refused: tuple[Refusal, ...] = ()  # most nodes first
+    kept: tuple[Kept, ...] = ()  # by name of the reservation
     nearest: tuple[Change, ...] = ()  # smallest change first; only where no node suits
     scheduler_said: str | None = None  # the condition PodScheduled, where it is False
     notes: tuple[str, ...] = ()

@@ -10,10 +10,11 @@ from textwrap import wrap
 
 from gputopo.cluster.tables import Cell, Table
 from gputopo.cluster.terminal import lines
+from gputopo.labels.reservations import Phase
 from gputopo.render.wording import number, visible
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.spots import spot_words
-from scheduler_core.explain.story import OBSTACLE, Candidate, Explanation, Held, Refusal, Spot, Wanted
+from scheduler_core.explain.story import OBSTACLE, Candidate, Explanation, Held, Kept, Refusal, Spot, Wanted
 
 _NAMED = 4  # nodes named of each group; the document names all
 _NARROWEST = 40
@@ -50,6 +51,9 @@ def _story(told: Explanation, width: int) -> Iterator[str]:
     if told.refused:
         yield ""
         yield from _refused(told.refused, width)
+    if told.kept:
+        yield ""
+        yield from _kept(told.kept, width)
     for note in told.notes:
         yield ""
         yield from _folded(f"Note: {note}.", width)
@@ -142,6 +146,21 @@ def _refused(groups: Iterable[Refusal], width: int) -> Iterator[str]:
         yield from _folded(f"- {_reason(group.text)}: {count} {'node' if count == 1 else 'nodes'}", width, "  ")
         yield from _folded(f"  {_named(group.nodes)}", width, "  ")
         yield from _folded(f"  {group.means} {group.advice}", width, "  ")
+
+
+def _kept(kept: Iterable[Kept], width: int) -> Iterator[str]:
+    yield "Reserved there:"
+    for each in kept:
+        whom = "pods that are planned one by one" if each.gang is None else f"the gang {each.gang}"
+        gpus = "1 GPU" if each.gpus == 1 else f"{each.gpus} GPUs"
+        until = _until(each)
+        yield from _folded(f"- {gpus} for {whom}, {until}: {_named(each.nodes)} ({each.reservation})", width, "  ")
+
+
+def _until(kept: Kept) -> str:
+    if kept.phase == Phase.HELD.value:
+        return "until it fits" if kept.until is None else f"until it fits, which is expected at {kept.until}"
+    return "until its members are on their nodes" if kept.until is None else f"until {kept.until} at the latest"
 
 
 def _named(names: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ it for placement. Nodes in the same state share one ``NodeState``, so what is wo
 """
 
 from scheduler_core.nodes.machine import Machine, Node, read_node
-from scheduler_core.nodes.record import NodeRecord, read_occupant, with_gpus, with_pod, without_pod
+from scheduler_core.nodes.record import NodeRecord, held_on, is_held, read_occupant, with_gpus, with_pod, without_pod
 from scheduler_core.nodes.staleness import (
     AHEAD_S,
     AWAITED_S,
@@ -19,7 +19,16 @@ from scheduler_core.nodes.staleness import (
     turning,
 )
 from scheduler_core.nodes.state import NodeState, offers_all, state_of, whole_gpus, with_kin, word_of
-from scheduler_core.nodes.table import NodeTable, aged, state_if, table_of, with_pods, with_records, without_nodes
+from scheduler_core.nodes.table import (
+    NodeTable,
+    aged,
+    state_if,
+    table_of,
+    with_pods,
+    with_records,
+    without_nodes,
+    without_seat,
+)
 
 __all__ = [
     "AHEAD_S",
@@ -33,6 +42,8 @@ __all__ = [
     "aged",
     "confirms",
     "fresh_until",
+    "held_on",
+    "is_held",
     "is_stale",
     "observed",
     "offers_all",
@@ -51,5 +62,6 @@ __all__ = [
     "with_records",
     "without_nodes",
     "without_pod",
+    "without_seat",
     "word_of",
 ]

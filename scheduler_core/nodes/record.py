@@ -15,6 +15,7 @@ from scheduler_core.pods import Pod
 from scheduler_core.request import PodRequest, Profile, Refused, read_request
 
 _MOST_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
+_HELD = "held/"
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -25,7 +26,19 @@ class NodeRecord(msgspec.Struct, frozen=True):
     gpus: NodeGpus | None = None  # the kubelet's word, as the agent publishes it
     pods: tuple[Occupant, ...] = ()  # that hold GPUs, by UID
     departed: tuple[Occupant, ...] = ()  # gone since the kubelet's word
+    # UIDs of those of ``pods`` for which planners keep a place until they are bound; or that stand for what is held.
+    reserved: tuple[str, ...] = ()
     parted: float | None = None  # since when Node and ``gpus`` do not speak of one graph, in seconds since 1970
+
+
+def held_on(node: str) -> str:
+    """What stands for the UID of a pod where GPUs are held for a gang that does not fit yet. No UID has a slash."""
+    return _HELD + node
+
+
+def is_held(uid: str) -> bool:
+    """Whether that is no pod's UID but stands for such GPUs."""
+    return uid.startswith(_HELD)
 
 
 def read_occupant(pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_request) -> Occupant | None:

@@ -47,6 +47,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     cpu: Cpu | None = None  # for each free GPU; None: unknown
     obeys: bool = False
     promised: tuple[int, ...] = ()  # MiB of each GPU, by place, that shares hold; where ``obeys``
+    open: NodeState | None = None  # the same without what planners keep there; None: nothing is kept
 
     def count(self, resource: str) -> int:
         """Free healthy devices of a resource."""
@@ -61,7 +62,11 @@ def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
 
 def derived(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
     """What follows, where it was judged already whether the graph is gone by."""
-    machine = record.machine
+    machine, unreserved = record.machine, None
+    if record.reserved:
+        others = tuple(pod for pod in record.pods if pod.uid not in record.reserved)
+        alone = msgspec.structs.replace(record, pods=others, reserved=())
+        unreserved = derived(alone, stale=stale, awaited=awaited)
     shape = _shape(record, stale=stale)
     sliced = shape is not None and _sliced(record, shape)
     found: Occupancy | None = None
@@ -91,6 +96,7 @@ def derived(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
         _cpu(record, shape, free, promised),
         machine.obeys,
         promised,
+        unreserved,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from immutables import Map
 
-from scheduler_core.nodes.record import NodeRecord, with_pod
+from scheduler_core.nodes.record import NodeRecord, is_held, with_pod
 from scheduler_core.nodes.staleness import is_stale
 from scheduler_core.nodes.state import NodeState, derived, state_of
 from scheduler_core.occupancy import Occupant
@@ -23,11 +23,27 @@ class NodeTable(msgspec.Struct, frozen=True):
 
 
 def state_if(table: NodeTable, name: str, pods: Iterable[Occupant]) -> NodeState:
-    """What would follow, were those the pods on the node."""
+    """What would follow, were those the pods on the node, and no place kept for any."""
     by_uid = tuple(sorted(pods, key=lambda each: each.uid))
     known = table.states[name]
-    record = msgspec.structs.replace(table.records[name], pods=by_uid)
+    record = msgspec.structs.replace(table.records[name], pods=by_uid, reserved=())
     return derived(record, stale=known.stale, awaited=known.awaited)
+
+
+def without_seat(table: NodeTable, uid: str, names: Iterable[str]) -> NodeTable:
+    """The same generation as the pod sees it for which a place is kept on those nodes: that does not stand in its way.
+
+    Nor does what is kept free there for a gang that does not fit yet: it takes only what others leave.
+    """
+    records, states = table.records, table.states
+    for name in names:
+        known = records.get(name)
+        if known is not None and uid in known.reserved:
+            kept = tuple(each for each in known.reserved if each != uid and not is_held(each))
+            pods = tuple(pod for pod in known.pods if pod.uid not in known.reserved or pod.uid in kept)
+            records = records.set(name, msgspec.structs.replace(known, pods=pods, reserved=kept))
+            states = states.set(name, derived(records[name], stale=states[name].stale, awaited=states[name].awaited))
+    return msgspec.structs.replace(table, records=records, states=states)
 
 
 def table_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> NodeTable:

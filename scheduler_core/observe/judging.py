@@ -169,6 +169,8 @@ def _with_own(options: Options, node: str, got: Span | None) -> Options:
     if got is None or not got.known:
         return options
     best = options.best
+    if best is None or vague(best.lay.ring):  # then the best that can be said is what we would have promised
+        best = options.ours
     if best is None or vague(best.lay.ring) or lesser(best.lay.ring, got.worst.ring):
-        return options._replace(best=Offer(node, got.worst))
-    return options
+        best = Offer(node, got.worst)
+    return options._replace(best=best)

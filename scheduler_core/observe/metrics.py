@@ -1,24 +1,22 @@
-"""The observer's metrics, on a registry of their own. ``described`` goes into docs/metrics.md."""
+"""The observer's metrics. ``CATALOGUE`` goes into docs/metrics.md."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
-from gputopo import __version__
-from scheduler_core import metrics as of_extender
-from scheduler_core.metrics import About, Standing, of_table, samples
+from gputopo.metrics import BUILD, About, Catalogue, Sample, once_each
+from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
+from scheduler_core.nodes import NodeTable
 from scheduler_core.observe.judging import Placement, Verdict
 from scheduler_core.observe.present import Present
 from scheduler_core.observe.tally import keys
+from scheduler_core.sightings import WatchStatus
 
-# On the wire each ends in _total.
-COUNTERS: dict[str, About] = {
+COUNTERS = {
     "gputopo_observed_placements": About(
         ("size", "scheduler", "island"),
         "Pods that got their node, by whole GPUs, scheduler, and whether these are in one island: one, split, unknown; "
@@ -38,33 +36,23 @@ COUNTERS: dict[str, About] = {
         ("scheduler",), "Islands that a single GPU broke although a node had one in a broken island."
     ),
 }
-# What the extender has too.
-_SHARED = (
-    "gputopo_watch_relists",
-    "gputopo_watch_failures",
-    "gputopo_watch_synced",
-    "gputopo_watch_age_seconds",
-    "gputopo_watch_lag_seconds",
-    "gputopo_cache_age_seconds",
-    "gputopo_table_generation",
-    "gputopo_table_nodes",
-    "gputopo_table_stale_nodes",
-    "gputopo_gpu_pods",
-    "gputopo_free_islands",
-)
-GAUGES: dict[str, About] = {
+GAUGES = {
     "gputopo_observe_info": About(("version", "python"), "Always 1; what this observer is."),
     "gputopo_observe_ready": About((), "1 where it follows the cluster."),
     "gputopo_free_gpus": About(
         ("island",), "Free GPUs of islands of several, by whether the island is whole or broken."
     ),
 }
+CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES)
 
 
 class Seen(NamedTuple):
     """What is known at one moment."""
 
-    standing: Standing
+    table: NodeTable
+    ready: bool
+    watches: tuple[WatchStatus, ...]
+    pods: int
     present: Present
 
 
@@ -73,11 +61,17 @@ class Metrics:
 
     def __init__(self, seen: Callable[[], Seen]) -> None:
         self.registry = CollectorRegistry()
-        made = {
-            name: Counter(name, each.meaning, each.labels, registry=self.registry) for name, each in COUNTERS.items()
-        }
-        self._placements, self._verdicts, self._lost, self._needless = made.values()
-        self.registry.register(_Told(seen))
+        self._placements, self._verdicts, self._lost, self._needless = map(
+            partial(CATALOGUE.counter, self.registry), COUNTERS
+        )
+        of_table_now = once_each(of_table)
+
+        def told() -> Iterator[Sample]:
+            now = seen()
+            yield from samples(now)
+            yield from of_table_now(now.table)
+
+        CATALOGUE.tell(self.registry, told)
 
     def note(self, placement: Placement) -> None:
         """A pod got its node."""
@@ -97,44 +91,11 @@ def _island(placement: Placement) -> str:
     return {True: "one", False: "split", None: "unknown"}[placement.one_island]
 
 
-class _Told(Collector):
-    def __init__(self, seen: Callable[[], Seen]) -> None:
-        self._seen = seen
-
-    def collect(self) -> Iterator[Metric]:
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-            name: _family(name, kind, about) for name, kind, about in _told()
-        }
-        for name, labels, value in told(self._seen()):
-            families[name].add_metric(labels, value)
-        return iter(families.values())
-
-
-def told(seen: Seen) -> Iterator[of_extender.Sample]:
-    """Every sample of a moment: name, label values, value. Pure."""
-    standing, present = seen
-    yield "gputopo_observe_info", (__version__, platform.python_version()), 1
-    yield "gputopo_observe_ready", (), standing.ready
-    yield "gputopo_free_gpus", ("whole",), present.free_in_whole
-    yield "gputopo_free_gpus", ("broken",), present.free_in_islands - present.free_in_whole
-    yield from (each for each in (*samples(standing), *of_table(standing.table)) if each[0] in _SHARED)
-
-
-def described() -> Iterable[tuple[str, str, tuple[str, ...], str]]:
-    """Every metric: name on the wire, type, labels, meaning."""
-    yield from ((f"{name}_total", "counter", *about) for name, about in COUNTERS.items())
-    for name, kind, about in _told():
-        yield (name if kind == "gauge" else f"{name}_total", kind, *about)
-
-
-def _told() -> Iterator[tuple[str, str, About]]:
-    """Name, type and meaning of what is told at a scrape."""
-    yield from ((name, "gauge", about) for name, about in GAUGES.items())
-    for name in _SHARED:
-        counts = name in of_extender.TOLD
-        yield name, "counter" if counts else "gauge", (of_extender.TOLD if counts else of_extender.GAUGES)[name]
-
-
-def _family(name: str, kind: str, about: About) -> GaugeMetricFamily | CounterMetricFamily:
-    make = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
-    return make(name, about.meaning, labels=about.labels)
+def samples(seen: Seen) -> Iterator[Sample]:
+    """Every sample of a moment but those of its table. Pure."""
+    yield "gputopo_observe_info", BUILD, 1
+    yield "gputopo_observe_ready", (), seen.ready
+    yield from of_watches(seen.watches)
+    yield "gputopo_gpu_pods", (), seen.pods
+    yield "gputopo_free_gpus", ("whole",), seen.present.free_in_whole
+    yield "gputopo_free_gpus", ("broken",), seen.present.free_in_islands - seen.present.free_in_whole

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,22 +11,21 @@ from typing import Any
 
 import orjson
 
-from scheduler_core.metrics import Standing, WatchState
+from gputopo.daemon import bound
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.judging import Placement
 from scheduler_core.observe.metrics import Metrics, Seen
 from scheduler_core.observe.observer import Observer
-from scheduler_core.observe.pages import Pages, pages_app
 from scheduler_core.observe.settings import Settings
 from scheduler_core.observe.summary import summary
 from scheduler_core.observe.wording import line
 from scheduler_core.policy import Policy
-from scheduler_core.server import Listener, bound, serve
-from scheduler_core.service import Deliver, Watching
-from scheduler_core.sightings import Batch
-from scheduler_core.watch import WatchStatus, silence
+from scheduler_core.running import Watching
+from scheduler_core.server import Listener
+from scheduler_core.sightings import Batch, WatchStatus
+from scheduler_core.site import json_page, site
+from scheduler_core.watch import silence
 
-_TICK_S = 1.0
 _LISTS_S = 60.0  # for the first lists, where there is an end
 _log = logging.getLogger(__name__)
 
@@ -97,9 +95,7 @@ class Service:
 
     def unready(self) -> str | None:
         """Why the cluster is not followed; None: it is."""
-        if not self.synced:
-            return f"gputopo has not yet listed all {', '.join(self.observer.knowledge.missing)} of the cluster"
-        return silence(self._statuses(), self._settings.max_silence_s)
+        return self.observer.knowledge.unready or silence(self._statuses(), self._settings.max_silence_s)
 
     def report(self) -> Mapping[str, Any]:
         """All that was seen, as a document."""
@@ -151,38 +147,11 @@ class Service:
     def _seen(self) -> Seen:
         """What is known now, for the metrics."""
         knowledge = self.observer.knowledge
-        watches = tuple(
-            WatchState(each.kind, each.synced, each.last_event_age_s, each.relists, each.failures, each.lag_s)
-            for each in self._statuses()
-        )
-        ready = self.unready() is None
-        standing = Standing(table=knowledge.table, ready=ready, watches=watches, pods=len(knowledge.pods))
-        return Seen(standing, self.observer.report(time.time()).now)
+        present = self.observer.report(time.time()).now
+        return Seen(knowledge.table, self.unready() is None, self._statuses(), len(knowledge.pods), present)
 
 
 def listener_of(service: Service, where: tuple[str, int]) -> Listener:
     """The listener of the pages. Raises ``OSError`` where the address cannot be had."""
-    return Listener(pages_app(Pages(service.unready, service.metrics.registry, service.report)), bound(where))
-
-
-async def run(service: Service, listener: Listener | None, watching: Callable[[Deliver], Watching]) -> None:
-    """Until the process is told to end, or its time is over."""
-    loop = asyncio.get_running_loop()
-
-    def deliver(batch: Batch[Any]) -> None:
-        loop.call_soon_threadsafe(service.take, batch)
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, service.ended.set)
-    ticking = asyncio.create_task(_tick_forever(service))
-    try:
-        with service.watched(watching(deliver)):
-            await serve(() if listener is None else (listener,), service.ended)
-    finally:
-        ticking.cancel()
-
-
-async def _tick_forever(service: Service) -> None:
-    while True:
-        await asyncio.sleep(_TICK_S)
-        service.tick()
+    pages = site(service.unready, service.metrics.registry, {"/report": json_page(service.report)})
+    return Listener(pages, bound(where))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.cleanup import Removal, definition, find, of_node, remove
+from agent.cleanup import Removal, definitions, find, of_node, plans, remove
 from gputopo.kube.access import CLEANER, NODE_FEATURES, NODE_GPUS, NODES
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import NotFoundError, UnavailableError
@@ -63,7 +63,7 @@ def test_a_cluster_that_has_neither_our_kind_nor_nfds_has_nothing_of_them(tmp_pa
 
     with api_server(answer) as server:
         kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
-        assert (find(kube, None), find(kube, "n"), definition(kube)) == ([], [], [])
+        assert (find(kube, None), find(kube, "n"), plans(kube), definitions(kube)) == ([], [], [], [])
         kube.close()
 
 

@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from agent.metrics import COUNTERS, DURATION, GAUGES, Metrics, described, samples
+from agent.metrics import CATALOGUE, COUNTERS, GAUGES, TIMES, Metrics, samples
 from agent.status import Status
 from gputopo.labels.nodegpus import Allocation, PodRef
 from gputopo.model import Degradation, Gpu, Health, NodeTopology, Nvlink
@@ -162,8 +162,8 @@ def test_what_the_registry_exposes_is_described() -> None:
         for family in metrics.registry.collect()
     }
 
-    assert set(exposed) == {*(f"{name}_total" for name in COUNTERS), *GAUGES, DURATION[0]}
-    assert {name: (kind, meaning) for name, kind, _, meaning in described()} == exposed
+    assert set(exposed) == {*(f"{name}_total" for name in COUNTERS), *GAUGES, *TIMES}
+    assert {name: (kind, meaning) for name, kind, _, meaning in CATALOGUE.described()} == exposed
 
 
 def test_nothing_of_the_process_is_touched() -> None:

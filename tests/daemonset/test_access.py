@@ -35,7 +35,7 @@ def granted(documents: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
 
 
 def used(role: Role) -> dict[tuple[str, str], list[str]]:
-    return {(resource.group, resource.plural): sorted(verbs) for resource, verbs in role.verbs.items()}
+    return {(resource.group, resource.named): sorted(verbs) for resource, verbs in role.verbs.items()}
 
 
 @pytest.mark.parametrize(("overlay", "settings", "role"), VARIANTS)

@@ -1,4 +1,4 @@
-"""The alerts fire when they should, and are made of metrics that agent and extender have."""
+"""The alerts fire when they should, and are made of metrics that agent, extender and planner have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from agent import metrics as of_agent
-from scheduler_core.metrics import described
+from scheduler_core.metrics import CATALOGUE
+from scheduler_core.planner.metrics import CATALOGUE as OF_PLANNER
 from tests.daemonset.tools import DAEMONSET, Object, run
 
 
@@ -27,10 +28,12 @@ class Alerts(NamedTuple):
 
 AGENT = {name: {*labels, "node"} for name, (labels, _) in of_agent.GAUGES.items()}
 AGENT |= {f"{name}_total": {*labels, "node"} for name, (labels, _) in of_agent.COUNTERS.items()}
-EXTENDER = {name: {*labels, "pod"} for name, _, labels, _ in described()}
+EXTENDER = {name: {*labels, "pod"} for name, _, labels, _ in CATALOGUE.described()}
+PLANNER = {name: {*labels, "pod"} for name, _, labels, _ in OF_PLANNER.described()}
 FILES = [
     pytest.param(Alerts("rules.yaml", "rules.test.yaml", AGENT), id="agent"),
     pytest.param(Alerts("scheduler.yaml", "scheduler.test.yaml", EXTENDER), id="scheduler"),
+    pytest.param(Alerts("planner.yaml", "planner.test.yaml", PLANNER), id="planner"),
 ]
 pytestmark = pytest.mark.parametrize("alerts", FILES)
 

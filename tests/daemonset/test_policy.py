@@ -1,4 +1,4 @@
-"""A policy file beside the extender, as kustomize and as Helm mount it."""
+"""A policy file beside the extender and the planner, as kustomize and as Helm mount it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, name_of, run
+from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, run
 
 POLICY = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
 MOUNT = {"name": "policy", "mountPath": "/etc/gputopo/policy", "readOnly": True}
-PARTS = ("default", "cluster-scheduler")
+PARTS = ("default", "cluster-scheduler", "planner")
+DECIDING = {"gputopo-scheduler": "extender", "gputopo-extender": "extender", "gputopo-planner": "planner"}
 
 
-def extender(documents: tuple[Object, ...]) -> tuple[Object, Object]:
-    """The pod and its container."""
+def deciding(documents: tuple[Object, ...], of: str) -> tuple[Object, Object]:
+    """The pod of a part, and its container that decides."""
     (pod,) = (
         each["spec"]["template"]["spec"]
         for each in documents
-        if name_of(each)
-        in (("Deployment", "gputopo", "gputopo-scheduler"), ("Deployment", "gputopo", "gputopo-extender"))
+        if each["kind"] == "Deployment" and DECIDING.get(each["metadata"]["name"]) == of
     )
     containers = (*pod.get("initContainers", ()), *pod["containers"])
-    return pod, next(each for each in containers if each["name"] == "extender")
+    return pod, next(each for each in containers if each["name"] == of)
 
 
-def assert_mounted(documents: tuple[Object, ...]) -> None:
+def assert_mounted(documents: tuple[Object, ...], of: str = "extender") -> None:
     (config,) = (
         each
         for each in documents
         if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("gputopo-policy")
     )
-    pod, container = extender(documents)
+    pod, container = deciding(documents, of)
 
     assert config["data"]["policy.yaml"].strip() == POLICY.strip()
     assert {"name": "GPUTOPO_POLICY", "value": "/etc/gputopo/policy/policy.yaml"} in container["env"]
@@ -52,16 +52,21 @@ def test_the_component_mounts_a_policy_file(part: str, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
 
-    assert_mounted(tuple(yaml.safe_load_all(run("kubectl", "kustomize", tmp_path))))
+    documents = tuple(yaml.safe_load_all(run("kubectl", "kustomize", tmp_path)))
+    assert_mounted(documents, "planner" if part == "planner" else "extender")
 
 
 @pytest.mark.parametrize("caller", ["second", "cluster"])
 def test_the_chart_mounts_a_policy_file(caller: str, tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(
-        yaml.safe_dump({"scheduler": {"enabled": True, "caller": caller, "policy": POLICY}})
+        yaml.safe_dump(
+            {"scheduler": {"enabled": True, "caller": caller, "policy": POLICY}, "planner": {"enabled": True}}
+        )
     )
 
-    assert_mounted(helm_rendered(str(tmp_path / "values.yaml")))
+    documents = helm_rendered(str(tmp_path / "values.yaml"))
+    assert_mounted(documents)
+    assert_mounted(documents, "planner")
 
 
 def test_the_lease_is_in_the_namespace_of_the_release_whatever_the_configuration_says() -> None:

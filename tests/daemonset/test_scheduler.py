@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gputopo import __version__
-from gputopo.kube.access import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PODS, Role
+from gputopo.kube.access import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PLANNER, PODS, Role
 from scheduler_core.config import LOOPBACK, SERVICE, Caller, configuration
 from scheduler_core.settings import TABLE, read
 from tests.daemonset.test_access import granted, used
@@ -24,9 +24,15 @@ CONFIG = "gputopo-scheduler-config"
 SETTINGS = {
     "default": ("scheduler.enabled=true", f"scheduler.kubeScheduler.tag={TAG}"),
     "cluster-scheduler": ("scheduler.enabled=true", "scheduler.caller=cluster"),
+    "planner-without-gates": ("planner.enabled=true", "planner.gates=false"),
     "observe": ("observe.enabled=true",),
 }
-ROLES = {"default": EXTENDER, "cluster-scheduler": EXTENDER, "observe": OBSERVER}
+ROLES = {
+    "default": EXTENDER,
+    "cluster-scheduler": EXTENDER,
+    "planner-without-gates": PLANNER,
+    "observe": OBSERVER,
+}
 MONITORING = ("monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true")
 
 
@@ -168,18 +174,22 @@ def test_rbac_grants_what_the_code_calls_and_no_more(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("role", [EXTENDER, OBSERVER], ids=lambda role: role.name)
-def test_extender_and_observer_only_read(role: Role) -> None:
-    reading = {NODES: {"list", "watch"}, PODS: {"list", "watch"}, NODE_GPUS: {"list", "watch"}}
+def test_extender_and_observer_only_read_and_the_extender_says_what_it_holds(role: Role) -> None:
     found = {resource: set(verbs) for resource, verbs in role.verbs.items()}
 
-    assert found.items() >= reading.items()
-    assert {(resource.plural, *verbs) for resource, verbs in found.items() if resource not in reading} == (
-        {("events", "create")} if role is EXTENDER else set()
+    assert {NODES, PODS, NODE_GPUS} <= {resource for resource, verbs in found.items() if verbs == {"list", "watch"}}
+    assert {(resource.named, *verbs) for resource, verbs in found.items() if verbs != {"list", "watch"}} == (
+        {("events", "create"), ("placementledgers/status", "patch")} if role is EXTENDER else set()
     )
 
 
 @pytest.mark.parametrize(
-    ("overlay", "lease"), [("default", "gputopo-scheduler"), ("cluster-scheduler", "gputopo-extender")]
+    ("overlay", "lease"),
+    [
+        ("default", "gputopo-scheduler"),
+        ("cluster-scheduler", "gputopo-extender"),
+        ("planner-without-gates", "gputopo-planner"),
+    ],
 )
 def test_of_leases_only_the_own_one_can_be_changed(overlay: str, lease: str) -> None:
     (role,) = (each for each in kustomized(f"scheduler/{overlay}") if each["kind"] == "Role")
@@ -211,6 +221,12 @@ def test_of_leases_only_the_own_one_can_be_changed(overlay: str, lease: str) -> 
             "gputopo-extender",
             {("ClusterRole", "gputopo-extender", ""), ("Role", "gputopo-extender", "gputopo")},
             id="behind a Service",
+        ),
+        pytest.param(
+            "planner-without-gates",
+            "gputopo-planner",
+            {("ClusterRole", "gputopo-planner", ""), ("Role", "gputopo-planner", "gputopo")},
+            id="the planner",
         ),
         pytest.param("observe", "gputopo-observe", {("ClusterRole", "gputopo-observe", "")}, id="the observer"),
     ],
@@ -372,6 +388,7 @@ def test_what_clusters_differ_in_can_be_set() -> None:
         pytest.param("scheduler.caller=third", "'second', 'cluster'", id="a caller that there is not"),
         pytest.param("scheduler.kubeScheduler.tag=latest", "latest", id="a scheduler of no known version"),
         pytest.param("scheduler.settings.GPUTOPO_LEASE=a/b", "GPUTOPO_LEASE", id="a setting with a value of its own"),
+        pytest.param("planner.settings.GPUTOPO_LEASE=a/b", "GPUTOPO_LEASE", id="a Lease of the planner's own"),
         pytest.param("observe.enable=true", "additional properties 'enable' not allowed", id="a misspelled value"),
     ],
 )

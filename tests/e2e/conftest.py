@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
+from itertools import chain
 
 import pytest
 
 # ``make test`` installs less than these tests import; the tests of the pure parts (simulation/) run all the same.
 HAS_EXTRA = all(find_spec(name) for name in ("google", "grpc", "grpclib", "trustme", "urllib3"))
-collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "agent", "daemonset", "scheduler"]
+collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "agent", "daemonset", "gangs", "scheduler"]
 if HAS_EXTRA:
     from tests.e2e.fixtures import (
         cluster,
@@ -37,7 +38,7 @@ if HAS_EXTRA:
 
 
 Timed = Callable[[str], AbstractContextManager[None]]
-_TIMES = pytest.StashKey[list[str]]()
+_MEASURED = "measured"  # a property of the test's report, which reaches the end of the run from other processes too
 
 
 @pytest.fixture
@@ -48,15 +49,19 @@ def timed(request: pytest.FixtureRequest) -> Timed:
     def measure(step: str) -> Generator[None]:
         before = time.perf_counter()
         yield
-        request.config.stash.setdefault(_TIMES, []).append(f"{step}: {time.perf_counter() - before:.1f} s")
+        request.node.user_properties.append((_MEASURED, f"{step}: {time.perf_counter() - before:.1f} s"))
 
     return measure
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was measured."""
-    for line in config.stash.get(_TIMES, []):
-        terminalreporter.write_line(line)
+    reports = chain.from_iterable(terminalreporter.stats.values())
+    for report in reports:
+        if isinstance(report, pytest.TestReport) and report.when == "call":
+            for name, line in report.user_properties:
+                if name == _MEASURED:
+                    terminalreporter.write_line(str(line))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

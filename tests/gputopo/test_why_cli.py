@@ -271,7 +271,10 @@ def test_who_may_not_read_learns_what_to_ask_for(tmp_path: Path) -> None:
     assert shown.exit_code == 4
     assert shown.output.splitlines() == [
         'gputopo: GET /api/v1/pods: 403: pods is forbidden: User "me" cannot list pods at the cluster scope',
-        "ask for a ClusterRole with get, list of nodes; list of pods; get, list of nodegpus.gputopo.io",
+        (
+            "ask for a ClusterRole with get, list of nodes; list of pods; get, list of nodegpus.gputopo.io; "
+            "list of placementreservations.gputopo.io; list of placementledgers.gputopo.io"
+        ),
     ]
 
 

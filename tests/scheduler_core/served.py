@@ -17,12 +17,13 @@ from typing import Any
 import uvloop
 from starlette.types import ASGIApp
 
+from gputopo.daemon import bound
 from scheduler_core.calls import Decides, verbs
 from scheduler_core.connections import Limits
 from scheduler_core.extender import Filtered
 from scheduler_core.metrics import Metrics
 from scheduler_core.pods import Pod
-from scheduler_core.server import Listener, bound, serve
+from scheduler_core.server import Listener, serve
 from scheduler_core.tls import Certificates
 from scheduler_core.verbs import verbs_app
 
@@ -98,7 +99,7 @@ def serving(
 class Passing:
     """An extender to which every node is good."""
 
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         return Filtered(tuple(sorted(names)), {})
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gputopo.labels.reservations import Phase
 from gputopo.model import NodeTopology
 from scheduler_core.extender import Extender, Filtered, Record
 from scheduler_core.knowledge import Knowledge, News
 from scheduler_core.nodes import NodeState, read_node
 from scheduler_core.pods import Pod, SpreadConstraint, Term, Volume
 from scheduler_core.policy import Policy
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
 from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
+from tests.scheduler_core.plans import entry, ledger
 
 
 def seen(
@@ -52,11 +54,17 @@ def preferring(asked: Pod) -> Pod:
 class Stage:
     """An extender, the watches it hears, and the scheduler that asks it."""
 
-    def __init__(self, machines: Mapping[str, NodeTopology], policy: Policy = Policy()) -> None:  # noqa: B008  frozen
+    def __init__(
+        self,
+        machines: Mapping[str, NodeTopology],
+        policy: Policy = Policy(),  # noqa: B008  frozen
+        *,
+        reservations: bool = False,
+    ) -> None:
         self.machines = dict(machines)
         self.now = NOW
         self.records: list[Record] = []
-        self.knowledge = Knowledge(policy)
+        self.knowledge = Knowledge(policy, reservations=reservations)
         self.extender = Extender(self.knowledge, policy, lambda: self.now, self.records.append)
 
     @classmethod
@@ -67,6 +75,24 @@ class Stage:
         stage.pods(*pods, complete=True)
         stage.words({name: {} for name in machines}, complete=True)
         return stage
+
+    @classmethod
+    def planned(cls, machines: Mapping[str, NodeTopology], *pods: PodSeen, policy: Policy = Policy()) -> Stage:  # noqa: B008
+        """The same where what planners keep is looked at; they keep nothing yet."""
+        stage = cls(machines, policy, reservations=True)
+        stage.nodes(complete=True)
+        stage.pods(*pods, complete=True)
+        stage.words({name: {} for name in machines}, complete=True)
+        stage.knowledge.take(Batch(ReservationSeen, (), complete=True), stage.now)
+        stage.knowledge.take(Batch(LedgerSeen, (), complete=True), stage.now)
+        return stage
+
+    def keep(self, *kept: tuple[ReservationSeen, Phase], generation: int = 1) -> LedgerSeen:
+        """A planner lists these reservations, and no other. Answers the ledger as its watch shows it."""
+        listing = ledger(*(entry(each, phase) for each, phase in kept), generation=generation)
+        self.knowledge.take(Batch(ReservationSeen, tuple(each for each, _ in kept)), self.now)
+        self.knowledge.take(Batch(LedgerSeen, (listing,)), self.now)
+        return listing
 
     def nodes(self, *names: str, complete: bool = False, gone: Iterable[str] = ()) -> News:
         """The nodes' watch; without names: all."""

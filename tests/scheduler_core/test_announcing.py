@@ -20,6 +20,8 @@ from scheduler_core.settling import Settled
 from tests.api_server import Answer, ApiServer, api_server
 from tests.gputopo.kube.serving import wait_for
 
+MADE = {"metadata": {"name": "e"}}
+
 
 def broken(name: str = "train", reason: Reason = Reason.ISLAND) -> Settled:
     return Settled(Occupant(f"uid-{name}", "team", name, Profile()), "gpu-7", None, 3, None, reason)
@@ -41,7 +43,7 @@ def announcing(
 
 def test_a_pod_is_told_of_once(tmp_path: Path) -> None:
     noted: list[str] = []
-    with announcing(Answer({}, 201), tmp_path, noted) as (announcer, server):
+    with announcing(Answer(MADE, 201), tmp_path, noted) as (announcer, server):
         for found in (broken(), broken(), broken("other")):
             announcer.announce(found)
         wait_for(lambda: len(noted) == 2, "two Events")
@@ -63,7 +65,7 @@ def test_what_the_api_server_refuses_is_logged_and_counted(tmp_path: Path, caplo
 
 def test_of_too_many_at_once_some_go_untold(tmp_path: Path) -> None:
     noted: list[str] = []
-    with announcing(Answer({}, 201), tmp_path, noted, pause_s=60) as (announcer, _):
+    with announcing(Answer(MADE, 201), tmp_path, noted, pause_s=60) as (announcer, _):
         for number in range(5000):
             announcer.announce(broken(f"p{number}"))
         announcer.announce(broken("p0"))  # forgotten by now: the memory is bounded

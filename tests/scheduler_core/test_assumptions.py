@@ -78,3 +78,27 @@ def test_doubts_about_very_many_nodes_are_bounded_and_the_oldest_go() -> None:
 
     assert ended == ["uid-0", "uid-1"]
     assert [each.pod.uid for each in held] == ["uid-b", *(f"uid-{at}" for at in range(2, 10))]
+
+
+def test_who_was_forgotten_may_still_be_on_its_way() -> None:
+    held = Assumptions()
+    held.expire(10.0)
+    held.assume(A, ONE, 30.0)
+    for at in range(MOST):
+        held.assume(A._replace(uid=f"later-{at}"), ONE, 60.0)
+
+    assert held.forgetful
+    held.expire(29.0)
+    assert held.forgetful
+    held.expire(30.0)
+    assert not held.forgetful
+
+
+def test_of_who_is_forgotten_though_nominated_the_api_server_tells() -> None:
+    held = Assumptions()
+    held.assume(A, ONE, inf)
+    for at in range(MOST):
+        held.assume(A._replace(uid=f"later-{at}"), ONE, 60.0)
+
+    held.expire(20.0)
+    assert not held.forgetful

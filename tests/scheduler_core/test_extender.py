@@ -20,7 +20,7 @@ MALFORMED = "the pod's request is malformed: gputopo.io/island: 'please' is not 
 def test_nothing_is_answered_before_all_lists_were_shown() -> None:
     stage = Stage({"a": PAIRS})
     stage.nodes(complete=True)
-    sentence = "gputopo has not listed all pods, nodegpus of the cluster yet"
+    sentence = "gputopo has not yet listed all pods, nodegpus of the cluster"
 
     with pytest.raises(NotReadyError, match=f"^{sentence}$"):
         stage.ask(asking("p", 1))

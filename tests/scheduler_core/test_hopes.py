@@ -12,6 +12,7 @@ from scheduler_core.extender import Filtered
 from scheduler_core.hopes import is_unsure, soon
 from scheduler_core.nodes import AWAITED_S, read_node, table_of
 from scheduler_core.policy import Policy
+from scheduler_core.refusals import Refusals
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, node, occupant, profile, record
@@ -212,4 +213,4 @@ def test_room_on_a_shared_card_may_show(
     table = table_of([record("a", PAIRS, held=held, pods=there, labels=labels, allocatable={WHOLE: 16})], NOW, Policy())
     unsure = [name for name, state in table.states.items() if is_unsure(state)]
 
-    assert soon(profile(1, vram=share), table, {"a": Reason.VRAM.value}, unsure) is hope
+    assert soon(profile(1, vram=share), table, Refusals({"a"}, Reason.VRAM.value, {}), unsure) is hope

@@ -10,19 +10,22 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
 from gputopo.labels import encode, keys
 from gputopo.labels.nodegpus import content_hash
+from gputopo.labels.reservations import ReservationSpec, spec_hash
 from scheduler_core.asks import WHOLE
+from scheduler_core.hopes import SOON
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import Script, page, wait_for
 from tests.machines import dgx1
@@ -106,9 +109,9 @@ class Extender:
 
 
 @contextmanager
-def extender(kubeconfig: str, *options: str) -> Iterator[Extender]:
+def extender(kubeconfig: str, *options: str, environ: Mapping[str, str] | None = None) -> Iterator[Extender]:
     command = [sys.executable, "-m", "gputopo", "extender", "--verbs", "127.0.0.1:0", "--listen", "127.0.0.1:0"]
-    environ = {**os.environ, "KUBECONFIG": kubeconfig}
+    environ = {**os.environ, "KUBECONFIG": kubeconfig, **(environ or {})}
     with subprocess.Popen([*command, *options], env=environ, stderr=subprocess.PIPE, text=True) as process:
         running = Extender(process)
         try:
@@ -119,13 +122,15 @@ def extender(kubeconfig: str, *options: str) -> Iterator[Extender]:
 
 
 def serving_of(scripts: dict[str, Script], events: list[Object] | None = None) -> Callable[[Asked], Answer]:
-    """The three kinds by their scripts; Events are kept."""
+    """The kinds by their scripts; those that planners write are not served where there is none. Events are kept."""
 
     def answer(asked: Asked) -> Answer:
         kind = asked.path.rpartition("/")[2]
         if kind == "events" and events is not None:
             events.append(asked.body)
-            return Answer({}, 201)
+            return Answer({"metadata": {"name": "e"}}, 201)
+        if kind.startswith("placement") and kind not in scripts:
+            return Answer("404 page not found", 404)
         return scripts[kind](asked)
 
     return answer
@@ -184,6 +189,140 @@ def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_sam
         assert told["trouble"].startswith("GET /api/v1/pods: 503")
         sentence = f"gputopo has not yet listed all pods of the cluster; {told['trouble']}\n"
         assert running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": []}) == (503, sentence)
+        assert running.end() == 0
+
+
+LEDGER = "/apis/gputopo.io/v1alpha1/placementledgers/gpus/status"
+
+
+def listing(version: int, *entries: Object, **extenders: Object) -> Object:
+    metadata = {"name": "gpus", "uid": "uid-ledger", "resourceVersion": str(version), "generation": version}
+    return {"metadata": metadata, "spec": {"entries": list(entries)}, "status": {"extenders": extenders}}
+
+
+def reservation(name: str, version: int, *seats: Object) -> tuple[Object, Object]:
+    """It, and what a ledger says of it."""
+    spec = {"gang": "llm", "seats": list(seats)}
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    hashed = spec_hash(msgspec.convert(spec, ReservationSpec))
+    said = {"uid": f"uid-{name}", "namespace": "team", "name": name, "hash": hashed, "phase": "Committed"}
+    return {"metadata": metadata, "spec": spec}, said
+
+
+def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the_end(tmp_path: Path) -> None:
+    seat = {"uid": "uid-member", "name": "member", "node": "n1", "gpus": [[WHOLE, 8]]}
+    plan, entry = reservation("llm-1", 4, seat)
+    changes, applied = Stream(), list[Asked]()
+    scripts: dict[str, Script] = {
+        "nodes": Script([page(5, node("n1"))]),
+        "pods": Script([page(5, pod("member", 8), pod("other", 1))]),
+        "nodegpus": Script([page(5, gpus("n1"))]),
+        "placementreservations": Script([page(5, plan)]),
+        "placementledgers": Script([page(5, listing(5, entry))], [changes]),
+    }
+    scripted = serving_of(scripts)
+
+    def answer(asked: Asked) -> Answer:
+        if asked.method != "PATCH":
+            return scripted(asked)
+        applied.append(asked)
+        changes.send({"type": "MODIFIED", "object": listing(6, entry, **asked.body["status"]["extenders"])})
+        return Answer({"metadata": {"name": "gpus"}})
+
+    environ = {"POD_NAMESPACE": "gputopo", "POD_NAME": "extender-0"}
+    with (
+        api_server(answer) as server,
+        extender(server.kubeconfig(tmp_path / "config"), environ=environ) as running,
+    ):
+        running.said("synced")
+        wait_for(lambda: running.ask("/readyz")[0] == 200, "the registration")
+        (registered,) = applied
+        ((me, said),) = registered.body["status"]["extenders"].items()
+        assert said == {"pod": "gputopo/extender-0", "generation": 0, "blocked": []}
+        assert (registered.path, registered.query["force"]) == (LEDGER, "false")
+        assert registered.query["fieldManager"] == f"gputopo-extender-{me}"
+
+        _, body = running.ask("/filter", {"Pod": pod("other", 1), "NodeNames": ["n1"]})
+        assert json.loads(body)["Error"] == SOON  # it is not for long
+        _, told = running.ask("/explain/team/other")
+        (kept,) = json.loads(told)["kept"]
+        assert (kept["gang"], kept["phase"], kept["gpus"], kept["nodes"]) == ("team/llm", "Committed", 8, ["n1"])
+        _, metrics = running.ask("/metrics")
+        assert 'gputopo_reserved_gpus{phase="committed"} 8.0' in metrics
+        assert 'gputopo_ledger_registered{ledger="gpus"} 1.0' in metrics
+        assert running.end() == 0
+
+    assert [each.body["status"]["extenders"] for each in applied[1:]] == [{}]
+
+
+def test_one_that_let_pods_in_leaves_its_registration_to_planners(tmp_path: Path) -> None:
+    """They may be bound after it has ended: whoever vouches then must know of them."""
+    changes, applied = Stream(), list[Object]()
+    scripts: dict[str, Script] = {
+        "nodes": Script([page(5, node("n1"))]),
+        "pods": Script([page(5, pod("member", 8))]),
+        "nodegpus": Script([page(5, gpus("n1"))]),
+        "placementledgers": Script([page(5, listing(5))], [changes]),
+    }
+    scripted = serving_of(scripts)
+
+    def answer(asked: Asked) -> Answer:
+        if asked.method != "PATCH":
+            return scripted(asked)
+        applied.append(asked.body)
+        changes.send({"type": "MODIFIED", "object": listing(6, **asked.body["status"]["extenders"])})
+        return Answer({"metadata": {"name": "gpus"}})
+
+    with api_server(answer) as server, extender(server.kubeconfig(tmp_path / "config")) as running:
+        running.said("synced")
+        wait_for(lambda: running.ask("/readyz")[0] == 200, "the registration")
+        _, body = running.ask("/filter", {"Pod": pod("member", 8), "NodeNames": ["n1"]})
+        assert json.loads(body)["NodeNames"] == ["n1"]
+        assert running.end() == 0
+
+    assert len(applied) == 1
+    (left,) = [each for each in running.lines if each["event"] == "ledger"]
+    assert (left["left_registered"], left["open"]) == (True, 1)
+
+
+def test_one_that_may_not_see_reservations_says_so_and_can_do_without(tmp_path: Path) -> None:
+    scripts = {
+        "nodes": Script([page(5, node("n1"))]),
+        "pods": Script([page(5)]),
+        "nodegpus": Script([page(5, gpus("n1"))]),
+        "placementreservations": Script([Answer({"message": "no"}, 403)]),
+        "placementledgers": Script([Answer({"message": "no"}, 403)]),
+    }
+    with api_server(serving_of(scripts)) as server:
+        config = server.kubeconfig(tmp_path / "config")
+        with extender(config) as running:
+            wait_for(lambda: "all placementreservations, placementledgers of" in running.ask("/readyz")[1], "all else")
+            status, told = running.ask("/readyz")
+            assert (status, told.count("403: no")) == (503, 2)
+            assert told.endswith("; where there is no planner, say --reservations off\n")
+            assert 'gputopo_watch_synced{kind="placementledgers"} 0.0' in running.ask("/metrics")[1]
+        with extender(config, "--reservations", "off") as running:
+            running.said("synced")
+            assert running.ask("/readyz") == (200, "ok\n")
+            assert "gputopo_reserved_gpus{" not in running.ask("/metrics")[1]
+
+
+def test_one_that_may_not_register_says_why_it_does_not_answer(tmp_path: Path) -> None:
+    scripts = {
+        "nodes": Script([page(5, node("n1"))]),
+        "pods": Script([page(5)]),
+        "nodegpus": Script([page(5, gpus("n1"))]),
+        "placementledgers": Script([page(5, listing(5))]),
+    }
+    scripted = serving_of(scripts)
+
+    def answer(asked: Asked) -> Answer:
+        return Answer({"message": "no"}, 403) if asked.method == "PATCH" else scripted(asked)
+
+    with api_server(answer) as server, extender(server.kubeconfig(tmp_path / "config")) as running:
+        wait_for(lambda: "403: no" in running.ask("/readyz")[1], "what the API server says")
+        assert running.ask("/readyz")[1].startswith("the ledger gpus does not show this extender yet, so planners")
+        assert running.said("ledger")["level"] == "warning"
         assert running.end() == 0
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from prometheus_client.exposition import generate_latest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core import metrics
-from scheduler_core.metrics import Metrics, Standing, WatchState, described, samples
+from scheduler_core.metrics import CATALOGUE, Metrics, Status, samples
 from scheduler_core.nodes import table_of
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.prediction import Check
 from scheduler_core.request import Profile
 from scheduler_core.settling import Settled
+from scheduler_core.sightings import WatchStatus
 from tests.machines import hgx_h100
 from tests.scheduler_core.builders import NOW, occupant, record
 
@@ -20,18 +20,18 @@ H100 = "NVIDIA-H100-80GB-HBM3"
 ON_TWO = record("n2", hgx_h100(), held={"a": (0, 1)}, pods=[occupant("a", 2)])
 FLEET = (record("n1", hgx_h100(), held={}), ON_TWO, record("n3", hgx_h100(), held={}))
 WATCHES = (
-    WatchState("nodes", synced=True, age_s=3.0, relists=1, failures=2, lag_s=0.0),
-    WatchState("pods", synced=True, age_s=7.5, relists=0, failures=0),
+    WatchStatus("nodes", True, 3.0, relists=1, failures=2, trouble=None, lag_s=0.0),
+    WatchStatus("pods", True, 7.5, relists=0, failures=0, trouble=None, lag_s=None),
 )
 
 
 def test_a_scrape_tells_what_is_known() -> None:
     metrics_ = Metrics()
     table = table_of(FLEET, NOW, Policy(), generation=5)
-    standing = Standing(
+    status = Status(
         table, True, WATCHES, pods=4, assumptions=2, doubts=1, connections_ended={"slow": 3}, policy_bad=True
     )
-    metrics_.expose(lambda: standing)
+    metrics_.expose(lambda: status)
 
     sample = metrics_.registry.get_sample_value
     told = {
@@ -59,7 +59,7 @@ def test_a_scrape_tells_what_is_known() -> None:
 def test_what_a_table_says_is_worked_out_once_for_each() -> None:
     metrics_ = Metrics()
     tables = [table_of(FLEET[:1], NOW, Policy()), table_of(FLEET, NOW, Policy())]
-    metrics_.expose(lambda: Standing(tables[0], ready=False))
+    metrics_.expose(lambda: Status(tables[0], ready=False))
     first = generate_latest(metrics_.registry)
 
     assert generate_latest(metrics_.registry) == first
@@ -68,11 +68,11 @@ def test_what_a_table_says_is_worked_out_once_for_each() -> None:
 
 
 def test_the_age_is_not_told_while_a_watch_has_heard_nothing() -> None:
-    silent = WATCHES[1]._replace(age_s=None)
-    standing = Standing(table_of((), NOW, Policy()), ready=False, watches=(WATCHES[0], silent))
+    silent = WATCHES[1]._replace(last_event_age_s=None)
+    status = Status(table_of((), NOW, Policy()), ready=False, watches=(WATCHES[0], silent))
 
-    assert "gputopo_cache_age_seconds" not in {name for name, _, _ in samples(standing)}
-    assert ("gputopo_watch_age_seconds", ("pods",)) not in {(name, labels) for name, labels, _ in samples(standing)}
+    assert "gputopo_cache_age_seconds" not in {name for name, _, _ in samples(status)}
+    assert ("gputopo_watch_age_seconds", ("pods",)) not in {(name, labels) for name, labels, _ in samples(status)}
 
 
 def test_predictions_are_counted_by_what_came_of_them_and_broken_promises_by_reason() -> None:
@@ -88,11 +88,11 @@ def test_predictions_are_counted_by_what_came_of_them_and_broken_promises_by_rea
 
 def test_every_metric_is_described_and_nothing_else_is() -> None:
     counted = Metrics()
-    counted.expose(lambda: Standing(table_of(FLEET, NOW, Policy()), ready=True, watches=WATCHES))
+    counted.expose(lambda: Status(table_of(FLEET, NOW, Policy()), ready=True, watches=WATCHES))
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name for family in counted.registry.collect()
     }
 
-    assert names == {name for name, _, _, _ in described()}
-    assert all(len(meaning) > 10 and meaning.endswith(".") for _, _, _, meaning in described())
-    assert len(metrics.COUNTERS) + len(metrics.GAUGES) + len(metrics.TOLD) + 1 == len(names)
+    assert names == {name for name, _, _, _ in CATALOGUE.described()}
+    assert all(len(meaning) > 10 and meaning.endswith(".") for _, _, _, meaning in CATALOGUE.described())
+    assert sum(map(len, CATALOGUE)) == len(names)

@@ -201,6 +201,7 @@ def test_file_that_says_nothing_is_what_is_built_in() -> None:
         pytest.param("defaults: 2026-13-45", "p:3:11: this is no YAML: '2026-13-45' is no timestamp", id="no date"),
         pytest.param("defaults: !!bool maybe", "p:3:11: this is no YAML: 'maybe' is no bool", id="no such boolean"),
         pytest.param(f"defaults: {'9' * 5000}", f"p:3:11: this is no YAML: '{'9' * 60}' is no int", id="digits"),
+        pytest.param("#" * 2**20, "p:1:1: this has 10486", id="too large"),
     ],
 )  # fmt: skip
 def test_fault_is_named_with_its_line_and_what_is_allowed(body: str, said: str) -> None:

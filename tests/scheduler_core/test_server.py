@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from scheduler_core.extender import Filtered, NotReadyError
 from scheduler_core.metrics import Metrics
 from scheduler_core.pages import Pages, pages_app
 from scheduler_core.pods import Pod
-from scheduler_core.server import bound
 from tests.scheduler_core.served import Passing, Running, app_of, call, serving
 
 
@@ -95,7 +93,7 @@ def test_a_call_before_all_is_known_gets_503_with_a_sentence_and_lets_the_connec
 
 
 class Failing(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         raise ZeroDivisionError(pod.metadata.name)
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002
@@ -115,7 +113,7 @@ def test_an_error_of_our_own_is_said_at_the_pod_and_the_log_has_it(caplog: pytes
 
 
 class Unready(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         raise NotReadyError("not all pods of the cluster are known yet")
 
 
@@ -125,7 +123,7 @@ def test_an_extender_that_knows_too_little_answers_503() -> None:
 
 
 class Refusing(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         reasons = [Reason.ISLAND.value, Reason.MODEL.value, malformed("gputopo.io/island", "yes", "required")]
         return Filtered((), dict(zip(sorted(names), reasons, strict=False)))
 
@@ -251,17 +249,3 @@ def test_the_end_waits_for_what_is_being_asked_and_takes_nothing_new(running: Ru
     assert answer.endswith(b'"Error":""}')
     idle.close()
     busy.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "family"),
-    [
-        pytest.param(("127.0.0.1", 0), socket.AF_INET, id="IPv4"),
-        pytest.param(("", 0), socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, id="every address"),
-    ],
-)
-def test_a_socket_is_bound(address: tuple[str, int], family: socket.AddressFamily) -> None:
-    with bound(address) as made:
-        assert made.family is family
-        with socket.create_connection(("127.0.0.1", made.getsockname()[1])):
-            pass

@@ -19,6 +19,7 @@ DEFAULTS = Settings(
     plain=False,
     listen=("", 9439),
     policy=None,
+    reservations=True,
     shortlist=48,
     max_silence_s=120.0,
     max_body=64 * 2**20,

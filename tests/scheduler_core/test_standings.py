@@ -8,18 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputopo.labels.reservations import Phase
 from gputopo.model import NodeTopology
 from scheduler_core.assumptions import LIFETIME_S
 from scheduler_core.changes import Changes
+from scheduler_core.decision_document import differences, document, read
 from scheduler_core.evaluate import evaluate
 from scheduler_core.extender import Record
 from scheduler_core.nodes import NodeRecord, NodeTable, table_of, with_records, without_nodes
 from scheduler_core.policy import Policy
-from scheduler_core.sightings import PodSeen
+from scheduler_core.sightings import PodSeen, ReservationSeen
 from scheduler_core.standings import Standings
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record, request
-from tests.scheduler_core.stage import Stage, asking
+from tests.scheduler_core.plans import COMMITTED, HELD, PROPOSED, plan
+from tests.scheduler_core.stage import Stage, asking, seen
 
 POLICY = Policy(shortlist=3)
 KINDS = ("a100_bridged", "a100_bridged", "a6000_pair_and_one", "rtx4090", "dgx1", "cloud_vm")
@@ -39,12 +42,16 @@ class Life:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.stage = Stage.set({f"n{at}": self._machine() for at in range(6)}, policy=POLICY)
+        self.stage = Stage.planned({f"n{at}": self._machine() for at in range(6)}, policy=POLICY)
         self.serial = 0
+        self.plans: dict[str, tuple[ReservationSeen, Phase]] = {}
 
     def step(self) -> None:
         self.random.choice(
-            (self.ask, self.ask, self.ask, self.bind, self.bind, self.end, self.speak, self.speak, self.node, self.wait)
+            (
+                *(self.ask, self.ask, self.ask, self.bind, self.bind, self.end, self.speak, self.speak, self.node),
+                *(self.wait, self.plan, self.plan, self.enter),
+            )
         )()
 
     def ask(self) -> None:
@@ -52,6 +59,27 @@ class Life:
         names = self.random.sample([*self.stage.machines, "ghost"], self.random.randint(1, 7))
         wishes = self.random.choice(WISHES)
         self.stage.ask(asking(f"p{self.serial}", self.random.choice((1, 1, 2, 2, 3, 4)), **wishes), *names)
+
+    def plan(self) -> None:
+        """A planner keeps places for pods, holds room, commits what it proposed, or gives it up."""
+        if self.plans and self.random.random() < 0.3:
+            del self.plans[self.random.choice(list(self.plans))]
+        else:
+            self.serial += 1
+            name, members = f"g{self.serial}", [f"g{self.serial}-{at}" for at in range(self.random.randint(1, 3))]
+            seats = {member: (self._name(), self.random.choice((1, 2, 4))) for member in members}
+            made = plan(name, seats, held={self._name(): self.random.randint(1, 8)})
+            self.plans[name] = made, self.random.choice((HELD, PROPOSED, COMMITTED))
+            self.stage.pods(*(seen(member, gpus) for member, (_, gpus) in seats.items() if self.random.random() < 0.8))
+        self.stage.keep(*self.plans.values(), generation=self.serial)
+
+    def enter(self) -> None:
+        """kube-scheduler asks about a member: about its own node, or about any."""
+        if self.plans:
+            made, _ = self.random.choice(list(self.plans.values()))
+            seat = self.random.choice(made.spec.seats)
+            names = [seat.node or ""] if self.random.random() < 0.7 else list(self.stage.machines)
+            self.stage.ask(asking(seat.name, seat.gpus[0][1], **self.random.choice(WISHES)), *names)
 
     def bind(self) -> None:
         """Where it was assumed, or somewhere else."""
@@ -114,6 +142,7 @@ def test_answers_are_those_of_evaluate_whatever_happened_before(seed: int) -> No
 
     for each in life.stage.records:
         assert_as_evaluated(each)
+        assert list(differences(read(document(each)))) == []
     life.stage.knowledge.tick(life.stage.now)
     table = life.stage.knowledge.table
     anew = table_of(table.records.values(), life.stage.now, POLICY)

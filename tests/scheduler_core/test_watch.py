@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from gputopo.kube.access import EXTENDER, READER
+from gputopo.kube.access import EXTENDER, READER, Resource
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.reflector import Timing
@@ -20,8 +20,8 @@ from gputopo.labels import encode
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.asks import WHOLE
 from scheduler_core.nodes import Machine, read_node
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.watch import Watches, WatchStatus, listed, silence, watching
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen, WatchStatus
+from scheduler_core.watch import SOURCES, Watches, listed, silence, watching
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
 from tests.machines import dgx1, dgx1_link_down
@@ -300,3 +300,15 @@ def test_what_is_known_is_too_old_after_a_long_silence_of_any_kind(
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 
     assert silence((nodes, pods), 120.0) == (told and f"gputopo has heard {told}")
+
+
+def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    theirs, others = Resource("podgroups", "one.example", "v1"), Resource("podgroups", "other.example", "v2")
+    plain = SOURCES[0][1]
+    sources = (SOURCES[0], (str, plain._replace(resource=theirs)), (int, plain._replace(resource=others)))
+    with api_server(Script([])) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
+        kinds = [each.kind for each in watching(kube, lambda _: None, time.monotonic, sources=sources).status(0.0)]
+        kube.close()
+
+    assert kinds == ["nodes", "podgroups.v1.one.example", "podgroups.v2.other.example"]

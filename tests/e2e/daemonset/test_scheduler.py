@@ -31,9 +31,10 @@ pytestmark = pytest.mark.e2e
 OVERLAYS = {
     "default": ("scheduler.enabled=true",),
     "cluster-scheduler": ("scheduler.enabled=true", "scheduler.caller=cluster"),
+    "planner": ("planner.enabled=true",),
     "observe": ("observe.enabled=true",),
 }
-PODS = {"default": 2, "cluster-scheduler": 2, "observe": 1}
+PODS = {"default": 2, "cluster-scheduler": 2, "planner": 2, "observe": 1}
 
 
 @pytest.fixture
@@ -63,6 +64,7 @@ def of_helm(*settings: str) -> list[Object]:
 NAMESPACED = {
     *("ServiceAccount", "ConfigMap", "Service", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
     *("PriorityClass", "Deployment", "PodDisruptionBudget", "FlowSchema"),
+    *("CustomResourceDefinition", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"),
 }
 
 
@@ -87,6 +89,7 @@ def test_the_api_server_takes_every_object_and_the_pods_meet_the_strictest_stand
         == {
             "default": "gputopo-scheduler",
             "cluster-scheduler": "gputopo-extender",
+            "planner": "gputopo-planner",
             "observe": "gputopo-observe",
         }[overlay]
     )

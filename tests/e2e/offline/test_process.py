@@ -55,7 +55,8 @@ def test_free_ports_are_below_those_of_outgoing_connections() -> None:
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
 def test_server_does_not_outlive_the_test_run(tmp_path: Path, end: signal.Signals) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from tests.e2e.process import Server\n"
+        "import signal, sys, time; from pathlib import Path; from tests.e2e.process import Server\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell has it ignored in the background
         f"server = Server('sleep', ['/bin/sleep', '60'], Path({str(tmp_path / 'sleep.log')!r}))\n"
         "print(server.pid, flush=True)\n"
         "time.sleep(60)"

@@ -27,18 +27,17 @@ PATIENCE_S = 60.0  # for a busy machine; nothing here waits longer than it must
 _CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("GPUTOPO_", "KUBE"))}
 
 
-class Extender:
-    """One extender: it can be killed and started anew at the same address."""
+class Served:
+    """A process of ours that serves pages beside what it does."""
 
-    def __init__(self, server: Server, verbs: int, pages: int) -> None:
+    def __init__(self, server: Server, pages: int) -> None:
         self.server = server
-        self.prefix = f"http://127.0.0.1:{verbs}"  # of the verbs
         self._pages = f"http://127.0.0.1:{pages}"
         self._pool = urllib3.PoolManager(retries=False, timeout=10.0)
 
     @property
     def ready(self) -> bool:
-        """Whether it answers calls. Raises OSError while nobody listens."""
+        """Whether it does its work. Raises OSError while nobody listens."""
         return self._get("/readyz").status == 200
 
     def wait_until_ready(self) -> None:
@@ -67,6 +66,20 @@ class Extender:
             if each.name == sample and labels.items() <= each.labels.items()
         )
 
+    def _get(self, path: str) -> urllib3.BaseHTTPResponse:
+        try:
+            return self._pool.request("GET", self._pages + path)
+        except urllib3.exceptions.HTTPError as nobody:
+            raise OSError(f"{self._pages}{path}") from nobody
+
+
+class Extender(Served):
+    """One extender: it can be killed and started anew at the same address."""
+
+    def __init__(self, server: Server, verbs: int, pages: int) -> None:
+        super().__init__(server, pages)
+        self.prefix = f"http://127.0.0.1:{verbs}"  # of the verbs
+
     @property
     def filter_calls(self) -> int:
         """How many calls of Filter this process has answered, with whatever status."""
@@ -88,12 +101,6 @@ class Extender:
         extender["urlPrefix"] = self.prefix
         document["leaderElection"] = {"leaderElect": False}
         return yaml.safe_dump(document | changes)
-
-    def _get(self, path: str) -> urllib3.BaseHTTPResponse:
-        try:
-            return self._pool.request("GET", self._pages + path)
-        except urllib3.exceptions.HTTPError as nobody:
-            raise OSError(f"{self._pages}{path}") from nobody
 
 
 def gpu_pod(name: str, gpus: int, wishes: dict[str, str] | None = None, **spec: Any) -> Object:

@@ -10,7 +10,23 @@ from typing import Any
 
 import pytest
 
-from gputopo.kube.access import CLEANER, ELECTION, EVENTS, LEASES, NODE_GPUS, NODES, PODS, READER, Role
+from gputopo.kube.access import (
+    CLEANER,
+    ELECTION,
+    EVENTS,
+    EXTENDER,
+    LEASES,
+    LEDGER_STATUS,
+    LEDGERS,
+    NODE_GPUS,
+    NODES,
+    PLANNER,
+    PODS,
+    READER,
+    RESERVATION_STATUS,
+    RESERVATIONS,
+    Role,
+)
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
@@ -101,12 +117,15 @@ def test_an_apply_never_forces(tmp_path: Path) -> None:
 def test_objects_are_created_in_their_namespace_and_deleted_by_their_uid(tmp_path: Path) -> None:
     event = {"metadata": {"name": "e", "namespace": "default"}, "reason": "R"}
 
-    def both(kube: Kube) -> None:
-        kube.create(EVENTS, event)
+    def both(kube: Kube) -> Metadata:
+        made = kube.create(EVENTS, event)
         kube.delete(PODS, Metadata("p", "u", "ns"))
+        return made
 
-    requests, _ = asked(lambda _: Answer({}), both, tmp_path)
+    requests, made = asked(lambda _: Answer(NODE), both, tmp_path)
 
+    assert made == Metadata("n", "u", resource_version="7")
+    assert requests[0].headers["accept"] == "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
     assert [(each.method, each.path, each.body) for each in requests] == [
         ("POST", "/api/v1/namespaces/default/events", event),
         (
@@ -121,20 +140,71 @@ LEASE = {"metadata": {"name": "l", "namespace": "ns", "resourceVersion": "7"}, "
 
 
 def test_an_object_is_replaced_by_its_resource_version(tmp_path: Path) -> None:
-    (one,), _ = asked(lambda _: Answer(LEASE), lambda kube: kube.replace(LEASES, LEASE), tmp_path, ELECTION)
+    written = {"metadata": {"name": "l", "resourceVersion": "8", "generation": 3}}
+
+    (one,), metadata = asked(lambda _: Answer(written), lambda kube: kube.replace(LEASES, LEASE), tmp_path, ELECTION)
 
     path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"
     assert (one.method, one.path, one.query, one.body) == ("PUT", path, {}, LEASE)
+    assert metadata == Metadata("l", resource_version="8", generation=3)
 
 
-def test_an_object_is_never_replaced_blindly(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="leases l: without a resource version, changes are lost"):
-        asked(
-            lambda _: Answer({}),
-            lambda kube: kube.replace(LEASES, {"metadata": {"name": "l", "namespace": "ns"}}),
-            tmp_path,
-            ELECTION,
-        )
+POD = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
+
+
+def test_a_patch_names_the_very_object_as_it_was_seen(tmp_path: Path) -> None:
+    body = {"metadata": POD, "spec": {"schedulingGates": None}}
+
+    (one,), metadata = asked(lambda _: Answer(NODE), lambda kube: kube.patch(PODS, body), tmp_path, PLANNER)
+
+    assert (one.method, one.path, one.query, one.body) == ("PATCH", "/api/v1/namespaces/ns/pods/p", {}, body)
+    assert one.headers["content-type"] == "application/merge-patch+json"
+    assert metadata.resource_version == "7"
+
+
+def test_the_status_is_written_apart(tmp_path: Path) -> None:
+    ledger = {"metadata": {"name": "gpus", "resourceVersion": "7"}, "status": {}}
+    reservation = {"metadata": POD, "status": {"state": "Held"}}
+
+    def planner(kube: Kube) -> None:
+        kube.replace(LEDGER_STATUS, ledger)
+        kube.patch(RESERVATION_STATUS, reservation)
+
+    requests, _ = asked(lambda _: Answer(NODE), planner, tmp_path, PLANNER)
+    (vouching,), _ = asked(
+        lambda _: Answer(NODE), lambda kube: kube.apply(LEDGER_STATUS, "x", ledger), tmp_path, EXTENDER
+    )
+
+    assert [(each.method, each.path) for each in (*requests, vouching)] == [
+        ("PUT", "/apis/gputopo.io/v1alpha1/placementledgers/gpus/status"),
+        ("PATCH", "/apis/gputopo.io/v1alpha1/namespaces/ns/placementreservations/p/status"),
+        ("PATCH", "/apis/gputopo.io/v1alpha1/placementledgers/gpus/status"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "missing"),
+    [
+        pytest.param(
+            lambda kube: kube.replace(LEDGERS, {"metadata": {"name": "l"}}),
+            "placementledgers l: without its resourceVersion",
+            id="a replacement without a resource version",
+        ),
+        pytest.param(
+            lambda kube: kube.patch(PODS, {"metadata": {"name": "p", "resourceVersion": "7"}}),
+            "pods p: without its uid",
+            id="a patch without a uid",
+        ),
+        pytest.param(
+            lambda kube: kube.patch(RESERVATION_STATUS, {"metadata": {"name": "r", "uid": "u"}}),
+            "placementreservations/status r: without its resourceVersion",
+            id="a patch without a resource version",
+        ),
+    ],
+)
+def test_nothing_is_changed_blindly(call: Callable[[Kube], Any], missing: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=f"{missing}, changes of others are lost"):
+        asked(lambda _: Answer(NODE), call, tmp_path, PLANNER)
 
 
 def test_a_refusal_is_raised_with_what_was_asked_and_what_was_said(tmp_path: Path) -> None:
@@ -215,6 +285,19 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
             id="an apply that could create, without the right to",
         ),
         pytest.param(READER, lambda kube: kube.replace(NODES, NODE), "update nodes", id="a reader replaces"),
+        pytest.param(EXTENDER, lambda kube: kube.patch(PODS, NODE), "patch pods", id="an extender patches a pod"),
+        pytest.param(
+            EXTENDER,
+            lambda kube: kube.apply(LEDGERS, "us", NODE),
+            "patch placementledgers",
+            id="an extender writes more of the ledger than the status",
+        ),
+        pytest.param(
+            PLANNER,
+            lambda kube: kube.replace(RESERVATIONS, NODE),
+            "update placementreservations",
+            id="a planner changes a plan",
+        ),
         pytest.param(READER, lambda kube: kube.delete(NODES, Metadata("n")), "delete nodes", id="a reader deletes"),
         pytest.param(
             Role("nothing", {}), lambda kube: list(kube.pages(NODES, Partial)), "list nodes", id="nobody lists"

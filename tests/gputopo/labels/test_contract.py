@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
 
-from gputopo.labels import keys, nodegpus, reasons
+from gputopo.labels import keys, nodegpus, reasons, reservations
 from gputopo.labels.reference import reference
 from gputopo.labels.values import is_label_value
 
@@ -55,10 +57,17 @@ def test_the_custom_resource_accepts_what_the_agent_writes_and_refuses_what_it_w
     ]
 
 
-def test_the_custom_resource_is_a_structural_schema() -> None:
-    text = msgspec.json.encode(nodegpus.crd()).decode()
+@pytest.mark.parametrize(
+    "crd",
+    [
+        pytest.param(each, id=each()["spec"]["names"]["kind"])
+        for each in (nodegpus.crd, reservations.reservation_crd, reservations.ledger_crd)
+    ],
+)
+def test_the_custom_resources_are_structural_schemas(crd: Callable[[], dict[str, Any]]) -> None:
+    text = msgspec.json.encode(crd()).decode()
 
-    assert not any(word in text for word in ("$ref", "anyOf", "oneOf", '"default"'))
+    assert not any(word in text for word in ("$ref", "anyOf", "oneOf", "prefixItems", '"title"', '"default"'))
 
 
 @pytest.mark.skipif(not (REPOSITORY / "docs").is_dir(), reason="the docs folder is not part of this installation")

@@ -42,6 +42,7 @@ def test_document_of_a_pod_that_fits_nowhere() -> None:
                 "nodes": ["b"],
             }
         ],
+        "kept": [],
         "nearest": [
             {
                 "kind": "pods-end",

@@ -238,6 +238,15 @@ def test_shares_and_mig_devices_are_not_judged() -> None:
     assert scene.observer.placed.all.shared == 1
 
 
+def test_the_best_is_not_what_it_got_where_ours_is_better_and_another_node_is_unknown() -> None:
+    scene = Scene({"odd": BLIND, "gpu-1": QUADS, "gpu-2": PAIRS})
+    scene.place(bound("a", 2, "gpu-1"), 0, 4)
+    found = scene.place(bound("b", 4, "gpu-2"), 0, 1, 2, 3)
+
+    assert found.options.ours is not None
+    assert (found.options.best, found.options.ours.node) == (found.options.ours, "gpu-1")
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_the_best_is_never_below_the_real_and_no_loss_is_below_nothing(data: st.DataObject) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.exposition import generate_latest
 
-from scheduler_core.metrics import Standing, WatchState
 from scheduler_core.observe.judging import Placement
-from scheduler_core.observe.metrics import Metrics, Seen, described
+from scheduler_core.observe.metrics import CATALOGUE, Metrics, Seen
 from scheduler_core.observe.present import Present
+from scheduler_core.sightings import WatchStatus
 from tests.scheduler_core.observe.test_wording import (
     broke,
     broke_needlessly,
@@ -26,10 +26,8 @@ from tests.scheduler_core.observe.test_wording import (
 def seen() -> Seen:
     """A cluster that is followed."""
     table = busy().observer.knowledge.table
-    watch = WatchState("pods", synced=True, age_s=1.5, relists=2, failures=3)
-    return Seen(
-        Standing(table=table, ready=True, watches=(watch,), pods=9), Present(free_in_islands=5, free_in_whole=4)
-    )
+    watch = WatchStatus("pods", True, 1.5, relists=2, failures=3, trouble=None, lag_s=None)
+    return Seen(table, ready=True, watches=(watch,), pods=9, present=Present(free_in_islands=5, free_in_whole=4))
 
 
 def samples(*placements: Placement) -> dict[str, float]:
@@ -114,4 +112,4 @@ def test_every_metric_that_is_served_is_described() -> None:
         line.split()[2] for line in families if line.startswith("# TYPE") and not line.split()[2].endswith("_created")
     }
 
-    assert {name for name, *_ in described()} == served
+    assert {name for name, *_ in CATALOGUE.described()} == served

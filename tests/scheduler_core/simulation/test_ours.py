@@ -33,7 +33,7 @@ class OverHttp:
         self._running = running
         self.asked = 0
 
-    def filter(self, pod: Pod, names: AbstractSet[str]) -> Filtered:
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
         found = self._ask("/filter", pod, names)
         return Filtered(tuple(found.get("NodeNames") or ()), found.get("FailedNodes") or {})
 

@@ -1,0 +1,223 @@
+"""What a gang and a planned pod cost a real cluster: kube-scheduler with the planner beside it, and without.
+
+Fake nodes with labels, topology annotation and ``NodeGpus``; etcd, API server, kube-scheduler and planner share the
+machine. No kubelet answers. ``--pool gated``: nobody has to vouch, and kube-scheduler calls no extender.
+
+    single pods     pods that ask to be planned, against the same pods ungated under kube-scheduler alone: with
+                    all nodes scored and with its default sampling, in turns in one run (how: ``bench/scheduler.py``).
+                    All pods are there before the first of them may be bound
+    small gangs     of 4 times 1 GPU, so many a minute for as long as asked; those that were whole first leave. How long
+                    each waited, and what the planner wrote for it, from the API server's audit log
+
+Run: make bench-planner (15 minutes; the control plane of docs/testing.md). --only, --nodes, --pods, --rounds, --minutes
+for less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+from scheduler import Rate, Sample, Setup, bound_pods, configuration, populate, slope
+
+from gputopo.labels import keys
+from tests.e2e import audit, binaries, servers
+from tests.e2e.agent.access import user
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.gangs import members
+from tests.e2e.gangs import running as planners
+from tests.e2e.objects import Object
+from tests.e2e.process import Server
+from tests.e2e.scheduler.running import gpu_pod
+
+NODES, PODS, ROUNDS = 5_000, 600, 3
+GANG_NODES, A_MINUTE, MINUTES = 1_000, 200, 2
+SMALL = members.Asked(4, 1)
+KEPT = 20  # gangs that stay, before the oldest leaves
+POLL_S = 0.1
+PATIENCE_S = 300.0
+ALL, SAMPLED, PLANNED = "all nodes", "default sampling", "planned"
+WORKLOADS = {"1 GPU each": (1,), "1, 2, 1 and 4 GPUs in turn": (1, 2, 1, 4)}
+
+
+def main() -> None:
+    """Print what was measured."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", choices=("single", "gangs"))
+    options.add_argument("--nodes", type=int, default=NODES)
+    options.add_argument("--gang-nodes", type=int, default=GANG_NODES)
+    options.add_argument("--pods", type=int, default=PODS)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    options.add_argument("--minutes", type=float, default=MINUTES)
+    asked = options.parse_args()
+    if asked.only != "gangs":
+        with populated(asked.nodes) as cluster:
+            for title, sizes in WORKLOADS.items():
+                measure(cluster, f"{asked.nodes:,} nodes, {title}", sizes, asked.pods, asked.rounds)
+    if asked.only != "single":
+        with populated(asked.gang_nodes) as cluster:
+            sustain(cluster, asked.minutes)
+
+
+@contextmanager
+def populated(size: int) -> Iterator[Cluster]:
+    """A control plane with so many nodes."""
+    found = binaries.find(os.environ)
+    with tempfile.TemporaryDirectory() as folder, servers.control_plane(found, Path(folder)) as plane:
+        cluster = Cluster(plane, plane.client(), "bench")
+        planners.prepare(cluster)
+        populate(cluster, size)
+        yield cluster
+        cluster.api.close()
+
+
+# -- single pods ------------------------------------------------------------------------------------------------------
+
+
+def measure(cluster: Cluster, title: str, sizes: tuple[int, ...], pods: int, rounds: int) -> None:
+    """One table: all three in turns, so that what else the machine does hits all alike."""
+    rates: dict[str, list[Rate]] = {ALL: [], SAMPLED: [], PLANNED: []}
+    for _ in range(rounds):
+        for name, found in rates.items():
+            create_singles(cluster, sizes, pods, planned=name == PLANNED)
+            found.append(rate(cluster, name, pods))
+            cluster.api.delete(cluster.pods())
+            wait_for(lambda: not cluster.api.items(cluster.pods(), limit="1"), "the pods to go", PATIENCE_S)
+    print(
+        f"\n{title}\n{'':<18} {'pods/s':>7} {'of all':>7} {'of sampled':>11} {'CPU ms/pod':>11}   pods/s of each round"
+    )
+    medians = {name: statistics.median(each.pods_s for each in found) for name, found in rates.items()}
+    for name, found in rates.items():
+        cpu = statistics.median(each.cpu_ms for each in found)
+        ratios = f"{medians[name] / medians[ALL]:6.2f}x {medians[name] / medians[SAMPLED]:10.2f}x"
+        each_round = ", ".join(f"{each.pods_s:.0f}" for each in found)
+        print(f"{name:<18} {medians[name]:7.0f} {ratios} {cpu:11.1f}   {each_round}", flush=True)
+
+
+def create_singles(cluster: Cluster, sizes: tuple[int, ...], pods: int, *, planned: bool) -> None:
+    """The pods; those to be planned wait behind their gate."""
+    wanted = (single(at, sizes[at % len(sizes)], planned=planned) for at in range(pods))
+    cluster.api.create_all([(cluster.pods(), each) for each in wanted])
+
+
+def single(number: int, gpus: int, *, planned: bool) -> Object:
+    """One pod."""
+    gates = {"schedulingGates": members.GATES} if planned else {}
+    return gpu_pod(f"train-{number}", gpus, {keys.POD_PLANNED.key: "true"} if planned else {}, **gates)
+
+
+def rate(cluster: Cluster, name: str, pods: int) -> Rate:
+    """What kube-scheduler binds, with the planner or alone; CPU of both."""
+    with ExitStack() as parts:
+        text = configuration(Setup(name, all_nodes=name == ALL), None)
+        scheduler = parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler"))
+        processes = [psutil.Process(scheduler.pid)]
+        if name == PLANNED:
+            planner = parts.enter_context(planners.running(cluster, *planners.GATED))
+            parts.callback(planners.expire_lease, cluster)
+            processes.append(psutil.Process(planner.server.pid))
+        return slope(list(samples(cluster, scheduler, processes, pods)), pods)
+
+
+def samples(cluster: Cluster, scheduler: Server, processes: list[psutil.Process], pods: int) -> Iterator[Sample]:
+    """Until all are bound."""
+    deadline = time.monotonic() + PATIENCE_S
+    bound = 0.0
+    while bound < pods:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{bound:.0f} of {pods} pods bound\n{scheduler.tail()}")
+        time.sleep(POLL_S)
+        bound = bound_pods(cluster, scheduler)
+        yield Sample(time.perf_counter(), bound, sum(sum(each.cpu_times()[:2]) for each in processes))
+
+
+# -- small gangs ------------------------------------------------------------------------------------------------------
+
+
+class Bound:
+    """When the last member of each gang got its node, by a watch."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.whole: dict[str, float] = {}
+        self._nodes: dict[str, set[str]] = {}  # names of members that have one
+        version = cluster.api.get(cluster.pods(), limit="1")["metadata"]["resourceVersion"]
+        self._watch = cluster.api.watch(cluster.pods(), version)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._watch.stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for _, each in self._watch:
+            gang = members.gang_of(each)
+            if gang is not None and members.node_of(each):
+                bound = self._nodes.setdefault(gang, set())
+                bound.add(each["metadata"]["name"])
+                if len(bound) == SMALL.size:
+                    self.whole.setdefault(gang, time.perf_counter())
+
+
+def sustain(cluster: Cluster, minutes: float) -> None:
+    """Gangs come at their rate, whoever waits; the oldest leaves."""
+    text = configuration(Setup("gangs", all_nodes=True), None)
+    with ExitStack() as parts:
+        parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler"))
+        planner = parts.enter_context(planners.running(cluster, *planners.GATED))
+        planner.wait_until_ready()
+        bound = Bound(cluster)
+        parts.callback(bound.stop)
+        count = round(minutes * A_MINUTE)
+        offset = cluster.plane.audit_log.stat().st_size
+        came = arrive(cluster, count)
+        backlog = len(came) - len(bound.whole)
+        wait_for(lambda: len(bound.whole) == count, "the last gang to be whole", PATIENCE_S)
+        time.sleep(2.0)  # what the planner still writes about the last of them
+        report([bound.whole[name] - at for name, at in came.items()], backlog, writes(cluster, offset))
+
+
+def arrive(cluster: Cluster, count: int) -> dict[str, float]:
+    """When each gang was there."""
+    began, came = time.perf_counter(), dict[str, float]()
+    for number in range(count):
+        time.sleep(max(0.0, began + number * 60 / A_MINUTE - time.perf_counter()))
+        name = f"gang-{number}"
+        cluster.api.create_all([(cluster.pods(), each) for each in members.gang(name, SMALL)], SMALL.size)
+        came[name] = time.perf_counter()
+        if number >= KEPT:
+            for at in range(SMALL.size):
+                cluster.api.delete(cluster.pods(f"gang-{number - KEPT}-{at}"))
+    return came
+
+
+def writes(cluster: Cluster, offset: int) -> Counter[str]:
+    """What the planner wrote since then."""
+    mine = user(cluster, planners.ACCOUNT)
+    found = (each for each in audit.read_writes(cluster.plane.audit_log, offset) if each.user == mine)
+    return Counter(f"{each.verb} {each.resource} {each.status}" for each in found)
+
+
+def report(waits: list[float], backlog: int, written: Counter[str]) -> None:
+    """What became of the gangs."""
+    ordered, count = sorted(waits), len(waits)
+    print(f"\n{count} gangs of {SMALL.size}, {A_MINUTE} a minute: all whole, {backlog} of them after the last had come")
+    for title, part in (("p50", 0.5), ("p95", 0.95), ("most", 1.0)):
+        print(f"  waited, {title:<5} {ordered[min(count - 1, int(part * count))]:6.2f} s")
+    print(f"  writes of the planner: {sum(written.values()) / count:.2f} for each gang")
+    for name, times in written.most_common():
+        print(f"    {name:<40} {times / count:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Pods that gputopo's gate holds, and how they are let go without a place, to ordinary scheduling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from gputopo.kube.access import PODS
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.errors import KubeError, NotFoundError
+from gputopo.kube.objects import Pod
+from gputopo.labels.keys import GATE
+
+# No pod with a gate has a node, so those that run are not even sent.
+_WAITING = "spec.nodeName=,status.phase=Pending"
+_AT_ONCE = 8  # calls; thousands of pods are let go in seconds without being a burden to the API server
+
+
+class Released(NamedTuple):
+    """What became of one pod."""
+
+    pod: Pod
+    error: KubeError | None = None  # None: done, or there is no such pod any more
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Gates of others that hold it still."""
+        return tuple(gate.name for gate in self.pod.spec.scheduling_gates if gate.name != GATE)
+
+    def __str__(self) -> str:
+        """``pods/NAMESPACE/NAME``, and who else holds it."""
+        metadata = self.pod.metadata
+        held = f" (still held by {', '.join(self.others)})" if self.others else ""
+        return f"pods/{metadata.namespace}/{metadata.name}{held}"
+
+
+def gated(kube: Kube, namespace: str | None = None) -> list[Pod]:
+    """The pods that our gate holds, of a namespace or of all."""
+    pods = kube.items(PODS, Pod, Query(namespace, fields=_WAITING))
+    return [pod for pod in pods if any(gate.name == GATE for gate in pod.spec.scheduling_gates)]
+
+
+def release(kube: Kube, pods: Iterable[Pod]) -> Iterator[Released]:
+    """Take our gate away from each."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from pool.map(lambda pod: _released(kube, pod), pods)
+
+
+def _released(kube: Kube, pod: Pod) -> Released:
+    try:
+        kube.patch(PODS, _ungated(pod))
+    except NotFoundError:
+        return Released(pod)
+    except KubeError as error:
+        return Released(pod, error)
+    return Released(pod)
+
+
+def _ungated(pod: Pod) -> dict[str, Any]:
+    metadata = pod.metadata
+    rest = [{"name": name} for name in Released(pod).others]
+    return {
+        "metadata": {
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
+        },
+        "spec": {"schedulingGates": rest or None},
+    }

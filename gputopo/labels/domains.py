@@ -1,0 +1,25 @@
+"""By which node labels people say where a node is, as far as that decides how near two nodes are.
+
+Our own and NVIDIA's for multi-node NVLink; for racks and blocks those of Kueue's and KAI's examples, NVIDIA Topograph,
+Google Cloud (``cloud.google.com/gce-topology-*``) and AWS (``topology.k8s.aws/network-node-layer-*``, of which layer 3
+is the nearest to the instance); Kubernetes' own for zones.
+"""
+
+from __future__ import annotations
+
+from gputopo.labels import keys
+
+CLIQUE = (keys.FABRIC.key, keys.NVIDIA_CLIQUE.key, "network.topology.nvidia.com/accelerator")
+RACK = (
+    "cloud.provider.com/topology-rack",
+    "network.topology.nvidia.com/leaf",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-3",
+)
+BLOCK = (
+    "cloud.provider.com/topology-block",
+    "network.topology.nvidia.com/spine",
+    "cloud.google.com/gce-topology-block",
+    "topology.k8s.aws/network-node-layer-2",
+)
+ZONE = ("topology.kubernetes.io/zone",)

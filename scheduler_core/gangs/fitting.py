@@ -1,0 +1,203 @@
+"""How many members a node takes, one after the other, and how well they do there. Pure.
+
+Members that are let go together are admitted by the kubelet in any order. What the core says of a node's state with
+some of them on their way holds for every order (``occupancy.follow``, ``filters.promises``), so it makes no difference
+in which order they are put there here, and what fits with more fits with fewer.
+
+Nodes that cannot be told apart share one ``Ground``: what is worked out for one holds for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.evaluate import remembered
+from scheduler_core.nodes import NodeRecord, NodeState, NodeTable, state_if, word_of
+from scheduler_core.occupancy import Occupant
+from scheduler_core.policy import Policy
+from scheduler_core.request import Profile
+from scheduler_core.scores import TOP, Score
+from scheduler_core.sets import OneOf
+
+NO_CPU = "too little CPU left on the node, as far as is known"
+MICRO = 1_000_000  # sums of whole numbers do not depend on their order
+_ROUNDED_UP = 999  # an ask for CPU is in whole cores: so much less it may be
+
+Load = tuple[int, ...]  # members of each kind
+
+
+class Kind(NamedTuple):
+    """Members that ask for the same."""
+
+    profile: Profile
+    policy: Policy
+
+
+class Cpu(NamedTuple):
+    """Of a node. Pods without GPUs are not known, so there may be less."""
+
+    milli: int | None
+    asked: int = 0
+    asking: int = 0  # pods
+
+    def holds(self, asks: Sequence[int]) -> bool:
+        """Whether there is enough for those too, for all that is known. Not enough is said only where it is sure."""
+        if self.milli is None:
+            return True
+        others = [each for each in asks if each]
+        return self.asked + sum(others) - _ROUNDED_UP * (self.asking + len(others)) <= self.milli
+
+
+class Ground(NamedTuple):
+    """All of a node that decides what follows once members are on it."""
+
+    state: NodeState
+    released: tuple[int, ...] | None  # what pods let go that the kubelet still names; None: nobody asks the kubelet
+    cpu: Cpu
+    name: str = ""  # of a node that is like no other
+
+
+class Fitting:
+    """What has been worked out for one gang on one snapshot. Grounds are known by number."""
+
+    def __init__(self, table: NodeTable, kinds: Sequence[Kind], wanted: Load) -> None:
+        """``wanted``: members of each kind that there are."""
+        self.wanted = wanted
+        self._table = table
+        self._kinds = kinds
+        self._devices = [kind.profile.devices for kind in kinds]
+        self._judges = [remembered(kind.profile, kind.policy) for kind in kinds]
+        self._numbers: dict[Ground, int] = {}
+        self._names: list[str] = []  # of one node for all of a ground
+        self._grounds: list[Ground] = []
+        self._held: dict[tuple[int, Load], int | Reason | str] = {}
+        self._states: dict[tuple[int, Load], NodeState] = {}
+        self._alone: dict[tuple[int, int], int] = {}
+
+    def ground(self, name: str) -> int:
+        """What the node is like."""
+        ground = ground_of(self._table.records[name], self._table.states[name])
+        found = self._numbers.setdefault(ground, len(self._names))
+        if found == len(self._names):
+            self._names.append(name)
+            self._grounds.append(ground)
+        return found
+
+    def points(self, ground: int, load: Load) -> int | Reason | str:
+        """The sum of the points of those members there, in millionths; or why they do not fit."""
+        if not any(load):
+            return 0
+        key = (ground, load)
+        found = self._held.get(key)
+        if found is None:
+            found = self._held[key] = self._added(ground, load)
+        return found
+
+    def state(self, ground: int, load: Load) -> NodeState:
+        """The node with those members on their way to it."""
+        if not any(load):
+            return self._grounds[ground].state
+        key = (ground, load)
+        found = self._states.get(key)
+        if found is None:
+            name = self._names[ground]
+            found = self._states[key] = state_if(
+                self._table, name, (*self._table.records[name].pods, *self._coming(load))
+            )
+        return found
+
+    def devices(self, load: Load) -> int:
+        """GPUs and the like that those members hold."""
+        return sum(devices * number for devices, number in zip(self._devices, load, strict=True))
+
+    def alone(self, ground: int, at: int) -> int:
+        """Members of one kind that fit there without others."""
+        found = self._alone.get((ground, at))
+        if found is None:
+            found = 0
+            while found < self.wanted[at] and isinstance(self.points(ground, self._only(at, found + 1)), int):
+                found += 1
+            self._alone[ground, at] = found
+        return found
+
+    def per_member(self, ground: int) -> float:
+        """Points that a member has there at most."""
+        if len(self.wanted) > 1:
+            return float(TOP * MICRO)
+        each = (self.points(ground, (number,)) for number in range(1, self.alone(ground, 0) + 1))
+        return max((points / number for number, points in enumerate(each, 1) if isinstance(points, int)), default=0.0)
+
+    def loads(self, ground: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
+        """All that fit there, of those kinds that may go there at all, and their points; the empty one is not told."""
+        nothing = (0,) * len(most)
+        reached = [nothing]
+        for load in reached:  # grows while it is walked; each load is reached by one way: kind after kind
+            first = max((at for at, number in enumerate(load) if number), default=0)
+            for at in range(first, len(most)):
+                if allowed[at] and load[at] < most[at]:
+                    more = (*load[:at], load[at] + 1, *load[at + 1 :])
+                    points = self.points(ground, more)
+                    if isinstance(points, int):
+                        reached.append(more)
+                        yield more, points
+
+    def filled(self, ground: int, most: Load, allowed: Sequence[bool], order: Sequence[int]) -> Load:
+        """As many as fit there, kind after kind in that order."""
+        if len(most) == 1:
+            return (min(most[0], self.alone(ground, 0)) if allowed[0] else 0,)
+        load = [0] * len(most)
+        for at in order:
+            while allowed[at] and load[at] < most[at]:
+                load[at] += 1
+                if not isinstance(self.points(ground, tuple(load)), int):
+                    load[at] -= 1
+                    break
+        return tuple(load)
+
+    def _added(self, ground: int, load: Load) -> int | Reason | str:
+        """The last member after all others."""
+        at = max(at for at, number in enumerate(load) if number)
+        fewer = (*load[:at], load[at] - 1, *load[at + 1 :])
+        before = self.points(ground, fewer)
+        if not isinstance(before, int):
+            return before
+        asks = [self._kinds[kind].profile.ask.cpu_milli for kind, number in enumerate(load) for _ in range(number)]
+        found = self._judges[at](self.state(ground, fewer))
+        if not isinstance(found, Score):
+            return found
+        return before + round(found.points * MICRO) if self._grounds[ground].cpu.holds(asks) else NO_CPU
+
+    def _only(self, at: int, number: int) -> Load:
+        return tuple(number if kind == at else 0 for kind in range(len(self._kinds)))
+
+    def _coming(self, load: Load) -> Iterator[Occupant]:
+        for kind, number in enumerate(load):
+            profile = self._kinds[kind].profile._replace(like=None)
+            for serial in range(number):
+                yield Occupant(f"~{kind:03}-{serial:05}", "", "", profile)
+
+
+def ground_of(record: NodeRecord, state: NodeState) -> Ground:
+    """What the node is like. Two that are alike stay alike whatever members come."""
+    own = record.name if state.obeys or state.ledger is not None else ""
+    return Ground(state, _released(record, state), cpu_of(record), own)
+
+
+def cpu_of(record: NodeRecord) -> Cpu:
+    """What is known of the node's CPU."""
+    asks = [each.profile.ask.cpu_milli for each in record.pods if each.profile.ask.cpu_milli]
+    return Cpu(record.machine.cpu_milli, sum(asks), len(asks))
+
+
+def _released(record: NodeRecord, state: NodeState) -> tuple[int, ...] | None:
+    """Told only where the state does not tell it."""
+    if record.gpus is None or record.gpus.allocations is None:
+        return None
+    if state.unsettled is not None or not isinstance(state.free, OneOf):
+        return ()
+    if len(record.gpus.allocations) == sum(pod.profile.gpus for pod in record.pods):  # each is a living pod's
+        return ()
+    word = word_of(record)
+    return None if word is None else word.unsettled.releases

@@ -1,0 +1,243 @@
+"""What the members of a gang come to: who is there, what they agree on, what they wait for. Pure.
+
+A gang starts when as many are there as it needs: those that our gate alone holds, beside those that have their places.
+Who ends or has failed is not there. Who has succeeded is, as long as what made it keeps others at work: so the pod that
+replaces a failed one of an almost finished job does not wait for siblings that will never come again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from gputopo.labels.keys import GATE, POD_GANG_SIZE
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.request import Refused
+
+_DIGITS = re.compile(r"(\d+)", re.ASCII)
+Words = tuple[Any, ...]  # what a member says that all are to agree on; None: nothing
+
+
+class GangPhase(Enum):
+    """What a gang waits for, by its members alone. What its reservation adds is the ledger's to say."""
+
+    REFUSED = "refused"  # what its members say cannot be understood, or they disagree
+    GATHERING = "gathering"  # members are missing
+    WAITING = "waiting"  # they are there, but gates of others hold them
+    QUEUED = "queued"  # to be planned: ``ready``, beside what is ``placed``
+    LET_GO = "let go"  # some members have no gate any more and no node yet
+    BOUND = "bound"  # all have nodes
+    RUNNING = "running"  # the kubelets took note of all
+    ENDED = "ended"  # nobody is left who runs or waits
+    ELSEWHERE = "elsewhere"  # neither a gate of ours nor a reservation: others place it
+
+
+class Size(NamedTuple):
+    """What an object says of the size of a gang whose pods do not."""
+
+    gang: GangName
+    size: int | None = None  # as many as there will be; None: it does not say
+    minimum: int | None = None  # that it can start with; None: its size
+
+
+class Declared(NamedTuple):
+    """An object that says the sizes of gangs: a JobSet those of its groups, others of one. Its key is its UID."""
+
+    key: str
+    sizes: tuple[Size, ...]
+    ends: float | None = None  # when its deadline passes and its pods are ended, in seconds since 1970
+
+
+class Gang(NamedTuple):
+    """A gang as its members show it. Members are in the order of their ranks, then names."""
+
+    name: GangName
+    phase: GangPhase
+    reason: str  # for people: "3 of 16 members are there"
+    ready: tuple[Member, ...] = ()  # held by our gate alone: what is to be planned
+    held: tuple[Member, ...] = ()  # held by our gate and others'
+    placed: tuple[Member, ...] = ()  # without our gate, neither ended nor ending: let go, bound, running
+    succeeded: tuple[Member, ...] = ()  # that did their part, while siblings of the same making are at work
+    surplus: tuple[Member, ...] = ()  # more than its size: they stay gated until one of the others goes
+    size: int | None = None  # as many as there will be; None: nobody says
+    minimum: int | None = None  # that it can start with; None: its size
+    timeout_s: float | None = None
+    required: str | None = None
+    preferred: str | None = None
+    by: str = ""  # by what its members are known
+    priority: int = 0  # the highest of its members'
+    created: float = 0.0  # its first member's creation, seconds since 1970
+    newest: float = 0.0  # its last's
+
+    @property
+    def need(self) -> int | None:
+        """Members that must have places before any is let go; None: nobody says how many."""
+        return self.size if self.minimum is None else self.minimum
+
+    @property
+    def present(self) -> int:
+        """Members that have places or could be given one, and those that have succeeded."""
+        return len(self.ready) + len(self.placed) + len(self.succeeded)
+
+    @property
+    def complete(self) -> bool:
+        """Whether as many are there as there will be, as far as anybody knows."""
+        return self.size is None or self.present >= self.size
+
+    @property
+    def fewest(self) -> int:
+        """How many of ``ready`` must be given places at once, so that as many run as it needs."""
+        return max(1, (self.need or 1) - len(self.placed) - len(self.succeeded))
+
+
+def assess(name: GangName, members: Sequence[Member], declared: Size | None = None) -> Gang:
+    """The gang of those members, which are sorted ``by_rank``. ``declared``: what an object says of its size."""
+    latest = max(map(_attempt, members), default=0)
+    current = [each for each in members if each.wanted.attempt == latest and not each.ending]
+    live = [each for each in current if each.phase not in _OVER]
+    if not live:
+        return Gang(name, GangPhase.ENDED, "no member runs or waits")
+    placed = [each for each in live if GATE not in each.gates]
+    gated = [each for each in live if GATE in each.gates]
+    words = Counter(map(_said, live))
+    gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, words, declared)
+    if not gated and not any(each.reservation for each in placed):
+        return gang._replace(placed=tuple(placed))
+    succeeded = () if len(live) == len(current) else _succeeded(current, live)
+    room = None if gang.size is None else max(0, gang.size - len(placed) - len(succeeded))
+    surplus = _surplus(gated, placed, room) if gated else frozenset()
+    chosen = [each for each in gated if each.uid not in surplus] if surplus else gated
+    gang = gang._replace(
+        placed=tuple(placed),
+        succeeded=succeeded,
+        ready=tuple(each for each in chosen if each.gates == _OURS),
+        held=tuple(each for each in chosen if each.gates != _OURS),
+        surplus=tuple(each for each in gated if each.uid in surplus),
+    )
+    phase, reason = _refusal(gated, words) or _started(gang) or _gathered(gang)
+    return gang._replace(phase=phase, reason=reason)
+
+
+def by_rank(member: Member) -> tuple[Any, ...]:
+    """Sorts members: by rank, those without after those with one; then by name, "w-9" before "w-10"."""
+    rank = member.wanted.rank
+    parts = _DIGITS.split(member.name)
+    name = tuple((int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts))
+    return rank is None, rank or 0, name, member.uid
+
+
+_OURS = (GATE,)
+_OVER = ("Succeeded", "Failed")
+_AGREED = ("sizes", "minimums", "timeouts", "required topologies", "preferred topologies")
+# These look at every member at every event: attrgetter does so at a third of the time.
+_said = attrgetter("wanted.size", "wanted.minimum", "wanted.timeout_s", "wanted.required", "wanted.preferred")
+_post = attrgetter("wanted.maker", "wanted.rank")  # what only one member at a time can be, if it has a rank
+_attempt, _created, _priority = attrgetter("wanted.attempt"), attrgetter("created"), attrgetter("priority")
+
+
+def _described(gang: Gang, live: Sequence[Member], words: Iterable[Words], declared: Size | None) -> Gang:
+    """What they say, where they agree; where they do not, ``_refusal`` tells so."""
+    said = [min((each[at] for each in words if each[at] is not None), default=None) for at in range(len(_AGREED))]
+    size, minimum, timeout_s, required, preferred = said
+    if declared is not None and size is None and minimum is None:
+        size, minimum = declared.size, declared.minimum
+    created = list(map(_created, live))
+    return gang._replace(
+        size=size,
+        minimum=minimum,
+        timeout_s=timeout_s,
+        required=required,
+        preferred=preferred,
+        by=live[0].wanted.by,
+        priority=max(map(_priority, live)),
+        created=min(created),
+        newest=max(created),
+    )
+
+
+def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
+    makers = {each.wanted.maker for each in live} - {None}
+    again = _posts(live)
+    return tuple(
+        each
+        for each in current
+        if each.phase == "Succeeded" and each.wanted.maker in makers and _post(each) not in again
+    )
+
+
+def _posts(members: Iterable[Member]) -> Counter[tuple[str | None, int]]:
+    return Counter(post for post in map(_post, members) if post[1] is not None)
+
+
+def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None) -> frozenset[str]:
+    """UIDs of those who are too many where more say so than the gang has members: of one rank all but the oldest."""
+    held, asked = _posts(placed), _posts(gated)
+    once = len(asked) == asked.total() and held.keys().isdisjoint(asked)
+    if once and (room is None or len(gated) <= room):
+        return frozenset()
+    taken = set(held)
+    chosen: list[str] = []
+    for each in sorted(gated, key=lambda each: (each.gates != _OURS, each.created, *by_rank(each))):
+        post = _post(each)
+        if post not in taken:
+            chosen.append(each.uid)
+        if each.wanted.rank is not None:
+            taken.add(post)
+    return frozenset(each.uid for each in gated) - frozenset(chosen[:room])
+
+
+def _refusal(gated: Sequence[Member], words: Mapping[Words, int]) -> tuple[GangPhase, str] | None:
+    """Why it is not planned, whoever else comes."""
+    if not gated:
+        return None
+    for each in gated:
+        if isinstance(each.request, Refused):
+            return GangPhase.REFUSED, f"{each.name}: {each.request.reason}"
+    for at, plural in enumerate(_AGREED if len(words) > 1 else ()):
+        said: Counter[Any] = Counter()
+        for word, count in words.items():
+            said[word[at]] += count
+        del said[None]
+        if len(said) > 1:
+            listed = ", ".join(f"{value} ({count})" for value, count in sorted(said.items()))
+            return GangPhase.REFUSED, f"its members say different {plural}: {listed}"
+    return None
+
+
+def _started(gang: Gang) -> tuple[GangPhase, str] | None:
+    """How far it has come since it was let go; None where members are to be placed."""
+    bound = sum(each.node is not None for each in gang.placed)
+    there = f"{bound} of {len(gang.placed)} members have nodes"
+    if any(each.node is None and each.reservation is not None for each in gang.placed):
+        return GangPhase.LET_GO, there
+    if gang.ready or gang.held:
+        return None
+    more = f"; {len(gang.surplus)} more to wait until one of them goes" if gang.surplus else ""
+    if bound < len(gang.placed):
+        return GangPhase.LET_GO, there + more
+    if all(each.started for each in gang.placed):
+        return GangPhase.RUNNING, f"{_count(bound)} started{more}"
+    return GangPhase.BOUND, f"{_count(bound)} bound{more}"
+
+
+def _gathered(gang: Gang) -> tuple[GangPhase, str]:
+    need, there = gang.need, gang.present + len(gang.held)
+    if need is None:
+        unsaid = f"nobody says of how many: {POD_GANG_SIZE.key} would"
+        return GangPhase.GATHERING, f"{_count(there)} there, and {unsaid}"
+    if there < need:
+        least = "" if need == gang.size else "at least "
+        return GangPhase.GATHERING, f"{there} of {least}{need} members are there"
+    if gang.present < need or not gang.ready:
+        gates = sorted({gate for each in gang.held for gate in each.gates if gate != GATE})
+        return GangPhase.WAITING, f"{len(gang.held)} of {there} members are held by {', '.join(gates)}"
+    beside = len(gang.placed) + len(gang.succeeded)
+    return GangPhase.QUEUED, f"{_count(len(gang.ready))} to be placed{f' beside {beside}' if beside else ''}"
+
+
+def _count(members: int) -> str:
+    return f"{members} member{'' if members == 1 else 's'}"

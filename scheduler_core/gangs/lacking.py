@@ -1,0 +1,69 @@
+"""Why a gang has no place: which member is missing what. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.gangs.crew import Crew
+from scheduler_core.gangs.packing import Packing
+from scheduler_core.gangs.planning import NodeView, Options
+from scheduler_core.gangs.search import Search
+
+AVOIDED = "a member of the gang did not start there shortly before"
+ELSEWHERE = "there is room on other nodes, but not in the same"
+NOWHERE = "no node offers what it asks for"
+
+Missing = tuple[tuple[str, Reason | str], ...]
+
+
+def summary(placed: int, crew: Crew) -> str:
+    """In one line."""
+    where = "" if crew.required is None else f" in one {crew.required}"
+    return f"{placed} of {crew.minimum} members fit at once{where}"
+
+
+def missing(crew: Crew, packing: Packing, search: Search, view: NodeView, options: Options) -> Missing:
+    """The members without a place, and what most nodes lack that have such devices at all."""
+    found: list[tuple[str, Reason | str]] = []
+    for at, group in enumerate(crew.groups):
+        left = group.members[sum(pick.load[at] for pick in packing.picks) :]
+        if left:
+            counts = Counter([*_of_nodes(at, crew, search, view, options), *_of_picks(at, packing, search)])
+            why = min(counts, key=lambda each: (-counts[each], _text(each)), default=NOWHERE)
+            found += [(member.name, why) for member in left]
+    return tuple(found)
+
+
+def _of_nodes(at: int, crew: Crew, search: Search, view: NodeView, options: Options) -> Iterator[Reason | str]:
+    """What stands against each node that has such devices, with nobody else of the gang there."""
+    class_of = {site.name: site.of for site in search.sites}
+    asked = {resource for resource, _ in crew.groups[at].kind.profile.ask.totals}
+    one = tuple(int(kind == at) for kind in range(len(crew.groups)))
+    for name, state in view.table.states.items():
+        node = view.rules.get(name)
+        if node is None or asked.isdisjoint(resource for resource, _ in state.offered):
+            continue
+        bar = AVOIDED if name in options.avoid else search.bars[at].against(node)
+        if bar is not None:
+            yield bar
+            continue
+        points = search.fitting.points(class_of[name].ground, one)
+        if not isinstance(points, int):
+            yield points
+        elif crew.required is not None:
+            yield f"{ELSEWHERE} {crew.required}"
+
+
+def _of_picks(at: int, packing: Packing, search: Search) -> Iterator[Reason | str]:
+    """What stands against one more on each node that others of the gang are to go to."""
+    for pick in packing.picks:
+        more = (*pick.load[:at], pick.load[at] + 1, *pick.load[at + 1 :])
+        points = search.fitting.points(pick.of.ground, more)
+        if not isinstance(points, int):
+            yield points
+
+
+def _text(reason: Reason | str) -> str:
+    return reason.value if isinstance(reason, Reason) else reason

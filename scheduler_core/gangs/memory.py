@@ -1,0 +1,75 @@
+"""What a planner has seen itself since it leads: by its own monotonic clock, and forgotten when it ends. Pure.
+
+Nothing here is needed to resume: a successor that knows none of it does the same, after waiting once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gputopo.labels.reservations import Phase
+from scheduler_core.gangs.protocol import counting
+from scheduler_core.sightings import LedgerSeen, ReservationSeen
+
+
+class Since(NamedTuple):
+    """Since when an entry has been in its phase."""
+
+    phase: Phase
+    at: float  # monotonic seconds
+    generation: int  # of the ledger that showed it first, or a later one
+
+
+class Silence(NamedTuple):
+    """An extender that has not taken in what the ledger says."""
+
+    generation: int  # that it has not reached
+    since: float
+    asked: float | None = None  # when its pod was last asked after
+    gone: float | None = None  # when its pod was first found to have ended
+
+
+class Memory(NamedTuple):
+    """All that is remembered."""
+
+    ledger: float | None = None  # when the ledger was first seen
+    fresh: bool = False  # it was made by this planner: extenders may not know of it yet
+    since: Mapping[str, Since] = {}  # by the UID of the reservation
+    made: frozenset[str] = frozenset()  # reservations of this planner that were not listed yet
+    touched: frozenset[tuple[str, str]] = frozenset()  # reservation, pod
+    silent: Mapping[str, Silence] = {}  # by the identity of the extender
+
+
+def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, ReservationSeen], now: float) -> Memory:
+    """What is remembered after a look at the cluster."""
+    if ledger is None:
+        return memory
+    entries = counting(ledger.spec, reservations)
+    return memory._replace(
+        ledger=now if memory.ledger is None else memory.ledger,
+        since={
+            uid: before
+            if (before := memory.since.get(uid)) is not None and before.phase is entry.phase
+            else Since(entry.phase, now, ledger.generation)
+            for uid, entry in entries.items()
+        },
+        made=frozenset(uid for uid in memory.made if uid in reservations and uid not in entries),
+        touched=frozenset(each for each in memory.touched if each[0] in entries),
+        silent=dict(_silent(memory, ledger, now)),
+    )
+
+
+def _silent(memory: Memory, ledger: LedgerSeen, now: float) -> Iterator[tuple[str, Silence]]:
+    extenders = ledger.extenders
+    abreast = {each.pod for each in extenders.values() if each.pod and each.generation >= ledger.generation}
+    for identity, said in extenders.items():
+        if said.generation >= ledger.generation:
+            continue
+        before = memory.silent.get(identity)
+        silent = (
+            before if before is not None and said.generation < before.generation else Silence(ledger.generation, now)
+        )
+        if silent.gone is None and said.pod in abreast:  # its container was started again: this is the process before
+            silent = silent._replace(gone=now)
+        yield identity, silent

@@ -1,0 +1,87 @@
+"""The one patch that lets a member go, and the others that pods get. Pure: bodies of JSON merge patches (RFC 7396).
+
+Each carries the UID and the resource version that it was worked out from: the API server refuses it (409) once the pod
+is another one or has changed.
+
+Source: KEP-3838. Of a pod that has a gate the required node affinity may be set where there is none, and its terms may
+get further requirements; a term without any, which matches no node, must stay as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gputopo.labels import keys
+from gputopo.labels.reservations import Seat
+from scheduler_core.gangs.member import Member
+from scheduler_core.stock import RequiredTerm, RequiredTerms, Requirement
+
+_NAME = "metadata.name"
+Body = dict[str, Any]
+
+
+def let_go(member: Member, seat: Seat, reservation: str) -> Body:
+    """Our gate away, and the pod on its node: kube-scheduler itself sees to that from here on."""
+    rank = {} if seat.rank is None else {keys.POD_GANG_RANK.key: str(seat.rank)}
+    body = _body(member, {"annotations": {**rank, keys.POD_RESERVATION.key: reservation}})
+    body["spec"] = {"schedulingGates": _gates(member)}
+    if seat.node is not None:
+        terms = narrowed(member.terms, seat.node)
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        body["spec"]["affinity"] = {"nodeAffinity": required}
+    return body
+
+
+def release(member: Member) -> Body:
+    """Our gate away, and nothing else."""
+    return _body(member, {}) | {"spec": {"schedulingGates": _gates(member)}}
+
+
+def touch(member: Member, reservation: str) -> Body:
+    """What moves the resource version: the reservation that was taken back, by which nobody is placed any more."""
+    return _body(member, {"annotations": {keys.POD_TAKEN_BACK.key: reservation}})
+
+
+def strip(member: Member, finalizer: str) -> Body:
+    """Without that finalizer."""
+    return _body(member, {"finalizers": [each for each in member.finalizers if each != finalizer]})
+
+
+def narrowed(terms: RequiredTerms | None, node: str) -> list[Body]:
+    """``nodeSelectorTerms`` that allow that node only, and it only where it was allowed before."""
+    pin = {"key": _NAME, "operator": "In", "values": [node]}
+    found = () if terms is None else terms.node_selector_terms or ()
+    return [_narrowed(each, pin) for each in found] or [{"matchFields": [pin]}]
+
+
+def _narrowed(term: RequiredTerm, pin: Body) -> Body:
+    expressions = [_requirement(each) for each in term.match_expressions or ()]
+    fields = [_requirement(each) for each in term.match_fields or ()]
+    if expressions or fields:
+        fields.append(pin)
+    return {name: each for name, each in (("matchExpressions", expressions), ("matchFields", fields)) if each}
+
+
+def _requirement(each: Requirement) -> Body:
+    values = {} if each.values is None else {"values": list(each.values)}
+    return {"key": each.key, "operator": each.operator, **values}
+
+
+def _gates(member: Member) -> list[Body]:
+    return [{"name": each} for each in member.gates if each != keys.GATE]
+
+
+def _body(member: Member, metadata: Body) -> Body:
+    identity = {
+        "name": member.name,
+        "namespace": member.namespace,
+        "uid": member.uid,
+        "resourceVersion": member.version,
+    }
+    return {"metadata": identity | metadata}
+
+
+def gated(gates: Iterable[str]) -> bool:
+    """Whether our gate is among them."""
+    return keys.GATE in gates

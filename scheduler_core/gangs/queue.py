@@ -1,0 +1,164 @@
+"""Whose turn it is: by priority, then age; who does not fit lets smaller ones pass, but not for ever. Pure.
+
+A gang that was rolled back waits longer each time. One that still did not fit after ``patience_s`` may have the next
+room that becomes free held for it: one gang of each priority at most, the first that waits (``hold`` chooses the room).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from itertools import groupby
+from math import inf
+from typing import NamedTuple
+
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.member import GangName
+
+_DOUBLINGS = 30  # enough for any back-off; keeps the power small
+_UNDER_WAY = (GangPhase.GATHERING, GangPhase.WAITING, GangPhase.QUEUED, GangPhase.LET_GO)
+
+
+class Pace(NamedTuple):
+    """Seconds."""
+
+    patience_s: float = 300.0  # from its creation until room is held for a gang that does not fit
+    first_s: float = 10.0  # after the first rollback; doubled by each that follows
+    most_s: float = 300.0
+    gather_s: float = 10.0  # a gang that could start without some of its members waits so long for the next
+
+
+USUAL = Pace()
+
+
+class Waiting(NamedTuple):
+    """A gang that is to be planned."""
+
+    gang: Gang
+    since: float  # the creation of its first member, those of earlier attempts included
+    rollbacks: int = 0
+    until: float = 0.0  # not tried before that
+    misfit: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
+
+    @property
+    def order(self) -> tuple[int, float, GangName]:
+        """Sorts those that wait, the first first. No two are equal."""
+        return -self.gang.priority, self.since, self.gang.name
+
+
+class _Past(NamedTuple):
+    """What a gang went through. Outlives its pods for a while: a rollback deletes them."""
+
+    since: float = inf
+    rollbacks: int = 0
+    until: float = 0.0
+
+
+class Queue:
+    """The gangs that are to be planned, and what they went through. For one thread."""
+
+    def __init__(self, pace: Pace = USUAL) -> None:
+        self._pace = pace
+        self._queued: dict[GangName, Gang] = {}
+        self._misfits: dict[GangName, Hashable] = {}  # of those that are queued
+        self._past: dict[GangName, _Past] = {}
+
+    def put(self, gang: Gang) -> None:
+        """A gang as it is now. Unless it is QUEUED it leaves the queue."""
+        before = self._queued.pop(gang.name, None)
+        misfit = self._misfits.pop(gang.name, None)
+        if misfit is not None and before is not None and _wants(before) == _wants(gang):
+            self._misfits[gang.name] = misfit
+        if gang.phase is GangPhase.QUEUED:
+            self._queued[gang.name] = gang
+        if gang.phase in _UNDER_WAY:
+            past = self._past.get(gang.name, _Past())
+            self._past[gang.name] = past._replace(since=min(past.since, gang.created))
+        else:
+            self._settle(gang.name)
+
+    def forget(self, name: GangName) -> None:
+        """It has no member any more."""
+        self._queued.pop(name, None)
+        self._misfits.pop(name, None)
+        self._settle(name)
+
+    def started(self, name: GangName) -> None:
+        """All that were let go have their nodes: what the gang went through counts no more."""
+        self._past.pop(name, None)
+
+    def rolled_back(self, name: GangName, now: float) -> float:
+        """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
+        past = self._past.get(name, _Past())
+        until = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _DOUBLINGS))
+        self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until)
+        self._misfits.pop(name, None)
+        return until
+
+    def unplaced(self, name: GangName, state: Hashable) -> None:
+        """It did not fit into that (a table's generation, say), and is not tried again before that is another."""
+        if name in self._queued:
+            self._misfits[name] = state
+
+    def order(self) -> tuple[Waiting, ...]:
+        """All that are queued, the first first, those that wait for their time too."""
+        return tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
+
+    def of(self, name: GangName) -> Waiting | None:
+        """A gang that is queued."""
+        gang = self._queued.get(name)
+        return None if gang is None else self._waiting(gang)
+
+    def batches(self, now: float, state: Hashable, most: int = 256) -> Iterator[tuple[Waiting, ...]]:
+        """What to try now, in order: a gang, or at most so many of the single pods that follow one another.
+
+        ``state``: as ``unplaced`` will be told it; never None.
+        """
+        self._expire(now)
+        due = [each for each in self.order() if self.due(each) <= now and each.misfit != state]
+        for single, group in groupby(due, key=lambda each: is_alone(each.gang.name)):
+            found = list(group)
+            size = most if single else 1
+            yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
+
+    def due(self, waiting: Waiting) -> float:
+        """When it may be tried: at once, after a back-off, or when no more of its members are waited for."""
+        return max(waiting.until, 0.0 if waiting.gang.complete else waiting.gang.newest + self._pace.gather_s)
+
+    def next_due(self, now: float) -> float | None:
+        """When the next may be tried that may not yet; None: none waits for its time."""
+        return min((at for each in self.order() if (at := self.due(each)) > now), default=None)
+
+    def entitled(self, now: float) -> tuple[Waiting, ...]:
+        """For whom room may be held: of each priority the first, if it did not fit and has waited long enough.
+
+        Single pods are not: whatever becomes free anywhere fits them as soon as it fits anybody.
+        """
+        found: dict[int, Waiting] = {}
+        for each in self.order():
+            if not is_alone(each.gang.name):
+                found.setdefault(each.gang.priority, each)
+        return tuple(
+            each for each in found.values() if each.misfit is not None and now - each.since >= self._pace.patience_s
+        )
+
+    def _waiting(self, gang: Gang) -> Waiting:
+        since, rollbacks, until = self._past[gang.name]
+        return Waiting(gang, since, rollbacks, until, self._misfits.get(gang.name))
+
+    def _settle(self, name: GangName) -> None:
+        """Without a rollback there is nothing to remember; with one, the gang may come back."""
+        past = self._past.get(name)
+        if past is not None and not past.rollbacks:
+            del self._past[name]
+
+    def _expire(self, now: float) -> None:
+        over = [name for name, past in self._past.items() if past.rollbacks and past.until + self._pace.most_s < now]
+        for name in over:
+            if name not in self._queued:
+                del self._past[name]
+
+
+def _wants(gang: Gang) -> tuple[object, ...]:
+    """All of a gang that decides whether it fits. Quick to compare where nothing changed: the values are the same."""
+    return gang.ready, gang.placed, gang.fewest, gang.required, gang.preferred

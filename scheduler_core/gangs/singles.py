@@ -1,0 +1,109 @@
+"""Many pods that are on their own, one after the other on one snapshot, each seeing those before it. Pure.
+
+The same answers as ``evaluate`` gives one by one, each with the next table, over the nodes that kube-scheduler would
+take and that have the CPU, as far as is known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from gputopo.labels.reasons import Reason
+from gputopo.labels.reservations import Seat
+from scheduler_core.changes import Changes
+from scheduler_core.gangs.bandwidth import expected
+from scheduler_core.gangs.barring import Bars
+from scheduler_core.gangs.fitting import NO_CPU, cpu_of
+from scheduler_core.gangs.member import Member
+from scheduler_core.gangs.planning import AS_USUAL, NodeView, Options, Singles
+from scheduler_core.nodes import NodeTable, state_if, with_pod
+from scheduler_core.occupancy import Occupant
+from scheduler_core.request import PodRequest, Refused
+from scheduler_core.standings import Standings
+from scheduler_core.stock import PodRules
+
+_PROFILES = 256  # whose standings are kept
+NOT_TAKEN = "kube-scheduler would take no node: cordons, taints, nodeSelector or node affinity"
+
+
+def plan_singles(members: Sequence[Member], view: NodeView, options: Options = AS_USUAL) -> Singles:
+    """Where each goes, in that order. Of ``options`` what says which nodes to avoid counts, and when time is over."""
+    growing = _Growing(view.table)
+    standings = Standings(growing, _PROFILES)
+    nodes = _Nodes(view, options)
+    seats, missing = list[Seat](), list[tuple[str, Reason | str]]()
+    for member in members:
+        if options.out_of_time():
+            break
+        request = member.request
+        if isinstance(request, Refused):
+            missing.append((member.uid, request.reason))
+            continue
+        if not request.profile.ask.programs:
+            seats.append(Seat(member.uid, member.name))
+            continue
+        names = nodes.of(member.rules)
+        standing = standings.of(request.profile, view.policy_of(request))
+        best = next(growing.roomy(standing.best(names, request.uid), request), None)
+        if best is None:
+            missing.append((member.uid, _why(growing, standing.refused(names))))
+            continue
+        ask = request.profile.ask
+        seats.append(Seat(member.uid, member.name, best, ask.totals, expected(growing.table.states[best], ask)))
+        growing.add(best, request)
+    return Singles(tuple(seats), tuple(missing))
+
+
+class _Growing:
+    """The table with all that was placed so far (``standings.Source``)."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+        self.changes = Changes()
+
+    def roomy(self, names: Iterator[str], request: PodRequest) -> Iterator[str]:
+        """Those that have the CPU."""
+        asks = (request.profile.ask.cpu_milli,)
+        return (name for name in names if cpu_of(self.table.records[name]).holds(asks))
+
+    def add(self, name: str, request: PodRequest) -> None:
+        """A pod is on its way there."""
+        pod = Occupant(request.uid, request.namespace, request.name, request.profile, owner=request.owner)
+        record = with_pod(self.table.records[name], pod)
+        state = state_if(self.table, name, record.pods)
+        records, states = self.table.records.set(name, record), self.table.states.set(name, state)
+        self.table = msgspec.structs.replace(self.table, records=records, states=states)
+        self.changes.add((name,))
+
+
+class _Nodes:
+    """Which nodes kube-scheduler would take, for pods by their rules."""
+
+    def __init__(self, view: NodeView, options: Options) -> None:
+        self._view = view
+        self._names = [name for name in view.table.states if name in view.rules and name not in options.avoid]
+        self._known: list[tuple[PodRules | None, AbstractSet[str]]] = []
+
+    def of(self, rules: PodRules | None) -> AbstractSet[str]:
+        """Those for pods with such rules."""
+        found = next((names for known, names in self._known if known == rules), None)
+        if found is None:
+            bars = Bars(rules)
+            found = {name for name in self._names if bars.against(self._view.rules[name]) is None}
+            self._known.append((rules, found))
+        return found
+
+
+def _why(growing: _Growing, refused: Mapping[str, str]) -> str:
+    """What most of the nodes lack that have GPUs at all."""
+    if not refused:
+        return NOT_TAKEN
+    # Those that suit, and were not taken, are "unknown" to a standing that is asked why they do not.
+    said = {Reason.UNKNOWN_NODE.value: NO_CPU}
+    states = growing.table.states
+    counts = Counter(said.get(reason, reason) for name, reason in refused.items() if states[name].offered)
+    return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)

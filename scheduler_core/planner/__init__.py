@@ -1,0 +1,1 @@
+"""``gputopo planner``, the only writer: it plans gangs, commits, lets go, verifies and takes back."""

@@ -1,0 +1,148 @@
+"""``gputopo planner``: options -> settings -> the parts -> the loop.
+
+Exit codes: 0 told to end; 1 an error of its own; 2 bad usage, no credentials, or an address that cannot be used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import click
+import uvloop
+
+from gputopo import logs
+from gputopo.daemon import bound, outlive_peers
+from gputopo.kube.access import ELECTION, PLANNER, Role
+from gputopo.kube.client import Kube
+from gputopo.kube.connect import connect, default_namespace
+from gputopo.kube.errors import ConfigError
+from gputopo.settings import SettingError, options
+from gputopo.terminal import fail
+from scheduler_core.lease import Leader, LeaseName
+from scheduler_core.planner import settings
+from scheduler_core.planner.pages import pages
+from scheduler_core.planner.seen import planner_sources
+from scheduler_core.planner.service import Parts, Service
+from scheduler_core.planner.settings import Settings
+from scheduler_core.planner.term import Settled
+from scheduler_core.planner.writer import Writer
+from scheduler_core.pods import Pod
+from scheduler_core.policy_file import PolicyError
+from scheduler_core.policy_reload import PolicyReload
+from scheduler_core.request import PodRequest, Refused
+from scheduler_core.running import Deliver, Watching, run
+from scheduler_core.server import Listener
+from scheduler_core.watch import KEPT, watching
+
+_PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
+_WRITE_S = 10.0  # for one answer of the API server
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@options(settings.TABLE)
+def planner(**flags: str | None) -> None:
+    """Plan gangs: pods that start together or not at all, each pinned to its place and let go at once.
+
+    It watches pods that gputopo's gate holds, plans all members of a gang on one snapshot of the cluster, writes the
+    plan down as a PlacementReservation, commits it in the PlacementLedger, and takes the gates away. The scheduler of
+    the pods binds them. One of several planners works: the one that holds the Lease.
+
+    \b
+    Examples:
+      gputopo planner                                            in a pod of its own
+      KUBECONFIG=~/.kube/config gputopo planner --log text       try it from outside
+      curl localhost:9439/gangs | jq .                           who waits, and for what
+    """
+    try:
+        read = settings.read(flags, os.environ)
+    except SettingError as error:
+        fail(str(error))
+    outlive_peers()
+    sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
+    try:
+        plan_forever(read)
+    finally:
+        logs.stop(sink)
+
+
+def plan_forever(read: Settings) -> None:
+    """Until the process is told to end."""
+    with ExitStack() as parts:
+        kube = _connected(PLANNER)
+        parts.callback(kube.close)
+        leader = parts.enter_context(_elected(read.lease))
+        policy = policy_of(read)
+        service = Service(_settled(read), read.max_silence_s, _parts(kube, leader, policy))
+        listeners = listeners_of(read, service)
+        uvloop.run(run(service, listeners, service.watching))
+        if service.broken is not None:
+            raise service.broken
+
+
+def _parts(kube: Kube, leader: Leader, policy: PolicyReload) -> Parts:
+    def wanted(pod: Pod) -> PodRequest | Refused:
+        return policy.current.read(pod)
+
+    def watch(deliver: Deliver) -> Watching:
+        return watching(kube, deliver, time.monotonic, sources=(*planner_sources(wanted), *KEPT))
+
+    writer = Writer(kube.within(_WRITE_S), lambda: leader.holds, time.monotonic)
+    return Parts(leader.me, writer, leader, policy, watch)
+
+
+def _settled(read: Settings) -> Settled:
+    return Settled(read.ledger, read.namespace or default_namespace(), read.terms, read.pace, read.levels)
+
+
+def policy_of(read: Settings) -> PolicyReload:
+    """What the owner decides; ends the process where the file is none."""
+    file = read.policy
+    if file is None:
+        return PolicyReload(None)
+    try:
+        return PolicyReload(lambda: file.read_text(encoding="utf-8"), str(file))
+    except PolicyError as error:
+        fail(str(error))
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"cannot read the policy file {file}: {error}")
+
+
+def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
+    """That of the pages, where there is to be one; ends the process where there cannot be."""
+    if read.listen is None:
+        return ()
+    try:
+        made = Listener(pages(service), bound(read.listen))
+    except OSError as error:
+        fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
+    _log.info("listening", extra={"fields": {"pages": made.port}})
+    return (made,)
+
+
+@contextmanager
+def _elected(lease: LeaseName) -> Iterator[Leader]:
+    """Within, it takes part in the election. Let go at the end, so that another begins at once."""
+    kube = _connected(ELECTION)
+    leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}")
+    leader.start()
+    try:
+        yield leader
+    finally:
+        leader.stop()
+        kube.close()
+
+
+def _connected(role: Role) -> Kube:
+    try:
+        return connect(role)
+    except ConfigError as error:
+        fail(str(error))

@@ -1,0 +1,100 @@
+"""The planner's metrics, on a registry of their own. ``CATALOGUE`` goes into docs/metrics.md."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry
+
+from gputopo.metrics import BUILD, About, Catalogue, Sample, Times, once_each
+from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
+from scheduler_core.planner.status import Status
+from scheduler_core.planner.writer import Answer
+
+# A gang that fits waits a fraction of a second; what waits for room waits hours.
+_WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200)
+_PLAN_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2)
+_WRITE_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 10)
+PHASES = (
+    "refused", "gathering", "waiting", "queued", "held", "proposed", "committed", "let go", "bound", "running",
+    "rolling back", "failed", "ended", "elsewhere",
+)  # fmt: skip
+
+COUNTERS = {
+    "gputopo_planner_writes": About(
+        ("kind", "outcome"),
+        "Writes by what they are and what became of them: done, conflict (the object had changed), gone, away (no "
+        "answer), refused, deposed (not sent: another leads).",
+    ),
+    "gputopo_planner_rollbacks": About((), "Placements that were taken back because not all members were bound."),
+    "gputopo_planner_released": About(
+        ("why",), "Pods that were released to ordinary scheduling, without a place: unplaceable, gate-timeout."
+    ),
+}
+TIMES = {
+    "gang_scheduling_wait_seconds": Times(
+        ("outcome", "kind"),
+        "From the creation of a gang's first member until all are bound, or it was rolled back, failed or released; "
+        "kind: gang, single.",
+        _WAIT_SECONDS,
+    ),
+    "gputopo_planner_plan_seconds": Times(("outcome",), "To plan: placed, unplaced.", _PLAN_SECONDS),
+    "gputopo_planner_write_seconds": Times(("kind",), "For an answer of the API server.", _WRITE_SECONDS),
+}
+GAUGES = {
+    "gputopo_planner_info": About(("version", "python"), "Always 1; what this planner is."),
+    "gputopo_planner_ready": About((), "1 where gangs are planned, here or by the planner that leads."),
+    "gputopo_planner_leader": About((), "1 where this planner leads."),
+    "gputopo_planner_gangs": About(("phase",), "Gangs, single pods that are planned among them, by phase."),
+    "gputopo_planner_held_gpus": About((), "GPUs that reservations keep for members that are not all bound yet."),
+    "gputopo_planner_oldest_gate_age_seconds": About(
+        (), "Age of the oldest pod that our gate holds; 0 where none is held."
+    ),
+    "gputopo_planner_gated_pods": About((), "Pods that our gate holds."),
+    "gputopo_planner_ledger_entries": About((), "Reservations that the ledger lists."),
+    "gputopo_planner_extenders": About((), "Extenders that are registered at the ledger."),
+}
+CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES, TIMES)
+
+
+class Metrics:
+    """Counters that are bumped where things happen, and what a status says."""
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self.registry = CollectorRegistry()
+        self.writes = CATALOGUE.counter(self.registry, "gputopo_planner_writes")
+        self.rollbacks = CATALOGUE.counter(self.registry, "gputopo_planner_rollbacks")
+        self.released = CATALOGUE.counter(self.registry, "gputopo_planner_released")
+        self.wait_seconds = CATALOGUE.histogram(self.registry, "gang_scheduling_wait_seconds")
+        self.plan_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_plan_seconds")
+        self.write_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_write_seconds")
+        self._of_table = once_each(of_table)
+        CATALOGUE.tell(self.registry, lambda: self._samples(status()))
+
+    def note(self, answer: Answer) -> None:
+        """A write was answered."""
+        kind = type(answer.write).__name__
+        self.writes.labels(kind, answer.outcome.value).inc()
+        self.write_seconds.labels(kind).observe(answer.seconds)
+
+    def _samples(self, status: Status) -> Iterator[Sample]:
+        yield from samples(status, time.time())
+        yield from self._of_table(status.table)
+
+
+def samples(status: Status, now: float) -> Iterator[Sample]:
+    """Every sample of a moment: name, label values, value. Pure."""
+    yield "gputopo_planner_info", BUILD, 1
+    yield "gputopo_planner_ready", (), status.unready is None
+    yield "gputopo_planner_leader", (), status.leads
+    phases = Counter(each.phase for each in status.gangs)
+    yield from (("gputopo_planner_gangs", (phase,), phases[phase]) for phase in PHASES)
+    yield "gputopo_planner_held_gpus", (), status.held_gpus
+    yield "gputopo_planner_oldest_gate_age_seconds", (), max((now - each for each in status.gated), default=0.0)
+    yield "gputopo_planner_gated_pods", (), len(status.gated)
+    yield "gputopo_planner_ledger_entries", (), status.entries
+    yield "gputopo_planner_extenders", (), status.extenders
+    yield "gputopo_gpu_pods", (), status.pods
+    yield from of_watches(status.watches)

@@ -1,0 +1,127 @@
+"""From the queue to reservations: what is planned next, on one snapshot. Pure; it runs beside the loop that owns all.
+
+One job plans until something is placed: the next one must see that as taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from gputopo.labels.reservations import ReservationSpec, Seat
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.plan import plan
+from scheduler_core.gangs.planning import Levels, NodeView, Options, Unplaced
+from scheduler_core.gangs.queue import Waiting
+from scheduler_core.gangs.singles import plan_singles
+from scheduler_core.gangs.writes import CreateReservation
+from scheduler_core.nodes import NodeTable
+from scheduler_core.request import PodRequest
+
+TIMEOUT_S = 30.0  # from letting go to all bound, where a gang says nothing
+_NAME = 200  # characters of a gang's name in that of its reservation
+
+
+class Names(NamedTuple):
+    """What the names of reservations are made of."""
+
+    namespace: str  # of batches of single pods: the planner's own
+    suffix: Callable[[], str]
+
+
+class Job(NamedTuple):
+    """What is to be planned, and on what."""
+
+    batches: tuple[tuple[Waiting, ...], ...]  # in order
+    view: NodeView
+    unheld: Mapping[GangName, NodeTable]  # tables without what is held for that gang itself
+    seats: Mapping[str, Seat]  # of pods that were placed before, by UID
+    avoid: Mapping[GangName, AbstractSet[str]]  # nodes
+    levels: Levels
+    names: Names
+    over: Callable[[], bool]  # whether the time for a plan has run out
+
+
+class Placing(NamedTuple):
+    """What came of it."""
+
+    created: tuple[CreateReservation, ...] = ()
+    gangs: tuple[GangName, ...] = ()  # that these are for
+    unplaced: Mapping[GangName, Unplaced] = {}
+    exact: bool = False
+    steps: int = 0
+
+
+def placing(job: Job) -> Placing:
+    """Plan in order, up to the first that finds its place."""
+    unplaced: dict[GangName, Unplaced] = {}
+    steps = 0
+    for batch in job.batches:
+        found = _singles(job, batch) if is_batch(batch) else _gang(job, batch[0])
+        unplaced |= found.unplaced
+        steps += found.steps
+        if found.created:
+            return found._replace(unplaced=unplaced, steps=steps)
+        if job.over():
+            break
+    return Placing(unplaced=unplaced, steps=steps)
+
+
+def is_batch(batch: Sequence[Waiting]) -> bool:
+    """Whether these are single pods, not a gang."""
+    return len(batch) > 1 or is_alone(batch[0].gang.name)
+
+
+def _gang(job: Job, waiting: Waiting) -> Placing:
+    gang = waiting.gang
+    options = Options(
+        placed=_siblings(gang, job.seats),
+        avoid=frozenset(job.avoid.get(gang.name, ())),
+        minimum=None if gang.need is None else max(1, gang.need - len(gang.succeeded)),
+        levels=job.levels,
+        out_of_time=job.over,
+    )
+    view = job.view
+    if gang.name in job.unheld:
+        view = view._replace(table=job.unheld[gang.name])
+    found = plan(gang.ready, view, options)
+    if isinstance(found, Unplaced):
+        return Placing(unplaced={gang.name: found}, steps=found.tried)
+    timeout = TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
+    spec = ReservationSpec(gang.name.name, found.seats, (), timeout, found.domain, found.gbps, waiting.rollbacks + 1)
+    name = f"{gang.name.name[:_NAME]}-{job.names.suffix()}"
+    created = CreateReservation(gang.name.namespace, name, spec)
+    return Placing((created,), (gang.name,), exact=found.exact, steps=found.tried)
+
+
+def _siblings(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
+    """The places of those that have theirs, and their ranks."""
+    return tuple(
+        Seat(each.uid, each.name, each.node, _gpus(each), rank=known.rank if known else each.wanted.rank)
+        for each in gang.placed
+        if each.node is not None
+        for known in (seats.get(each.uid),)
+    )
+
+
+def _gpus(member: Member) -> tuple[tuple[str, int], ...]:
+    return member.request.profile.ask.totals if isinstance(member.request, PodRequest) else ()
+
+
+def _singles(job: Job, batch: Sequence[Waiting]) -> Placing:
+    members = {each.gang.ready[0].uid: each.gang for each in batch}
+    avoid = frozenset[str]().union(*(job.avoid.get(each.gang.name, ()) for each in batch))
+    options = Options(avoid=avoid, levels=job.levels, out_of_time=job.over)
+    found = plan_singles([each.gang.ready[0] for each in batch], job.view, options)
+    unplaced = {members[uid].name: Unplaced(str(why), ((members[uid].name.name, why),)) for uid, why in found.missing}
+    if not found.seats:
+        return Placing(unplaced=unplaced)
+    gangs = [members[seat.uid] for seat in found.seats]
+    timeout = max(TIMEOUT_S if each.timeout_s is None else each.timeout_s for each in gangs)
+    created = CreateReservation(
+        job.names.namespace, f"pods-{job.names.suffix()}", ReservationSpec("", found.seats, timeout_s=timeout)
+    )
+    return Placing((created,), tuple(each.name for each in gangs), unplaced)

@@ -1,0 +1,276 @@
+"""The planner at work: watches tell what there is, one event loop owns all that is known, threads write and plan.
+
+watch threads ──Batch──▶ loop: ``Term`` ──Write──▶ threads ──▶ API server
+Lease thread ──holds───▶   ▲    │ └─────Job────▶ thread: ``placing``
+                           └────┴──────Answer, Placing
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from gputopo.kube.errors import KubeError
+from scheduler_core.gangs.writes import Write
+from scheduler_core.planner.metrics import Metrics
+from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.status import Status, status
+from scheduler_core.planner.term import Settled, Term
+from scheduler_core.planner.writer import Answer, Outcome, Writer
+from scheduler_core.policy_reload import EVERY_S, PolicyReload
+from scheduler_core.running import Deliver, Watching
+from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
+from scheduler_core.watch import silence
+
+T = TypeVar("T")
+WRITERS = 8  # threads
+_STEP_BACK_S = 5.0  # after another planner took over while we held the Lease
+_log = logging.getLogger(__name__)
+
+
+class Elected(Protocol):
+    """``lease.Leader``, of which any thread may ask."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether this planner, and no other, may write now."""
+        ...
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the Lease, when last seen."""
+        ...
+
+
+class Parts(NamedTuple):
+    """What a planner is made of."""
+
+    me: str
+    writer: Writer
+    elected: Elected
+    policy: PolicyReload
+    watching: Callable[[Deliver], Watching]  # made anew for each term
+
+
+class Service:
+    """All parts but the sockets. Lives on the loop's thread."""
+
+    def __init__(self, settled: Settled, max_silence_s: float, parts: Parts) -> None:
+        self.ended = asyncio.Event()
+        self.term: Term | None = None
+        self._settled, self._max_silence_s, self._parts = settled, max_silence_s, parts
+        self._watches: Watching | None = None
+        self._writers: ThreadPoolExecutor | None = None
+        self._planner: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.broken: BaseException | None = None  # an error of our own, which ends the process
+        self.metrics = Metrics(self.status)
+        self._not_before = 0.0
+        self._terms = 0
+        self._next_look = 0.0
+        self._troubles: tuple[str, ...] = ()
+
+    def watching(self, _: Deliver) -> Watching:
+        """Nothing is watched for as long as it does not lead: each term has watches of its own."""
+        return _Idle()
+
+    @contextmanager
+    def watched(self, _: Watching) -> Iterator[None]:
+        """Within: it leads where it holds the Lease."""
+        self._loop = asyncio.get_running_loop()
+        with ExitStack() as parts:
+            self._writers = ThreadPoolExecutor(WRITERS, "write")
+            parts.callback(self._writers.shutdown, wait=False, cancel_futures=True)
+            self._planner = ThreadPoolExecutor(1, "plan")
+            parts.callback(self._planner.shutdown, wait=False, cancel_futures=True)
+            parts.callback(self._end)
+            yield
+
+    def take(self, batch: Batch[Any]) -> None:
+        """What a watch saw."""
+        if self.term is not None:
+            self.term.take(batch)
+
+    def tick(self) -> None:
+        """Let time pass: begin, go on or end."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + EVERY_S
+            self._look_at_policy()
+        holds = self._parts.elected.holds
+        if self.term is not None and (self.term.deposed or not holds):
+            if self.term.deposed:
+                self._not_before = time.monotonic() + _STEP_BACK_S
+            self._end()
+        elif self.term is not None:
+            self.term.tick()
+        elif holds and time.monotonic() >= self._not_before:
+            self._begin()
+        self._tell_troubles()
+
+    def unready(self) -> str | None:
+        """Why gangs are not planned; None: they are, here or by the planner that leads."""
+        elected = self._parts.elected
+        if not elected.holds:
+            return None if elected.holder else "no planner holds the Lease yet"
+        if self.term is None or not self.term.leads:
+            return "this planner has not taken over the ledger yet"
+        missing = self.term.view.knowledge.missing
+        if missing:
+            return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
+        return silence(self.statuses(), self._max_silence_s)
+
+    def statuses(self) -> tuple[WatchStatus, ...]:
+        """How each watch is doing."""
+        return () if self._watches is None else self._watches.status(time.monotonic())
+
+    def _begin(self) -> None:
+        """Lead: the ledger first, then everything else."""
+        self._terms += 1
+        me = f"{self._parts.me}/{self._terms}"  # what an earlier term of ours may still send is another's
+        term = self.term = Term(self._settled, lambda: self._parts.policy.current, me, _Hands(self))
+        _log.info("term", extra={"fields": {"begins": True}})
+        self._read_ledger(term)
+
+    def _read_ledger(self, term: Term) -> None:
+        def read() -> LedgerSeen | KubeError | None:
+            try:
+                return self._parts.writer.ledger(self._settled.pool)
+            except KubeError as error:
+                return error
+
+        def have(found: LedgerSeen | KubeError | None) -> None:
+            if isinstance(found, KubeError):
+                _log.warning("ledger", extra={"fields": {"error": str(found)}})
+                term.deposed = True  # and begin again later
+            else:
+                term.read(found)
+
+        self.hand(read, term, have)
+
+    def _end(self) -> None:
+        if self._watches is not None:
+            self._watches.stop()
+            self._watches = None
+        if self.term is not None:
+            _log.info("term", extra={"fields": {"begins": False, "deposed": self.term.deposed}})
+            self.term = None
+
+    def round(self) -> None:
+        """What is due now."""
+        self._timer = None
+        term = self.term
+        if term is None or not self._parts.elected.holds:
+            return
+        term.round()
+        if term.leads and self._watches is None:
+            self._watches = self._parts.watching(self._deliver(term))
+            self._watches.start()
+
+    def _deliver(self, term: Term) -> Deliver:
+        loop = self._loop
+        assert loop is not None  # it runs
+
+        def deliver(batch: Batch[Any]) -> None:
+            loop.call_soon_threadsafe(self._take_for, term, batch)
+
+        return deliver
+
+    def _take_for(self, term: Term, batch: Batch[Any]) -> None:
+        if term is self.term:
+            term.take(batch)
+
+    def wake(self, seconds: float) -> None:
+        """Have a round after that time, or sooner."""
+        assert self._loop is not None  # it runs
+        at = self._loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self.round)
+
+    def hand(self, work: Callable[[], T], term: Term, back: Callable[[T], None], *, plans: bool = False) -> None:
+        """Have it done on a thread; what comes of it comes back to the loop, if the term goes on."""
+        pool, loop = self._planner if plans else self._writers, self._loop
+        assert pool is not None  # it runs
+        assert loop is not None
+
+        def done(future: Future[T]) -> None:
+            if not future.cancelled() and not loop.is_closed():
+                loop.call_soon_threadsafe(finish, future)
+
+        def finish(future: Future[T]) -> None:
+            if (error := future.exception()) is not None:  # of our own: go on nowhere rather than half
+                self.broken = error
+                self.ended.set()
+            elif term is self.term:
+                back(future.result())
+
+        pool.submit(work).add_done_callback(done)
+
+    def note(self, answer: Answer) -> None:
+        """A write was answered."""
+        fields = {"write": type(answer.write).__name__, "of": answer.write.key[1], "outcome": answer.outcome.value}
+        if answer.outcome in (Outcome.AWAY, Outcome.REFUSED):
+            _log.warning("write", extra={"fields": fields | {"error": answer.error}})
+        else:
+            _log.debug("write", extra={"fields": fields | {"seconds": round(answer.seconds, 4)}})
+        self.metrics.note(answer)
+
+    def write(self, what: Write) -> None:
+        """Carry it out."""
+        term = self.term
+        assert term is not None  # who asks
+        self.hand(lambda: self._parts.writer.write(what), term, term.answered)
+
+    def plan(self, job: Job) -> None:
+        """Work it out."""
+        term = self.term
+        assert term is not None  # who asks
+        self.hand(lambda: placing(job), term, term.planned, plans=True)
+
+    def status(self) -> Status:
+        """What is known now, for the metrics and the pages."""
+        return status(self.term, self._parts.elected.holds, self.unready(), self.statuses())
+
+    def _look_at_policy(self) -> None:
+        policy, before = self._parts.policy, self._parts.policy.trouble
+        if policy.look():
+            if self.term is not None:
+                self.term.view.knowledge.follow(policy.current.common)
+            _log.info("policy", extra={"fields": {"profiles": len(policy.current.placements)}})
+        elif policy.trouble not in (None, before):
+            _log.error("policy", extra={"fields": {"trouble": policy.trouble, "in_force": "the one before"}})
+
+    def _tell_troubles(self) -> None:
+        """Say what is wrong with the watches, once."""
+        now = tuple(each.trouble for each in self.statuses() if each.trouble)
+        for each in now:
+            if each not in self._troubles:
+                _log.warning("watch", extra={"fields": {"trouble": each}})
+        self._troubles = now
+
+
+class _Idle:
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def status(self, _: float) -> tuple[WatchStatus, ...]:
+        return ()
+
+
+class _Hands:
+    """The service, as a term sees it."""
+
+    def __init__(self, service: Service) -> None:
+        self.write, self.plan = service.write, service.plan
+        self.wake, self.note = service.wake, service.note

@@ -1,0 +1,99 @@
+"""The objects that say how large gangs are, one source per kind. One that the API server does not serve has none."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gputopo.kube import access
+from gputopo.kube.access import Resource
+from gputopo.kube.reduction import Source
+from scheduler_core.gangs.gang import Declared
+from scheduler_core.gangs.sizes import (
+    Job,
+    JobSet,
+    PodGroup,
+    TrainingJob,
+    of_job,
+    of_jobset,
+    of_pod_group,
+    of_training_job,
+)
+from scheduler_core.watch import Sources, by_uid
+
+
+class OfJob(Declared):
+    """By a Job; ``ends`` holds for its pods."""
+
+
+class OfJobSet(Declared):
+    """By a JobSet."""
+
+
+class OfGroup(Declared):
+    """By a PodGroup of Kubernetes."""
+
+
+class OfPodGroup(Declared):
+    """By a PodGroup of Coscheduling."""
+
+
+class OfOldPodGroup(Declared):
+    """By a PodGroup of Coscheduling before 2022, and of Koordinator."""
+
+
+class OfVolcanoGroup(Declared):
+    """By a PodGroup of Volcano."""
+
+
+class OfPyTorchJob(Declared):
+    """By a PyTorchJob."""
+
+
+class OfTfJob(Declared):
+    """By a TFJob."""
+
+
+class OfXgboostJob(Declared):
+    """By an XGBoostJob."""
+
+
+class OfPaddleJob(Declared):
+    """By a PaddleJob."""
+
+
+class OfJaxJob(Declared):
+    """By a JAXJob."""
+
+
+class OfMpiJob(Declared):
+    """By an MPIJob of the training operator."""
+
+
+class OfMpiJobV2(Declared):
+    """By an MPIJob of the MPI operator."""
+
+
+def _training(resource: Resource) -> Source[Any]:
+    return Source(resource, TrainingJob, by_uid, of_training_job)
+
+
+def _group(resource: Resource, prefix: str) -> Source[Any]:
+    return Source(resource, PodGroup, by_uid, partial(of_pod_group, prefix))
+
+
+SIZES: Sources = (
+    (OfJob, Source(access.JOBS, Job, by_uid, of_job)),
+    (OfJobSet, Source(access.JOBSETS, JobSet, by_uid, of_jobset)),
+    (OfGroup, _group(access.GROUPS, "group")),
+    (OfPodGroup, _group(access.POD_GROUPS, "podgroup")),
+    (OfOldPodGroup, _group(access.OLD_POD_GROUPS, "podgroup")),
+    (OfVolcanoGroup, _group(access.VOLCANO_GROUPS, "volcano")),
+    (OfPyTorchJob, _training(access.PYTORCH_JOBS)),
+    (OfTfJob, _training(access.TF_JOBS)),
+    (OfXgboostJob, _training(access.XGBOOST_JOBS)),
+    (OfPaddleJob, _training(access.PADDLE_JOBS)),
+    (OfJaxJob, _training(access.JAX_JOBS)),
+    (OfMpiJob, _training(access.MPI_JOBS)),
+    (OfMpiJobV2, _training(access.MPI_JOBS_V2)),
+)

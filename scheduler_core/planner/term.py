@@ -1,0 +1,339 @@
+"""One term of leadership: what was seen and answered goes in, what is to be written or planned next comes out.
+
+On the loop's thread, without I/O: writes and plans are handed over and their answers come back. A term begins with
+nothing known: the ledger is taken over first and everything is listed after that, so what a predecessor wrote is known
+before anything is done about it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from gputopo.labels.reservations import Phase, State
+from scheduler_core.gangs.member import GangName
+from scheduler_core.gangs.planning import Levels, NodeView, Unplaced
+from scheduler_core.gangs.protocol import Turn, counting, turn
+from scheduler_core.gangs.queue import Pace, Queue, Waiting
+from scheduler_core.gangs.steps import Terms, steps
+from scheduler_core.gangs.writes import (
+    AskForPod,
+    CreateLedger,
+    CreateReservation,
+    Key,
+    Write,
+    WriteLedger,
+    WriteStatus,
+    gang_of,
+)
+from scheduler_core.nodes import NodeTable
+from scheduler_core.planner.placing import Job, Names, Placing
+from scheduler_core.planner.view import Told, View
+from scheduler_core.planner.writer import Answer, Outcome
+from scheduler_core.policies import Policies
+from scheduler_core.request import PodRequest
+from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
+
+PLAN_S = 1.0  # for one plan
+AVOID_S = 300.0  # nodes to which a member was sent in vain
+_AGAIN_S = 2.0  # before what did not help is tried again on the same version of an object
+_REFUSED_S = 30.0  # before what the API server does not take is sent again
+_AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled by each that follows
+_AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
+_BATCH = 256  # single pods in a reservation
+_log = logging.getLogger(__name__)
+
+
+class Settled(NamedTuple):
+    """What the operator has decided."""
+
+    pool: str
+    namespace: str  # of reservations of single pods
+    terms: Terms
+    pace: Pace
+    levels: Levels
+
+
+class Hands(Protocol):
+    """What does the work. Answers come back by ``Term.answered`` and ``Term.planned``."""
+
+    def write(self, what: Write) -> None:
+        """Carry it out."""
+        ...
+
+    def plan(self, job: Job) -> None:
+        """Work it out."""
+        ...
+
+    def wake(self, seconds: float) -> None:
+        """Call ``Term.round`` after that time, or sooner."""
+        ...
+
+    def note(self, answer: Answer) -> None:
+        """A write was answered."""
+        ...
+
+
+class Refusal(NamedTuple):
+    """A write that is not to be repeated yet."""
+
+    version: str  # of the object that it was worked out from
+    until: float  # monotonic seconds
+
+
+class Term:
+    """From taking over the ledger until another does, or the Lease is lost."""
+
+    def __init__(self, settled: Settled, policies: Callable[[], Policies], me: str, hands: Hands) -> None:
+        self.view = View(policies().common, settled.pool, me)
+        self.queue = Queue(settled.pace)
+        self.unplaced: dict[GangName, Unplaced] = {}
+        self.deposed = False
+        self.leads = False  # the ledger is ours
+        self._settled, self._policies, self._me, self._hands = settled, policies, me, hands
+        self._ledger_read = False
+        self._busy: dict[Key, Write] = {}
+        self._refused: dict[tuple[type[Any], Key], Refusal] = {}
+        self._planning = False
+        self._avoid: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
+        self._away = 0  # writes in a row that nobody answered
+        self._pause = 0.0  # monotonic: nothing is written before
+        self._next_plan = 0.0  # monotonic: not before, for those that did not fit
+        self._tried: object = None
+
+    def take(self, batch: Batch[Any]) -> None:
+        """What a watch saw."""
+        self._put(self.view.take(batch, time.time()))
+        self._hands.wake(0.015)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self.view.knowledge.tick(time.time())
+        self._hands.wake(0.0)
+
+    def read(self, ledger: LedgerSeen | None) -> None:
+        """The ledger as it is at the beginning."""
+        self.view.read(ledger, time.time())
+        if ledger is not None and _is_new(ledger, self._settled.terms.settle_s):
+            self.view.memory = self.view.memory._replace(fresh=True)
+        self._ledger_read = True
+        self._hands.wake(0.0)
+
+    def round(self) -> None:
+        """Hand over all that is to be done now."""
+        now = time.monotonic()
+        if not self._ledger_read or self.deposed or now < self._pause:
+            return
+        view = self.view
+        ledger = view.ledger
+        mine = turn(ledger, self._me) is Turn.LEAD
+        if self.leads and not mine:
+            self.deposed = True
+            _log.warning("deposed", extra={"fields": {"planner": ledger.spec.planner if ledger else None}})
+            return
+        self.leads = mine
+        if mine and not view.knowledge.synced:
+            return
+        view.look(now)
+        for write in steps(view.world(now, time.time(), self._unheld(), self._crowded()), *self._rules()):
+            self._submit(write, now)
+        if mine:
+            self._plan(now)
+
+    def answered(self, answer: Answer) -> None:
+        """What became of a write."""
+        what, outcome, now = answer.write, answer.outcome, time.monotonic()
+        self._busy.pop(what.key, None)
+        self._hands.note(answer)
+        if outcome is Outcome.AWAY:
+            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
+            self._away += 1
+            self._hands.wake(self._pause - now)
+            return
+        if outcome is not Outcome.DEPOSED:
+            self._away = 0
+        if isinstance(what, AskForPod):
+            self._heard_of(what, gone=outcome is Outcome.GONE, now=now)
+        elif outcome is Outcome.DONE:
+            self._done(answer)
+        elif what.key[0] == "ledger":
+            self.view.read(answer.ledger, time.time())
+        if outcome is not Outcome.DONE or not isinstance(what, WriteLedger):
+            self._refuse(what, now + (_REFUSED_S if outcome is Outcome.REFUSED else _AGAIN_S))
+        self._hands.wake(0.0)
+
+    def planned(self, found: Placing) -> None:
+        """What came of a plan."""
+        self._planning = False
+        now = time.monotonic()
+        for name, why in found.unplaced.items():
+            self.unplaced[name] = why
+            self.queue.unplaced(name, self._tried)
+        for name in found.gangs:
+            self.unplaced.pop(name, None)
+        for write in found.created:
+            self._submit(write, now)
+        if not found.created:
+            self._next_plan = now + _AGAIN_UNPLACED_S
+        self._hands.wake(0.0)
+
+    def _rules(self) -> tuple[Terms, str]:
+        return self._settled.terms, self._settled.pool
+
+    def _put(self, touched: AbstractSet[GangName]) -> None:
+        for name in touched:
+            gang = self.view.roster.gang(name)
+            if gang is None:
+                self.queue.forget(name)
+                self.unplaced.pop(name, None)
+                self._avoid.pop(name, None)
+            else:
+                self.queue.put(gang)
+
+    def _submit(self, what: Write, now: float) -> None:
+        if what.key in self._busy:
+            return
+        refusal = self._refused.get((type(what), what.key))
+        if refusal is not None and refusal.version == version_of(what) and now < refusal.until:
+            self._hands.wake(refusal.until - now)
+            return
+        self._busy[what.key] = what
+        self._hands.write(what)
+
+    def _refuse(self, what: Write, until: float) -> None:
+        """The same is not done again at once: its consequences may not have been seen yet."""
+        if len(self._refused) > 10_000:
+            self._refused = {key: each for key, each in self._refused.items() if each.until > time.monotonic()}
+        self._refused[type(what), what.key] = Refusal(version_of(what), until)
+
+    def _done(self, answer: Answer) -> None:
+        what, found = answer.write, answer.metadata
+        told = None if found is None else Told(found.uid, found.resource_version, found.generation)
+        self._put(self.view.wrote(what, told, time.time()))
+        if isinstance(what, CreateLedger):
+            self.view.memory = self.view.memory._replace(fresh=True)
+        if isinstance(what, WriteStatus):
+            name = gang_of(what.of)
+            if what.status.state is State.ROLLING_BACK:
+                self._taken_back(what.of)
+            elif what.status.state is State.BOUND and name is not None:
+                self.queue.started(name)
+
+    def _taken_back(self, reservation: ReservationSeen) -> None:
+        """Its gang waits, and does without the nodes that nobody reached."""
+        until = time.monotonic() + AVOID_S
+        for seat in reservation.spec.seats:
+            member = self.view.roster.member(seat.uid)
+            name = gang_of(reservation) or (member.wanted.gang if member is not None and member.node is None else None)
+            if name is None:
+                continue
+            if seat.node is not None and member is not None and member.node is None:
+                self._avoid.setdefault(name, {})[seat.node] = until
+            if not reservation.spec.gang:
+                self.queue.rolled_back(name, time.time())
+        if (name := gang_of(reservation)) is not None:
+            self.queue.rolled_back(name, time.time())
+
+    def _heard_of(self, what: AskForPod, *, gone: bool, now: float) -> None:
+        memory = self.view.memory
+        silence = memory.silent.get(what.identity)
+        if silence is not None:
+            silence = silence._replace(asked=now, gone=now if gone and silence.gone is None else silence.gone)
+            self.view.memory = memory._replace(silent={**memory.silent, what.identity: silence})
+
+    def _unheld(self) -> frozenset[str]:
+        """Holds whose gang has been given places, or is not entitled any more."""
+        return frozenset()
+
+    def _crowded(self) -> frozenset[str]:
+        """Proposals for which there is no room any more."""
+        return frozenset()
+
+    def _plan(self, now: float) -> None:
+        """Have the next of the queue planned, unless something planned is still to be listed."""
+        if (
+            self._planning
+            or self.view.memory.made
+            or any(isinstance(each, CreateReservation) for each in self._busy.values())
+        ):
+            return
+        state = self.view.knowledge.table.generation
+        gangs, pods = self._spoken_for()
+        batches = tuple(
+            batch
+            for each in self.queue.batches(time.time(), state, _BATCH)
+            if (batch := tuple(one for one in each if _is_free(one, gangs, pods)))
+        )
+        if not batches:
+            due = self.queue.next_due(time.time())
+            if due is not None:
+                self._hands.wake(max(0.0, due - time.time()))
+            return
+        if now < self._next_plan and all(one.misfit is not None for each in batches for one in each):
+            self._hands.wake(self._next_plan - now)
+            return
+        self._planning, self._tried = True, state
+        self._hands.plan(self._job(batches, now))
+
+    def _job(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Job:
+        view, policies = self.view, self._policies()
+
+        def policy_of(request: PodRequest) -> Any:
+            return policies.placement(request).policy
+
+        until = now + PLAN_S
+        return Job(
+            batches,
+            NodeView(view.knowledge.table, dict(view.rules), policy_of),
+            self._unheld_tables(),
+            view.seats(),
+            {name: {node for node, end in nodes.items() if end > now} for name, nodes in self._avoid.items()},
+            self._settled.levels,
+            Names(self._settled.namespace, lambda: secrets.token_hex(3)),
+            lambda: time.monotonic() > until,
+        )
+
+    def _unheld_tables(self) -> dict[GangName, NodeTable]:
+        """The cluster as those see it for whom something is held."""
+        held = {
+            name: entry.uid
+            for entry, reservation in self._entries()
+            if entry.phase is Phase.HELD and (name := gang_of(reservation)) is not None
+        }
+        return {name: self.view.knowledge.without({uid}) for name, uid in held.items()}
+
+    def _entries(self) -> list[tuple[Any, ReservationSeen]]:
+        ledger, reservations = self.view.ledger, self.view.reservations
+        assert ledger is not None  # nothing is planned before
+        return [(entry, reservations[uid]) for uid, entry in counting(ledger.spec, reservations).items()]
+
+    def _spoken_for(self) -> tuple[frozenset[GangName], frozenset[str]]:
+        """Gangs and pods for which something is under way."""
+        open_ = [each for entry, each in self._entries() if entry.phase is not Phase.HELD]
+        open_ += [each for each in self.view.reservations.values() if each.status.state is State.FAILED]
+        gangs = frozenset(name for each in open_ if (name := gang_of(each)) is not None)
+        return gangs, frozenset(seat.uid for each in open_ if not each.spec.gang for seat in each.spec.seats)
+
+
+def _is_free(waiting: Waiting, gangs: AbstractSet[GangName], pods: AbstractSet[str]) -> bool:
+    return waiting.gang.name not in gangs and not any(each.uid in pods for each in waiting.gang.ready)
+
+
+def _is_new(ledger: LedgerSeen, settle_s: float) -> bool:
+    """Whether extenders may not know of it yet: by two clocks, so with a minute between them."""
+    made = None if ledger.created is None else datetime.fromisoformat(ledger.created).timestamp()
+    return made is not None and time.time() - made < settle_s + 60.0
+
+
+def version_of(what: Write) -> str:
+    """Of the object that it was worked out from; "" where there was none."""
+    for field in ("over", "of", "member"):
+        found = getattr(what, field, None)
+        if found is not None and not isinstance(found, str):
+            return str(found.version)
+    return ""

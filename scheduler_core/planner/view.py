@@ -1,0 +1,241 @@
+"""What a planner that leads knows: watches and the answers of its own writes, as one picture. No I/O.
+
+What was written is known from its answer on. An event that is older than that, by resource version, undoes nothing:
+watches lag behind answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gputopo.labels import keys
+from gputopo.labels.reservations import Seat, spec_hash
+from scheduler_core.gangs.gang import Declared
+from scheduler_core.gangs.hold import Ends
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.memory import Memory, noted
+from scheduler_core.gangs.roster import Roster
+from scheduler_core.gangs.steps import World
+from scheduler_core.gangs.writes import (
+    CreateLedger,
+    CreateReservation,
+    DeletePod,
+    DeleteReservation,
+    DropRegistration,
+    LetGo,
+    Release,
+    StripFinalizer,
+    Touch,
+    Write,
+    WriteLedger,
+    WriteStatus,
+)
+from scheduler_core.knowledge import Knowledge
+from scheduler_core.planner.seen import Candidate, split
+from scheduler_core.policy import Policy
+from scheduler_core.sightings import Batch, LedgerSeen, NodeSeen, ReservationSeen
+from scheduler_core.stock import StockNode
+
+
+class Told(NamedTuple):
+    """What an answer of the API server says of the object that was written."""
+
+    uid: str
+    version: str
+    generation: int = 0
+
+
+class View:
+    """For one thread, and one term of leadership."""
+
+    def __init__(self, policy: Policy, pool: str, me: str) -> None:
+        self.knowledge = Knowledge(policy, reservations=True)
+        self.roster = Roster()
+        self.ends = Ends()
+        self.memory = Memory()
+        self.rules: dict[str, StockNode] = {}
+        self._pool, self._me = pool, me
+        self._ours: dict[str, int] = {}  # by UID, of pods and reservations: the version that we wrote last
+        self._created: dict[str, ReservationSeen] = {}  # that no watch has shown yet
+        self._deleted: set[str] = set()  # reservations that a watch may still show
+
+    @property
+    def ledger(self) -> LedgerSeen | None:
+        """As it was last read or written."""
+        return self.knowledge.reserved.ledgers.get(self._pool)
+
+    @property
+    def reservations(self) -> Mapping[str, ReservationSeen]:
+        """By UID."""
+        return self.knowledge.reserved.reservations
+
+    def take(self, batch: Batch[Any], now: float) -> frozenset[GangName]:
+        """What a watch delivers; ``now``: seconds since 1970. Answers the gangs that may be others by that."""
+        if batch.kind is Candidate:
+            pods, members, ends = split(self._not_older(batch))
+            self.knowledge.take(pods, now)
+            self.ends.take(ends)
+            return self.roster.take(members)
+        if issubclass(batch.kind, Declared):
+            self.ends.take_makers(batch)
+            return self.roster.take_sizes(batch)
+        if batch.kind is NodeSeen:
+            self._take_rules(batch)
+        elif batch.kind is ReservationSeen:
+            batch = self._reservations(batch)
+        elif batch.kind is LedgerSeen:
+            batch = self._ledgers(batch)
+        self.knowledge.take(batch, now)
+        return frozenset()
+
+    def read(self, ledger: LedgerSeen | None, now: float) -> None:
+        """The ledger as it was asked for."""
+        if ledger is None:
+            self.knowledge.take(Batch(LedgerSeen, (), (self._pool,)), now)
+        else:
+            self.take(Batch(LedgerSeen, (ledger,)), now)
+
+    def wrote(self, what: Write, told: Told | None, now: float) -> frozenset[GangName]:
+        """A write was done. Answers the gangs that may be others by that."""
+        if isinstance(what, CreateLedger | WriteLedger | DropRegistration):
+            assert told is not None
+            self.knowledge.take(Batch(LedgerSeen, (_ledger(what, told),)), now)
+        elif isinstance(what, CreateReservation):
+            assert told is not None
+            self._create(what, told, now)
+        elif isinstance(what, WriteStatus):
+            assert told is not None
+            self._ours[what.of.key] = int(told.version)
+            seen = what.of._replace(status=what.status, version=told.version)
+            self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
+        elif isinstance(what, DeleteReservation):
+            self._deleted.add(what.of.key)
+            self._created.pop(what.of.key, None)
+            self.knowledge.take(Batch(ReservationSeen, (), (what.of.key,)), now)
+        elif isinstance(what, Touch):
+            self.memory = self.memory._replace(touched=self.memory.touched | {(what.of, what.member.uid)})
+        if isinstance(what, LetGo | Release | Touch | StripFinalizer | DeletePod):
+            return self._changed(what, told)
+        return frozenset()
+
+    def look(self, monotonic: float) -> None:
+        """Take note of what there is now, and since when."""
+        self.memory = noted(self.memory, self.ledger, self.reservations, monotonic)
+
+    def world(self, monotonic: float, wall: float, unheld: frozenset[str], crowded: frozenset[str]) -> World:
+        """What ``steps`` looks at."""
+        return World(
+            self._me,
+            self.ledger,
+            self.reservations,
+            self.roster.member,
+            self.roster.gang,
+            self.rules,
+            crowded,
+            unheld,
+            self.memory,
+            monotonic,
+            wall,
+        )
+
+    def seats(self) -> dict[str, Seat]:
+        """Of all reservations, by the pod's UID."""
+        return {seat.uid: seat for each in self.reservations.values() for seat in each.spec.seats}
+
+    def _create(self, what: CreateReservation, told: Told, now: float) -> None:
+        seen = ReservationSeen(
+            told.uid, what.namespace, what.name, what.spec, spec_hash(what.spec), version=told.version
+        )
+        self.memory = self.memory._replace(made=self.memory.made | {told.uid})
+        self._created[told.uid] = seen
+        self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
+
+    def _changed(
+        self, what: LetGo | Release | Touch | StripFinalizer | DeletePod, told: Told | None
+    ) -> frozenset[GangName]:
+        known = self.roster.member(what.member.uid)
+        if known is None:
+            return frozenset()
+        member = after(what, known)
+        if told is not None and known.version:
+            self._ours[known.uid] = int(told.version)
+            member = member._replace(version=told.version)
+        return self.roster.take(Batch(Member, (member,)))
+
+    def _not_older(self, batch: Batch[Candidate]) -> Batch[Candidate]:
+        for uid in batch.gone:
+            self._ours.pop(uid, None)
+        return batch._replace(seen=tuple(map(self._newer, batch.seen)))
+
+    def _newer(self, seen: Candidate) -> Candidate:
+        """As seen, or as we wrote it since."""
+        ours = self._ours.get(seen.key)
+        if ours is None or seen.member is None:
+            return seen
+        known = self.roster.member(seen.key)
+        if seen.member.version and int(seen.member.version) < ours and known is not None:
+            return seen._replace(member=known)
+        del self._ours[seen.key]
+        return seen
+
+    def _take_rules(self, batch: Batch[NodeSeen]) -> None:
+        if batch.complete:
+            self.rules = {}
+        for name in batch.gone:
+            self.rules.pop(name, None)
+        self.rules |= {each.key: each.rules for each in batch.seen if each.rules is not None}
+
+    def _reservations(self, batch: Batch[ReservationSeen]) -> Batch[ReservationSeen]:
+        self._deleted.difference_update(batch.gone)
+        shown: list[ReservationSeen] = []
+        for each in batch.seen:
+            self._created.pop(each.key, None)
+            ours = self._ours.get(each.key)
+            if each.key in self._deleted:
+                continue
+            if ours is not None and int(each.version) < ours:
+                each = self.reservations.get(each.key, each)  # noqa: PLW2901
+            else:
+                self._ours.pop(each.key, None)
+            shown.append(each)
+        for uid in batch.gone:
+            self._ours.pop(uid, None)
+            self._created.pop(uid, None)
+        if batch.complete:
+            shown += self._created.values()
+        return batch._replace(seen=tuple(shown))
+
+    def _ledgers(self, batch: Batch[LedgerSeen]) -> Batch[LedgerSeen]:
+        known = self.ledger
+        kept = tuple(
+            known
+            if known is not None and each.key == known.key and each.uid == known.uid and _older(each, known)
+            else each
+            for each in batch.seen
+        )
+        return batch._replace(seen=kept)
+
+
+def _older(one: LedgerSeen, other: LedgerSeen) -> bool:
+    return int(one.version) < int(other.version)
+
+
+def after(what: LetGo | Release | Touch | StripFinalizer | DeletePod, member: Member) -> Member:
+    """The pod as it is once that was done."""
+    if isinstance(what, Touch):
+        return member
+    if isinstance(what, DeletePod):
+        return member._replace(ending=True)
+    if isinstance(what, StripFinalizer):
+        return member._replace(finalizers=tuple(each for each in member.finalizers if each != what.finalizer))
+    gates = tuple(each for each in member.gates if each != keys.GATE)
+    return member._replace(gates=gates, reservation=what.reservation if isinstance(what, LetGo) else member.reservation)
+
+
+def _ledger(what: CreateLedger | WriteLedger | DropRegistration, told: Told) -> LedgerSeen:
+    if isinstance(what, CreateLedger):
+        return LedgerSeen(what.name, told.uid, told.version, told.generation, what.spec)
+    if isinstance(what, WriteLedger):
+        return what.over._replace(version=told.version, generation=told.generation, spec=what.spec)
+    return what.over._replace(version=told.version, generation=told.generation, extenders=what.status.extenders)

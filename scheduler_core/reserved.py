@@ -1,0 +1,222 @@
+"""What planners keep for pods that are not on their nodes yet: reservations that a ledger lists, node by node. Pure.
+
+An entry of a ledger counts only while its reservation is there, with that UID and hash; so either may be shown first.
+What counts changes by whole entries, and costs what these hold: never all entries, never all nodes.
+
+A seat is used up once its pod was seen on a node. What is held for a gang that does not fit yet has no pods: it takes
+of a node what nobody else has, up to a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from gputopo.labels.reservations import Entry, Phase, Seat
+from scheduler_core.asks import WHOLE, Ask, Step
+from scheduler_core.nodes import NodeRecord, held_on, with_pod
+from scheduler_core.occupancy import Occupant
+from scheduler_core.request import Profile
+from scheduler_core.sightings import Batch, LedgerSeen, PodSeen, ReservationSeen, ended
+
+S = TypeVar("S", LedgerSeen, ReservationSeen)
+NOBODY: frozenset[str] = frozenset()
+
+
+class Counting(NamedTuple):
+    """A reservation that counts."""
+
+    entry: Entry
+    ledger: str
+    reservation: ReservationSeen
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Those that take GPUs; none while room is only held."""
+        if self.entry.phase is Phase.HELD:
+            return ()
+        return tuple(seat for seat in self.reservation.spec.seats if seat.node is not None and seat.gpus)
+
+    @property
+    def held(self) -> tuple[tuple[str, int], ...]:
+        """Nodes and how many of their GPUs are held."""
+        if self.entry.phase is not Phase.HELD:
+            return ()
+        return tuple((each.node, each.gpus) for each in self.reservation.spec.held)
+
+    @property
+    def nodes(self) -> set[str]:
+        """Those on which it counts."""
+        return {seat.node for seat in self.seats if seat.node is not None} | {node for node, _ in self.held}
+
+
+class Reserved:
+    """All reservations and ledgers, and what follows for nodes."""
+
+    def __init__(self, pods: Mapping[str, PodSeen]) -> None:
+        """``pods``: all that want or hold GPUs, by UID, as they are whenever something is asked."""
+        self._pods = pods
+        self._ledgers: dict[str, LedgerSeen] = {}
+        self._reservations: dict[str, ReservationSeen] = {}
+        self._entries: dict[str, tuple[Entry, str]] = {}  # by UID of the reservation; and by which ledger
+        self._counting: dict[str, Counting] = {}
+        self._on: dict[str, set[str]] = {}  # node -> reservations that count there
+        self._seats: dict[tuple[str, str], list[Seat]] = {}  # node and reservation
+        self._places: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
+        self._arrived: set[str] = set()  # pods with seats that were seen on a node
+
+    @property
+    def ledgers(self) -> Mapping[str, LedgerSeen]:
+        """All, by name."""
+        return MappingProxyType(self._ledgers)
+
+    @property
+    def reservations(self) -> Mapping[str, ReservationSeen]:
+        """All, by UID, whether they count or not."""
+        return MappingProxyType(self._reservations)
+
+    @property
+    def counting(self) -> Mapping[str, Counting]:
+        """Those that count, by UID."""
+        return MappingProxyType(self._counting)
+
+    @property
+    def unseen(self) -> Iterator[Entry]:
+        """Entries whose reservation is not there, or not as they say."""
+        return (entry for uid, (entry, _) in self._entries.items() if uid not in self._counting)
+
+    def take_reservations(self, batch: Batch[ReservationSeen]) -> set[str]:
+        """What their watch delivers. Answers the nodes on which something else counts now."""
+        return self._settle(_update(self._reservations, batch))
+
+    def take_ledgers(self, batch: Batch[LedgerSeen]) -> set[str]:
+        """What their watch delivers. Answers the nodes on which something else counts now."""
+        _update(self._ledgers, batch)
+        before = self._entries
+        self._entries = {
+            entry.uid: (entry, ledger.key) for ledger in self._ledgers.values() for entry in ledger.spec.entries
+        }
+        known = before.keys() | self._entries.keys()
+        return self._settle(uid for uid in known if before.get(uid) != self._entries.get(uid))
+
+    def arrive(self, uid: str) -> Collection[str]:
+        """That pod is on a node, wherever. Answers the nodes on which a seat was kept for it."""
+        places = self._places.get(uid)
+        if places is None:
+            return ()
+        self._arrived.add(uid)
+        return places.values()
+
+    def places(self, uid: str) -> Collection[str]:
+        """The nodes on which a seat is kept for that pod: mostly none, and one at the most unless planners err."""
+        places = self._places.get(uid)
+        return () if places is None or uid in self._arrived else places.values()
+
+    def on(self, node: str) -> Iterator[Counting]:
+        """What counts on a node."""
+        return (self._counting[uid] for uid in sorted(self._on.get(node, ())))
+
+    def occupied(self, record: NodeRecord, besides: Collection[str] = NOBODY) -> NodeRecord:
+        """A node with what is kept there. ``besides``: without what those reservations keep, by their UIDs."""
+        uids = self._on.get(record.name)
+        counting = () if uids is None else sorted(uids.difference(besides))
+        if not counting:
+            return record
+        there, seats = {pod.uid for pod in record.pods}, list[str]()
+        for uid in counting:
+            for seat in self._seats.get((record.name, uid), ()):
+                if seat.uid not in self._arrived:
+                    seats.append(seat.uid)
+                    if seat.uid not in there:
+                        record = with_pod(record, self._occupant(seat, self._counting[uid]))
+        held = sum(gpus for uid in counting for node, gpus in self._counting[uid].held if node == record.name)
+        free = min(held, _free(record))
+        if free > 0:
+            seats.append(held_on(record.name))
+            record = with_pod(record, _devices(seats[-1], "", "", ((WHOLE, free),)))
+        return msgspec.structs.replace(record, reserved=tuple(sorted(seats))) if seats else record
+
+    def _occupant(self, seat: Seat, counting: Counting) -> Occupant:
+        """The pod as it is known; of one that was not shown only what it takes is."""
+        pod = self._pods.get(seat.uid)
+        if pod is not None:
+            return pod.occupant
+        return _devices(seat.uid, counting.reservation.namespace, seat.name, seat.gpus)
+
+    def _settle(self, uids: Iterable[str]) -> set[str]:
+        touched: set[str] = set()
+        for uid in tuple(uids):
+            before, after = self._counting.pop(uid, None), self._counts(uid)
+            if after is not None:
+                self._counting[uid] = after
+            if before is not None and after is not None and _alike(before, after):
+                continue
+            if before is not None:
+                touched |= self._leave(before)
+            if after is not None:
+                touched |= self._enter(after)
+        return touched
+
+    def _counts(self, uid: str) -> Counting | None:
+        reservation, (entry, ledger) = self._reservations.get(uid), self._entries.get(uid, (None, ""))
+        if reservation is None or entry is None or entry.hash != reservation.hash:
+            return None
+        return Counting(entry, ledger, reservation)
+
+    def _enter(self, counting: Counting) -> set[str]:
+        uid, nodes = counting.entry.uid, counting.nodes
+        for node in nodes:
+            self._on.setdefault(node, set()).add(uid)
+        for seat in counting.seats:
+            assert seat.node is not None  # of ``seats``
+            self._seats.setdefault((seat.node, uid), []).append(seat)
+            self._places.setdefault(seat.uid, {})[uid] = seat.node
+            pod = self._pods.get(seat.uid)
+            if pod is not None and pod.node is not None:
+                self._arrived.add(seat.uid)
+        return nodes
+
+    def _leave(self, counting: Counting) -> set[str]:
+        uid, nodes = counting.entry.uid, counting.nodes
+        for node in nodes:
+            self._on[node].discard(uid)
+            if not self._on[node]:
+                del self._on[node]
+            self._seats.pop((node, uid), None)
+        for seat in counting.seats:
+            places = self._places.get(seat.uid, {})
+            places.pop(uid, None)
+            if not places:
+                self._places.pop(seat.uid, None)
+                self._arrived.discard(seat.uid)
+        return nodes
+
+
+def _update(known: dict[str, S], batch: Batch[S]) -> set[str]:
+    """Take a batch in. Answers the keys that it speaks of."""
+    gone = ended(batch, known)
+    for key in gone:
+        known.pop(key, None)
+    seen = {each.key: each for each in batch.seen}
+    known.update(seen)
+    return gone | seen.keys()
+
+
+def _alike(one: Counting, other: Counting) -> bool:
+    """Whether they keep the same: a proposal that is committed does."""
+    held = Phase.HELD
+    return one.entry.hash == other.entry.hash and (one.entry.phase is held) is (other.entry.phase is held)
+
+
+def _free(record: NodeRecord) -> int:
+    """Healthy whole GPUs that nobody has."""
+    taken = sum(dict(pod.profile.ask.totals).get(WHOLE, 0) for pod in record.pods)
+    return dict(record.machine.allocatable).get(WHOLE, 0) - taken
+
+
+def _devices(uid: str, namespace: str, name: str, gpus: Iterable[tuple[str, int]]) -> Occupant:
+    """A pod of which nothing is known but its devices."""
+    return Occupant(uid, namespace, name, Profile(Ask(tuple((resource, (Step(count),)) for resource, count in gpus))))

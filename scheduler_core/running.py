@@ -1,0 +1,89 @@
+"""A program that follows the cluster, at work: watches tell what there is, and one event loop owns all that changes.
+
+watch threads ──Batch──▶ loop: ``Follower.take`` ◀── ``tick``, once a second
+SIGTERM, SIGINT ────────▶ loop: ``Follower.ended`` ──▶ the listeners end, then the watches
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from scheduler_core.server import Listener, serve
+from scheduler_core.sightings import Batch, WatchStatus
+
+_TICK_S = 1.0
+Deliver = Callable[[Batch[Any]], None]
+
+
+class Watching(Protocol):
+    """``Watches``."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def stop(self) -> None:
+        """End."""
+        ...
+
+    def status(self, now: float) -> tuple[WatchStatus, ...]:
+        """How each is doing. ``now``: monotonic seconds."""
+        ...
+
+
+class Follower(Protocol):
+    """What a program is made of but its sockets. All is called on the loop's thread."""
+
+    @property
+    def ended(self) -> asyncio.Event:
+        """Set it to end."""
+        ...
+
+    def watched(self, watches: Watching) -> AbstractContextManager[None]:
+        """Within: the watches run, and what they see is taken in."""
+        ...
+
+    def take(self, batch: Batch[Any]) -> None:
+        """What a watch saw."""
+        ...
+
+    def tick(self) -> None:
+        """Let time pass."""
+        ...
+
+
+async def run(
+    service: Follower,
+    listeners: Sequence[Listener],
+    watching: Callable[[Deliver], Watching],
+    retire: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Until ``ended``, which a signal sets too. What is being asked then is still answered.
+
+    ``retire``: what is to be done then, while the watches still run.
+    """
+    loop = asyncio.get_running_loop()
+
+    def deliver(batch: Batch[Any]) -> None:
+        loop.call_soon_threadsafe(service.take, batch)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, service.ended.set)
+    ticking = asyncio.create_task(_tick_forever(service))
+    try:
+        with service.watched(watching(deliver)):
+            await serve(listeners, service.ended)
+            if retire is not None:
+                await retire()
+    finally:
+        ticking.cancel()
+
+
+async def _tick_forever(service: Follower) -> None:
+    while True:
+        await asyncio.sleep(_TICK_S)
+        service.tick()

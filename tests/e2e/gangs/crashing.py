@@ -1,0 +1,53 @@
+"""A planner that is killed after its Nth write, for every N."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.gangs.proxy import proxy
+from tests.e2e.gangs.running import expire_lease, running
+
+WHICH = "GPUTOPO_E2E_CRASHES"  # "all", or from which write on every third is struck at
+STEP = 3
+MOST = 100  # writes of one run: one that goes on beyond never ends
+PATIENCE_S = 90.0
+
+
+class Run(NamedTuple):
+    """What became of one planner."""
+
+    writes: list[str]  # that the API server answered
+    killed: bool  # else it had done all there was to do
+
+
+def points(default: str) -> Iterator[int]:
+    """After which writes to strike."""
+    which = os.environ.get(WHICH, default)
+    return iter(range(1, MOST) if which == "all" else range(int(which), MOST, STEP))
+
+
+def run_until(
+    cluster: Cluster, options: tuple[str, ...], number: int, done: Callable[[], bool], *, answered: bool
+) -> Run:
+    """Run a planner, and kill it once the API server has answered its Nth write, or once it is done.
+
+    ``answered``: it still gets that answer; what it writes then never arrives.
+    """
+    with (
+        proxy(cluster.plane) as between,
+        running(cluster, *options, name=f"doomed-planner-{number}", server_url=between.url) as planner,
+    ):
+
+        def strike() -> bool:
+            between.close()
+            return answered
+
+        between.strike_after(number, strike)
+        wait_for(lambda: between.closed or done(), f"write {number}, or the end; so far {between.writes}", PATIENCE_S)
+        planner.kill()
+        run = Run(list(between.writes), between.closed)
+    expire_lease(cluster)
+    return run

@@ -1,0 +1,72 @@
+"""Pods that nobody gates, arriving and leaving as fast as they are placed, beside gangs."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from random import Random
+from typing import Self
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.gangs.invariant import size
+from tests.e2e.objects import Object
+from tests.e2e.scheduler.running import gpu_pod
+
+NAME = "crowd"
+MOST_GPUS = 8  # at a time, bound or waiting: the rest is for gangs
+ASKS: tuple[tuple[int, dict[str, str]], ...] = (
+    (1, {}),
+    (1, {}),
+    (2, {"island": "required"}),
+    (4, {"island": "required"}),
+)
+PAUSE_S = 0.02
+
+
+class Crowd:
+    """Comes with the ``with`` block and stays as it is at its end. ``count``: pods that came."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.count = 0
+        self._cluster = cluster
+        self._random = Random(seed)
+        self._numbers = itertools.count()
+        self._ended = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=NAME)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(PAUSE_S):
+                self._turn()
+        except Exception as failed:  # noqa: BLE001 - a thread's failure must reach the test
+            self._failure = failed
+
+    def _turn(self) -> None:
+        """One more comes; where that is too many, one that runs goes first."""
+        pods = crowd(self._cluster)
+        gpus, wishes = self._random.choice(ASKS)
+        if sum(size(each) for each in pods) + gpus > MOST_GPUS:
+            running = [each for each in pods if each["status"]["phase"] == "Running"]
+            if running:
+                self._cluster.api.delete(self._cluster.pods(self._random.choice(running)["metadata"]["name"]))
+            return
+        made = gpu_pod(f"{NAME}-{next(self._numbers)}", gpus, wishes)
+        made["metadata"]["labels"] = {NAME: "yes"}
+        self._cluster.create_pod(made)
+        self.count += 1
+
+
+def crowd(cluster: Cluster) -> list[Object]:
+    """Those that are there."""
+    return cluster.api.items(cluster.pods(), labelSelector=f"{NAME}=yes")

@@ -1,0 +1,98 @@
+"""The planner as a process of its own, with the rights that its role lists."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gputopo.kube.access import ELECTION, LEASES, LEDGERS, PLANNER, RESERVATIONS, Role
+from gputopo.labels import reservations
+from tests.e2e.agent.access import define, define_node_gpus, grant
+from tests.e2e.api import ApiError
+from tests.e2e.cluster import Cluster
+from tests.e2e.credentials import write_kubeconfig
+from tests.e2e.objects import Object
+from tests.e2e.process import Server, free_port
+from tests.e2e.scheduler.running import Served
+
+ACCOUNT = "planner"
+COMMAND = [sys.executable, "-m", "gputopo", "planner"]
+LEASE = "gputopo-planner"
+GATED = ("--pool", "gated")  # every GPU pod of the pool is gated: no extender has to vouch
+_CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("GPUTOPO_", "KUBE"))}
+
+
+class Planner(Served):
+    """One planner: it can be killed and started anew."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.server.stop()
+
+    def pause(self) -> None:
+        """It stands still, and knows nothing of it."""
+        self.server.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on where it was."""
+        self.server.send(signal.SIGCONT)
+
+
+def prepare(cluster: Cluster) -> None:
+    """What the manifests bring: the custom resources, and a service account that may do what the planner does."""
+    define_node_gpus(cluster)
+    define_reservations(cluster)
+    grant(cluster, ACCOUNT, Role("planner", {**PLANNER.verbs, **ELECTION.verbs}))
+
+
+def define_reservations(cluster: Cluster) -> None:
+    """Make the API server serve reservations and ledgers, where it does not yet."""
+    for definition in (reservations.reservation_crd(), reservations.ledger_crd()):
+        try:
+            define(cluster, definition)
+        except ApiError as refused:
+            if refused.status != 409:
+                raise
+
+
+@contextmanager
+def running(cluster: Cluster, *options: str, name: str = "planner", server_url: str | None = None) -> Iterator[Planner]:
+    """Run a planner within the block, ready or not; ``server_url``: a way to the API server of its own."""
+    folder, token = cluster.plane.folder, {"token": cluster.token(ACCOUNT)}
+    title = f"{name}-{cluster.namespace}"
+    kubeconfig = write_kubeconfig(
+        folder / f"{title}.kubeconfig", server_url or cluster.url, cluster.plane.authority.certificate, token
+    )
+    pages = free_port()
+    space = cluster.namespace
+    where = ["--listen", f"127.0.0.1:{pages}", "--lease", f"{space}/{LEASE}", "--namespace", space]
+    log = folder / "logs" / f"{title}.log"
+    server = Server(name, [*COMMAND, *where, *options], log, _CLEAN | {"KUBECONFIG": str(kubeconfig)})
+    try:
+        yield Planner(server, pages)
+    finally:
+        server.stop()
+
+
+def expire_lease(cluster: Cluster) -> None:
+    """Let the Lease of a planner that was killed run out in a second: what else takes 15."""
+    path = LEASES.path(LEASE, cluster.namespace)
+    cluster.api.patch(path, {"spec": {"leaseDurationSeconds": 1}})
+
+
+def ledger(cluster: Cluster) -> Object:
+    """The pool's ledger."""
+    return dict(cluster.api.get(LEDGERS.path(reservations.POOL)))
+
+
+def entries(cluster: Cluster) -> list[Object]:
+    """What counts."""
+    return list(ledger(cluster)["spec"].get("entries", ()))
+
+
+def reserved(cluster: Cluster) -> list[Object]:
+    """The reservations of the test's namespace."""
+    return cluster.api.items(RESERVATIONS.path(namespace=cluster.namespace))

@@ -1,0 +1,162 @@
+"""The planner is killed after each write that it makes, and another takes over: nothing is lost, nothing booked twice.
+
+``make e2e`` strikes after every third write; GPUTOPO_E2E_CRASHES=all strikes after each (docs/testing.md).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gputopo.kube.access import LEDGERS as LEDGER_KIND
+from gputopo.kube.access import RESERVATIONS as RESERVATION_KIND
+from gputopo.labels import keys
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.conftest import Timed
+from tests.e2e.fixtures import StartScheduler
+from tests.e2e.gangs.crashing import Run, points, run_until
+from tests.e2e.gangs.crowd import Crowd
+from tests.e2e.gangs.history import History, history
+from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, halves, violations
+from tests.e2e.gangs.members import (
+    BATCH,
+    TRACKING,
+    Asked,
+    create,
+    create_job,
+    gang,
+    job,
+    job_status,
+    node_of,
+    of,
+    of_job,
+    wait_until_whole,
+)
+from tests.e2e.gangs.running import GATED, entries, running
+from tests.e2e.objects import Object
+from tests.e2e.process import Server
+from tests.e2e.scheduler import truth
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import Extender
+from tests.e2e.simulation.fleet import Fleet
+
+pytestmark = pytest.mark.e2e
+SIZE = 3
+MIXED = ("--settle", "1s")
+AT_LEAST = 8  # writes of one gang from a planner's start to its end: less, and something was not written
+
+
+@contextmanager
+def watched(cluster: Cluster) -> Iterator[History]:
+    """The history of all that the invariant speaks of."""
+    collections = {PODS: cluster.pods(), RESERVATIONS: RESERVATION_KIND.path(), LEDGERS: LEDGER_KIND.path()}
+    with history(cluster.api, collections) as past:
+        yield past
+
+
+def whole(cluster: Cluster, name: str) -> bool:
+    """Whether all are bound, and the ledger is done with them."""
+    return sum(node_of(each) is not None for each in of(cluster, name)) == SIZE and not entries(cluster)
+
+
+def remove(cluster: Cluster, name: str) -> None:
+    """Its members go; its reservation is for the next planner to sweep."""
+    for each in of(cluster, name):
+        cluster.api.delete(cluster.pods(each["metadata"]["name"]))
+
+
+def needs_an_island(found: Object) -> bool:
+    """Whether NVLink has to join its GPUs."""
+    annotations: Object = found["metadata"].get("annotations", {})
+    return annotations.get(keys.POD_ISLAND.key) == "required"
+
+
+def check(cluster: Cluster, fleet: Fleet, past: History, sizes: dict[str, int]) -> None:
+    """The invariant at every instant, and everybody's shape now."""
+    assert violations(past.events(), dict.fromkeys(fleet.names, 8)) == []
+    pods = cluster.api.items(cluster.pods())
+    assert halves(pods, sizes) == {}
+    wanted = {each["metadata"]["name"]: each for each in pods}
+    for node, by_pod in truth.held(fleet, pods).items():
+        for name, gpus in by_pod.items():
+            assert not needs_an_island(wanted[name]) or truth.in_one_island(fleet[node].topology, gpus), (node, name)
+
+
+def struck_gang(cluster: Cluster, number: int, asked: Asked) -> Run:
+    """A gang comes, its planner is killed after so many writes, and the next one brings it to its end."""
+    name = f"gang-{number}"
+    create(cluster, *gang(name, asked))
+    run = run_until(cluster, MIXED, number, lambda: whole(cluster, name), answered=number % 2 == 0)
+    with running(cluster, *MIXED):
+        wait_for(lambda: whole(cluster, name), f"{name}, struck after {run.writes}", 90)
+    remove(cluster, name)
+    return run
+
+
+def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_arrive(
+    cluster: Cluster,
+    gpu_nodes: Fleet,
+    agents_of: StartAgents,
+    served: None,
+    gputopo_scheduler: Extender,
+    timed: Timed,
+) -> None:
+    assert served is None
+    assert gputopo_scheduler.ready
+    agents_of()
+    asked = Asked(SIZE, 4, {"island": "required"})
+    with watched(cluster) as past, Crowd(cluster, seed=8) as crowd:
+        with running(cluster, *MIXED), timed("the first gang, once the extender vouches"):
+            create(cluster, *gang("first", asked))
+            wait_until_whole(cluster, "first", SIZE, 120)
+        for number in points("1"):
+            run = struck_gang(cluster, number, asked)
+            if not run.killed:
+                break
+        assert len(run.writes) >= AT_LEAST, run.writes
+    assert crowd.count > 100
+    check(cluster, gpu_nodes, past, {"first": SIZE})
+
+
+def struck_rollback(cluster: Cluster, stock: Server, number: int) -> Run:
+    """A Job comes while kube-scheduler stands still, so that nobody is bound in time; then as above."""
+    name, asked = f"job-{number}", Asked(SIZE, 4, {"gang-timeout": "1s"}, "default-scheduler")
+    stock.send(signal.SIGSTOP)
+    create_job(cluster, job(name, asked))
+    wait_for(lambda: len(of_job(cluster, name)) == SIZE, f"the pods of {name}")
+    first = {each["metadata"]["uid"] for each in of_job(cluster, name)}
+
+    run = run_until(cluster, GATED, number, lambda: made_again(cluster, name, first), answered=True)
+
+    stock.send(signal.SIGCONT)
+    with running(cluster, *GATED):
+        wait_for(lambda: whole(cluster, name), f"{name}, struck after {run.writes}", 90)
+    assert job_status(cluster, name).get("failed", 0) == 0, run.writes
+    assert all(TRACKING in each["metadata"]["finalizers"] for each in of_job(cluster, name)), run.writes
+    cluster.api.delete(f"{BATCH}/{cluster.namespace}/jobs/{name}")
+    wait_for(lambda: not of_job(cluster, name), f"the pods of {name} to go")
+    return run
+
+
+def made_again(cluster: Cluster, name: str, first: set[str]) -> bool:
+    """Whether all pods of a Job are others now, and the ledger has forgotten the first ones."""
+    pods = {each["metadata"]["uid"] for each in of_job(cluster, name)}
+    return len(pods) == SIZE and not pods & first and not entries(cluster)
+
+
+@pytest.mark.usefixtures("controller_manager", "served")
+def test_a_planner_killed_after_any_write_of_a_rollback_costs_no_job_a_failure(
+    cluster: Cluster, gpu_nodes: Fleet, agents_of: StartAgents, scheduler: StartScheduler
+) -> None:
+    agents_of()
+    stock = scheduler()
+    with watched(cluster) as past:
+        for number in points("2"):
+            run = struck_rollback(cluster, stock, number)
+            if not run.killed:
+                break
+        assert len(run.writes) >= AT_LEAST + 2 * SIZE, run.writes
+        assert violations(past.events(), dict.fromkeys(gpu_nodes.names, 8)) == []

@@ -1,0 +1,137 @@
+"""Two planners, one of which does not know that it was deposed; an API server that is away; no planner at all."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from gputopo.kube.access import LEASES
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.fixtures import StartScheduler
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.members import (
+    Asked,
+    create,
+    create_job,
+    gang,
+    job,
+    job_status,
+    of_job,
+    wait_until_whole,
+)
+from tests.e2e.gangs.proxy import Proxy, proxy
+from tests.e2e.gangs.running import GATED, LEASE, entries, expire_lease, ledger
+from tests.e2e.process import Server
+from tests.e2e.scheduler.conftest import StartAgents
+
+pytestmark = pytest.mark.e2e
+ASKED = Asked(4, 8, scheduler="default-scheduler")
+
+
+@pytest.fixture
+def stock(gpu_nodes: object, agents_of: StartAgents, scheduler: StartScheduler) -> Server:
+    """Four nodes with their agents, and the stock scheduler."""
+    assert gpu_nodes
+    agents_of()
+    return scheduler()
+
+
+@pytest.fixture
+def between(cluster: Cluster) -> Iterator[Proxy]:
+    with proxy(cluster.plane) as running:
+        yield running
+
+
+def holder(cluster: Cluster) -> str:
+    """Who holds the planners' Lease."""
+    return str(cluster.api.get(LEASES.path(LEASE, cluster.namespace))["spec"]["holderIdentity"])
+
+
+@pytest.mark.usefixtures("stock")
+def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
+    cluster: Cluster, planner: StartPlanner, between: Proxy
+) -> None:
+    first = planner(*GATED, server_url=between.url)
+    wait_for(lambda: between.writes, "the first to have taken over")
+    planned = len(between.writes)
+
+    def pause() -> bool:
+        first.pause()
+        return True
+
+    between.strike_after(5, pause)  # in the midst of letting go
+    create(cluster, *gang("train", ASKED))
+    wait_for(lambda: len(between.writes) == planned + 5, "the first to stand still")
+    epoch = ledger(cluster)["spec"]["epoch"]
+    deposed = holder(cluster)
+
+    planner(*GATED, name="second-planner")
+    expire_lease(cluster)
+    wait_until_whole(cluster, "train", ASKED.size)
+    wait_for(lambda: entries(cluster) == [], "the second to be done")
+    assert holder(cluster) != deposed
+    assert ledger(cluster)["spec"]["epoch"] == epoch + 1
+
+    before = len(between.writes)
+    first.resume()
+    create(cluster, *gang("later", ASKED))
+    wait_for(lambda: first.ready, "the first to live on")
+    assert [each for each in between.writes[before:] if each.endswith((" 200", " 201"))] == []
+
+
+@pytest.mark.usefixtures("stock")
+def test_the_second_takes_over_when_the_first_is_killed(cluster: Cluster, planner: StartPlanner) -> None:
+    first = planner()
+    wait_for(lambda: ledger(cluster)["spec"].get("epoch"), "the first to lead")
+    planner(*GATED, name="second-planner")
+    first.kill()
+    expire_lease(cluster)
+
+    create(cluster, *gang("train", ASKED))
+
+    wait_until_whole(cluster, "train", ASKED.size)
+
+
+@pytest.mark.usefixtures("stock")
+def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner: StartPlanner, between: Proxy) -> None:
+    running = planner(*GATED, server_url=between.url)
+    wait_for(lambda: between.writes, "the planner to have taken over")
+
+    def away() -> bool:
+        cluster.plane.restart_apiserver()
+        return False
+
+    between.strike_after(5, away)
+    create(cluster, *gang("train", ASKED))
+
+    wait_until_whole(cluster, "train", ASKED.size)
+    assert running.server.running
+    wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+
+
+@pytest.mark.usefixtures("stock", "controller_manager")
+def test_a_job_survives_three_rollbacks(
+    cluster: Cluster, planner: StartPlanner, stock: Server, controllers: tuple[str, ...]
+) -> None:
+    """With 8 pods and the default backoffLimit of 6, one rollback that the Job counted would be its end."""
+    assert controllers
+    asked = Asked(8, 4, {"gang-timeout": "1s"}, "default-scheduler")
+    planner(*GATED, "--back-off", "1s")
+    stock.send(signal.SIGSTOP)
+    create_job(cluster, job("train", asked))
+    seen: set[str] = set()
+    for _ in range(4):  # the pods of the first try, and of one after each rollback
+        seen |= wait_for(partial(new, cluster, frozenset(seen)), "new pods", 60)
+    stock.send(signal.SIGCONT)
+
+    wait_until_whole(cluster, "train", 8)
+    assert job_status(cluster, "train").get("failed", 0) == 0
+
+
+def new(cluster: Cluster, seen: frozenset[str]) -> set[str]:
+    """The pods of the Job, once all 8 are others than those."""
+    pods = {each["metadata"]["uid"] for each in of_job(cluster, "train")}
+    return pods if len(pods) == 8 and not pods & seen else set()

@@ -1,0 +1,90 @@
+"""The judge of the crash tests, judged: it sees what it must see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gputopo.labels.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
+from tests.e2e.gangs.history import Event
+from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, halves, violations
+from tests.e2e.gangs.members import Asked, member
+from tests.e2e.objects import GPU, Object
+
+CAPACITY = {"gpu-0": 8}
+PLAN = ReservationSpec("train", (Seat("uid-train-0", "train-0", "gpu-0", ((GPU, 4),)),))
+
+
+def pod(number: int, node: str | None, **status: str) -> Object:
+    """A member of 4 GPUs, let go where it has a node."""
+    made = member("train", number, Asked(2, 4))
+    made["metadata"]["uid"] = f"uid-train-{number}"
+    if node is not None:
+        made["spec"] |= {"nodeName": node, "schedulingGates": []}
+    return made | {"status": status or {"phase": "Pending"}}
+
+
+def plan(changed: ReservationSpec = PLAN) -> Object:
+    """The reservation."""
+    return {"metadata": {"uid": "plan", "name": "train-1"}, "spec": msgspec.to_builtins(changed)}
+
+
+def ledger(phase: Phase) -> Object:
+    """The ledger, which lists it."""
+    spec = LedgerSpec("me", 1, (Entry("plan", "default", "train-1", spec_hash(PLAN), phase),))
+    return {"metadata": {"uid": "ledger", "name": "gpus"}, "spec": msgspec.to_builtins(spec)}
+
+
+def story(*steps: tuple[str, Object], **ended: str) -> list[Event]:
+    """One event after the other."""
+    return [Event(at, kind, ended.get(f"step{at}", "MODIFIED"), each) for at, (kind, each) in enumerate(steps)]
+
+
+def found(*steps: tuple[str, Object], **ended: Any) -> list[str]:
+    """What is wrong with a story."""
+    return [each.partition(":")[0] for each in violations(story(*steps, **ended), CAPACITY)]
+
+
+def test_a_seat_counts_once_its_plan_is_committed_and_until_its_pod_is_bound() -> None:
+    others = [(PODS, pod(at, "gpu-0")) for at in (1, 2)]
+    proposed = [(RESERVATIONS, plan()), (LEDGERS, ledger(Phase.PROPOSED)), *others]
+
+    assert found(*proposed) == []
+    assert found(*proposed, (LEDGERS, ledger(Phase.COMMITTED))) == ["version 4, ledgers gpus"]
+    assert found(*proposed[:3], (LEDGERS, ledger(Phase.COMMITTED)), (PODS, pod(0, "gpu-0"))) == []
+
+
+def test_a_plan_of_another_hash_does_not_count() -> None:
+    others = [(PODS, pod(at, "gpu-0")) for at in (1, 2)]
+    other = msgspec.structs.replace(PLAN, attempt=2)
+
+    assert found((RESERVATIONS, plan(other)), (LEDGERS, ledger(Phase.COMMITTED)), *others) == []
+
+
+def test_what_is_over_or_deleted_takes_nothing() -> None:
+    three = [(PODS, pod(at, "gpu-0")) for at in (1, 2, 3)]
+
+    assert found(*three) == ["version 2, pods train-3"]
+    assert found((PODS, pod(1, "gpu-0", phase="Succeeded")), *three[1:]) == []
+    assert found(three[0], three[0], *three[1:], step1="DELETED") == []
+
+
+def test_a_deleted_pod_frees_its_seat() -> None:
+    committed = [(PODS, pod(0, None)), (RESERVATIONS, plan()), (LEDGERS, ledger(Phase.COMMITTED))]
+    others = [(PODS, pod(at, "gpu-0")) for at in (1, 2)]
+
+    assert found(*committed, *others) == ["version 4, pods train-2"]
+    assert found(*committed, (PODS, pod(0, None)), *others, step3="DELETED") == []
+
+
+def test_a_pod_that_its_node_refuses_is_seen() -> None:
+    refused = pod(0, "gpu-0", phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices")
+
+    assert violations(story((PODS, refused)), CAPACITY) == ["train-0: no healthy devices"]
+
+
+def test_a_gang_of_which_one_is_let_go_is_half() -> None:
+    assert halves([pod(0, None), pod(1, "gpu-0")], {"train": 2}) == {"train": 1}
+    assert halves([pod(0, "gpu-0"), pod(1, "gpu-0")], {"train": 2}) == {}
+    assert halves([pod(0, None), pod(1, None)], {"train": 2}) == {}

@@ -1,0 +1,115 @@
+"""Which nodes to hold for a gang that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_core.gangs.gang import Declared
+from scheduler_core.gangs.hold import Ending, Ends, PodEnd, Room, endings, room
+from scheduler_core.sightings import Batch, PodSeen
+from tests.scheduler_core.builders import occupant, owned
+
+SOON, LATER = Ending("soon", 100.0, 8), Ending("later", 200.0, 1)
+FEW, MANY, FREE = Ending("few", None, 1), Ending("many", None, 8), Ending("free", -inf, 0)
+ALL = (MANY, LATER, FREE, FEW, SOON)
+
+
+@pytest.mark.parametrize(
+    ("count", "held"),
+    [
+        pytest.param(1, Room(("free",), -inf), id="what is free"),
+        pytest.param(2, Room(("free", "soon"), 100.0), id="the first that ends"),
+        pytest.param(3, Room(("free", "soon", "later"), 200.0), id="the next"),
+        pytest.param(4, Room(("free", "soon", "later", "few"), None), id="of those that nobody knows of the smallest"),
+        pytest.param(5, Room(("free", "soon", "later", "few", "many"), None), id="all"),
+        pytest.param(6, None, id="more than there are"),
+    ],
+)
+def test_the_nodes_that_are_free_soonest(count: int, held: Room | None) -> None:
+    assert room(ALL, lambda nodes: len(nodes) >= count) == held
+
+
+def test_nodes_that_are_of_no_use_are_not_held() -> None:
+    assert room(ALL, lambda nodes: {"later", "few"} <= set(nodes)) == Room(("later", "few"), None)
+
+
+def test_of_two_racks_the_one_that_is_free_first() -> None:
+    racks = {"a": ("free", "many"), "b": ("soon", "few")}
+
+    def fits(nodes: Sequence[str]) -> bool:
+        return any(set(rack) <= set(nodes) for rack in racks.values())
+
+    assert room(ALL, fits) == Room(("soon", "few"), None)
+
+
+def test_without_nodes_nothing_fits() -> None:
+    assert room((), bool) is None
+
+
+def test_where_the_tries_end_more_is_held_than_is_needed() -> None:
+    assert room(ALL, lambda nodes: {"later", "few"} <= set(nodes), tries=4) == Room(
+        ("free", "soon", "later", "few"), None
+    )
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, unique=True), st.sets(st.integers(0, 9), min_size=1))
+def test_what_is_held_is_enough_and_nothing_of_it_can_be_spared(there: list[int], needed: set[int]) -> None:
+    asked: list[int] = []
+
+    def fits(nodes: Sequence[str]) -> bool:
+        asked.append(len(nodes))
+        return {str(each) for each in needed} <= set(nodes)
+
+    found = room([Ending(str(node), float(node), 1) for node in there], fits)
+
+    assert (None if found is None else {int(node) for node in found.nodes}) == (
+        needed if needed <= set(there) else None
+    )
+    assert len(asked) <= 40
+
+
+def pod(name: str, node: str | None, gpus: int = 1, owner: str | None = None) -> PodSeen:
+    held = occupant(name, gpus)
+    return PodSeen(f"uid-{name}", owned(held, owner) if owner else held, node)
+
+
+def test_a_node_is_free_when_its_last_pod_has_ended() -> None:
+    ends = Ends()
+    ends.take(Batch(PodEnd, (PodEnd("uid-a", 100.0), PodEnd("uid-b", 300.0), PodEnd("uid-c", 50.0))))
+    ends.take_makers(Batch(Declared, (Declared("job", (), 200.0), Declared("endless", ()))))
+    there = [
+        pod("a", "n1", 2),
+        pod("b", "n1", owner="job"),
+        pod("c", "n2"),
+        pod("d", "n2", 4, owner="endless"),
+        pod("e", "n2"),
+        pod("f", "elsewhere"),
+        pod("waits", None),
+    ]
+
+    assert endings(["n1", "n2", "n3"], there, ends) == (
+        Ending("n1", 200.0, 3),
+        Ending("n2", None, 6),
+        Ending("n3", -inf, 0),
+    )
+
+
+def test_deadlines_come_and_go_with_what_says_them() -> None:
+    ends = Ends()
+    ends.take(Batch(PodEnd, (PodEnd("uid-a", 100.0), PodEnd("uid-b", 300.0)), complete=True))
+    ends.take(Batch(PodEnd, (PodEnd("uid-a", 150.0),), gone=("uid-b", "stranger")))
+    ends.take_makers(Batch(Declared, (Declared("job", (), 200.0),)))
+    ends.take_makers(Batch(Declared, (Declared("job", ()),)))
+
+    assert [ends.of(pod("a", "n1")), ends.of(pod("b", "n1")), ends.of(pod("c", "n1", owner="job"))] == [
+        150.0,
+        None,
+        None,
+    ]
+    ends.take(Batch(PodEnd, (), complete=True))
+    assert ends.of(pod("a", "n1")) is None

@@ -1,0 +1,249 @@
+"""Whose turn it is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.hold import Ending, room
+from scheduler_core.gangs.member import GangName
+from scheduler_core.gangs.queue import Pace, Queue, Waiting
+from tests.scheduler_core.gangs.members import members, queued
+
+NOW = 1000.0
+
+
+def of(*gangs: Gang) -> Queue:
+    queue = Queue()
+    for gang in gangs:
+        queue.put(gang)
+    return queue
+
+
+def names(waiting: tuple[Waiting, ...]) -> list[str]:
+    return [each.gang.name.name for each in waiting]
+
+
+def turns(queue: Queue, now: float = NOW, state: int = 1, **changed: Any) -> list[list[str]]:
+    return [names(batch) for batch in queue.batches(now, state, **changed)]
+
+
+def name(text: str) -> GangName:
+    return GangName("team", text)
+
+
+def test_by_priority_then_age_then_name() -> None:
+    queue = of(queued("b"), queued("young", created=200.0), queued("urgent", created=300.0, priority=9), queued("a"))
+
+    assert names(queue.order()) == ["urgent", "a", "b", "young"]
+
+
+def test_who_is_not_queued_any_more_has_left() -> None:
+    queue = of(queued("a"), queued("b"), queued("c"))
+    queue.put(queued("a", phase=GangPhase.LET_GO))
+    queue.forget(name("b"))
+    queue.forget(name("stranger"))
+
+    assert names(queue.order()) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("rollbacks", "backoff"), [(1, 10.0), (2, 20.0), (3, 40.0), (5, 160.0), (6, 300.0), (99, 300.0)]
+)
+def test_each_rollback_doubles_the_wait(rollbacks: int, backoff: float) -> None:
+    queue = of(queued("a"))
+
+    assert [queue.rolled_back(name("a"), NOW) for _ in range(rollbacks)][-1] == NOW + backoff
+    assert queue.next_due(NOW) == NOW + backoff
+    assert turns(queue, NOW + backoff - 1) == []
+    assert turns(queue, NOW + backoff) == [["a"]]
+    assert queue.next_due(NOW + backoff) is None
+
+
+def test_a_gang_whose_pods_were_made_again_keeps_its_age_and_its_rollbacks() -> None:
+    queue = of(queued("a", created=50.0), queued("b", created=60.0))
+    queue.put(queued("a", phase=GangPhase.LET_GO, created=50.0))
+    queue.rolled_back(name("a"), NOW)
+    queue.put(queued("a", phase=GangPhase.ENDED))
+    queue.forget(name("a"))
+    queue.put(queued("a", created=NOW + 1))
+
+    (again, _) = queue.order()
+
+    assert again == Waiting(queued("a", created=NOW + 1), 50.0, 1, NOW + 10)
+    assert queue.rolled_back(name("a"), NOW + 20) == NOW + 40
+
+
+def test_a_gang_without_rollbacks_starts_anew() -> None:
+    queue = of(queued("a", created=50.0))
+    queue.put(queued("a", phase=GangPhase.RUNNING, created=50.0))
+    queue.put(queued("a", created=NOW))
+
+    assert queue.order() == (Waiting(queued("a", created=NOW), NOW),)
+
+
+def test_once_started_rollbacks_are_forgotten() -> None:
+    queue = of(queued("a", created=50.0))
+    queue.rolled_back(name("a"), NOW)
+    queue.put(queued("a", phase=GangPhase.BOUND))
+    queue.started(name("a"))
+    queue.put(queued("a", created=60.0))
+
+    assert queue.order() == (Waiting(queued("a", created=60.0), 60.0),)
+
+
+def test_a_rollback_that_nobody_comes_back_from_is_forgotten_after_a_while() -> None:
+    queue = of(queued("gone"), queued("here"))
+    for each in ("gone", "here"):
+        queue.rolled_back(name(each), NOW)
+    queue.forget(name("gone"))
+
+    assert turns(queue, NOW + 10 + 300) == [["here"]]
+    queue.put(queued("gone"))
+    assert queue.order() == (Waiting(queued("gone"), 100.0, 1, NOW + 10), Waiting(queued("here"), 100.0, 1, NOW + 10))
+    queue.forget(name("gone"))
+    assert turns(queue, NOW + 10 + 301) == [["here"]]
+    queue.put(queued("gone"))
+    assert queue.order() == (Waiting(queued("gone"), 100.0), Waiting(queued("here"), 100.0, 1, NOW + 10))
+
+
+def test_a_rollback_of_a_gang_that_is_not_known_counts_too() -> None:
+    queue = Queue()
+
+    assert queue.rolled_back(name("a"), NOW) == NOW + 10
+    queue.put(queued("a"))
+    assert queue.order() == (Waiting(queued("a"), 100.0, 1, NOW + 10),)
+
+
+def test_what_did_not_fit_is_tried_again_when_something_changed() -> None:
+    queue = of(queued("a", ready=tuple(members(2))), queued("b"))
+    for each in ("a", "b", "stranger"):
+        queue.unplaced(name(each), 1)
+
+    assert turns(queue, state=1) == []
+    assert turns(queue, state=2) == [["a"], ["b"]]
+    queue.put(queued("a", ready=tuple(members(2))))
+    assert turns(queue, state=1) == []
+    queue.put(queued("a", ready=tuple(members(3))))
+    assert turns(queue, state=1) == [["a"]]
+
+
+def test_single_pods_that_follow_one_another_are_tried_together() -> None:
+    singles = [queued(f"pod.{number}", created=100.0 + number) for number in range(5)]
+    queue = of(*singles, queued("llm", created=101.5), queued("urgent", priority=1))
+
+    assert turns(queue, most=2) == [["urgent"], ["pod.0", "pod.1"], ["llm"], ["pod.2", "pod.3"], ["pod.4"]]
+
+
+def test_an_elastic_gang_waits_a_little_for_the_rest() -> None:
+    enough = queued("a", ready=tuple(members(3)), size=4, minimum=2, newest=NOW)
+    queue = of(enough)
+
+    assert turns(queue, NOW + 9) == []
+    assert queue.next_due(NOW + 9) == NOW + 10
+    assert turns(queue, NOW + 10) == [["a"]]
+    queue.put(enough._replace(ready=tuple(members(4))))
+    assert turns(queue, NOW + 9) == [["a"]]
+
+
+def test_room_is_held_for_the_first_of_each_priority_that_did_not_fit_for_long() -> None:
+    queue = of(
+        queued("first"),
+        queued("second"),
+        queued("urgent", priority=5),
+        queued("fits", priority=3),
+        queued("behind", priority=3, created=101.0),
+        queued("young", priority=2, created=NOW - 299),
+        queued("pod.1", priority=1),
+        queued("after", priority=1, created=150.0),
+    )
+    for each in ("first", "second", "urgent", "behind", "young", "pod.1", "after"):
+        queue.unplaced(name(each), 1)
+
+    assert names(queue.entitled(NOW)) == ["urgent", "after", "first"]
+    assert names(queue.entitled(NOW + 1)) == ["urgent", "young", "after", "first"]
+
+
+GANGS = st.lists(
+    st.builds(
+        lambda text, priority, created: queued(text, priority=priority, created=float(created)),
+        st.sampled_from("abcdefgh"),
+        st.integers(-2, 2),
+        st.integers(0, 5),
+    ),
+    unique_by=lambda gang: gang.name,
+)
+
+
+@given(GANGS, st.data())
+def test_the_order_is_total_and_does_not_depend_on_arrival(gangs: list[Gang], data: st.DataObject) -> None:
+    order = of(*gangs).order()
+
+    assert of(*data.draw(st.permutations(gangs))).order() == order
+    keys = [each.order for each in order]
+    assert all(one < other for one, other in pairwise(keys))
+
+
+@given(GANGS, st.integers(1, 3))
+def test_everybody_who_is_due_gets_one_turn(gangs: list[Gang], most: int) -> None:
+    assert [each for batch in turns(of(*gangs), most=most) for each in batch] == names(of(*gangs).order())
+
+
+class Cluster:
+    """Nodes of one GPU each, all busy at first; every gang takes one GPU per member and runs for a while."""
+
+    def __init__(self, nodes: int, lasts: int) -> None:
+        self.busy = {node: lasts * (node + 1) / nodes for node in range(nodes)}  # until when
+        self.nodes = range(nodes)
+        self.held: frozenset[int] = frozenset()
+
+    def tick(self, now: float) -> None:
+        self.busy = {node: until for node, until in self.busy.items() if until > now}
+
+    def place(self, size: int, until: float, *, holder: bool) -> bool:
+        free = [node for node in self.nodes if node not in self.busy and (holder or node not in self.held)]
+        if len(free) >= size:
+            self.busy |= dict.fromkeys(free[:size], until)
+        return len(free) >= size
+
+
+def simulate(*, size: int, nodes: int, lasts: int, every: int, hold: bool) -> float | None:
+    """When a big gang starts in a stream of gangs of one member; None: not within an hour. Times are in seconds."""
+    queue, cluster, holder = Queue(Pace(patience_s=300.0)), Cluster(nodes, lasts), ""
+    queue.put(queued("big", ready=tuple(members(size)), size=size, created=0.0))
+    for now in range(0, 3600, every):
+        cluster.tick(now)
+        for number in range(2):
+            queue.put(queued(f"small-{now}-{number}", ready=tuple(members(1)), size=1, created=float(now)))
+        for (each,) in queue.batches(now, now):
+            gang = each.gang
+            if cluster.place(len(gang.ready), now + lasts, holder=gang.name.name == holder):
+                if gang.name.name == "big":
+                    return float(now)
+                queue.put(gang._replace(phase=GangPhase.RUNNING))
+            else:
+                queue.unplaced(gang.name, now)
+        for each in queue.entitled(now) if hold and not holder else ():
+            endings = [Ending(str(node), cluster.busy.get(node, 0.0), node in cluster.busy) for node in cluster.nodes]
+            found = room(endings, lambda chosen, size=size: len(chosen) >= size)  # type: ignore[misc]
+            assert found is not None
+            holder, cluster.held = each.gang.name.name, frozenset(map(int, found.nodes))
+    return None
+
+
+def test_small_gangs_would_starve_a_big_one() -> None:
+    assert simulate(size=8, nodes=10, lasts=50, every=10, hold=False) is None
+
+
+@settings(max_examples=20, deadline=None)  # each is an hour of a cluster
+@given(size=st.integers(2, 10), lasts=st.integers(20, 600), every=st.sampled_from([10, 20]))
+def test_nobody_starves(size: int, lasts: int, every: int) -> None:
+    started = simulate(size=size, nodes=10, lasts=lasts, every=every, hold=True)
+
+    assert started is not None
+    assert started <= 300 + lasts + 2 * every
