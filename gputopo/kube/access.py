@@ -154,7 +154,7 @@ PLANNER = Role(
         **_SEEN,
         PODS: ("list", "watch", "get", "patch", "delete"),
         RESERVATIONS: ("list", "watch", "create", "delete"),
-        RESERVATION_STATUS: ("update", "patch"),
+        RESERVATION_STATUS: ("patch",),
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
