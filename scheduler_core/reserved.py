@@ -65,6 +65,7 @@ class Reserved:
         self._counting: dict[str, Counting] = {}
         self._on: dict[str, set[str]] = {}  # node -> reservations that count there
         self._seats: dict[tuple[str, str], list[Seat]] = {}  # node and reservation
+        self._room: dict[tuple[str, str], int] = {}  # GPUs that are held, by the same
         self._places: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
         self._arrived: set[str] = set()  # pods with seats that were seen on a node
         self._ended: set[str] = set()  # pods with seats that were seen and are gone
@@ -147,7 +148,7 @@ class Reserved:
                     seats.append(seat.uid)
                     if seat.uid not in there:
                         record = with_pod(record, self._occupant(seat, self._counting[uid]))
-        held = sum(gpus for uid in counting for node, gpus in self._counting[uid].held if node == record.name)
+        held = sum(self._room.get((record.name, uid), 0) for uid in counting)
         free = min(held, _free(record))
         if free > 0:
             seats.append(held_on(record.name))
@@ -187,6 +188,8 @@ class Reserved:
         uid, nodes = counting.entry.uid, counting.nodes
         for node in nodes:
             self._on.setdefault(node, set()).add(uid)
+        for node, gpus in counting.held:
+            self._room[node, uid] = self._room.get((node, uid), 0) + gpus
         for seat in counting.seats:
             assert seat.node is not None  # of ``seats``
             self._seats.setdefault((seat.node, uid), []).append(seat)
@@ -208,6 +211,7 @@ class Reserved:
             if not self._on[node]:
                 del self._on[node]
             self._seats.pop((node, uid), None)
+            self._room.pop((node, uid), None)
         for seat in counting.seats:
             places = self._places.get(seat.uid, {})
             places.pop(uid, None)
