@@ -109,7 +109,7 @@ def test_nodes_that_differ_in_what_pods_let_go_are_told_apart() -> None:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nodes_on_one_ground_stay_alike_whatever_comes(seed: int) -> None:
     random = Random(seed)
     records = cluster(random, 8)
@@ -128,7 +128,7 @@ def test_nodes_on_one_ground_stay_alike_whatever_comes(seed: int) -> None:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_it_makes_no_difference_in_which_order_members_come(seed: int) -> None:
     """What fits here fits in every order of admission; what does not breaks something in some order."""
     random = Random(seed)
