@@ -126,12 +126,12 @@ class Fitting:
             self._alone[ground, at] = found
         return found
 
-    def per_member(self, ground: int) -> float:
-        """Points that a member has there at most."""
+    def per_member(self, ground: int, least: int) -> float:
+        """Points that a member has there at most, where at least so many are."""
         if len(self.wanted) > 1:
             return float(TOP * MICRO)
-        each = (self.points(ground, (number,)) for number in range(1, self.alone(ground, 0) + 1))
-        return max((points / number for number, points in enumerate(each, 1) if isinstance(points, int)), default=0.0)
+        points = ((number, self.points(ground, (number,))) for number in range(least, self.alone(ground, 0) + 1))
+        return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
 
     def loads(self, ground: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
         """All that fit there, of those kinds that may go there at all, and their points; the empty one is not told."""

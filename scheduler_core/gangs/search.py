@@ -124,7 +124,7 @@ class Search:
         """Domains whose nodes are alike share it."""
         key = frozenset(stock.items())
         if key not in self._packings:
-            self._packings[key] = packed(stock, self.fitting, self.budget)
+            self._packings[key] = packed(stock, self.fitting, self.budget, self._bound(stock))
         return self._packings[key]
 
     def _spare(self, stock: Mapping[Class, int]) -> int:

@@ -93,8 +93,8 @@ def test_points_are_at_most_what_one_member_has_at_most() -> None:
     points = [fitting.points(ground, (number,)) for number in range(5)]
 
     assert points[0] == 0
-    assert all(isinstance(each, int) and each <= at * fitting.per_member(ground) for at, each in enumerate(points))
-    assert _fitting([], Kind(profile(1), POLICY), Kind(profile(2), POLICY)).per_member(0) == TOP * 1_000_000
+    assert all(isinstance(each, int) and each <= at * fitting.per_member(ground, 1) for at, each in enumerate(points))
+    assert _fitting([], Kind(profile(1), POLICY), Kind(profile(2), POLICY)).per_member(0, 1) == TOP * 1_000_000
 
 
 def test_nodes_that_differ_in_what_pods_let_go_are_told_apart() -> None:

@@ -333,8 +333,8 @@ class _Brute:
         self.members, self.seen = members, seen
         self._fits: dict[tuple[str, tuple[str, ...]], int | None] = {}
 
-    def best(self, racks: bool) -> tuple[int, int, int]:
-        """Members, negative; nodes; points, negative. ``racks``: all in one."""
+    def best(self, racks: bool, used: frozenset[str] = frozenset()) -> tuple[int, int, int]:
+        """Members, negative; nodes that are not used yet; points, negative. ``racks``: all in one."""
         names = ["", *self.seen.table.records]
         found = [(0, 0, 0)]
         for way in ways(self.members, names):
@@ -345,7 +345,7 @@ class _Brute:
                 continue
             points = [self.points(name, those) for name, those in way.items()]
             if None not in points:
-                found.append((-sum(map(len, way.values())), len(way), -sum(each or 0 for each in points)))
+                found.append((-sum(map(len, way.values())), len(way.keys() - used), -sum(each or 0 for each in points)))
         return min(found)
 
     def rack(self, name: str) -> str | None:
@@ -431,6 +431,31 @@ def test_plans_are_what_all_ways_together_offer(seed: int) -> None:
     assert (-len(found.seats), len(placed), -sum(each or 0 for each in points)) == best
     assert None not in points
     assert all(stands(seen.table, name, those) for name, those in placed.items())
+
+
+@given(st.integers(0, 10**9), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_members_that_come_later_are_placed_as_well_as_may_be(seed: int, late: bool) -> None:
+    """Nodes that siblings are on count for nothing. Without time it is still all right, if not the best."""
+    random = Random(seed)
+    seen = view(*cluster(random, 3))
+    kinds = random.sample((1, 2, 3), random.choice((1, 2)))
+    members = [member(f"m-{at}", random.choice(kinds)) for at in range(random.randint(1, 4))]
+    used = frozenset(random.sample(list(seen.table.records), random.randint(1, 2)))
+    siblings = tuple(Seat(f"s-{name}", f"s-{name}", name) for name in used)
+    brute = _Brute(members, seen)
+    best = brute.best(racks=False, used=used)
+
+    found = plan(members, seen, Options(placed=siblings, minimum=1 + len(used), out_of_time=lambda: late))
+
+    if isinstance(found, Unplaced):
+        assert (found.best, late or best[0] == 0) == (0, True)
+        return
+    placed = by_node(found.seats, members)
+    points = [brute.points(name, those) for name, those in placed.items()]
+    rank = (-len(found.seats), len(placed.keys() - used), -sum(each or 0 for each in points))
+    assert None not in points
+    assert rank >= best if late else rank == best
 
 
 @given(st.integers(0, 10**9))

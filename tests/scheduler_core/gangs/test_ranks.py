@@ -145,3 +145,16 @@ def test_all_of_one_kind_in_order_cross_only_from_node_to_node() -> None:
     chairs = [Chair(f"n{at // 8}", 0, (f"r{at // 16}",)) for at in range(32)]
 
     assert crossings(ranked([crew(32)], chairs)) == (1, 3)
+
+
+def test_in_a_gang_of_two_kinds_that_is_no_small_one_members_change_places() -> None:
+    """Two of a kind, two of the other, and so on; each node takes one and one. 15 neighbours, of whom 8 pairs can meet.
+
+    In order each of the 15 would be apart.
+    """
+    kinds: list[list[Member]] = [[], []]
+    for rank in range(16):
+        kinds[rank // 2 % 2].append(member(f"m{rank}", rank=rank))
+    chairs = [Chair(f"n{at}", kind) for at in range(8) for kind in range(2)]
+
+    assert crossings(ranked(kinds, chairs)) == (8,)
