@@ -1,8 +1,8 @@
 """How many members a node takes, one after the other, and how well they do there. Pure.
 
-Members that are let go together are admitted by the kubelet in any order. What the core says of a node's state with
-some of them on their way holds for every order (``occupancy.follow``, ``filters.promises``), so it makes no difference
-in which order they are put there here, and what fits with more fits with fewer.
+Members that are let go together are admitted by the kubelet in any order. So each to whom something is promised is
+judged as if all others were before it, as the core judges (``filters.verdict``, of the worst that may come out), and
+so are pods that are on their way there already. What fits with more members fits with fewer.
 
 Nodes that cannot be told apart share one ``Ground``: what is worked out for one holds for all.
 """
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.evaluate import remembered
+from scheduler_core.filters import verdict
 from scheduler_core.nodes import NodeRecord, NodeState, NodeTable, state_if, word_of
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
@@ -24,6 +25,8 @@ from scheduler_core.sets import OneOf
 NO_CPU = "too little CPU left on the node, as far as is known"
 MICRO = 1_000_000  # sums of whole numbers do not depend on their order
 _ROUNDED_UP = 999  # an ask for CPU is in whole cores: so much less it may be
+
+LENIENT = Policy()  # for who has been placed: what else policy refuses has been decided
 
 Load = tuple[int, ...]  # members of each kind
 
@@ -56,6 +59,7 @@ class Ground(NamedTuple):
     state: NodeState
     released: tuple[int, ...] | None  # what pods let go that the kubelet still names; None: nobody asks the kubelet
     cpu: Cpu
+    waiting: tuple[Profile, ...] = ()  # of pods with a required shape whose GPUs nobody has named
     name: str = ""  # of a node that is like no other
 
 
@@ -122,12 +126,12 @@ class Fitting:
             self._alone[ground, at] = found
         return found
 
-    def per_member(self, ground: int) -> float:
-        """Points that a member has there at most."""
+    def per_member(self, ground: int, least: int) -> float:
+        """Points that a member has there at most, where at least so many are."""
         if len(self.wanted) > 1:
             return float(TOP * MICRO)
-        each = (self.points(ground, (number,)) for number in range(1, self.alone(ground, 0) + 1))
-        return max((points / number for number, points in enumerate(each, 1) if isinstance(points, int)), default=0.0)
+        points = ((number, self.points(ground, (number,))) for number in range(least, self.alone(ground, 0) + 1))
+        return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
 
     def loads(self, ground: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
         """All that fit there, of those kinds that may go there at all, and their points; the empty one is not told."""
@@ -157,17 +161,33 @@ class Fitting:
         return tuple(load)
 
     def _added(self, ground: int, load: Load) -> int | Reason | str:
-        """The last member after all others."""
-        at = max(at for at, number in enumerate(load) if number)
-        fewer = (*load[:at], load[at] - 1, *load[at + 1 :])
-        before = self.points(ground, fewer)
+        """The last member after all others, and the others after it."""
+        kinds = [at for at, number in enumerate(load) if number]
+        before = self.points(ground, _fewer(load, kinds[-1]))
         if not isinstance(before, int):
             return before
-        asks = [self._kinds[kind].profile.ask.cpu_milli for kind, number in enumerate(load) for _ in range(number)]
-        found = self._judges[at](self.state(ground, fewer))
+        for at in kinds[:-1]:
+            if self._kinds[at].profile.must_hold:
+                found = self._judges[at](self.state(ground, _fewer(load, at)))
+                if not isinstance(found, Score):
+                    return found
+        found = self._judges[kinds[-1]](self.state(ground, _fewer(load, kinds[-1])))
         if not isinstance(found, Score):
             return found
-        return before + round(found.points * MICRO) if self._grounds[ground].cpu.holds(asks) else NO_CPU
+        asks = [self._kinds[at].profile.ask.cpu_milli for at in kinds for _ in range(load[at])]
+        if not self._grounds[ground].cpu.holds(asks):
+            return NO_CPU
+        return before + round(found.points * MICRO) if self._spared(ground, load) else Reason.RESERVED
+
+    def _spared(self, ground: int, load: Load) -> bool:
+        """Whether what was promised to pods on their way there holds, also if the members come before them."""
+        record = self._table.records[self._names[ground]]
+        for profile in self._grounds[ground].waiting:
+            own = next(pod for pod in record.pods if pod.profile == profile and not pod.admitted)
+            others = (*(pod for pod in record.pods if pod is not own), *self._coming(load))
+            if verdict(profile, state_if(self._table, record.name, others), LENIENT) is not None:
+                return False
+        return True
 
     def _only(self, at: int, number: int) -> Load:
         return tuple(number if kind == at else 0 for kind in range(len(self._kinds)))
@@ -179,16 +199,27 @@ class Fitting:
                 yield Occupant(f"~{kind:03}-{serial:05}", "", "", profile)
 
 
+def _fewer(load: Load, at: int) -> Load:
+    return (*load[:at], load[at] - 1, *load[at + 1 :])
+
+
 def ground_of(record: NodeRecord, state: NodeState) -> Ground:
     """What the node is like. Two that are alike stay alike whatever members come."""
     own = record.name if state.obeys or state.ledger is not None else ""
-    return Ground(state, _released(record, state), cpu_of(record), own)
+    return Ground(state, _released(record, state), cpu_of(record), _waiting(record), own)
 
 
 def cpu_of(record: NodeRecord) -> Cpu:
     """What is known of the node's CPU."""
     asks = [each.profile.ask.cpu_milli for each in record.pods if each.profile.ask.cpu_milli]
     return Cpu(record.machine.cpu_milli, sum(asks), len(asks))
+
+
+def _waiting(record: NodeRecord) -> tuple[Profile, ...]:
+    """Each once: those that ask alike come one after the other in any case."""
+    open_ = [pod for pod in record.pods if pod.profile.shape_required and not pod.admitted]
+    word = word_of(record) if open_ else None
+    return tuple(dict.fromkeys(pod.profile for pod in open_ if word is None or pod.uid not in word.settled))
 
 
 def _released(record: NodeRecord, state: NodeState) -> tuple[int, ...] | None:

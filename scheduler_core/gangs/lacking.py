@@ -60,7 +60,7 @@ def _of_picks(at: int, packing: Packing, search: Search) -> Iterator[Reason | st
     """What stands against one more on each node that others of the gang are to go to."""
     for pick in packing.picks:
         more = (*pick.load[:at], pick.load[at] + 1, *pick.load[at + 1 :])
-        points = search.fitting.points(pick.of.ground, more)
+        points = search.fitting.points(pick.of.ground, more) if pick.of.allowed[at] else 0
         if not isinstance(points, int):
             yield points
 

@@ -87,18 +87,23 @@ class Bound(NamedTuple):
 
     members: int  # negative
     nodes: int
-    points: float  # negative
+    points: int  # negative
 
 
-def packed(stock: Stock, fitting: Fitting, budget: Budget) -> Packing:
-    """The best packing of as many of the wanted as fit."""
+def packed(stock: Stock, fitting: Fitting, budget: Budget, hope: Bound) -> Packing:
+    """The best packing of as many of the wanted as fit. ``hope``: what ``bound`` says of it."""
     kinds = range(len(fitting.wanted))
     orders = [kinds, kinds[::-1]][: max(1, len(kinds))]
     tries = [_greedy(stock, fitting, budget, order) for order in orders]
     found = min((_improved(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
-    if found.rank <= bound(stock, fitting):
+    if found.rank <= hope:
         return found._replace(exact=True)
-    return (None if budget.late else _exact(stock, fitting, budget, found)) or found
+    if budget.late:
+        return found
+    # Where not all fit that may, more may fit on more nodes; and nodes of siblings are not counted.
+    good = found.members == -hope.members and not any(each.used for each in stock)
+    most = max(sum(_alone(each, fitting)) for each in stock)
+    return _exact(stock, fitting, budget, _Known(found.members if good else 0, found.nodes, most)) or found
 
 
 def bound(stock: Stock, fitting: Fitting) -> Bound:
@@ -108,14 +113,17 @@ def bound(stock: Stock, fitting: Fitting) -> Bound:
     members = sum(
         min(most, sum(nodes * alone[each][at] for each, nodes in stock.items())) for at, most in enumerate(wanted)
     )
-    left, needed = members, 0
+    left, needed, most = members, 0, max(map(sum, alone.values()), default=0)
     for each in sorted(stock, key=lambda each: (not each.used, -sum(alone[each]))):
         if left <= 0:
             break
         nodes = min(stock[each], -(-left // max(1, sum(alone[each]))))
         left -= nodes * sum(alone[each])
         needed += 0 if each.used else nodes
-    return Bound(-members, needed, -members * max((fitting.per_member(each.ground) for each in stock), default=0.0))
+    # On so few nodes each has so many at least.
+    least = 1 if any(each.used for each in stock) else most - (needed * most - members)
+    per_member = max((fitting.per_member(each.ground, max(1, least)) for each in stock), default=0.0)
+    return Bound(-members, needed, -int(members * per_member + 0.5))
 
 
 def _alone(each: Class, fitting: Fitting) -> list[int]:
@@ -138,31 +146,8 @@ class _Way(NamedTuple):
             way = way.before
 
 
-def _exact(stock: Stock, fitting: Fitting, budget: Budget, known: Packing) -> Packing | None:
-    """None where it takes too many steps. ``known``: a packing that is not exact, to see what cannot be better."""
-    left, wanted = budget.share, fitting.wanted
-    most = max((sum(_alone(each, fitting)) for each in stock), default=0)
-    all_fit = known.members == -bound(stock, fitting).members  # else more may fit on more nodes
-    hope = _Hope(
-        known.members if all_fit else 0, known.nodes, most if not any(each.used for each in stock) else sum(wanted)
-    )
-    ways: dict[Load, _Way] = {(0,) * len(wanted): _Way(0, 0)}
-    for each, nodes in stock.items():
-        picks = [Pick(each, *found) for found in fitting.loads(each.ground, wanted, each.allowed)]
-        for _ in range(min(nodes, sum(wanted))):
-            steps = len(ways) * len(picks)
-            budget.taken += min(steps, max(left, 0))
-            left -= steps
-            if left < 0 or budget.late:
-                return None
-            if not _one_more(ways, picks, wanted, hope):
-                break
-    best = min(ways, key=lambda load: (-sum(load), ways[load].nodes, ways[load].minus, load))
-    return Packing(tuple(ways[best].picks()))
-
-
-class _Hope(NamedTuple):
-    """A packing that is known: only what may become as good is followed."""
+class _Known(NamedTuple):
+    """A packing that there is: only what may become as good is followed."""
 
     members: int
     nodes: int
@@ -173,17 +158,35 @@ class _Hope(NamedTuple):
         return sum(load) + max(0, self.nodes - nodes) * self.most >= self.members
 
 
-def _one_more(ways: dict[Load, _Way], picks: Sequence[Pick], wanted: Load, hope: _Hope) -> bool:
+def _exact(stock: Stock, fitting: Fitting, budget: Budget, known: _Known) -> Packing | None:
+    """None where it takes too many steps."""
+    left, wanted = budget.share, fitting.wanted
+    ways: dict[Load, _Way] = {(0,) * len(wanted): _Way(0, 0)}
+    for each, nodes in stock.items():
+        picks = [Pick(each, *found) for found in fitting.loads(each.ground, wanted, each.allowed)]
+        for _ in range(min(nodes, sum(wanted))):
+            steps = len(ways) * len(picks)
+            budget.taken += min(steps, max(left, 0))
+            left -= steps
+            if left < 0 or budget.late:
+                return None
+            if not _one_more(ways, picks, wanted, known):
+                break
+    best = min(ways, key=lambda load: (-sum(load), ways[load].nodes, ways[load].minus, load))
+    return Packing(tuple(ways[best].picks()))
+
+
+def _one_more(ways: dict[Load, _Way], picks: Sequence[Pick], wanted: Load, known: _Known) -> bool:
     """Use one more node. Answers whether that made anything better."""
     better: dict[Load, _Way] = {}
     for load, way in ways.items():
         for pick in picks:
             after = tuple(map(add, load, pick.load))
             nodes, minus = way.nodes + (not pick.of.used), way.minus - pick.points
-            if any(map(gt, after, wanted)) or not hope.left(after, nodes):
+            if any(map(gt, after, wanted)) or not known.left(after, nodes):
                 continue
-            known = better.get(after) or ways.get(after)
-            if known is None or (nodes, minus) < (known.nodes, known.minus):
+            other = better.get(after) or ways.get(after)
+            if other is None or (nodes, minus) < (other.nodes, other.minus):
                 better[after] = _Way(nodes, minus, pick, way)
     ways.update(better)
     return bool(better)

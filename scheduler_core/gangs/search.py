@@ -53,8 +53,11 @@ class Search:
         ladder = rungs(self._crew.required, self._crew.preferred, self._options.levels)
         for rung in ladder:
             last = rung == ladder[-1]
-            if best.packing.members == everybody or (self.budget.late and not last):
+            if best.packing.members == everybody:
                 break
+            if self.budget.late and not last:  # the widest is where most fit
+                exact = False
+                continue
             found = self._at(rung, self._least(best, last=last))
             exact = exact and found.exact
             best = found if found.better(best) else best
@@ -121,7 +124,7 @@ class Search:
         """Domains whose nodes are alike share it."""
         key = frozenset(stock.items())
         if key not in self._packings:
-            self._packings[key] = packed(stock, self.fitting, self.budget)
+            self._packings[key] = packed(stock, self.fitting, self.budget, self._bound(stock))
         return self._packings[key]
 
     def _spare(self, stock: Mapping[Class, int]) -> int:
