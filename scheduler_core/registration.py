@@ -144,17 +144,16 @@ def policy_of(policies: Policies, pod: PodSeen) -> Policy:
 
 
 def applied(ledger: LedgerSeen, me: str, vouching: Vouching | None) -> dict[str, Any]:
-    """What is applied to the ledger's status; with nothing in it, what was applied before is taken away."""
-    said: dict[str, Any] = {}
-    if vouching is not None:
-        said[me] = {
-            "pod": vouching.pod,
-            "generation": vouching.generation,
-            "blocked": list(vouching.blocked),
-        }
-    return {
+    """What is applied to the ledger's status; without one, what was applied before is taken away.
+
+    An empty map in its place is refused: where nobody else is left in it, the API server makes it null.
+    """
+    body = {
         "apiVersion": f"{API_GROUP}/{VERSION}",
         "kind": LEDGER_KIND,
         "metadata": {"name": ledger.key, "uid": ledger.uid},  # not of another one of that name
-        "status": {"extenders": said},
     }
+    if vouching is None:
+        return body
+    pod, generation, blocked = vouching.pod, vouching.generation, list(vouching.blocked)
+    return {**body, "status": {"extenders": {me: {"pod": pod, "generation": generation, "blocked": blocked}}}}
