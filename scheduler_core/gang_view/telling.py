@@ -25,6 +25,7 @@ from scheduler_core.request import Refused
 from scheduler_core.reserved import Counting
 
 _WAITS = (GangPhase.GATHERING.value, GangPhase.WAITING.value, GangPhase.QUEUED.value, PHASES[Phase.HELD])
+_UNTRIED = "the time for trials ran out, so there may be more to say"
 _LISTED = 10_000  # ranks that have not come
 
 
@@ -60,7 +61,8 @@ def tell(seen: Seen, about: About, now: float) -> GangStory:
     there = (*gang.ready, *gang.held)
     if state.phase not in _WAITS or not there:
         return story
-    return _with(story, seen, gang, prospects(seen.view, gang._replace(ready=there), about.rules, now))
+    told = _with(story, seen, gang, prospects(seen.view, gang._replace(ready=there), about.rules, now))
+    return replace(told, notes=(*told.notes, _UNTRIED)) if about.rules.over() else told
 
 
 def _with(story: GangStory, seen: Seen, gang: Gang, found: Prospects) -> GangStory:
@@ -178,9 +180,10 @@ def _notes(seen: Seen, gang: Gang, state: Progress, said: Said | None) -> Iterat
         yield f"what is held for it is expected to be free at {state.open.status.estimate}"
     if said is not None and said.rollbacks:
         again = "at once" if said.next_try_s is None else f"in {said.next_try_s:.0f} s"
-        yield f"it was rolled back {said.rollbacks} times; it is tried again {again}"
+        often = "once" if said.rollbacks == 1 else f"{said.rollbacks} times"
+        yield f"it was rolled back {often}; it is tried again {again}"
     if said is None and gang.phase is GangPhase.QUEUED:
-        yield "whether it waits because it was rolled back before only the planner knows: --server"
+        yield "whether it waits because it was rolled back before, only the planner can tell: --server URL"
     if seen.unread:
         yield f"you may not list {', '.join(seen.unread)}, so what these say is not counted"
 

@@ -12,11 +12,18 @@ from gputopo.cluster.tables import Cell, Table
 from gputopo.cluster.terminal import lines
 from gputopo.labels.reservations import Phase
 from gputopo.render.wording import number, visible
+from scheduler_core.explain.advice import SEE
 from scheduler_core.gang_view.story import GangStory, Keeper, Place, Relief, Unfit
-from scheduler_core.gang_view.tables import age, phase_words
+from scheduler_core.gang_view.tables import age
+from scheduler_core.gangs.gang import GangPhase
 
 _NAMED = 4  # pods or nodes named of each group; the document names all
 _NARROWEST = 40
+_NOW = ("It fits now, on", "It does not fit now:")
+_IF = {
+    GangPhase.GATHERING.value: ("Those that are there would fit now, on", "Those that are there would not fit now:"),
+    GangPhase.WAITING.value: ("Without the gates of others it would fit now, on", _NOW[1]),
+}
 
 
 def text(told: GangStory, width: int, *, ascii_only: bool = False) -> str:
@@ -28,7 +35,7 @@ def text(told: GangStory, width: int, *, ascii_only: bool = False) -> str:
 
 def _story(told: GangStory, width: int) -> Iterator[str]:
     gang = told.gang
-    yield from _folded(f"gang {gang.namespace}/{gang.name}: {phase_words(gang)}. {_sentence(gang.reason)}", width)
+    yield from _folded(f"gang {gang.namespace}/{gang.name}: {gang.phase}: {gang.reason}.", width)
     yield from _folded(_facts(told), width)
     yield ""
     yield "Members:"
@@ -41,10 +48,10 @@ def _story(told: GangStory, width: int) -> Iterator[str]:
         yield from _folded(f"Before it in the queue: {_named(told.before)}.", width)
     for place in told.places:
         yield ""
-        yield from _place(place, width)
+        yield from _place(place, told, width)
     if told.unfit is not None:
         yield ""
-        yield from _unfit(told.unfit, width)
+        yield from _unfit(told.unfit, told, width)
     if told.kept:
         yield ""
         yield _without(told)
@@ -58,10 +65,6 @@ def _story(told: GangStory, width: int) -> Iterator[str]:
         yield from _folded(f"Note: {note}.", width)
 
 
-def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}."
-
-
 def _facts(told: GangStory) -> str:
     gang = told.gang
     waits = "" if gang.waiting_seconds is None else f", waits for {age(gang.waiting_seconds)}"
@@ -69,7 +72,11 @@ def _facts(told: GangStory) -> str:
     topology = [f"one {told.required} required"] if told.required else []
     topology += [f"one {told.preferred} preferred"] if told.preferred else []
     asked = f"; {', '.join(topology)}" if topology else ""
-    until = f"; all bound by {gang.deadline}" if gang.deadline else f"; {told.timeout_seconds:g} s to be bound"
+    until = (
+        f"; all bound by {gang.deadline}"
+        if gang.deadline
+        else f"; to be bound within {told.timeout_seconds:g} s of being let go"
+    )
     size = "of unknown size" if gang.size is None else f"{_count(gang.size, 'member')}"
     return (
         f"Known by {gang.by}, priority {gang.priority}{waits}: {size}{least}, {_count(gang.gpus, 'GPU')} asked for by "
@@ -77,12 +84,12 @@ def _facts(told: GangStory) -> str:
     )
 
 
-def _place(place: Place, width: int) -> Iterator[str]:
+def _place(place: Place, told: GangStory, width: int) -> Iterator[str]:
+    nodes = sum(each.node is not None for each in place.stops)
+    where = f", all in {place.domain}" if place.domain is not None else ", in no domain together" if nodes > 1 else ""
     rate = "" if place.gbps is None else f", {number(place.gbps)} GB/s"
-    where = "in no domain together" if place.domain is None else f"all in {place.domain}"
-    nodes = _count(sum(each.node is not None for each in place.stops), "node")
-    title = "It goes to" if place.of == "plan" else "It fits now; it would go to"
-    yield from _folded(f"{title} {nodes}, {where}{rate}:", width)
+    title = f"Planned ({told.gang.reservation}):" if place.of == "plan" else _IF.get(told.gang.phase, _NOW)[0]
+    yield from _folded(f"{title} {_count(nodes, 'node')}{where}{rate}", width)
     rows = [
         (
             f"  {each.node or '(any)'}",
@@ -95,10 +102,10 @@ def _place(place: Place, width: int) -> Iterator[str]:
     yield from _table(("  NODE", "GPUS", "RANKS", "MEMBERS"), rows)
 
 
-def _unfit(unfit: Unfit, width: int) -> Iterator[str]:
-    yield from _folded(f"It does not fit now: {unfit.reason}.", width)
+def _unfit(unfit: Unfit, told: GangStory, width: int) -> Iterator[str]:
+    yield from _folded(f"{_IF.get(told.gang.phase, _NOW)[1]} {unfit.reason}.", width)
     for each in unfit.lacks:
-        yield from _folded(f"- {each.reason}: {_named(each.members)}", width, "  ")
+        yield from _folded(f"- {each.reason.removesuffix(SEE)}: {_named(each.members)}", width, "  ")
 
 
 def _keeper(keeper: Keeper) -> str:
@@ -110,10 +117,10 @@ def _keeper(keeper: Keeper) -> str:
 
 
 def _relief(relief: Relief) -> str:
-    when = "which nobody can foretell" if relief.at is None else f"which is by their deadlines at {relief.at}"
-    who = "pod has" if len(relief.pods) == 1 else "pods have"
+    who = "the pod has ended that is" if len(relief.pods) == 1 else "the pods have ended that are"
     pods = f"{_named(relief.pods)} with {_count(relief.gpus, 'GPU')}"
-    return f"It would fit once the {who} ended that are on {_named(relief.nodes)} ({pods}), {when}."
+    when = "when that is, nobody can say" if relief.at is None else f"by their deadlines at {relief.at}"
+    return f"It would fit once {who} on {_named(relief.nodes)} ({pods}): {when}."
 
 
 def _without(told: GangStory) -> str:
