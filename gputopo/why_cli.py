@@ -171,12 +171,15 @@ def _namespace(asked: _Options) -> str:
 def _of_pod(kube: Kube, named: tuple[str, str], judging: Judging) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
+    from scheduler_core.gang_view.beforehand import beforehand  # noqa: PLC0415
+    from scheduler_core.gang_view.reading import read_pod as read_member  # noqa: PLC0415
     from scheduler_core.reading import read_pod  # noqa: PLC0415
 
-    pod = read_pod(kube, *named)
+    pod, member = read_pod(kube, *named), read_member(kube, *named)
     told = _explained(kube, pod, judging, None if pod.finished else pod.spec.node_name)
     ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.finished else ()
-    return replace(told, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
+    before = None if member is None else beforehand(member)
+    return replace(told, beforehand=before, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
 
 
 def _of_file(kube: Kube, written: Written, namespace: str, judging: Judging) -> Explanation:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gputopo.kube.client import Kube
+from gputopo.kube.access import PODS
+from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.reduction import Source
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.observe.sources import OBSERVED
 from scheduler_core.planner import sizes
-from scheduler_core.planner.seen import Candidate, planner_sources
+from scheduler_core.planner.seen import Candidate, GangPod, planner_sources
 from scheduler_core.planner.view import View
 from scheduler_core.policies import Policies
 from scheduler_core.watch import KEPT, Sources, listed_of
@@ -58,6 +59,11 @@ def read_all(kube: Kube, policies: Policies, now: float) -> Seen:
     """All gangs, and the nodes. Raises ``KubeError``."""
     nodes, _, gpus = OBSERVED
     return _read(kube, (nodes, gpus, _pods(policies)), None, policies, now)
+
+
+def read_pod(kube: Kube, namespace: str, name: str) -> GangPod | None:
+    """One pod; None: there is none of that name. Raises ``KubeError``."""
+    return next(iter(kube.items(PODS, GangPod, Query(namespace, fields=f"metadata.name={name}"))), None)
 
 
 def _pods(policies: Policies) -> tuple[type[Any], Source[Any]]:

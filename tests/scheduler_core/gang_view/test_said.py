@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from scheduler_core.gang_view.said import Missing, NotAPlannerError, Said, read_said
+from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.roster import Roster
 from scheduler_core.planner.status import GangStatus, Status, document
 from scheduler_core.sightings import Batch
 from tests.scheduler_core.builders import NOW
-from tests.scheduler_core.gangs.members import LLM, Member, members
+from tests.scheduler_core.gangs.members import LLM, members
 
 
 def page(**changed: Any) -> bytes:
