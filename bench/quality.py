@@ -1,14 +1,17 @@
 """How well pods are placed: regenerates the tables in docs/quality.md.
 
 Run: PYTHONPATH=. python bench/quality.py. ``--traces DIR`` names the folder with the public "openb" traces; without it
-only the island tables are made. 2 cores take about 20 minutes for ten seeds of three traces; ``--seeds 2`` is enough
-to see what changed.
+only the island tables are made. All cores are used; two take about 10 minutes for ten seeds of three traces, and
+``--seeds 2`` is enough to see what changed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -30,6 +33,7 @@ SHAPES = {
     "2 islands of 3": (islands("X", (3, 3)), _OF_6),
     "8 on NVSwitch": (nvswitch("X", 8), _OF_8),
 }
+ISLAND_SEEDS = (1, 2, 3)
 ISLAND_POLICIES = ("spread", "pack", "ours", "ours-required")
 TRACE_POLICIES = ("random", "dot-product", "gpu-packing", "best-fit", "fgd", "ours")
 TRACES = ("default", "multigpu50", "gpuspec33")
@@ -48,40 +52,44 @@ def main() -> None:
 
 def island_table() -> str:
     """Island share and mean wait at 90 % load, three seeds."""
+    found = iter(_each(on_shape, product(SHAPES, ISLAND_POLICIES, ISLAND_SEEDS)))
     rows = []
-    for name, (machine, sizes) in SHAPES.items():
-        specs = [NodeSpec(f"n{number}", machine) for number in range(NODES)]
-        gpus = NODES * len(machine.gpus)
+    for shape in SHAPES:
         cells = []
-        for policy in ISLAND_POLICIES:
-            found = [
-                run(policy, specs, generated(Recipe(sizes, 0.9, JOBS), gpus, Random(seed)), Policy(), seed)
-                for seed in (1, 2, 3)
-            ]
-            cells.append(
-                f"{mean(each.island_share for each in found):.3f} ({mean(e.mean_wait_s for e in found):.0f} s)"
-            )
-        rows.append((name, *cells))
+        for _ in ISLAND_POLICIES:
+            of_seeds = list(islice(found, len(ISLAND_SEEDS)))
+            share, wait = mean(each.island_share for each in of_seeds), mean(each.mean_wait_s for each in of_seeds)
+            cells.append(f"{share:.3f} ({wait:.0f} s)")
+        rows.append((shape, *cells))
     return table(("machine", *ISLAND_POLICIES), rows)
 
 
+def on_shape(shape: str, policy: str, seed: int) -> Figures:
+    """One replay of the islands' workload."""
+    machine, sizes = SHAPES[shape]
+    specs = [NodeSpec(f"n{number}", machine) for number in range(NODES)]
+    jobs = generated(Recipe(sizes, 0.9, JOBS), NODES * len(machine.gpus), Random(seed))
+    return run(policy, specs, jobs, Policy(), seed)
+
+
 def trace_table(folder: Path, seeds: int) -> str:
-    """Allocation, island share and fragments by the published protocol."""
-    specs = read_nodes((folder / "openb_node_list_gpu_node.csv").read_text())
-    capacity = Hosts(specs).capacity
+    """Allocation and island share by the published protocol."""
+    found = iter(_each(partial(on_trace, folder), product(TRACE_POLICIES, TRACES, range(42, 42 + seeds))))
     rows = []
     for policy in TRACE_POLICIES:
         cells = [policy]
-        for trace in TRACES:
-            kinds = read_jobs((folder / f"openb_pod_list_{trace}.csv").read_text())
-            found = [
-                run(policy, specs, drawn(kinds, capacity, 1.3, Random(seed)), Policy(), seed)
-                for seed in range(42, 42 + seeds)
-            ]
-            cells += _cells(found)
-        rows.append(tuple(cells))
+        for _ in TRACES:
+            cells += _cells(list(islice(found, seeds)))
+        rows.append(cells)
     heads = [f"{trace}: {what}" for trace in TRACES for what in ("allocated", "in one island")]
     return table(("policy", *heads), rows) + f"\nMeans of {seeds} seeds from 42.\n"
+
+
+def on_trace(folder: Path, policy: str, trace: str, seed: int) -> Figures:
+    """One replay of a trace."""
+    specs = read_nodes((folder / "openb_node_list_gpu_node.csv").read_text())
+    kinds = read_jobs((folder / f"openb_pod_list_{trace}.csv").read_text())
+    return run(policy, specs, drawn(kinds, Hosts(specs).capacity, 1.3, Random(seed)), Policy(), seed)
 
 
 def replace(name: str, text: str) -> None:
@@ -102,6 +110,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def mean(values: Iterable[float | None]) -> float:
     """Of those there are."""
     return fmean(value for value in values if value is not None)
+
+
+def _each(replayed: Callable[[str, str, int], Figures], settings: Iterable[tuple[str, str, int]]) -> Iterable[Figures]:
+    """The figures of each setting, in their order; as many at a time as there are cores."""
+    with ProcessPoolExecutor() as cores:
+        yield from cores.map(replayed, *zip(*settings, strict=True))
 
 
 def _cells(found: Sequence[Figures]) -> list[str]:

@@ -6,9 +6,12 @@ add up to 3 + 2 + 1 + 2 + 2 + 1 + 2 = 13, so to 1300 at most. At weight 75 a poi
 
 * two points, 1500, are more than all plugins together, and a pair of GPUs on 600 GB/s of NVLink instead of on PCIe is
   worth more than two: 4 of 10 parts x (600 / (600 + 300) - 0.1) x 10 = 2.3. So no plugin outvotes an island;
-* one point, a matter of NUMA or of a NIC, is more than what plugins say unasked (NodeResourcesFit 100, ImageLocality
-  100) and any one wish of the pod (200), and less than all that pod and administrator can wish for at once;
-* where the points are equal, the plugins decide: full nodes first (MostAllocated).
+* one point, a matter of NUMA or of a NIC, is more than what plugins say unasked (NodeResourcesBalancedAllocation 100,
+  ImageLocality 100) and any one wish of the pod (200), and less than all that pod and administrator can wish for at
+  once;
+* where the points are equal, the plugins decide: CPU, memory and GPUs of a node are to run out together. Which nodes to
+  fill is in the points already; NodeResourcesFit would fill or empty them by CPU too, and leaves GPUs without it
+  (measured: docs/quality.md).
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def configuration(resources: Collection[str], caller: Caller = Caller.SECOND, na
     ``resources``: what the nodes of the cluster have, of any kind. ``namespace``: where scheduler and extender run.
     """
     names = managed(resources)
-    packed = "\n".join(f"              - {{name: {name}, weight: 10}}" for name in names)
+    balanced = "\n".join(f"            - {{name: {name}, weight: 1}}" for name in (*names, "cpu", "memory"))
     listed = "\n".join(f"      - {{name: {name}, ignoredByScheduler: false}}" for name in names)
     return _FRAMES[caller].format(
         type=f"apiVersion: {API_VERSION}\nkind: {KIND}",
@@ -56,7 +59,7 @@ def configuration(resources: Collection[str], caller: Caller = Caller.SECOND, na
         loopback=LOOPBACK,
         service=f"gputopo-extender.{namespace}.svc",
         namespace=namespace,
-        scoring=_SCORING.format(packed=packed),
+        scoring=_SCORING.format(balanced=balanced),
         behaviour=_BEHAVIOUR.format(weight=WEIGHT, timeout=TIMEOUT_S, listed=listed),
     )
 
@@ -108,16 +111,12 @@ _SCORING = """\
     plugins:
       score:
         disabled:
-          - name: NodeResourcesBalancedAllocation # evens out CPU and memory, and so breaks into idle GPU nodes
+          - name: NodeResourcesFit # full or empty nodes by CPU and memory too: leaves GPUs without them
     pluginConfig:
-      - name: NodeResourcesFit
+      - name: NodeResourcesBalancedAllocation # of equal nodes the one whose GPUs, CPU and memory run out together
         args:
-          scoringStrategy: # full nodes first: whole ones stay free for pods that want all of a node
-            type: MostAllocated
-            resources:
-{packed}
-              - {{name: cpu, weight: 1}}
-              - {{name: memory, weight: 1}}
+          resources:
+{balanced}
       - name: PodTopologySpread
         args:
           defaultingType: List # the system's default spreads the pods of a ReplicaSet over nodes, also unasked

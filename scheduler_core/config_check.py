@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.labels.resources import is_gpu
+from scheduler_core.asks import WHOLE
 from scheduler_core.config import KIND, SCHEDULER_NAME
 
 LONGEST_S, SHORTEST_S = 5.0, 0.5  # httpTimeout
@@ -27,6 +28,7 @@ SCORE_PLUGINS = {
     "NodeResourcesBalancedAllocation": 1,
     "ImageLocality": 1,
 }
+_BALANCE = "NodeResourcesBalancedAllocation"
 _POINTS = 2  # what an island is worth at least: see ``config``
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -157,7 +159,7 @@ def check(configuration: Configuration, resources: Collection[str]) -> tuple[Fin
     plugins = max(sum(_weights(each.plugins).values()) for each in profiles.values())
     findings = [*_connection(configuration.connection)]
     for at, profile in profiles.items():
-        findings += [*_sampling(at, profile, configuration), *_packing(at, profile)]
+        findings += [*_sampling(at, profile, configuration), *_balance(at, profile)]
     if not asked:
         why = "nobody asks gputopo about GPU pods; `gputopo scheduler-config` prints what to add"
         findings.append(Finding("extenders", "has none for GPU pods", why))
@@ -183,13 +185,19 @@ def _sampling(at: str, profile: Profile, configuration: Configuration) -> Iterat
         yield Finding(f"{place}percentageOfNodesToScore", "is not set" if share is None else f"is {share}", why)
 
 
-def _packing(at: str, profile: Profile) -> Iterator[Finding]:
-    of_fit = [each.args for each in profile.plugin_config or () if each.name == "NodeResourcesFit"]
-    strategy = (of_fit[0].get("scoringStrategy") or {}) if of_fit else {}
-    kind = strategy.get("type", "LeastAllocated")
-    if kind != "MostAllocated":
-        why = "pods go to the emptiest nodes first, and soon no node is whole: MostAllocated"
-        yield Finding(f"{at}pluginConfig NodeResourcesFit scoringStrategy.type", f"is {kind}", why)
+def _balance(at: str, profile: Profile) -> Iterator[Finding]:
+    weights = _weights(profile.plugins)
+    if weights.get("NodeResourcesFit"):
+        why = (
+            "of nodes with equal points it takes the emptiest or the fullest, and GPUs are left without CPU: disable it"
+        )
+        yield Finding(f"{at}plugins.score", "has NodeResourcesFit", why)
+    given = [each.args for each in profile.plugin_config or () if each.name == _BALANCE]
+    resources = (given[0].get("resources") or ()) if given else ()
+    if not weights.get(_BALANCE) or all(each.get("name") != WHOLE for each in resources):
+        what = f"has no {WHOLE}" if weights.get(_BALANCE) else "is disabled"
+        why = f"of nodes with equal points any is taken, and GPUs are left without CPU or memory: name {WHOLE} in it"
+        yield Finding(f"{at}pluginConfig {_BALANCE} resources", what, why)
 
 
 def _weight(at: str, extender: Extender, plugins: int) -> Iterator[Finding]:

@@ -46,6 +46,7 @@ class Judged:
     def __init__(self, profile: Profile, policy: Policy, most: int = _REMEMBERED_STATES) -> None:
         self.profile, self.policy = profile, policy
         self._score = _remembered_scores(merits(profile), policy)
+        self._reason = _remembered_reasons(profile._replace(ask=profile.ask._replace(cpu_milli=0)), policy)
         self._known: dict[NodeState, Verdict] = {}
         self._most = most
 
@@ -63,7 +64,7 @@ class Judged:
 
     def _judge(self, state: NodeState) -> Verdict:
         """As ``judge``."""
-        reason = verdict(self.profile, state, self.policy)
+        reason = self._reason(state)
         return self._score(state) if reason is None else reason
 
 
@@ -143,6 +144,12 @@ def shortlist(
 def remembered(profile: Profile, policy: Policy) -> Judged:
     """What has been judged for such pods."""
     return Judged(profile, policy)
+
+
+@lru_cache(maxsize=_REMEMBERED_PROFILES)
+def _remembered_reasons(profile: Profile, policy: Policy) -> Callable[[NodeState], Reason | None]:
+    """Why nodes do not suit such pods, whatever CPU they ask for: kube-scheduler sees to that."""
+    return lru_cache(maxsize=_REMEMBERED_STATES)(lambda state: verdict(profile, state, policy))
 
 
 @lru_cache(maxsize=_REMEMBERED_PROFILES)

@@ -31,9 +31,8 @@ def enough(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
     """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
     share = profile.wishes.vram_mib
     if node.obeys and node.shape is not None and share is not None and not profile.gpus:
-        return _lacking(profile.ask, node) or (
-            None if fitting(node.shape, left(node.shape, node.free, node.promised), share) else Reason.VRAM
-        )
+        fits_on = fitting(node.shape, left(node.shape, node.free, node.promised), share)
+        return _lacking(profile.ask, node) or (Reason.VRAM if next(fits_on, None) is None else None)
     return _lacking(profile.ask, node)
 
 
@@ -144,7 +143,6 @@ def may_be_degraded(profile: Profile, node: NodeState) -> bool:
     return any(mask & degraded for each in outcomes(profile.ask, node) for mask in candidates(each.sets))
 
 
-@lru_cache(maxsize=1 << 14)
 def _lacking(ask: Ask, node: NodeState) -> Reason | None:
     if any(node.count(resource) < wanted for resource, wanted in ask.totals):
         return Reason.TOO_FEW_GPUS

@@ -40,8 +40,9 @@ def leftover(profile: Profile, node: NodeState, mix: Mix, sets: Sets | None) -> 
         return 0.0 if chosen is None else _raw(chosen[1])
     if node.free is None or sets is None or sets == OneOf(()):
         return 0.0
+    free, sets = _told_apart(node.free, sets)
     return _raw(
-        _mean_gain(node.shape, node.cpu, left(node.shape, node.free, node.promised), sets, profile.ask.cpu_milli, mix)
+        _mean_gain(node.shape, node.cpu, left(node.shape, free, node.promised), sets, profile.ask.cpu_milli, mix)
     )
 
 
@@ -50,13 +51,14 @@ def best_share(node: NodeState, vram_mib: int, mix: Mix, cpu_milli: int = 0) -> 
     assert node.shape is not None
     before = left(node.shape, node.free, node.promised)
     gain = _Gain(node.shape, node.cpu, before, cpu_milli, mix)
+    island_of = _island_of(node.shape)
     best: tuple[int, float] | None = None
     seen = set()
-    for place, after in fitting(node.shape, before, vram_mib).items():
-        alike = units(after, _islands(node.shape)), before[place] - after[place]
+    for place, rest in fitting(node.shape, before, vram_mib):
+        alike = before[place], rest, island_of[place]
         if alike not in seen:
             seen.add(alike)
-            found = gain(after)
+            found = gain((*before[:place], rest, *before[place + 1 :]))
             best = (place, found) if best is None or found > best[1] else best
     return best
 
@@ -97,6 +99,24 @@ def _room(shape: Shape, free: Left, cpu_milli: int | None) -> Room:
     return Room(units(free, _islands(shape)), _product(shape), cpu_milli)
 
 
+@lru_cache(maxsize=1 << 14)
+def _told_apart(free: Sets, sets: Sets) -> tuple[Sets, Sets]:
+    """Where only the number of free GPUs is known, the first so many stand for them, and the first of those are taken.
+
+    Without an agent that is so on every node in use; which nodes are full counts there as elsewhere.
+    """
+    if not isinstance(free, AnyOf) or free.size == free.among.bit_count():
+        return free, sets
+    size = sets.size if isinstance(sets, AnyOf) else sets.masks[0].bit_count()
+    there = _first(free.among, free.size)
+    return OneOf((there,)), OneOf((_first(there, size),))
+
+
+def _first(among: int, size: int) -> int:
+    """Those of the lowest places."""
+    return sum(1 << place for place in places(among)[:size])
+
+
 def _without(before: Left, mask: int) -> Left:
     return tuple(0 if mask >> place & 1 else free for place, free in enumerate(before))
 
@@ -104,7 +124,7 @@ def _without(before: Left, mask: int) -> Left:
 def _few(sets: Sets) -> Iterable[int]:
     """The sets; where they are too many to list, one of them."""
     if isinstance(sets, AnyOf):
-        return (sum(1 << place for _, place in zip(range(sets.size), places(sets.among), strict=False)),)
+        return (_first(sets.among, sets.size),)
     return sets.masks
 
 
@@ -115,6 +135,13 @@ def _raw(gain: float) -> float:
 @lru_cache(maxsize=1024)
 def _islands(shape: Shape) -> tuple[int, ...]:
     return shape.islands if shape.islands is not None else (shape.whole,)
+
+
+@lru_cache(maxsize=1024)
+def _island_of(shape: Shape) -> tuple[int, ...]:
+    """Of each GPU, by place. Those that cannot be used are in none: 0."""
+    islands = _islands(shape)
+    return tuple(sum(island for island in islands if island >> place & 1) for place in range(len(shape.gpus)))
 
 
 @lru_cache(maxsize=1024)

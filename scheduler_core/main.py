@@ -58,8 +58,9 @@ def extender(**flags: str | None) -> None:
     """Serve kube-scheduler: which nodes suit a GPU pod, and how well.
 
     It watches nodes, pods and NodeGpus, and answers filter and prioritize from what it knows. It changes nothing in
-    the cluster but to write an Event on a pod whose required shape did not hold. `gputopo scheduler-config` prints
-    the KubeSchedulerConfiguration that calls it. KUBECONFIG names the cluster where it does not run in one.
+    the cluster but to write an Event on a pod whose required shape did not hold, and in the ledger of a planner what
+    it vouches for. `gputopo scheduler-config` prints the KubeSchedulerConfiguration that calls it. KUBECONFIG names
+    the cluster where it does not run in one.
 
     \b
     Examples:

@@ -9,12 +9,15 @@ small the node as a whole serves them, slower: half of it is a fragment in any c
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import msgspec
+
+from scheduler_core.models import is_model
 
 WHOLE_GPU = 1000  # thousandths
 Units = tuple[tuple[int, ...], ...]  # islands: thousandths that are free of each of their GPUs; both ascending
@@ -26,7 +29,7 @@ class Want(NamedTuple):
     gpus: int = 0  # whole GPUs
     share: int = 0  # thousandths of one GPU, where it shares one
     cpu_milli: int = 0  # CPU of the whole pod; 0 where it does not matter
-    products: frozenset[str] | None = None  # GPUs that will do; None: all
+    products: frozenset[str] | None = None  # GPUs that will do, as ``models.is_model`` knows them; None: all
 
 
 class Room(NamedTuple):
@@ -89,10 +92,17 @@ class _Worked:
         return base
 
     def _parts_of(self, units: Units, product: str | None) -> tuple[float, float, tuple[_Part, ...]]:
-        total = sum(map(sum, units)) / WHOLE_GPU
+        free = sorted(chain.from_iterable(units))
+        below = list(accumulate(free, initial=0))  # what is free of the GPUs before each
+        total = below[-1] / WHOLE_GPU
         base, parts = 0.0, []
         for kind in self._kinds:
-            lost = total if _barred(kind, product) else _lost(kind, units) / WHOLE_GPU
+            if _barred(kind, product):
+                lost = total
+            elif kind.share or kind.gpus == 1:
+                lost = below[bisect_left(free, kind.share or WHOLE_GPU)] / WHOLE_GPU
+            else:
+                lost = _lost(kind.gpus, units) / WHOLE_GPU
             if lost < total:
                 parts.append(_Part(lost, kind.cpus, kind.sums))
             else:
@@ -127,18 +137,17 @@ def _kind(gpus: int, share: int, products: frozenset[str] | None, cpus: Mapping[
 
 
 def _barred(kind: _Kind, product: str | None) -> bool:
-    return kind.products is not None and product not in kind.products
+    if kind.products is None:
+        return False
+    return product is None or not any(is_model(product, wanted) for wanted in kind.products)
 
 
-def _lost(kind: _Kind, units: Units) -> float:
-    """Thousandths that are fragments for that kind, were there CPU enough."""
-    if kind.share or kind.gpus == 1:
-        least = kind.share or WHOLE_GPU
-        return sum(left for unit in units for left in unit if left < least)
-    if any(len(unit) >= kind.gpus for unit in units):
-        return sum(_too_small(unit, kind.gpus) for unit in units)
-    node = tuple(left for unit in units for left in unit)
-    lost = _too_small(node, kind.gpus)
+def _lost(gpus: int, units: Units) -> float:
+    """Thousandths that are fragments for so many GPUs, were there CPU enough."""
+    if any(len(unit) >= gpus for unit in units):
+        return sum(_too_small(unit, gpus) for unit in units)
+    node = tuple(chain.from_iterable(units))
+    lost = _too_small(node, gpus)
     return lost if all(len(unit) == 1 for unit in units) else (sum(node) + lost) / 2
 
 

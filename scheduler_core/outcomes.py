@@ -23,13 +23,9 @@ class Outcome(NamedTuple):
     may_crash: bool = False  # the device plugin's crash is one of the possible outcomes
 
 
-@lru_cache(maxsize=1 << 14)
 def outcomes(ask: Ask, node: NodeState) -> tuple[Outcome, ...]:
     """What may be given for each resource that the pod asks for; none where the node's GPUs are not known."""
-    shape = node.shape
-    if shape is None:
-        return ()
-    return tuple(Outcome(resource, *_predicted(shape, node, resource, program)) for resource, program in ask.programs)
+    return _outcomes(ask.programs, node)
 
 
 def together(ask: Ask, node: NodeState) -> Outcome | None:
@@ -61,6 +57,15 @@ def rings(shape: Shape, sets: Sets) -> list[Ring]:
     """
     masks = sets.masks if isinstance(sets, OneOf) else subsets(sets.among, 2)
     return [ring for ring in map(shape.ring, masks) if ring is not None]
+
+
+@lru_cache(maxsize=1 << 14)
+def _outcomes(programs: tuple[tuple[str, Program], ...], node: NodeState) -> tuple[Outcome, ...]:
+    """Pods that differ in nothing but CPU share them."""
+    shape = node.shape
+    if shape is None:
+        return ()
+    return tuple(Outcome(resource, *_predicted(shape, node, resource, program)) for resource, program in programs)
 
 
 def _predicted(shape: Shape, node: NodeState, resource: str, program: Program) -> Prediction:

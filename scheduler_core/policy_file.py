@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import yaml
 from pydantic import (
@@ -27,6 +27,7 @@ from pydantic.alias_generators import to_camel
 from gputopo.labels.keys import API_GROUP
 from gputopo.model import Interconnect
 from scheduler_core.economy import FAMILIES
+from scheduler_core.mix import WHOLE_GPU, Mix, Want
 from scheduler_core.personality import NAMES, RULES
 from scheduler_core.policies import BUILT_IN, Match, Personality, Placement, Policies
 from scheduler_core.policy import Band, Handling, Kinds, Policy
@@ -149,6 +150,37 @@ class GenerationModel(_Model):
     enough: Family | None = Field(default=None, description="From this GPU family on all are equally good.")
 
 
+class WantModel(_Model):
+    """One kind of request, and how often it comes."""
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = Field(
+        description="How often it comes, in any unit."
+    )
+    gpus: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = Field(default=None, description="Whole GPUs.")
+    share: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = Field(
+        default=None, description="Of one GPU, where pods share them."
+    )
+    cpu: Annotated[float, Field(ge=0, le=4096, strict=True)] = Field(
+        default=0.0, description="Cores of the whole pod; 0: as many as there are do."
+    )
+    products: Names | None = Field(
+        default=None, description="GPUs that will do, as gpu-model names them; all if absent."
+    )
+
+    @model_validator(mode="after")
+    def _of_one_sort(self) -> WantModel:
+        if (self.gpus is None) is (self.share is None):
+            raise ValueError("should say either gpus or share")
+        return self
+
+
+def _some(wants: tuple[WantModel, ...]) -> tuple[WantModel, ...]:
+    """Not by ``min_length``: that counts only items without a fault, and would name two where there is one."""
+    if not wants:
+        raise ValueError("should name at least one")
+    return wants
+
+
 class SettingsModel(_Model):
     """What a profile decides."""
 
@@ -165,6 +197,9 @@ class SettingsModel(_Model):
         default=None, description="Cost per GPU and hour that is worth half of what is free."
     )
     generation: GenerationModel | None = None
+    mix: Annotated[tuple[WantModel, ...], AfterValidator(_some)] | None = Field(
+        default=None, description="What pods usually ask for: what is left over of a node is judged by it."
+    )
 
 
 class MatchModel(_Model):
@@ -287,6 +322,7 @@ def _placement(base: Placement, said: SettingsModel) -> Placement:
                 "prefer_numa_zero": said.prefer_numa_zero,
                 "shortlist": said.shortlist,
                 "half_cost": said.half_cost,
+                "mix": None if said.mix is None else Mix(tuple((_want(each), each.weight) for each in said.mix)),
             }
         ),
     )
@@ -298,6 +334,15 @@ def _placement(base: Placement, said: SettingsModel) -> Placement:
         base.match,
         base.interconnect if said.required_topologies is None else _interconnect(said.required_topologies),
         base.isolation if said.isolation is None else said.isolation,
+    )
+
+
+def _want(said: WantModel) -> Want:
+    return Want(
+        gpus=said.gpus or 0,
+        share=0 if said.share is None else max(1, round(WHOLE_GPU * said.share)),
+        cpu_milli=round(1000 * said.cpu),
+        products=None if said.products is None else frozenset(said.products),
     )
 
 
@@ -342,6 +387,7 @@ def _fields(loc: tuple[int | str, ...]) -> list[str]:
 
 
 def _model_in(annotation: Any) -> Any:
-    """The model in ``Model``, ``Model | None`` or ``tuple[Model, ...]``."""
-    inner = [annotation, *getattr(annotation, "__args__", ())]
-    return next(each for each in inner if isinstance(each, type) and issubclass(each, BaseModel))
+    """The model in ``Model``, ``Model | None``, ``tuple[Model, ...]`` or what is made of those."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _model_in(each)) is not None), None)

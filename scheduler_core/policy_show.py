@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from gputopo.model import Interconnect
 from scheduler_core.economy import FAMILIES
+from scheduler_core.mix import WHOLE_GPU, Mix, Want
 from scheduler_core.personality import RULES
 from scheduler_core.policies import BUILT_IN, Match, Placement, Policies
 from scheduler_core.policy import Weights
@@ -97,9 +98,22 @@ def _values(placement: Placement, origin: Callable[[Path], str]) -> Iterable[Val
         (("shortlist",), str(policy.shortlist)),
         (("halfCost",), f"{policy.half_cost:g}"),
         (("generation", "enough"), "none: the newer the better" if enough is None else FAMILIES[enough]),
+        (("mix",), _mix(policy.mix)),
     )
     for path, value in rows:
         yield Value(".".join(path), value, origin(path))
+
+
+def _mix(mix: Mix) -> str:
+    """In per cent of all requests."""
+    total = sum(weight for _, weight in mix.wants)
+    return ", ".join(f"{_want(want)} {100 * weight / total:.3g}%" for want, weight in mix.wants)
+
+
+def _want(want: Want) -> str:
+    size = f"{want.gpus} GPU{'s' * (want.gpus > 1)}" if want.gpus else f"{want.share / WHOLE_GPU:g} of a GPU"
+    cpu = f" with {want.cpu_milli / 1000:g} cores" if want.cpu_milli else ""
+    return size + cpu + ("" if want.products is None else f" on {' or '.join(sorted(want.products))}")
 
 
 def _weight(placement: Placement, field: str, plain: float) -> str:

@@ -7,7 +7,7 @@ is free, and what it leaves of which GPU is up to us.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from gputopo.labels.nodegpus import Allocation
@@ -41,15 +41,13 @@ def left(shape: Shape, free: Sets | None, promised: tuple[int, ...]) -> Left:
     )
 
 
-def fitting(shape: Shape, now: Left, vram_mib: int) -> dict[int, Left]:
-    """GPUs, by place, with so much memory free, and what would be free of all GPUs then. ``now``: what is free."""
-    found = {}
+def fitting(shape: Shape, now: Left, vram_mib: int) -> Iterator[tuple[int, int]]:
+    """GPUs, by place, with so much memory free, and what would be left of each. ``now``: what is free."""
     for place, free in enumerate(now):
         memory = shape.gpus[place].memory_mib
         share = -(-WHOLE_GPU * vram_mib // memory) if memory else None  # rounded up; None: nobody knows
         if share is not None and share <= free:
-            found[place] = (*now[:place], free - share, *now[place + 1 :])
-    return found
+            yield place, free - share
 
 
 def _left_of(taken: int, memory: int | None) -> int:

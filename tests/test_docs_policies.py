@@ -83,11 +83,11 @@ def test_nodes_of_the_example_score_what_it_says(title: str, body: str) -> None:
         assert _answer(policies, profile, pod, rows) == {row.record.name: row.answers[profile] for row in rows}
 
 
-def test_there_are_three_examples_and_every_policy_file_on_the_page_is_one() -> None:
+def test_there_are_four_examples_and_every_policy_file_on_the_page_is_one() -> None:
     files = [each for each in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) if "PlacementPolicy" in each]
 
-    assert len(EXAMPLES) == 3
-    assert len([parse(each, "page").policies for each in files]) == 4
+    assert len(EXAMPLES) == 4
+    assert len([parse(each, "page").policies for each in files]) == 5
 
 
 def test_every_rule_and_every_factor_is_told() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.gangs.crew import Crew
-from scheduler_core.gangs.packing import Packing
+from scheduler_core.gangs.packs import Packing
 from scheduler_core.gangs.planning import NodeView, Options
 from scheduler_core.gangs.search import Search
 

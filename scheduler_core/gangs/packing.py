@@ -1,85 +1,16 @@
 """Members onto nodes of a few classes: as many as possible, on as few nodes as possible, as well as possible. Pure.
 
-Exact where that is few enough steps: of each number of members the best way to place them is worked out, node after
-node. Else greedy: the node that takes most comes first, of several that take all that is left the best; then members
-move to nodes of other classes where they do better. With members of one kind the greedy way is exact about how many
-fit and on how many nodes.
+Greedy first: often nothing better can be. Else exact, where that is few enough steps.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
-from itertools import takewhile
-from operator import add, gt
 from typing import NamedTuple
 
-from scheduler_core.gangs.fitting import Fitting, Load
-
-_ALWAYS = 16  # of the budget: what one packing may take of it, as a part, so that there is something for all
-
-
-class Class(NamedTuple):
-    """Nodes that are alike for the gang."""
-
-    ground: int  # as ``Fitting`` numbers them
-    allowed: tuple[bool, ...]  # kinds that kube-scheduler would take there
-    used: bool = False  # siblings are there already: one more node costs nothing
-
-
-class Pick(NamedTuple):
-    """What comes onto one node of a class."""
-
-    of: Class
-    load: Load
-    points: int
-
-
-class Packing(NamedTuple):
-    """Members and their nodes."""
-
-    picks: tuple[Pick, ...] = ()
-    exact: bool = True  # there is none that is better
-
-    @property
-    def members(self) -> int:
-        """How many have a place."""
-        return sum(sum(pick.load) for pick in self.picks)
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes they need that siblings are not on."""
-        return sum(not pick.of.used for pick in self.picks)
-
-    @property
-    def rank(self) -> tuple[int, int, int]:
-        """What packings compare by; smaller is better."""
-        return -self.members, self.nodes, -sum(pick.points for pick in self.picks)
-
-
-class Budget:
-    """How many steps are left, for all that is tried for one gang."""
-
-    def __init__(self, steps: int, out_of_time: Callable[[], bool]) -> None:
-        self.taken = 0
-        self._steps = steps
-        self._out_of_time = out_of_time
-        self._late = False
-
-    @property
-    def share(self) -> int:
-        """What the next packing may take."""
-        return max(0, self._steps - self.taken) // _ALWAYS
-
-    @property
-    def late(self) -> bool:
-        """Whether to come to an end. Once it is, it stays."""
-        self._late = self._late or self._out_of_time()
-        return self._late
-
-
-Stock = Mapping[Class, int]  # nodes of each class, in the order that decides between equals
+from scheduler_core.gangs.exhaustive import Known, exhaustive
+from scheduler_core.gangs.fitting import Fitting
+from scheduler_core.gangs.greedy import greedy, improved
+from scheduler_core.gangs.packs import Budget, Packing, Stock, at_most
 
 
 class Bound(NamedTuple):
@@ -94,34 +25,50 @@ def packed(stock: Stock, fitting: Fitting, budget: Budget, hope: Bound) -> Packi
     """The best packing of as many of the wanted as fit. ``hope``: what ``bound`` says of it."""
     kinds = range(len(fitting.wanted))
     orders = [kinds, kinds[::-1]][: max(1, len(kinds))]
+<<<<<<< HEAD
     tries = [_greedy(stock, fitting, budget, order) for order in orders]
     found = min((_improved(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
+=======
+    tries = [greedy(stock, fitting, budget, order) for order in orders]
+    found = min((improved(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
+>>>>>>> ff4d1eef3306ffcbec514e903e1ba90962664e9c
     if found.rank <= hope:
         return found._replace(exact=True)
     if budget.late:
         return found
     # Where not all fit that may, more may fit on more nodes; and nodes of siblings are not counted.
     good = found.members == -hope.members and not any(each.used for each in stock)
+<<<<<<< HEAD
     most = max(sum(_alone(each, fitting)) for each in stock)
     return _exact(stock, fitting, budget, _Known(found.members if good else 0, found.nodes, most)) or found
+=======
+    most = max(sum(at_most(each, fitting)) for each in stock)
+    return exhaustive(stock, fitting, budget, Known(found.members if good else 0, found.nodes, most)) or found
+>>>>>>> ff4d1eef3306ffcbec514e903e1ba90962664e9c
 
 
 def bound(stock: Stock, fitting: Fitting) -> Bound:
     """What a packing can be at the very best; of one kind of members the number of nodes is exact."""
     wanted = fitting.wanted
-    alone = {each: _alone(each, fitting) for each in stock}
+    takes = {each: at_most(each, fitting) for each in stock}
     members = sum(
-        min(most, sum(nodes * alone[each][at] for each, nodes in stock.items())) for at, most in enumerate(wanted)
+        min(most, sum(nodes * takes[each][at] for each, nodes in stock.items())) for at, most in enumerate(wanted)
     )
+<<<<<<< HEAD
     left, needed, most = members, 0, max(map(sum, alone.values()), default=0)
     for each in sorted(stock, key=lambda each: (not each.used, -sum(alone[each]))):
+=======
+    left, needed, most = members, 0, max(map(sum, takes.values()), default=0)
+    for each in sorted(stock, key=lambda each: (not each.used, -sum(takes[each]))):
+>>>>>>> ff4d1eef3306ffcbec514e903e1ba90962664e9c
         if left <= 0:
             break
-        nodes = min(stock[each], -(-left // max(1, sum(alone[each]))))
-        left -= nodes * sum(alone[each])
+        nodes = min(stock[each], -(-left // max(1, sum(takes[each]))))
+        left -= nodes * sum(takes[each])
         needed += 0 if each.used else nodes
     # On so few nodes each has so many at least.
     least = 1 if any(each.used for each in stock) else most - (needed * most - members)
+<<<<<<< HEAD
     per_member = max((fitting.per_member(each.ground, max(1, least)) for each in stock), default=0.0)
     return Bound(-members, needed, -int(members * per_member + 0.5))
 
@@ -261,3 +208,7 @@ def _best_first(load: Load, stock: Stock, fitting: Fitting) -> list[Pick]:
     found = ((each, fitting.points(each.ground, load)) for each in suited)
     picks = [Pick(each, load, points) for each, points in found if isinstance(points, int)]
     return sorted(picks, key=lambda pick: -pick.points)
+=======
+    per_member = max((fitting.per_member(each.ground, least) for each in stock), default=0.0)
+    return Bound(-members, needed, -int(members * per_member + 0.5))
+>>>>>>> ff4d1eef3306ffcbec514e903e1ba90962664e9c

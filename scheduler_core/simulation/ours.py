@@ -1,9 +1,9 @@
 """Our policy in the simulated cluster: the ``Extender`` that answers kube-scheduler, asked as kube-scheduler asks it.
 
-Around it is what kube-scheduler does in its profile for GPU pods: it names the nodes that have room, filters by the
-answer, adds our scores to NodeResourcesFit's (LeastAllocated by CPU and memory), and takes one of the best. Pods that
-take no GPU never reach the extender: they go by a stock profile that prefers nodes with few GPUs (NodeAffinity on the
-label ``gputopo.io/gpus``), and of those the emptiest.
+Around it is what kube-scheduler does by the profile for GPU pods that we ship (``config``): it names the nodes that
+have room, filters by the answer, adds our scores to those of NodeResourcesBalancedAllocation, and takes one of the
+best. Pods that take no GPU never reach the extender: they go by a stock profile that prefers nodes with few GPUs, and
+of those the emptiest, as we ship it (``daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gputopo.labels.keys import POD_ISLAND, POD_VRAM
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.asks import SHARED, WHOLE
 from scheduler_core.calls import Decides
+from scheduler_core.config import WEIGHT
 from scheduler_core.extender import Extender
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.leftover import best_share
@@ -28,16 +29,16 @@ from scheduler_core.sets import places
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.simulation.device_plugin import handed_out
 from scheduler_core.simulation.hosts import UNLIMITED, Host, Hosts, Placement
-from scheduler_core.simulation.rivals.kube import least_allocated
+from scheduler_core.simulation.rivals.kube import balanced_allocation, least_allocated
 from scheduler_core.simulation.rivals.ranked import Ranked, Rated
 from scheduler_core.simulation.workload import Job, Kind
 
-WEIGHT = 75  # of the extender, in kube-scheduler's configuration
 _EPOCH = 1_800_000_000.0  # when a simulation begins: seconds since 1970
 _NAMESPACE = "simulated"
 _TOPOLOGY = "simulated"  # hash of the annotation that the node would carry
 _MOST_SHARES = 1000  # pods that may share a GPU
-_FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the profile for pods without
+FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the profile for pods without
+CPU_WEIGHT = 10  # of those preferences, against NodeResourcesFit's 1
 
 
 class Ours:
@@ -91,7 +92,7 @@ class Ours:
         if len(answered) == 1:
             return answered[0]
         totals = {
-            name: 10 * WEIGHT * score + least_allocated(kind, self._hosts.all[self._number[name]], gpus=False)
+            name: 10 * WEIGHT * score + balanced_allocation(kind, self._hosts.all[self._number[name]])
             for name, score in self._extender.prioritize(pod, set(answered))
         }
         best = max(totals.values())
@@ -172,5 +173,5 @@ def pod_of(job: Job) -> Pod:
 
 def _without_gpus(kind: Kind, host: Host) -> Rated:
     """Preferred nodes first, of those the emptiest."""
-    preferred = sum(host.gpus <= few for few in _FEW_GPUS)
-    return Rated(10 * 100 * preferred / len(_FEW_GPUS) + least_allocated(kind, host, gpus=False))
+    preferred = sum(host.gpus <= few for few in FEW_GPUS)
+    return Rated(CPU_WEIGHT * 100 * preferred / len(FEW_GPUS) + least_allocated(kind, host, gpus=False))

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from scheduler_core.mix import Mix, Want
-from scheduler_core.policy import Policy
+from scheduler_core.policy import Kinds, Policy
 from scheduler_core.simulation.engine import Scheduler, replay
 from scheduler_core.simulation.hosts import Host, Hosts, NodeSpec
 from scheduler_core.simulation.measures import Figures, Meter, figures
@@ -73,6 +73,16 @@ def _ours(setting: Setting) -> Scheduler:
     return Ours(setting.hosts, setting.policy, setting.random)
 
 
+def _as(kind: str) -> Callable[[Setting], Scheduler]:
+    """Ours, with all pods weighed as pods of that kind are."""
+
+    def scheduler(setting: Setting) -> Scheduler:
+        weights = setting.policy.kinds._asdict()[kind]
+        return Ours(setting.hosts, setting.policy._replace(weights=weights), setting.random)
+
+    return scheduler
+
+
 def _by(rate: Callable[[Kind, Host], float]) -> Callable[[Setting], Scheduler]:
     """By scores alone: shares go to any GPU that has room, equals are drawn."""
 
@@ -97,6 +107,7 @@ def _fgd(setting: Setting) -> Scheduler:
 POLICIES: dict[str, Callable[[Setting], Scheduler]] = {
     "ours": _ours,
     "ours-required": _ours,
+    **{f"ours-{kind}": _as(kind) for kind in Kinds._fields},
     "spread": _by(least_allocated),
     "pack": _by(most_allocated),
     "kube-default": _by(default_mix),
@@ -109,6 +120,7 @@ POLICIES: dict[str, Callable[[Setting], Scheduler]] = {
 WORDS = {
     "ours": "gputopo, shapes preferred",
     "ours-required": "gputopo, pods of several GPUs require one island and wait for it",
+    **{f"ours-{kind}": f"gputopo, all pods weighed as {kind}" for kind in Kinds._fields},
     "spread": "kube-scheduler, LeastAllocated",
     "pack": "kube-scheduler, MostAllocated",
     "kube-default": "kube-scheduler as it comes",

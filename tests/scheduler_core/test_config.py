@@ -25,22 +25,19 @@ RESOURCES = [
     "memory",
 ]
 SCORING: dict[str, Any] = {
-    "plugins": {"score": {"disabled": [{"name": "NodeResourcesBalancedAllocation"}]}},
+    "plugins": {"score": {"disabled": [{"name": "NodeResourcesFit"}]}},
     "pluginConfig": [
         {
-            "name": "NodeResourcesFit",
+            "name": "NodeResourcesBalancedAllocation",
             "args": {
-                "scoringStrategy": {
-                    "type": "MostAllocated",
-                    "resources": [
-                        {"name": "nvidia.com/gpu", "weight": 10},
-                        {"name": "nvidia.com/gpu.shared", "weight": 10},
-                        {"name": "nvidia.com/mig-1g.10gb", "weight": 10},
-                        {"name": "nvidia.com/mig-3g.40gb", "weight": 10},
-                        {"name": "cpu", "weight": 1},
-                        {"name": "memory", "weight": 1},
-                    ],
-                }
+                "resources": [
+                    {"name": "nvidia.com/gpu", "weight": 1},
+                    {"name": "nvidia.com/gpu.shared", "weight": 1},
+                    {"name": "nvidia.com/mig-1g.10gb", "weight": 1},
+                    {"name": "nvidia.com/mig-3g.40gb", "weight": 1},
+                    {"name": "cpu", "weight": 1},
+                    {"name": "memory", "weight": 1},
+                ],
             },
         },
         {"name": "PodTopologySpread", "args": {"defaultingType": "List", "defaultConstraints": []}},
@@ -133,7 +130,7 @@ def test_no_plugin_outvotes_an_island(wishes: dict[str, str]) -> None:
 
 
 def test_a_point_outvotes_what_plugins_say_unasked_and_not_all_wishes_of_a_pod_at_once() -> None:
-    unasked = 1 + 1  # NodeResourcesFit, ImageLocality
+    unasked = 1 + 1  # NodeResourcesBalancedAllocation, ImageLocality
     wishes = 2 + 2 + 2  # NodeAffinity, PodTopologySpread, InterPodAffinity
 
     assert 100 * unasked < WEIGHT * 10 < 100 * (unasked + wishes)

@@ -36,6 +36,7 @@ def told(change: Change) -> list[tuple[str, str]]:
 
 
 SAMPLE = ("percentageOfNodesToScore", "is not set")
+BALANCE = "pluginConfig NodeResourcesBalancedAllocation resources"
 
 
 @pytest.mark.parametrize(
@@ -53,16 +54,27 @@ SAMPLE = ("percentageOfNodesToScore", "is not set")
             lambda it: it.update(clientConnection={"qps": 0}), "clientConnection.qps", "is 50", id="no limit named"
         ),
         pytest.param(
-            profile(pluginConfig=[]),
-            "profiles[0].pluginConfig NodeResourcesFit scoringStrategy.type",
-            "is LeastAllocated",
-            id="pods are spread, by default",
+            profile(plugins={"score": {"disabled": [{"name": "ImageLocality"}]}}),
+            "profiles[0].plugins.score",
+            "has NodeResourcesFit",
+            id="nodes are filled or emptied by CPU",
+        ),
+        pytest.param(profile(pluginConfig=[]), f"profiles[0].{BALANCE}", "has no nvidia.com/gpu", id="no balance"),
+        pytest.param(
+            profile(pluginConfig=[{"name": "NodeResourcesBalancedAllocation", "args": {"resources": None}}]),
+            f"profiles[0].{BALANCE}",
+            "has no nvidia.com/gpu",
+            id="balanced by CPU and memory",
         ),
         pytest.param(
-            profile(pluginConfig=[{"name": "NodeResourcesFit", "args": {"scoringStrategy": None}}]),
-            "profiles[0].pluginConfig NodeResourcesFit scoringStrategy.type",
-            "is LeastAllocated",
-            id="no strategy",
+            profile(
+                plugins={
+                    "score": {"disabled": [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]}
+                }
+            ),
+            f"profiles[0].{BALANCE}",
+            "is disabled",
+            id="not balanced at all",
         ),
         pytest.param(lambda it: it.pop("extenders"), "extenders", "has none for GPU pods", id="no extender"),
         pytest.param(
@@ -153,9 +165,12 @@ def test_without_a_profile_of_ours_every_profile_counts_and_the_default_one_wher
         document["profiles"] = [{"schedulerName": "a"}, GOOD["profiles"][0] | {"schedulerName": "b"}]
         document["extenders"][0]["weight"] = 70
 
-    at = "pluginConfig NodeResourcesFit scoringStrategy.type"
-    assert told(others) == [(f"profiles[0].{at}", "is LeastAllocated"), ("extenders[0].weight", "is 70")]
-    assert told(lambda it: it.pop("profiles")) == [(at, "is LeastAllocated")]
+    spread, by_lot = ("plugins.score", "has NodeResourcesFit"), (BALANCE, "has no nvidia.com/gpu")
+    assert told(others) == [
+        *((f"profiles[0].{at}", what) for at, what in (spread, by_lot)),
+        ("extenders[0].weight", "is 70"),
+    ]
+    assert told(lambda it: it.pop("profiles")) == [spread, by_lot]
 
 
 @pytest.mark.parametrize(
@@ -178,13 +193,14 @@ def test_the_least_weight_follows_from_the_plugins_of_the_profile(plugins: dict[
     """Two points x weight x 10 > 100 x the sum of weights, so weight > 5 x that sum."""
     changed = profile(plugins=plugins)
 
-    def both(weight: int) -> Change:
-        return lambda document: (changed(document), extender(weight=weight)(document))
+    def of_weight(weight: int) -> list[str]:
+        found = findings(lambda document: (changed(document), extender(weight=weight)(document)))
+        return [each.why for each in found if each.at.endswith(".weight")]
 
     assert sum(SCORE_PLUGINS.values()) == 14
-    assert findings(both(least)) == ()
-    (found,) = findings(both(least - 1))
-    assert found.why.endswith(f"at least {least}")
+    assert of_weight(least) == []
+    (why,) = of_weight(least - 1)
+    assert why.endswith(f"at least {least}")
 
 
 def test_what_is_no_configuration_is_said() -> None:

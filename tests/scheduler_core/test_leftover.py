@@ -12,14 +12,14 @@ from scheduler_core.evaluate import judge
 from scheduler_core.filters import verdict
 from scheduler_core.leftover import best_share, leftover
 from scheduler_core.mix import USUAL, Mix, Want
-from scheduler_core.nodes import NodeRecord, NodeState, read_occupant, state_of
+from scheduler_core.nodes import NodeRecord, NodeState, read_node, read_occupant, state_of
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Profile, read_request
 from scheduler_core.scores import Score
 from scheduler_core.sets import AnyOf, OneOf
 from scheduler_core.simulation.assumed import islands
-from tests.scheduler_core.builders import NOW, pod, profile, record
+from tests.scheduler_core.builders import NOW, node, occupant, pod, profile, record
 
 POLICY = Policy()
 PAIRS = islands("X", (2, 2))
@@ -55,14 +55,15 @@ class TestCpu:
         ("free", "asked", "level"),
         [
             pytest.param(4000, [], 1.0, id="idle"),
-            pytest.param(4000, [1000], 0.5, id="somewhat less than there was"),
-            pytest.param(2000, [1000], 1.0, id="half of the GPUs, seven eighths of the CPU"),
-            pytest.param(1000, [1000], 2.0, id="a quarter of the GPUs"),
-            pytest.param(1000, [7500], 0.0, id="next to none"),
+            pytest.param(4000, [1000], 0.75, id="somewhat less than there was"),
+            pytest.param(2000, [1000], 1.75, id="half of the GPUs, seven eighths of the CPU"),
+            pytest.param(1000, [1000], 2.5, id="a quarter of the GPUs: more than is told apart"),
+            pytest.param(1000, [7600], 0.0, id="next to none"),
+            pytest.param(1000, [4000, 5000], 0.0, id="more than there is"),
             pytest.param(0, [], 0.0, id="no GPU is free"),
         ],
     )
-    def test_in_four_steps(self, free: int, asked: list[int], level: float) -> None:
+    def test_in_quarters(self, free: int, asked: list[int], level: float) -> None:
         assert cpu_of(8000, 4, free, asked) == Cpu(2000, level)
 
     def test_unknown(self) -> None:
@@ -132,3 +133,26 @@ def test_no_set_at_all() -> None:
 def test_unknown_gpus() -> None:
     assert leftover(profile(1), NodeState(), USUAL, None) == 0.0
     assert leftover(profile(1), _shared({}), USUAL, None) == 0.0
+
+
+def test_where_only_the_number_of_free_gpus_is_known_it_counts_as_where_all_is_known() -> None:
+    """By labels alone nobody knows which two of four are in use; what one more pod leaves is known all the same."""
+    machine = islands("X", (4,))
+    known = state_of(record("n", machine, held={"a": (0, 1)}, pods=[occupant("a", 2)]), NOW, POLICY)
+    labelled = msgspec.structs.replace(known, free=AnyOf(0b1111, 2))
+
+    for size, some, any_ in ((1, OneOf((0b100,)), OneOf((1, 2, 4, 8))), (2, OneOf((0b1100,)), AnyOf(0b1111, 2))):
+        assert leftover(profile(size), labelled, USUAL, any_) == leftover(profile(size), known, USUAL, some)
+
+
+def test_nodes_in_use_are_filled_first_by_labels_alone() -> None:
+    labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "X"}
+    machine = read_node(node(labels=labels, allocatable={WHOLE: 8}))
+    used, idle = (
+        judge(profile(2), state_of(NodeRecord("n", machine, pods=pods), NOW, POLICY), POLICY)
+        for pods in ((occupant("a", 4),), ())
+    )
+
+    assert isinstance(used, Score)
+    assert isinstance(idle, Score)
+    assert used.points > idle.points

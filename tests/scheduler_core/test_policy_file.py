@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from gputopo.model import Interconnect
+from scheduler_core.mix import Mix, Want
 from scheduler_core.personality import RULES
 from scheduler_core.policies import BUILT_IN, Match, Personality, Placement, Policies
 from scheduler_core.policy import Band, Handling, Kinds, Policy, Weights
@@ -52,7 +53,11 @@ profiles:
     match: {{}}
     requiredTopologies: [nvswitch]
     generation: {{}}
+    mix:
+      - {{gpus: 1, weight: 3.0}}
+      - {{share: 0.25, cpu: 1.5, products: [A100, L4], weight: 1.0}}
 """
+FAST_MIX = Mix(((Want(1), 3.0), (Want(0, 250, 1500, frozenset({"A100", "L4"})), 1.0)))
 
 
 def _kinds(**weights: float) -> Kinds:
@@ -86,7 +91,7 @@ def test_whole_file() -> None:
     assert parse(WHOLE, "p").policies == Policies(
         (
             Placement(cheap, match, None, Wish.REQUIRED),
-            Placement(base._replace(name="fast"), Match(), Interconnect.NVSWITCH, Wish.PREFERRED),
+            Placement(base._replace(name="fast", mix=FAST_MIX), Match(), Interconnect.NVSWITCH, Wish.PREFERRED),
             Placement(base, Match(), Interconnect.NVLINK, Wish.PREFERRED),
         ),
         Reading(tuple(rule for rule in RULES if rule.name != "service"), Wish.PREFERRED),
@@ -148,6 +153,26 @@ def test_file_that_says_nothing_is_what_is_built_in() -> None:
             id="match",
         ),
         pytest.param("profiles:\n  - match: {}", "p:4:5: profiles.0.name is missing", id="missing in a list"),
+        pytest.param("defaults: {mix: []}", "p:3:12: defaults.mix: should name at least one", id="empty mix"),
+        pytest.param(
+            "defaults:\n  mix:\n    - {gpus: 1, share: 0.5, weight: 1.0}",
+            "p:5:7: defaults.mix.0: should say either gpus or share",
+            id="two sizes",
+        ),
+        pytest.param(
+            "defaults: {mix: [{weight: 1.0}]}", "p:3:18: defaults.mix.0: should say either gpus or share", id="no size"
+        ),
+        pytest.param("defaults: {mix: [{gpus: 1}]}", "p:3:18: defaults.mix.0.weight is missing", id="no frequency"),
+        pytest.param(
+            "defaults: {mix: [{gpus: 1, weight: 0.0}]}",
+            "p:3:28: defaults.mix.0.weight: 0.0 should be greater than 0",
+            id="what never comes",
+        ),
+        pytest.param(
+            "defaults: {mix: [{gpu: 1, weight: 1.0}]}",
+            "p:3:19: defaults.mix.0.gpu is not known here; allowed: weight, gpus, share, cpu, products",
+            id="kind of request",
+        ),
         pytest.param("profiles: 5", "p:3:1: profiles should be a list", id="no list"),
         pytest.param("profiles: [5]", "p:3:12: profiles.0 should be a mapping of keys to values", id="no mapping"),
         pytest.param("defaults: 5", "p:3:1: defaults should be a mapping of keys to values", id="no mapping either"),
@@ -248,6 +273,7 @@ class TestShow:
         assert values["requiredTopologies"] == ("pcie, nvlink, nvswitch", "built in")
         assert values["isolation"] == ("as pods say", "built in")
         assert values["generation.enough"] == ("none: the newer the better", "built in")
+        assert values["mix"] == ("1 GPU 50%, 2 GPUs 20%, 4 GPUs 15%, 8 GPUs 15%", "built in")
 
     def test_own_words_come_before_the_defaults_and_those_before_what_is_built_in(self) -> None:
         everything, cheap, fast, default = shown(parse(WHOLE, "p"))
@@ -267,6 +293,8 @@ class TestShow:
         assert values["requiredTopologies"] == ("pcie, nvlink, nvswitch", "line 33")
         assert self._values(fast)["requiredTopologies"] == ("nvswitch", "line 36")
         assert self._values(fast)["generation.enough"] == ("none: the newer the better", "built in")
+        mix = "1 GPU 75%, 0.25 of a GPU with 1.5 cores on A100 or L4 25%"
+        assert self._values(fast)["mix"] == (mix, "line 38")
         assert self._values(default)["requiredTopologies"] == ("nvlink, nvswitch", "line 15")
         assert self._values(default)["isolation"] == ("preferred", "line 16")
 

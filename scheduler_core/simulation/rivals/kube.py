@@ -1,11 +1,14 @@
 """What kube-scheduler's own plugins make of a node, 0 to 100. GPUs inside the node: any.
 
 Sources: ``noderesources`` of Kubernetes 1.37: ``least_allocated.go``, ``most_allocated.go``,
-``balanced_allocation.go``. A pod that asks for no CPU or memory counts as 100 milli and 200 MiB there.
+``balanced_allocation.go``. For NodeResourcesFit a pod that asks for no CPU or memory counts as 100 milli and 200 MiB.
 """
 
 from __future__ import annotations
 
+from math import sqrt
+
+from scheduler_core.mix import WHOLE_GPU
 from scheduler_core.simulation.hosts import UNLIMITED, Host
 from scheduler_core.simulation.workload import Kind
 
@@ -36,18 +39,28 @@ def most_allocated(kind: Kind, host: Host) -> int:
     return sum(int(100 * share) for share in shares) // len(shares) if shares else 0
 
 
-def balanced_allocation(kind: Kind, host: Host) -> int:
-    """The node where CPU, memory and GPUs would be in use alike: 100 less the standard deviation."""
-    return _balance(requested(kind, host, gpus=True))
+def balanced_allocation(kind: Kind, host: Host, *, gpus: bool = True) -> int:
+    """How much more alike CPU, memory and GPUs would be in use than they are: 75 where nothing changes, 50 to 100."""
+    spec = host.spec
+    limits = [
+        (spec.cpu_milli, host.cpu_milli, kind.cpu_milli),
+        (spec.memory_mib, host.memory_mib, kind.memory_mib),
+        *([(WHOLE_GPU * host.gpus, host.free_milli, kind.demand)] if gpus and kind.demand else []),
+    ]
+    limited = [each for each in limits if each[0] < UNLIMITED]
+    before = [(there - left) / there for there, left, _ in limited]
+    after = [(there - left + wanted) / there for there, left, wanted in limited]
+    return 50 + (50 + _balance(after) - _balance(before)) // 2
 
 
 def default_mix(kind: Kind, host: Host) -> int:
-    """What a cluster does that nobody configured: LeastAllocated by CPU and memory, and BalancedAllocation."""
-    return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host)
+    """What a cluster does that nobody configured: both plugins, by CPU and memory."""
+    return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host, gpus=False)
 
 
 def _balance(shares: list[float]) -> int:
+    """100 less the standard deviation."""
     if not shares:
         return 100
     mean = sum(shares) / len(shares)
-    return int(100 - 100 * (sum((share - mean) ** 2 for share in shares) / len(shares)) ** 0.5)
+    return int((1 - sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))) * 100)

@@ -12,6 +12,7 @@ import trustme
 import yaml
 
 from gputopo.kube.access import LEASES
+from gputopo.labels.keys import GPUS
 from scheduler_core.config import SCHEDULER_NAME, SERVICE, WEIGHT, configuration
 from tests.daemonset.tools import DAEMONSET, helm_rendered, kustomized
 from tests.e2e import servers
@@ -137,7 +138,7 @@ def test_a_scheduler_with_that_file_and_those_rights_places_pods_by_what_the_ext
 def test_an_island_is_not_outvoted_by_all_stock_plugins_together(
     cluster: Cluster, extender: RecordingExtender, scheduler: StartScheduler, tmp_path: Path
 ) -> None:
-    """Fuller, preferred, without a taint, and with the friend that the pod wants near: gpu-0 has all but the island."""
+    """Preferred, without a taint, with the friend that the pod wants near and without whom it avoids: but no island."""
     cluster.api.create_all(
         [("/api/v1/nodes", gpu_node(f"gpu-{number}", 8, {"zone": str(number)})) for number in (0, 1)]
     )
@@ -146,6 +147,8 @@ def test_an_island_is_not_outvoted_by_all_stock_plugins_together(
     friend = pod("friend", 4, nodeName="gpu-0")
     friend["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "120", "memory": "1000Gi"}
     cluster.create_pod(friend | {"metadata": {"name": "friend", "labels": {"app": "a"}}})
+    stranger = pod("stranger", 0, nodeName="gpu-1")
+    cluster.create_pod(stranger | {"metadata": {"name": "stranger", "labels": {"app": "b"}}})
     near = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
     zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["0"]}]}
     soft = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -160,14 +163,21 @@ def test_an_island_is_not_outvoted_by_all_stock_plugins_together(
     ]
     start(cluster, scheduler, url_of(extender), tmp_path)
 
+    apart = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": "b"}},
+    }
     for name in answers:
-        cluster.create_pod(pod(name, 2, schedulerName=SCHEDULER_NAME, affinity=affinity))
+        wishes = {"affinity": affinity, "topologySpreadConstraints": [apart]}
+        cluster.create_pod(pod(name, 2, schedulerName=SCHEDULER_NAME, **wishes))
     nodes = {
         name: cluster.wait_for_pod(name, lambda each: "nodeName" in each["spec"], 40.0)["spec"]["nodeName"]
         for name in answers
     }
 
-    # One point, 750, against taint 300 + affinity 200 + friend 200 + how full (50 x 10 + 94 + 98) / 12 = 57; two: 1500.
+    # One point, 750, against taint 300 + affinity 200 + friend 200 + stranger 200 + balance 81 - 69; two: 1500.
     assert WEIGHT == 75
     assert nodes == {"outvoted": "gpu-0", "not-outvoted": "gpu-1"}
 
@@ -176,7 +186,9 @@ def test_what_nobody_asked_for_does_not_outvote_one_point(
     cluster: Cluster, extender: RecordingExtender, scheduler: StartScheduler, tmp_path: Path
 ) -> None:
     cluster.api.create_all([("/api/v1/nodes", gpu_node(f"gpu-{number}", 8)) for number in (0, 1)])
-    cluster.create_pod(pod("full", 6, nodeName="gpu-0"))
+    busy = pod("busy", nodeName="gpu-0")
+    busy["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64", "memory": "512Gi"}}
+    cluster.create_pod(busy)
     points = {"equal": 0, "better": 1}
     extender.answers["prioritize"] = lambda asked: [
         {"Host": name, "Score": 5 + (points[asked["Pod"]["metadata"]["name"]] if name == "gpu-1" else 0)}
@@ -190,7 +202,7 @@ def test_what_nobody_asked_for_does_not_outvote_one_point(
         placed = cluster.wait_for_pod(name, lambda each: "nodeName" in each["spec"], 40.0)
         nodes[name] = placed["spec"]["nodeName"]
 
-    assert nodes == {"equal": "gpu-0", "better": "gpu-1"}  # full nodes first, where the points are equal
+    assert nodes == {"equal": "gpu-0", "better": "gpu-1"}  # where the points are equal: GPUs beside CPU that is in use
 
 
 A100, V100 = "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM2-32GB"
@@ -362,3 +374,22 @@ def _there(cluster: Cluster, path: str) -> bool:
             raise
         return False
     return True
+
+
+def test_pods_without_gpus_leave_gpus_their_cpu_by_the_other_example(
+    cluster: Cluster, scheduler: StartScheduler
+) -> None:
+    nodes = {"eight": "8", "two": "2", "none": ""}
+    size = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    cluster.api.create_all(
+        [("/api/v1/nodes", node(name, size, {GPUS.key: gpus} if gpus else {})) for name, gpus in nodes.items()]
+    )
+    scheduler((DAEMONSET / "scheduler/examples/cpu-beside-gpus-profile.yaml").read_text())
+    placed = []
+    for name in ("first", "second", "third"):
+        each = pod(name, schedulerName="cpu-beside-gpus")
+        each["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "60"}}
+        cluster.create_pod(each)
+        placed.append(cluster.wait_for_pod(name, lambda each: "nodeName" in each["spec"])["spec"]["nodeName"])
+
+    assert placed == ["none", "two", "eight"]

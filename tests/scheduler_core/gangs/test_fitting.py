@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.gangs.fitting import NO_CPU, Cpu, Fitting, Kind
+from scheduler_core.gangs.fitting import NO_CPU, Fitting, Kind
+from scheduler_core.gangs.grounds import Cpu
 from scheduler_core.nodes import NodeRecord, state_if, table_of
 from scheduler_core.occupancy import Occupant
 from scheduler_core.scores import TOP
@@ -94,6 +95,7 @@ def test_points_are_at_most_what_one_member_has_at_most() -> None:
 
     assert points[0] == 0
     assert all(isinstance(each, int) and each <= at * fitting.per_member(ground, 1) for at, each in enumerate(points))
+    assert [fitting.per_member(ground, least) for least in (0, 5)] == [TOP * 1_000_000, 0.0]
     assert _fitting([], Kind(profile(1), POLICY), Kind(profile(2), POLICY)).per_member(0, 1) == TOP * 1_000_000
 
 
@@ -118,6 +120,7 @@ def test_nodes_on_one_ground_stay_alike_whatever_comes(seed: int) -> None:
     fitting = Fitting(table, kinds, (2, 2))
     for each in records:
         ground = fitting.ground(each.name)
+        assert all(fitting.alone(ground, at) <= fitting.at_most(ground, at) for at in range(2))
         for load, _ in fitting.loads(ground, (2, 2), (True, True)):
             pods = [
                 Occupant(f"~{at}{serial}", "", "", kinds[at].profile)

@@ -15,7 +15,8 @@ from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Seat
 from scheduler_core.asks import WHOLE
 from scheduler_core.evaluate import judge
-from scheduler_core.gangs.fitting import NO_CPU, cpu_of
+from scheduler_core.gangs.fitting import NO_CPU
+from scheduler_core.gangs.grounds import cpu_of
 from scheduler_core.gangs.lacking import AVOIDED, NOWHERE
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.plan import NodeView, Options, Plan, Unplaced, plan
@@ -270,6 +271,14 @@ def test_what_stands_against_the_node_of_another_kind_is_not_what_is_missing() -
 
     assert found.best == 3
     assert found.missing == (("p-2", "it is not pool=gpu, as nodeSelector says"),)
+
+
+def test_a_rack_that_holds_either_kind_but_not_both_is_passed_over() -> None:
+    labels = {"a": {RACK: "r1"}, "b": {RACK: "r2"}, "c": {RACK: "r2"}}
+
+    found = _planned([member("w-0", 8), member("x-0", 1)], _empty("a", "b", "c", **labels))
+
+    assert found.domain == "rack=r2"
 
 
 def test_nodes_to_avoid_and_nodes_without_rules_are_not_used() -> None:

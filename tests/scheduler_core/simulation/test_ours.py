@@ -6,18 +6,21 @@ import json
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
+import yaml
 
+from gputopo.labels.keys import GPUS
 from scheduler_core.calls import Decides
 from scheduler_core.extender import Extender, Filtered
 from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
 from scheduler_core.simulation.engine import replay
 from scheduler_core.simulation.hosts import Hosts, NodeSpec, Placement
-from scheduler_core.simulation.ours import Ours
+from scheduler_core.simulation.ours import CPU_WEIGHT, FEW_GPUS, Ours
 from scheduler_core.simulation.workload import Job, drawn
 from tests.scheduler_core.served import Running, app_of, serving
 from tests.scheduler_core.simulation.clusters import MIXED, MIXED_JOBS, QUADS, jobs
@@ -66,3 +69,17 @@ def test_placements_equal_those_over_http_where_gpus_are_shared() -> None:
     asked = drawn(MIXED_JOBS, 30_000, 1.3, Random(1))
 
     assert _placements(MIXED, asked, http=True) == _placements(MIXED, asked, http=False)
+
+
+def test_pods_without_gpus_go_by_the_profile_that_is_shipped() -> None:
+    file = Path(__file__).parents[3] / "daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml"
+    (profile,) = yaml.safe_load(file.read_text(encoding="utf-8"))["profiles"]
+    arguments = {each["name"]: each["args"] for each in profile["pluginConfig"]}
+    first, *few = arguments["NodeAffinity"]["addedAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+
+    assert first["preference"]["matchExpressions"] == [{"key": GPUS.key, "operator": "DoesNotExist"}]
+    assert [(each["weight"], each["preference"]["matchExpressions"]) for each in few] == [
+        (100 / len(FEW_GPUS), [{"key": GPUS.key, "operator": "Lt", "values": [str(count + 1)]}]) for count in FEW_GPUS
+    ]
+    assert profile["plugins"]["score"]["enabled"] == [{"name": "NodeAffinity", "weight": CPU_WEIGHT}]
+    assert arguments["NodeResourcesFit"]["scoringStrategy"]["type"] == "LeastAllocated"
