@@ -100,12 +100,6 @@ class Fitting:
             self._alone[ground, at] = found
         return found
 
-<<<<<<< HEAD
-    def per_member(self, ground: int, least: int) -> float:
-        """Points that a member has there at most, where at least so many are."""
-        if len(self.wanted) > 1:
-            return float(TOP * MICRO)
-=======
     def at_most(self, ground: int, at: int) -> int:
         """No more than that of one kind fit there; where only counts decide that is soon told."""
         profile = self._kinds[at].profile
@@ -120,7 +114,6 @@ class Fitting:
             return float(TOP * MICRO)
         if self.at_most(ground, 0) < least:
             return 0.0
->>>>>>> ff4d1eef3306ffcbec514e903e1ba90962664e9c
         points = ((number, self.points(ground, (number,))) for number in range(least, self.alone(ground, 0) + 1))
         return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
 
