@@ -98,12 +98,13 @@ class _Trial(NamedTuple):
 
 
 def _counting(view: View, gang: Gang) -> tuple[set[str], Mapping[str, Counting]]:
-    """Reservations of the gang itself, and of others; seats that nobody sits in yet, or what is held."""
+    """Reservations of the gang itself, and those of others that keep GPUs, by name."""
     counting = view.knowledge.reserved.counting
     own = {
         uid for uid, each in counting.items() if (each.entry.namespace, each.reservation.spec.gang) == tuple(gang.name)
     }
-    return own, {uid: each for uid, each in counting.items() if uid not in own and each.nodes}
+    by_name = sorted(counting.items(), key=lambda each: (each[1].entry.namespace, each[1].entry.name))
+    return own, {uid: each for uid, each in by_name if uid not in own and each.nodes}
 
 
 def _in_the_way(
