@@ -85,7 +85,7 @@ Served at `/metrics` where `gputopo observe --listen` says (port 9439 in the man
 
 ## The planner
 
-Served at `/metrics` (port 9439). What is known is told by the planner that leads only; the others tell that they do not.
+Served at `/metrics` (port 9439). What is known is told by the planner that leads; the others tell that they do not.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
