@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Phase, ReservationSpec, Seat
+from scheduler_core.explain.advice import SEE
 from scheduler_core.gang_view.listing import gang_seen, gangs_of, moment, progress_of
 from scheduler_core.gang_view.prospects import Prospects, Rules, ended_on, prospects
 from scheduler_core.gang_view.reading import Seen
@@ -24,7 +25,8 @@ from scheduler_core.planner.placing import TIMEOUT_S
 from scheduler_core.request import Refused
 from scheduler_core.reserved import Counting
 
-_WAITS = (GangPhase.GATHERING.value, GangPhase.WAITING.value, GangPhase.QUEUED.value, PHASES[Phase.HELD])
+_QUEUED = (GangPhase.QUEUED.value, PHASES[Phase.HELD])
+_WAITS = (GangPhase.GATHERING.value, GangPhase.WAITING.value, *_QUEUED)
 _UNTRIED = "the time for trials ran out, so there may be more to say"
 _LISTED = 10_000  # ranks that have not come
 
@@ -54,7 +56,7 @@ def tell(seen: Seen, about: About, now: float) -> GangStory:
         timeout_seconds=TIMEOUT_S if gang.timeout_s is None else gang.timeout_s,
         standing=tuple(_standing(seen.view.roster.members(gang.name), gang)),
         absent_ranks=_absent(gang),
-        before=_before(seen, gang) if state.phase == GangPhase.QUEUED.value else (),
+        before=_before(seen, gang) if state.phase in _QUEUED else (),
         places=() if state.open is None or not state.open.spec.seats else (_place("plan", state.open.spec),),
         notes=tuple(_notes(seen, gang, state, about.said)),
     )
@@ -179,13 +181,24 @@ def _notes(seen: Seen, gang: Gang, state: Progress, said: Said | None) -> Iterat
     if state.open is not None and state.open.status.estimate is not None:
         yield f"what is held for it is expected to be free at {state.open.status.estimate}"
     if said is not None and said.rollbacks:
-        again = "at once" if said.next_try_s is None else f"in {said.next_try_s:.0f} s"
+        again = "at once" if not said.next_try_s else f"in {said.next_try_s:.0f} s"
         often = "once" if said.rollbacks == 1 else f"{said.rollbacks} times"
         yield f"it was rolled back {often}; it is tried again {again}"
+    if said is not None and said.missing:
+        yield f"when the planner tried last, {said.reason}: {_last_tried(said)}"
     if said is None and gang.phase is GangPhase.QUEUED:
         yield "whether it waits because it was rolled back before, only the planner can tell: --server URL"
     if seen.unread:
         yield f"you may not list {', '.join(seen.unread)}, so what these say is not counted"
+
+
+def _last_tried(said: Said) -> str:
+    found: dict[str, list[str]] = {}
+    for each in said.missing:
+        found.setdefault(each.reason.removesuffix(SEE), []).append(each.member)
+    return "; ".join(
+        f"{why} ({names[0]}{f' and {len(names) - 1} more' if names[1:] else ''})" for why, names in found.items()
+    )
 
 
 def _unknown(seen: Seen, name: GangName, now: float) -> str:

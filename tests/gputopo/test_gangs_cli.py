@@ -23,7 +23,7 @@ from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.test_why_cli import NODE, STATE, listed, pod
 
 GATE, KUEUE = {"name": "gputopo.io/gang"}, {"name": "kueue.x-k8s.io/admission"}
-SINCE = (datetime.now(UTC) - timedelta(minutes=12, seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
+SINCE = (datetime.now(UTC) - timedelta(days=2, hours=12)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def member(name: str, gang: str | None = "llm", *gates: dict[str, str], **changed: Any) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def test_all_gangs_of_the_cluster(tmp_path: Path) -> None:
         shown.output
         == """\
 NAMESPACE  GANG       PHASE             PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON
-a          kueued     gathering 1 of 2  0         1/2      2     -      -       -     12m      1 of 2 members are there
-a          llm        queued            0         2/2      4     -      -       -     12m      2 members to be placed
-b          job.train  gathering 2 of 3  0         2/3      4     -      -       -     12m      2 of 3 members are there
+a          kueued     gathering 1 of 2  0         1/2      2     -      -       -     2d       1 of 2 members are there
+a          llm        queued            0         2/2      4     -      -       -     2d       2 members to be placed
+b          job.train  gathering 2 of 3  0         2/3      4     -      -       -     2d       2 of 3 members are there
 """
     )
 
@@ -205,7 +205,7 @@ def test_why_a_gang_waits(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert shown.output == (
         "gang a/llm: queued: 2 members to be placed.\n"
-        "Known by annotations, priority 0, waits for 12m: 2 members, 4 GPUs asked for by those that are there; to be "
+        "Known by annotations, priority 0, waits for 2d: 2 members, 4 GPUs asked for by those that are there; to be "
         "bound within\n"
         "30 s of being let go.\n"
         "\n"

@@ -99,9 +99,19 @@ STORIES = {
     "never": story(seen([member("w-0", 8, size=1, request=request(9, "w-0"))], FREE)),
     "rolled-back-before": story(
         seen(crew(2), FREE),
-        said=Said("team", "llm", "queued", "1 of 2 members fit at once", (Missing("w-1", "too few"),), 3, 41.7),
+        said=Said(
+            "team",
+            "llm",
+            "queued",
+            "0 of 2 members fit at once",
+            (Missing("w-0", "too few"), Missing("w-1", "too few")),
+            3,
+            41.7,
+        ),
     ),
-    "tried-at-once": story(seen(crew(2), FREE), said=Said("team", "llm", "held", "", (), 1)),
+    "tried-at-once": story(
+        seen(crew(2), FREE), said=Said("team", "llm", "held", "1 of 2 fits", (Missing("w-1", "old"),), 1, 0.0)
+    ),
     "kept": story(seen(crew(4), FREE, planned=[ONE], ledger=ledger(entry(ONE)))),
     "kept-any": story(seen(crew(3), FREE, planned=[ONE, TWO], ledger=ledger(entry(ONE), entry(TWO, PROPOSED)))),
     "kept-all": story(seen(crew(4), FREE, planned=[ONE, THREE], ledger=ledger(entry(ONE), entry(THREE, HELD)))),
