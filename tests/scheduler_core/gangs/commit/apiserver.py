@@ -10,15 +10,17 @@ import msgspec
 from gputopo.labels import keys
 from gputopo.labels.reservations import LedgerSpec, Phase, ReservationSpec, ReservationStatus, Vouching, spec_hash
 from scheduler_core.gangs.protocol import counting
+from scheduler_core.nodes import Machine
 from scheduler_core.planner.seen import Candidate, GangPod, candidate
 from scheduler_core.pods import Pod
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
-from scheduler_core.nodes import Machine
 from scheduler_core.stock import StockNode
 from scheduler_core.watch import pod_seen
 
 GPU = "nvidia.com/gpu"
-NODES = {"n0": 2, "n1": 2}  # GPUs
+NODES = {"n0": 2, "n1": 2, "n2": 2}  # GPUs
+# Where the pods without gate go that each scheduler places: what two of them do to each other is none of ours.
+OWN = (frozenset({"n0", "n1"}), frozenset({"n2"}))
 SPACE = "team"
 Json = dict[str, Any]
 
