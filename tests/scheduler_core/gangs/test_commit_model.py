@@ -444,6 +444,7 @@ def _overwriting(world: Commit) -> None:
     world.planner_works(1, 0)
     assert world.server.ledger is not None
     assert not world.server.ledger.spec.entries
+    _speak(world)
     _fill(world, 0)
     world.late_write_lands(0, 0)
     world._replace("g")  # noqa: SLF001
