@@ -441,7 +441,11 @@ def _overwriting(world: Commit) -> None:
     world.planners[0] = None
     world.server.delete_pod(member)
     world._start_planner(1)  # noqa: SLF001
-    world.planner_works(1, 0)
+    successor = world.planners[1]
+    assert successor is not None
+    for _ in range(2):  # it takes over, and strikes; it has not deleted the reservation yet
+        for each in [each for each in successor.writes() if isinstance(each, WriteLedger)]:
+            world._write(successor, each)  # noqa: SLF001
     assert world.server.ledger is not None
     assert not world.server.ledger.spec.entries
     _speak(world)
