@@ -93,6 +93,7 @@ class World(NamedTuple):
     nodes: Container[str]
     crowded: Container[str]  # UIDs of proposals for which there is no room any more
     unheld: Container[str]  # UIDs of holds that are not wanted any more
+    estimates: Mapping[str, float | None]  # by UIDs of holds: when there will be room, in seconds since 1970
     memory: Memory
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
@@ -162,7 +163,7 @@ def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry
     if entry is None:
         return _unlisted(world, terms, reservation)
     if entry.phase is Phase.HELD:
-        return _Step(strike=reservation.key in world.unheld or _gang(world, reservation) is None)
+        return _held_room(world, reservation)
     if entry.phase is Phase.PROPOSED:
         return _proposed(world, terms, reservation)
     if reservation.status.state is State.FAILED:
@@ -170,6 +171,12 @@ def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry
     if reservation.status.state is State.ROLLING_BACK:
         return _rolling_back(world, terms, reservation)
     return _committed(world, reservation)
+
+
+def _held_room(world: World, reservation: ReservationSeen) -> _Step:
+    if reservation.key in world.unheld or _gang(world, reservation) is None:
+        return _Step(strike=True)
+    return _Step() if reservation.status.state is State.HELD else _Step((_status(world, reservation, State.HELD),))
 
 
 def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> _Step:
@@ -304,8 +311,8 @@ def _deletion(member: Member) -> StripFinalizer | DeletePod:
 
 
 def _status(world: World, reservation: ReservationSeen, state: State, reason: str | None = None) -> WriteStatus:
-    seats = _seats(world, reservation)
-    deadline = reservation.status.deadline
+    seats, held = _seats(world, reservation), reservation.spec.held
+    deadline, estimate = reservation.status.deadline, world.estimates.get(reservation.key)
     if state is State.COMMITTED:
         deadline = _time(world.wall + reservation.spec.timeout_s)
     status = ReservationStatus(
@@ -313,10 +320,10 @@ def _status(world: World, reservation: ReservationSeen, state: State, reason: st
         reason=reason,
         bound=sum(member is not None and _bound(member) for _, member in seats),
         members=len(seats),
-        nodes=len({seat.node for seat, _ in seats if seat.node is not None}),
-        gpus=sum(number for seat, _ in seats for _, number in seat.gpus),
+        nodes=len({seat.node for seat, _ in seats if seat.node is not None} | {each.node for each in held}),
+        gpus=sum(number for seat, _ in seats for _, number in seat.gpus) + sum(each.gpus for each in held),
         deadline=deadline,
-        estimate=reservation.status.estimate,
+        estimate=None if estimate is None else _time(estimate),
     )
     return WriteStatus(reservation, status)
 

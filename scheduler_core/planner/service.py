@@ -16,9 +16,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gputopo.kube.errors import KubeError
-from scheduler_core.gangs.writes import Write
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.placing import Job, Placing, placing
 from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Settled, Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
@@ -55,6 +58,8 @@ class Parts(NamedTuple):
     elected: Elected
     policy: PolicyReload
     watching: Callable[[Deliver], Watching]  # made anew for each term
+    tell: Callable[[Tell], None]
+    metrics: Metrics
 
 
 class Service:
@@ -71,7 +76,6 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when that is, by the loop's clock
         self.broken: BaseException | None = None  # an error of our own, which ends the process
-        self.metrics = Metrics(self.status)
         self._not_before = 0.0
         self._terms = 0
         self._next_look = 0.0
@@ -228,7 +232,15 @@ class Service:
             _log.warning("write", extra={"fields": fields | {"error": answer.error}})
         else:
             _log.debug("write", extra={"fields": fields | {"seconds": round(answer.seconds, 4)}})
-        self.metrics.note(answer)
+        self._parts.metrics.note(answer)
+
+    def tell(self, what: Tell) -> None:
+        """Write an Event."""
+        self._parts.tell(what)
+
+    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+        """How long a gang waited."""
+        self._parts.metrics.note_wait(outcome, seconds, alone=is_alone(gang.name))
 
     def write(self, what: Write) -> None:
         """Carry it out."""
@@ -240,7 +252,14 @@ class Service:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: placing(job), term, term.planned, plans=True)
+
+        def work() -> Placing:
+            began = time.monotonic()
+            found = placing(job)
+            self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
+            return found
+
+        self.hand(work, term, term.planned, plans=True)
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
@@ -254,6 +273,12 @@ class Service:
             _log.info("policy", extra={"fields": {"profiles": len(policy.current.placements)}})
         elif policy.trouble not in (None, before):
             _log.error("policy", extra={"fields": {"trouble": policy.trouble, "in_force": "the one before"}})
+
+    def hold(self, job: HoldJob) -> None:
+        """Work it out."""
+        term = self.term
+        assert term is not None  # who asks
+        self.hand(lambda: holding(job), term, term.found_room, plans=True)
 
     def _tell_troubles(self) -> None:
         """Say what is wrong with the watches, once."""
@@ -281,3 +306,4 @@ class _Hands:
     def __init__(self, service: Service) -> None:
         self.write, self.plan = service.write, service.plan
         self.wake, self.note = service.wake, service.note
+        self.tell, self.placed, self.hold = service.tell, service.placed, service.hold

@@ -46,6 +46,17 @@ class Told(NamedTuple):
     generation: int = 0
 
 
+class Wanted(NamedTuple):
+    """What follows from plans, not from objects."""
+
+    crowded: frozenset[str] = frozenset()  # proposals for which there is no room any more
+    unheld: frozenset[str] = frozenset()  # holds that are not wanted any more
+    estimates: Mapping[str, float | None] = {}  # of holds: when there will be room
+
+
+NOTHING = Wanted()
+
+
 class View:
     """For one thread, and one term of leadership."""
 
@@ -123,7 +134,7 @@ class View:
         """Take note of what there is now, and since when."""
         self.memory = noted(self.memory, self.ledger, self.reservations, monotonic)
 
-    def world(self, monotonic: float, wall: float, unheld: frozenset[str], crowded: frozenset[str]) -> World:
+    def world(self, monotonic: float, wall: float, wanted: Wanted = NOTHING) -> World:
         """What ``steps`` looks at."""
         return World(
             self._me,
@@ -132,8 +143,9 @@ class View:
             self.roster.member,
             self.roster.gang,
             self.rules,
-            crowded,
-            unheld,
+            wanted.crowded,
+            wanted.unheld,
+            wanted.estimates,
             self.memory,
             monotonic,
             wall,

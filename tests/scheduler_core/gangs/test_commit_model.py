@@ -8,7 +8,7 @@ the protocol is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
-    invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -440,18 +438,18 @@ def _overwriting(world: Commit) -> None:
     assert world.late
     world.planners[0] = None
     world.server.delete_pod(member)
-    world._start_planner(1)  # noqa: SLF001
+    world._start_planner(1)
     successor = world.planners[1]
     assert successor is not None
     for _ in range(2):  # it takes over, and strikes; it has not deleted the reservation yet
         for each in [each for each in successor.writes() if isinstance(each, WriteLedger)]:
-            world._write(successor, each)  # noqa: SLF001
+            world._write(successor, each)
     assert world.server.ledger is not None
     assert not world.server.ledger.spec.entries
     _speak(world)
     _fill(world, 0)
     world.late_write_lands(0, 0)
-    world._replace("g")  # noqa: SLF001
+    world._replace("g")
 
 
 def _unregistered(world: Commit) -> None:
@@ -539,7 +537,7 @@ def _propose(world: Commit) -> None:
     _hear_all(planner)
     for _ in range(2):
         for each in planner.writes():
-            world._write(planner, each)  # noqa: SLF001
+            world._write(planner, each)
 
 
 def _speak(world: Commit) -> None:

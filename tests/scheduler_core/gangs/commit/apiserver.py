@@ -10,10 +10,10 @@ import msgspec
 from gputopo.labels import keys
 from gputopo.labels.reservations import LedgerSpec, Phase, ReservationSpec, ReservationStatus, Vouching, spec_hash
 from scheduler_core.gangs.protocol import counting
+from scheduler_core.nodes import Machine
 from scheduler_core.planner.seen import Candidate, GangPod, candidate
 from scheduler_core.pods import Pod
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
-from scheduler_core.nodes import Machine
 from scheduler_core.stock import StockNode
 from scheduler_core.watch import pod_seen
 

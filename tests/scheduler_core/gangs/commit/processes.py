@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gputopo.labels.reservations import POOL, Phase, ReservationSpec, Seat, State, Vouching
+from gputopo.labels.reservations import POOL, ReservationSpec, Seat, Vouching
 from scheduler_core.assumptions import LIFETIME_S
 from scheduler_core.extender import Extender, NotReadyError
 from scheduler_core.gangs import pins
@@ -19,7 +19,6 @@ from scheduler_core.gangs.writes import (
     DeleteReservation,
     DropRegistration,
     LetGo,
-    StripFinalizer,
     Touch,
     Write,
     WriteLedger,
@@ -38,9 +37,7 @@ from tests.scheduler_core.gangs.commit.apiserver import (
     NODES,
     SPACE,
     ApiServer,
-    Conflict,
     Json,
-    NotFound,
     Watcher,
     candidate_of,
     gpus,
@@ -84,7 +81,7 @@ class Planner:
             for batch in self.watcher.lists():
                 self.hear(batch)
         view.look(self.server.now)
-        found = steps(view.world(self.server.now, self.server.now, frozenset(), frozenset()), self.terms, POOL)
+        found = steps(view.world(self.server.now, self.server.now), self.terms, POOL)
         planned = self._plan() if mine else None
         return found if planned is None else (*found, planned)
 
