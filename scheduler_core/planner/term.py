@@ -184,6 +184,8 @@ class Term:
         what, outcome, now = answer.write, answer.outcome, time.monotonic()
         self._busy.pop(what.key, None)
         self._hands.note(answer)
+        if outcome is not Outcome.DONE:
+            self.view.unwritten(what)
         if outcome is Outcome.AWAY:
             self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
             self._away += 1
@@ -244,6 +246,7 @@ class Term:
             self._hands.wake(refusal.until - now)
             return
         self._busy[what.key] = what
+        self.view.writes(what)
         self._hands.write(what)
 
     def _refuse(self, what: Write, until: float) -> None:

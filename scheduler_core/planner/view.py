@@ -69,6 +69,7 @@ class View:
         self._pool, self._me = pool, me
         self._ours: dict[str, int] = {}  # by UID, of pods and reservations: the version that we wrote last
         self._created: dict[str, ReservationSeen] = {}  # that no watch has shown yet
+        self._creating: dict[tuple[str, str], str | None] = {}  # namespace and name: UID, once a watch has shown it
         self._deleted: set[str] = set()  # reservations that a watch may still show
 
     @property
@@ -106,6 +107,16 @@ class View:
             self.knowledge.take(Batch(LedgerSeen, (), (self._pool,)), now)
         else:
             self.take(Batch(LedgerSeen, (ledger,)), now)
+
+    def writes(self, what: Write) -> None:
+        """A write is under way."""
+        if isinstance(what, CreateReservation):
+            self._creating[what.namespace, what.name] = None
+
+    def unwritten(self, what: Write) -> None:
+        """A write was not done, or nobody knows whether it was."""
+        if isinstance(what, CreateReservation):
+            self._creating.pop((what.namespace, what.name), None)
 
     def wrote(self, what: Write, told: Told | None, now: float) -> frozenset[GangName]:
         """A write was done. Answers the gangs that may be others by that."""
@@ -156,6 +167,8 @@ class View:
         return {seat.uid: seat for each in self.reservations.values() for seat in each.spec.seats}
 
     def _create(self, what: CreateReservation, told: Told, now: float) -> None:
+        if self._creating.pop((what.namespace, what.name), None) == told.uid:
+            return  # a watch was faster, and may have shown since that it is gone
         seen = ReservationSeen(
             told.uid, what.namespace, what.name, what.spec, spec_hash(what.spec), version=told.version
         )
@@ -203,6 +216,9 @@ class View:
         shown: list[ReservationSeen] = []
         for each in batch.seen:
             self._created.pop(each.key, None)
+            if self._creating.get((each.namespace, each.name), each.key) is None:
+                self._creating[each.namespace, each.name] = each.key
+                self.memory = self.memory._replace(made=self.memory.made | {each.key})
             ours = self._ours.get(each.key)
             if each.key in self._deleted:
                 continue

@@ -107,18 +107,19 @@ def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_a
     assert gputopo_scheduler.ready
     agents_of()
     asked = Asked(SIZE, 4, {"island": "required"})
-    with watched(cluster) as past, Crowd(cluster, seed=8) as crowd:
-        with running(cluster, *MIXED), timed("the first gang, once the extender vouches"):
-            create(cluster, *gang("first", asked))
-            wait_until_whole(cluster, "first", SIZE, 120)
-        expire_lease(cluster)
-        for number in points("1"):
-            run = struck_gang(cluster, number, asked)
-            if not run.killed:
-                break
+    with watched(cluster) as past:
+        with Crowd(cluster, seed=8) as crowd:
+            with running(cluster, *MIXED), timed("the first gang, once the extender vouches"):
+                create(cluster, *gang("first", asked))
+                wait_until_whole(cluster, "first", SIZE, 120)
+            expire_lease(cluster)
+            for number in points("1"):
+                run = struck_gang(cluster, number, asked)
+                if not run.killed:
+                    break
         assert len(run.writes) >= AT_LEAST, run.writes
-    assert crowd.count > 100
-    check(cluster, gpu_nodes, past, {"first": SIZE})
+        assert crowd.count > 100
+        check(cluster, gpu_nodes, past, {"first": SIZE})
 
 
 def struck_rollback(cluster: Cluster, stock: Server, number: int) -> Run:
