@@ -6,7 +6,7 @@ What is held is as many GPUs of each node as the gang will take there; all of a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -52,9 +52,10 @@ class Held(NamedTuple):
 
 def holding(job: HoldJob) -> Held:
     """Neither: it fits nowhere, whoever ends."""
-    view, gang = _emptied(job), job.gang
-    if job.held and _is_enough(job, view):
+    gang = job.gang
+    if job.held and _is_enough(job):
         return Held(gang, enough=True)
+    view = _emptied(job, [each.node for each in job.endings])
     found = room(job.endings, lambda nodes: not job.over() and _planned(job, view, nodes) is not None)
     held = () if found is None else _holdings(job, view, found.nodes)
     if not held:
@@ -63,8 +64,9 @@ def holding(job: HoldJob) -> Held:
     return Held(gang, CreateReservation(gang.name.namespace, name, ReservationSpec(gang.name.name, held=held)))
 
 
-def _is_enough(job: HoldJob, view: NodeView) -> bool:
-    needed = _holdings(job, view, tuple(job.held))
+def _is_enough(job: HoldJob) -> bool:
+    nodes = [name for name in job.held if name in job.view.table.records]
+    needed = _holdings(job, _emptied(job, nodes), nodes)
     return bool(needed) and all(job.held.get(each.node, 0) >= each.gpus for each in needed)
 
 
@@ -95,10 +97,10 @@ def _choosy(request: object) -> bool:
     return request.profile.must_hold or wishes.model is not None or wishes.min_vram_mib is not None
 
 
-def _emptied(job: HoldJob) -> NodeView:
-    """As if nobody was there but the gang's own."""
+def _emptied(job: HoldJob, nodes: Iterable[str]) -> NodeView:
+    """As if nobody was on those but the gang's own."""
     own = {each.uid for each in job.gang.placed}
-    records = [_without_others(job.view.table.records[each.node], own) for each in job.endings]
+    records = [_without_others(job.view.table.records[name], own) for name in nodes]
     return job.view._replace(table=with_records(job.view.table, records, job.now, job.policy))
 
 
