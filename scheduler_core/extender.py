@@ -105,9 +105,8 @@ class Extender:
         ready = perf_counter()
         doubtful = self._knowledge.assumptions.doubtful
         shut = self._shut(request.uid, standing.table, names) if self.unsure else frozenset[str]()
-        found = _choose(request, standing, names - shut if shut else names, policy, doubtful)
-        if shut and not found.nodes:
-            found = found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)})
+        names = names - shut if shut else names
+        found = _choose(request, standing, names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
@@ -116,6 +115,8 @@ class Extender:
         if found.nodes or last:
             phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
             self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
+        if shut and not found.nodes:
+            return found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)}, soon=True)
         return found
 
     def _shut(self, uid: str, table: NodeTable, names: AbstractSet[str]) -> frozenset[str]:
