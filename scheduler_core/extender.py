@@ -79,6 +79,8 @@ class Extender:
     ) -> None:
         self._knowledge = knowledge
         self.policies = Policies((Placement(policy),))  # in force
+        # Whether pods that others let in may be on their way: then where something is kept there may be no room beside.
+        self.unsure = False
         self._clock = clock
         self._record = record
         self._standings = Standings(knowledge)
@@ -102,6 +104,8 @@ class Extender:
         request, standing = self._stands(request, policy)
         ready = perf_counter()
         doubtful = self._knowledge.assumptions.doubtful
+        shut = self._shut(request.uid, standing.table, names) if self.unsure else frozenset[str]()
+        names = names - shut if shut else names
         found = _choose(request, standing, names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
@@ -111,7 +115,15 @@ class Extender:
         if found.nodes or last:
             phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
             self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
+        if shut and not found.nodes:
+            return found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)}, soon=True)
         return found
+
+    def _shut(self, uid: str, table: NodeTable, names: AbstractSet[str]) -> frozenset[str]:
+        """Nodes where something is kept, but for the pod itself: its own place was vouched for."""
+        own = self._knowledge.reserved.places(uid)
+        states = table.states
+        return frozenset(name for name in names if name not in own and name in states and states[name].open is not None)
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
         """How well each named node suits the pod, 0 to 10; 0 where it does not, or is not known.

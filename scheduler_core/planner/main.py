@@ -18,13 +18,12 @@ import click
 import uvloop
 
 from gputopo import logs
-from gputopo.daemon import bound, outlive_peers
+from gputopo.daemon import bound, fail, outlive_peers
 from gputopo.kube.access import ELECTION, PLANNER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect, default_namespace
 from gputopo.kube.errors import ConfigError
 from gputopo.settings import SettingError, options
-from gputopo.terminal import fail
 from scheduler_core.lease import Leader, LeaseName
 from scheduler_core.planner import settings
 from scheduler_core.planner.announcing import Announcer

@@ -139,7 +139,7 @@ def test_that_time_begins_anew_for_one_that_did_not_answer_meanwhile() -> None:
     process.look(after=LIFETIME_S - 1)
     assert [what for _, what in process.said if what is not None and what.generation] == []
     process.look(after=1)
-    assert process.said[-1] == ("gpus", Vouching(POD, 2))
+    assert process.said[-1] == ("gpus", Vouching(POD, 2, term=1))
 
 
 def test_a_proposal_is_vouched_for_once() -> None:

@@ -25,7 +25,7 @@ from gputopo.labels import keys
 from scheduler_core.gangs.steps import Terms
 from scheduler_core.gangs.writes import AskForPod, Write, WriteLedger
 from scheduler_core.sightings import LedgerSeen
-from tests.scheduler_core.gangs.commit.apiserver import NODES, ApiServer, Conflict, Json, NotFound
+from tests.scheduler_core.gangs.commit.apiserver import NODES, OWN, ApiServer, Conflict, Json, NotFound
 from tests.scheduler_core.gangs.commit.processes import BIND_S, Answering, Flags, Planner, Scheduler
 
 LAG_S = 5.0  # that a watch is behind at most, unless it is cut off
@@ -119,7 +119,7 @@ class Commit(RuleBasedStateMachine):
 
     def gang_comes(self, _: int, pick: int) -> None:
         if len(self.gangs) < 3:
-            name, size = f"g{len(self.gangs)}", 1 + pick % 3
+            name, size = f"g{len(self.gangs)}", 1 + pick % 4
             self.gangs[name] = size
             for _ in range(size):
                 self.server.create_pod(name, 1, name, size)
@@ -150,11 +150,12 @@ class Commit(RuleBasedStateMachine):
             return
         uid = _pick(sorted(waiting), pick)
         pod = self.server.pods[uid]
-        names = scheduler.feasible(pod, f"n{side}")
+        names = scheduler.feasible(pod, OWN[side])
         nodes = extender.filter(pod, names) if names else ()
         if nodes:
-            scheduler.assumed[uid] = (nodes[0], 1)
-            self.flights.append(Flight(uid, nodes[0], self.server.now + BIND_S))
+            node = _pick(sorted(nodes), pick)
+            scheduler.assumed[uid] = (node, 1)
+            self.flights.append(Flight(uid, node, self.server.now + BIND_S))
 
     def _may_try(self, pod: Json, side: int) -> bool:
         """Members are the first scheduler's, wherever they go; other pods are of one scheduler and for one node."""
@@ -316,8 +317,8 @@ class Commit(RuleBasedStateMachine):
             for flight in [each for each in self.flights if each.until <= self.server.now]:
                 self.flights.remove(flight)
                 self._unassume(flight.uid)
-        for extender in filter(None, self.extenders):
-            extender.tick()
+            for extender in filter(None, self.extenders):
+                extender.look()
 
     def quieten(self) -> None:
         """Everybody hears everything, and is heard."""
@@ -387,7 +388,8 @@ def _pick(found: Any, pick: int) -> Any:
 
 
 def _gang(pod: Json) -> str | None:
-    return pod["metadata"]["annotations"].get(keys.POD_GANG.key)
+    named: str | None = pod["metadata"]["annotations"].get(keys.POD_GANG.key)
+    return named
 
 
 ACTIONS = tuple(action for action, times in _OFTEN.items() for _ in range(times))

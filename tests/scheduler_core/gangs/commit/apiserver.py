@@ -18,7 +18,9 @@ from scheduler_core.stock import StockNode
 from scheduler_core.watch import pod_seen
 
 GPU = "nvidia.com/gpu"
-NODES = {"n0": 2, "n1": 2}  # GPUs
+NODES = {"n0": 2, "n1": 2, "n2": 2}  # GPUs
+# Where the pods without gate go that each scheduler places: what two of them do to each other is none of ours.
+OWN = (frozenset({"n0", "n1"}), frozenset({"n2"}))
 SPACE = "team"
 Json = dict[str, Any]
 

@@ -183,7 +183,7 @@ class Answering:
             self.hear(batch)
 
     def _say(self, _: LedgerSeen, what: Vouching | None) -> None:
-        self.said.append(what)
+        self.said = [*self.said[:1], what]  # one is being written, and of the others the last counts
 
     def hear(self, batch: Batch[Any]) -> None:
         self.knowledge.take(batch, self.server.now)
@@ -194,6 +194,7 @@ class Answering:
     def look(self) -> None:
         self.knowledge.tick(self.server.now)
         self.registration.look(BUILT_IN, answering=self._fit(), urgent=True)
+        self.extender.unsure = self.registration.settling
 
     def filter(self, pod: Json, names: frozenset[str]) -> tuple[str, ...]:
         """What it answers; nothing where it would answer 503."""
@@ -235,9 +236,11 @@ class Scheduler:
     def tick(self) -> None:
         """Nothing here grows old."""
 
-    def feasible(self, pod: Json, own: str) -> frozenset[str]:
-        """Nodes with as many GPUs: for a member the one of its pin, for others the one of its own."""
-        node = pinned(pod) or own
+    def feasible(self, pod: Json, own: frozenset[str]) -> frozenset[str]:
+        """Nodes with as many GPUs: for a member the one of its pin, for others those of its own."""
+        node = pinned(pod)
+        return frozenset(name for name in ({node} if node else own) if self._free(name) >= gpus(pod))
+
+    def _free(self, node: str) -> int:
         taken = sum(gpus(each) for each in self.bound.values() if each["spec"]["nodeName"] == node)
-        taken += sum(number for where, number in self.assumed.values() if where == node)
-        return frozenset({node}) if NODES[node] - taken >= gpus(pod) else frozenset()
+        return NODES[node] - taken - sum(number for where, number in self.assumed.values() if where == node)
