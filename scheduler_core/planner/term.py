@@ -30,6 +30,7 @@ from scheduler_core.gangs.writes import (
     CreateLedger,
     CreateReservation,
     Key,
+    LetGo,
     Release,
     Tell,
     Write,
@@ -52,6 +53,7 @@ from scheduler_core.vouching import Known, Voucher
 
 PLAN_S = 1.0  # for one plan
 AVOID_S = 300.0  # nodes to which a member was sent in vain
+_GATHER_S = 0.03  # what happens within so long is looked at together: a look costs the same for one and for a hundred
 _AGAIN_S = 2.0  # before what did not help is tried again on the same version of an object
 _REFUSED_S = 30.0  # before what the API server does not take is sent again
 _AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled by each that follows
@@ -140,7 +142,7 @@ class Term:
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
         self._put(self.view.take(batch, time.time()))
-        self._hands.wake(0.015)
+        self._hands.wake(_GATHER_S)
 
     def tick(self) -> None:
         """Let time pass."""
@@ -201,7 +203,7 @@ class Term:
             self.view.read(answer.ledger, time.time())
         if outcome is not Outcome.DONE or not isinstance(what, WriteLedger):
             self._refuse(what, now + (_REFUSED_S if outcome is Outcome.REFUSED else _AGAIN_S))
-        self._hands.wake(0.0)
+        self._hands.wake(_GATHER_S if isinstance(what, LetGo) else 0.0)
 
     def planned(self, found: Placing) -> None:
         """What came of a plan."""
@@ -392,8 +394,10 @@ class Term:
             or any(isinstance(each, CreateReservation) for each in self._busy.values())
         ):
             return
-        state = self.view.knowledge.table.generation
         gangs, pods = self._spoken_for()
+        if not any(_is_free(each, gangs, pods) for each in self.queue.order()):
+            return  # what the nodes look like need not be worked out
+        state = self.view.knowledge.table.generation
         batches = tuple(
             batch
             for each in self.queue.batches(time.time(), state, _BATCH)
