@@ -62,6 +62,12 @@ class Record(NamedTuple):
     names: AbstractSet[str]
     answer: Filtered
     phases: Phases
+    shut: AbstractSet[str] = frozenset()  # names that were not looked at: others may be on their way there
+
+    @property
+    def considered(self) -> AbstractSet[str]:
+        """The names that the answer was chosen from."""
+        return self.names - self.shut if self.shut else self.names
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -106,8 +112,6 @@ class Extender:
         doubtful = self._knowledge.assumptions.doubtful
         shut = self._shut(request.uid, standing.table, names) if self.unsure else frozenset[str]()
         found = _choose(request, standing, names - shut if shut else names, policy, doubtful)
-        if shut and not found.nodes:
-            found = found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)})
         chosen = perf_counter()
         if found.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
@@ -115,7 +119,9 @@ class Extender:
             self._knowledge.assume(_occupant(request), nodes, lifetime)
         if found.nodes or last:
             phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
+            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases, shut))
+        if shut and not found.nodes:
+            return found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)}, soon=True)
         return found
 
     def _shut(self, uid: str, table: NodeTable, names: AbstractSet[str]) -> frozenset[str]:
