@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -26,10 +26,10 @@ from agent.running import Inbox, Machine, run, signals
 from agent.settings import Settings
 from agent.snapshot import Snapshot, SnapshotError
 from gputopo import logs
-from gputopo.daemon import outlive_peers
+from gputopo.daemon import fail, outlive_peers
 from gputopo.settings import SettingError, options
 
-FAILED, BAD_USAGE = 1, 2
+FAILED = 1
 _LIFETIME = timedelta(minutes=15)  # of features.d; at least three heartbeats
 
 
@@ -48,7 +48,7 @@ def agent(*, once: bool, **flags: str | None) -> None:
     try:
         read = settings.read(flags, os.environ)
     except SettingError as error:
-        _fail(BAD_USAGE, str(error))
+        fail(str(error))
     if not once:
         outlive_peers()
     handler = logs.start(read.log, sys.stderr, ("agent", "gputopo"), {"node": read.node})
@@ -57,7 +57,7 @@ def agent(*, once: bool, **flags: str | None) -> None:
     finally:
         logs.stop(handler)
     if trouble is not None:
-        _fail(FAILED, trouble)
+        fail(trouble, FAILED)
 
 
 def publish_once(read: Settings) -> str | None:
@@ -87,7 +87,7 @@ def publish_forever(read: Settings) -> str | None:
                     serving(read.listen, metrics.registry, lambda: loop.status, lambda: clock().monotonic)
                 )
             except OSError as error:
-                _fail(BAD_USAGE, f"cannot listen on {read.listen}: {error.strerror or error}")
+                fail(f"cannot listen on {read.listen}: {error.strerror or error}")
         return run(loop, machine_of(read), inbox, clock)
 
 
@@ -159,9 +159,4 @@ def publisher_of(read: Settings) -> Publisher:
     try:
         return open_publisher(Target(kind=kind, node=read.node, lifetime=lifetime, **options))
     except ConfigError as error:
-        _fail(BAD_USAGE, str(error))
-
-
-def _fail(code: int, message: str) -> NoReturn:
-    click.echo(f"gputopo: {message}", err=True)
-    sys.exit(code)
+        fail(str(error))

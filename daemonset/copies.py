@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from daemonset import gating
+from daemonset import gating, guarding
 from gputopo.labels import nodegpus, reservations
 from scheduler_core.config import Caller, configuration
 
@@ -38,6 +38,11 @@ def planner_definitions() -> str:
 def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
     """Policies that gate pods."""
     return _head("daemonset/gating.py and the rules of scheduler_core/gangs/conventions.py") + gating.manifest(of())
+
+
+def guard() -> str:
+    """The policy that keeps the planner to its own pods."""
+    return _head("daemonset/guarding.py") + gating.manifest(guarding.planner())
 
 
 def copy(source: str) -> str:
@@ -69,6 +74,8 @@ FILES: dict[str, Callable[[], str]] = {
         prometheus_rule, "gputopo-scheduler", SCHEDULER_RULES
     ),
     "scheduler/planner-without-gates/crds.yaml": planner_definitions,
+    "scheduler/planner-without-gates/admission.yaml": guard,
+    "chart/files/planner-admission.yaml": guard,
     "scheduler/planner/gating.yaml": partial(gates, gating.gangs),
     "scheduler/components/planned-all/gating.yaml": partial(gates, gating.planned),
     "scheduler/components/planner-monitoring/prometheus-rule.yaml": partial(

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
+from typing import NoReturn
+
+import click
+
+BAD_USAGE = 2
 
 
 def outlive_peers() -> None:
@@ -31,3 +37,9 @@ def bound(address: tuple[str, int]) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
+    """End the process with a sentence on standard error, before it has begun its work."""
+    click.echo(f"gputopo: {message}", err=True)
+    sys.exit(code)

@@ -62,6 +62,12 @@ class Record(NamedTuple):
     names: AbstractSet[str]
     answer: Filtered
     phases: Phases
+    shut: AbstractSet[str] = frozenset()  # names that were not looked at: others may be on their way there
+
+    @property
+    def considered(self) -> AbstractSet[str]:
+        """The names that the answer was chosen from."""
+        return self.names - self.shut if self.shut else self.names
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -79,6 +85,8 @@ class Extender:
     ) -> None:
         self._knowledge = knowledge
         self.policies = Policies((Placement(policy),))  # in force
+        # Whether pods that others let in may be on their way: then where something is kept there may be no room beside.
+        self.unsure = False
         self._clock = clock
         self._record = record
         self._standings = Standings(knowledge)
@@ -102,7 +110,8 @@ class Extender:
         request, standing = self._stands(request, policy)
         ready = perf_counter()
         doubtful = self._knowledge.assumptions.doubtful
-        found = _choose(request, standing, names, policy, doubtful)
+        shut = self._shut(request.uid, standing.table, names) if self.unsure else frozenset[str]()
+        found = _choose(request, standing, names - shut if shut else names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
@@ -110,8 +119,16 @@ class Extender:
             self._knowledge.assume(_occupant(request), nodes, lifetime)
         if found.nodes or last:
             phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
+            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases, shut))
+        if shut and not found.nodes:
+            return found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)}, soon=True)
         return found
+
+    def _shut(self, uid: str, table: NodeTable, names: AbstractSet[str]) -> frozenset[str]:
+        """Nodes where something is kept, but for the pod itself: its own place was vouched for."""
+        own = self._knowledge.reserved.places(uid)
+        states = table.states
+        return frozenset(name for name in names if name not in own and name in states and states[name].open is not None)
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
         """How well each named node suits the pod, 0 to 10; 0 where it does not, or is not known.

@@ -166,6 +166,10 @@ class Knowledge:
             reserved = self.reserved
             take = reserved.take_ledgers if batch.kind is LedgerSeen else reserved.take_reservations
             self._stirred |= take(batch) & self._nodes
+            for pod, node in reserved.left():
+                held = self.assumptions.of(pod.uid)
+                if held is None or not held.exact:  # it was let go, and may be there by now
+                    self._assume(pod, frozenset({node}), self._now + LIFETIME_S)
             return News()
         return self._take_words(batch, first=first)
 
@@ -228,6 +232,7 @@ class Knowledge:
             del self._uids[name]
         self._forget(pod)
         self._stirred |= self._nodes.intersection(self.reserved.places(pod.key))
+        self.reserved.end(pod.key)
         if pod.node is not None:
             record = without_pod(self._record(pod.node), pod.key)
             if pod.occupant in record.departed:

@@ -16,13 +16,12 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NoReturn
 
 import click
 import uvloop
 
 from gputopo import logs
-from gputopo.daemon import bound, outlive_peers
+from gputopo.daemon import bound, fail, outlive_peers
 from gputopo.kube.access import ELECTION, EXTENDER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect
@@ -46,7 +45,6 @@ from scheduler_core.settings import Settings
 from scheduler_core.tls import CertificateError
 from scheduler_core.watch import KEPT, Sources, reading, watching
 
-BAD_USAGE = 2
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
 _FILES = 4 * Limits().connections  # open files: two listeners' connections, handshakes, watches
 _log = logging.getLogger(__name__)
@@ -58,8 +56,9 @@ def extender(**flags: str | None) -> None:
     """Serve kube-scheduler: which nodes suit a GPU pod, and how well.
 
     It watches nodes, pods and NodeGpus, and answers filter and prioritize from what it knows. It changes nothing in
-    the cluster but to write an Event on a pod whose required shape did not hold. `gputopo scheduler-config` prints
-    the KubeSchedulerConfiguration that calls it. KUBECONFIG names the cluster where it does not run in one.
+    the cluster but to write an Event on a pod whose required shape did not hold, and in the ledger of a planner what
+    it vouches for. `gputopo scheduler-config` prints the KubeSchedulerConfiguration that calls it. KUBECONFIG names
+    the cluster where it does not run in one.
 
     \b
     Examples:
@@ -70,7 +69,7 @@ def extender(**flags: str | None) -> None:
     try:
         read = settings.read(flags, os.environ)
     except SettingError as error:
-        _fail(str(error))
+        fail(str(error))
     outlive_peers()
     sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
@@ -130,9 +129,9 @@ def policy_of(read: Settings) -> PolicyReload:
     try:
         return PolicyReload(lambda: file.read_text(encoding="utf-8"), str(file), base)
     except PolicyError as error:
-        _fail(str(error))
+        fail(str(error))
     except (OSError, UnicodeDecodeError) as error:
-        _fail(f"cannot read the policy file {file}: {error}")
+        fail(f"cannot read the policy file {file}: {error}")
 
 
 def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
@@ -143,10 +142,10 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
         if read.listen is not None:
             made.append(Listener(pages, bound(read.listen)))
     except CertificateError as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
         where = " and ".join(f"{host}:{port}" for host, port in filter(None, (read.verbs, read.listen)))
-        _fail(f"cannot listen on {where}: {error}")
+        fail(f"cannot listen on {where}: {error}")
     fields = {"verbs": made[0].port, "pages": made[1].port if len(made) > 1 else None, "tls": bool(read.certificates)}
     _log.info("listening", extra={"fields": fields})
     return tuple(made)
@@ -170,7 +169,7 @@ def _connected(role: Role = EXTENDER) -> Kube:
     try:
         return connect(role)
     except ConfigError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _allow_files(wanted: int) -> None:
@@ -179,8 +178,3 @@ def _allow_files(wanted: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"gputopo: {message}", err=True)
-    sys.exit(BAD_USAGE)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gputopo.labels.keys import API_GROUP
 from gputopo.labels.reservations import LEDGER_KIND, VERSION, Phase, Vouching
 from scheduler_core.assumptions import LIFETIME_S
@@ -64,6 +66,8 @@ class Registration:
         self._voucher = Voucher()
         self._policies: Policies | None = None
         self._since: float | None = None  # since when it answers, or would if it were shown
+        self._term = 0  # times that it began to, before
+        self._ended: float | None = None  # since when it does not
         self._said: dict[str, _Said] = {}  # by ledger
         self._unseen: dict[str, float] = {}  # since when there are entries without a reservation
         self._next_look = float("-inf")
@@ -77,7 +81,7 @@ class Registration:
         if policies is not self._policies:
             self._policies = policies
             self._voucher.forget()
-        self._since = None if not answering else now if self._since is None else self._since
+        self._turn(now, answering=answering)
         self._note_unseen(now)
         ledgers = self._knowledge.reserved.ledgers
         self._voucher.keep(self._knowledge.reserved.counting)
@@ -87,6 +91,22 @@ class Registration:
         self.missing = self._unfit()
         ended = self._clock()
         self._next_look = ended + _REST * (ended - now)
+
+    def _turn(self, now: float, *, answering: bool) -> None:
+        """Begin to answer, go on, or end.
+
+        Who begins again must see that shown: what its watch showed before may be from before it was struck.
+        """
+        if answering and self._since is None:
+            self._term += self._ended is not None
+            self._since, self._ended = now, None
+        elif not answering and self._since is not None:
+            self._since, self._ended = None, now
+
+    @property
+    def settling(self) -> bool:
+        """Whether pods that others let in, or it did before it was cut off, may be on their way unseen."""
+        return self._since is None or self._clock() - self._since < self._settle_s
 
     @property
     def shown(self) -> tuple[LedgerSeen, ...]:
@@ -101,20 +121,23 @@ class Registration:
     def _wanted(self, ledger: LedgerSeen, policies: Policies, now: float) -> Vouching | None:
         """What the ledger is to show."""
         if self._since is None:
-            return None
+            shown = ledger.extenders.get(self.me)
+            open_ = self._ended is not None and now - self._ended < LIFETIME_S and len(self._knowledge.assumptions)
+            return shown if open_ else None  # whom it let in may not be bound yet: it vouches for nothing new
         said = self._said.get(ledger.key)
         before = said.vouching if said is not None and said.ledger == ledger.uid else None
         if now - self._since < self._settle_s:
-            return Vouching(self._pod)
+            return Vouching(self._pod, term=self._term)
         proposed = any(entry.phase is Phase.PROPOSED for entry in ledger.spec.entries)
         # Whom it let in and has forgotten since it counted when it vouched last, but would not now.
         if before is not None and before.generation and (not proposed or self._knowledge.assumptions.forgetful):
             return before
         if self._knowledge.assumptions.forgetful:
-            return Vouching(self._pod)
+            return Vouching(self._pod, term=self._term)
         known = self._knowledge
         seen = Known(known.table, known.pods, known.assumptions.doubtful)
-        return self._voucher.vouch(ledger, known.reserved, seen, lambda pod: policy_of(policies, pod), self._pod)
+        found = self._voucher.vouch(ledger, known.reserved, seen, lambda pod: policy_of(policies, pod), self._pod)
+        return msgspec.structs.replace(found, term=self._term)
 
     def _tell(self, ledger: LedgerSeen, wanted: Vouching | None, now: float) -> None:
         said = self._said.get(ledger.key)
@@ -130,7 +153,8 @@ class Registration:
 
     def _unfit(self) -> str | None:
         for name, ledger in self._knowledge.reserved.ledgers.items():
-            if self.me not in ledger.extenders:
+            shown = ledger.extenders.get(self.me)
+            if shown is None or shown.term != self._term:
                 return f"the ledger {name} does not show this extender yet, so planners do not know that it answers"
         waiting = [uid for uid, since in self._unseen.items() if self._clock() - since < UNSEEN_S]
         return f"gputopo has not seen the reservation {waiting[0]} yet, which a ledger lists" if waiting else None
@@ -144,17 +168,16 @@ def policy_of(policies: Policies, pod: PodSeen) -> Policy:
 
 
 def applied(ledger: LedgerSeen, me: str, vouching: Vouching | None) -> dict[str, Any]:
-    """What is applied to the ledger's status; with nothing in it, what was applied before is taken away."""
-    said: dict[str, Any] = {}
-    if vouching is not None:
-        said[me] = {
-            "pod": vouching.pod,
-            "generation": vouching.generation,
-            "blocked": list(vouching.blocked),
-        }
-    return {
+    """What is applied to the ledger's status; without one, what was applied before is taken away.
+
+    An empty map in its place is refused: where nobody else is left in it, the API server makes it null.
+    """
+    body = {
         "apiVersion": f"{API_GROUP}/{VERSION}",
         "kind": LEDGER_KIND,
         "metadata": {"name": ledger.key, "uid": ledger.uid},  # not of another one of that name
-        "status": {"extenders": said},
     }
+    if vouching is None:
+        return body
+    pod, generation, blocked = vouching.pod, vouching.generation, list(vouching.blocked)
+    return {**body, "status": {"extenders": {me: {"pod": pod, "generation": generation, "blocked": blocked}}}}

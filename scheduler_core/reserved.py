@@ -65,8 +65,11 @@ class Reserved:
         self._counting: dict[str, Counting] = {}
         self._on: dict[str, set[str]] = {}  # node -> reservations that count there
         self._seats: dict[tuple[str, str], list[Seat]] = {}  # node and reservation
+        self._room: dict[tuple[str, str], int] = {}  # GPUs that are held, by the same
         self._places: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
         self._arrived: set[str] = set()  # pods with seats that were seen on a node
+        self._ended: set[str] = set()  # pods with seats that were seen and are gone
+        self._left: list[tuple[Occupant, str]] = []
 
     @property
     def ledgers(self) -> Mapping[str, LedgerSeen]:
@@ -110,6 +113,19 @@ class Reserved:
         self._arrived.add(uid)
         return places.values()
 
+    def end(self, uid: str) -> None:
+        """That pod is gone."""
+        if uid in self._places:
+            self._ended.add(uid)
+
+    def left(self) -> list[tuple[Occupant, str]]:
+        """Pods and their nodes, committed until just now, that were not seen there: two watches, one of which is late.
+
+        Each is told once.
+        """
+        found, self._left = self._left, []
+        return found
+
     def places(self, uid: str) -> Collection[str]:
         """The nodes on which a seat is kept for that pod: mostly none, and one at the most unless planners err."""
         places = self._places.get(uid)
@@ -132,7 +148,7 @@ class Reserved:
                     seats.append(seat.uid)
                     if seat.uid not in there:
                         record = with_pod(record, self._occupant(seat, self._counting[uid]))
-        held = sum(gpus for uid in counting for node, gpus in self._counting[uid].held if node == record.name)
+        held = sum(self._room.get((record.name, uid), 0) for uid in counting)
         free = min(held, _free(record))
         if free > 0:
             seats.append(held_on(record.name))
@@ -155,6 +171,8 @@ class Reserved:
             if before is not None and after is not None and _alike(before, after):
                 continue
             if before is not None:
+                if after is None and before.entry.phase is Phase.COMMITTED:
+                    self._left += self._on_their_way(before)
                 touched |= self._leave(before)
             if after is not None:
                 touched |= self._enter(after)
@@ -170,6 +188,8 @@ class Reserved:
         uid, nodes = counting.entry.uid, counting.nodes
         for node in nodes:
             self._on.setdefault(node, set()).add(uid)
+        for node, gpus in counting.held:
+            self._room[node, uid] = self._room.get((node, uid), 0) + gpus
         for seat in counting.seats:
             assert seat.node is not None  # of ``seats``
             self._seats.setdefault((seat.node, uid), []).append(seat)
@@ -179,6 +199,11 @@ class Reserved:
                 self._arrived.add(seat.uid)
         return nodes
 
+    def _on_their_way(self, counting: Counting) -> Iterator[tuple[Occupant, str]]:
+        for seat in counting.seats:
+            if seat.node is not None and seat.uid not in self._arrived and seat.uid not in self._ended:
+                yield self._occupant(seat, counting), seat.node
+
     def _leave(self, counting: Counting) -> set[str]:
         uid, nodes = counting.entry.uid, counting.nodes
         for node in nodes:
@@ -186,12 +211,14 @@ class Reserved:
             if not self._on[node]:
                 del self._on[node]
             self._seats.pop((node, uid), None)
+            self._room.pop((node, uid), None)
         for seat in counting.seats:
             places = self._places.get(seat.uid, {})
             places.pop(uid, None)
             if not places:
                 self._places.pop(seat.uid, None)
                 self._arrived.discard(seat.uid)
+                self._ended.discard(seat.uid)
         return nodes
 
 

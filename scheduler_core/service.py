@@ -138,6 +138,7 @@ class Service:
         if self.registration is not None and not self.ended.is_set():
             answering = self.elected is None or self.elected.holds
             self.registration.look(self._policy.current, answering=answering, urgent=urgent)
+            self.extender.unsure = self.registration.settling
 
     async def retire(self) -> None:
         """Take back what ledgers show of this extender, once all that it let in was seen bound.

@@ -131,7 +131,7 @@ CLEANER = Role(
     },
 )
 # An administrator: `gputopo release`.
-RELEASER = Role("release", {PODS: ("list", "patch"), LEDGERS: ("list",)})
+RELEASER = Role("release", {PODS: ("list", "patch")})
 _SEEN = {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch")}
 # `gputopo extender`: it reads, tells a pod whose required shape did not hold by an Event, and vouches for what planners
 # propose.
@@ -154,7 +154,7 @@ PLANNER = Role(
         **_SEEN,
         PODS: ("list", "watch", "get", "patch", "delete"),
         RESERVATIONS: ("list", "watch", "create", "delete"),
-        RESERVATION_STATUS: ("update", "patch"),
+        RESERVATION_STATUS: ("patch",),
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),

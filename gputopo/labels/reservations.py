@@ -131,6 +131,7 @@ class Vouching(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     pod: _Line = ""  # NAMESPACE/NAME, where it runs in one: whether it still exists can be asked
     generation: _Count = 0  # of the ledger: all that it lists then is held, and others are refused what conflicts
     blocked: Annotated[tuple[_Uid, ...], _MANY] = ()  # UIDs of proposed reservations that it cannot vouch for (yet)
+    term: _Count = 0  # one more each time it begins to answer again
 
 
 class LedgerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

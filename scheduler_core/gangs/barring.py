@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from scheduler_core.stock import PodRules, StockNode, barred
+from scheduler_core.stock import PodRules, StockNode, StockSpec, barred
 
 _Key = tuple[object, ...]
 
 
 class Bars:
-    """What stands against nodes for pods with the same rules."""
+    """What stands against nodes for pods with the same rules; None: they have none, and tolerate nothing."""
 
     def __init__(self, rules: PodRules | None) -> None:
-        self._rules = rules
+        self._spec = StockSpec() if rules is None else rules.spec
         self._known: dict[_Key, str | None] = {}
-        self._labels, self._by_name = _mentioned(rules)
+        self._labels, self._by_name = _mentioned(self._spec)
 
     def against(self, node: StockNode) -> str | None:
         """Why kube-scheduler would not take it; None: nothing is known against it."""
-        if self._rules is None:
-            return None
         key = self._key(node)
         if key not in self._known:
-            self._known[key] = barred(self._rules.spec, node)
+            self._known[key] = barred(self._spec, node)
         return self._known[key]
 
     def _key(self, node: StockNode) -> _Key:
@@ -31,13 +29,10 @@ class Bars:
         return (node.spec.taints, node.spec.unschedulable, name, *map(labels.get, self._labels))
 
 
-def _mentioned(rules: PodRules | None) -> tuple[tuple[str, ...], bool]:
+def _mentioned(spec: StockSpec) -> tuple[tuple[str, ...], bool]:
     """The labels that rules look at, and whether they look at the node's name."""
-    if rules is None:
-        return (), False
-    labels = {*(rules.spec.node_selector or {})}
-    own = None if rules.spec.affinity is None else rules.spec.affinity.node_affinity
+    own = None if spec.affinity is None else spec.affinity.node_affinity
     required = None if own is None else own.required_during_scheduling_ignored_during_execution
     terms = (required and required.node_selector_terms) or ()
-    labels |= {each.key for term in terms for each in term.match_expressions or ()}
+    labels = {each.key for term in terms for each in term.match_expressions or ()} | {*(spec.node_selector or {})}
     return tuple(sorted(labels)), any(term.match_fields for term in terms)

@@ -38,7 +38,8 @@ def path_of(labels: Mapping[str, str], levels: Levels) -> Place:
 
 def rungs(required: str | None, preferred: str | None, levels: Levels) -> tuple[Rung, ...]:
     """What to try, in that order: the narrowest that is what is preferred first, never wider than what is required."""
-    implied = () if required is None else (required, *_around(required, levels))
+    named = list(levels)
+    implied = named[named.index(required) :] if required is not None and required in levels else [required]
     found: dict[frozenset[str], Rung] = {}
     for rung in _wished(preferred, levels):
         narrower = tuple(level for level in rung if level not in implied)

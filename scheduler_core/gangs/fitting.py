@@ -1,8 +1,8 @@
 """How many members a node takes, one after the other, and how well they do there. Pure.
 
-Members that are let go together are admitted by the kubelet in any order. What the core says of a node's state with
-some of them on their way holds for every order (``occupancy.follow``, ``filters.promises``), so it makes no difference
-in which order they are put there here, and what fits with more fits with fewer.
+Members that are let go together are admitted by the kubelet in any order. So each to whom something is promised is
+judged as if all others were before it, as the core judges (``filters.verdict``, of the worst that may come out), and
+so are pods that are on their way there already. What fits with more members fits with fewer.
 
 Nodes that cannot be told apart share one ``Ground``: what is worked out for one holds for all.
 """
@@ -10,22 +10,26 @@ Nodes that cannot be told apart share one ``Ground``: what is worked out for one
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.evaluate import remembered
-from scheduler_core.nodes import NodeRecord, NodeState, NodeTable, state_if, word_of
+from scheduler_core.filters import verdict
+from scheduler_core.gangs.grounds import Ground, ground_of
+from scheduler_core.nodes import NodeState, NodeTable, state_if
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
 from scheduler_core.request import Profile
 from scheduler_core.scores import TOP, Score
-from scheduler_core.sets import OneOf
 
 NO_CPU = "too little CPU left on the node, as far as is known"
 MICRO = 1_000_000  # sums of whole numbers do not depend on their order
-_ROUNDED_UP = 999  # an ask for CPU is in whole cores: so much less it may be
+
+LENIENT = Policy()  # for who has been placed: what else policy refuses has been decided
 
 Load = tuple[int, ...]  # members of each kind
+Coming = tuple[tuple[Profile, int], ...]  # how many of which
 
 
 class Kind(NamedTuple):
@@ -33,30 +37,6 @@ class Kind(NamedTuple):
 
     profile: Profile
     policy: Policy
-
-
-class Cpu(NamedTuple):
-    """Of a node. Pods without GPUs are not known, so there may be less."""
-
-    milli: int | None
-    asked: int = 0
-    asking: int = 0  # pods
-
-    def holds(self, asks: Sequence[int]) -> bool:
-        """Whether there is enough for those too, for all that is known. Not enough is said only where it is sure."""
-        if self.milli is None:
-            return True
-        others = [each for each in asks if each]
-        return self.asked + sum(others) - _ROUNDED_UP * (self.asking + len(others)) <= self.milli
-
-
-class Ground(NamedTuple):
-    """All of a node that decides what follows once members are on it."""
-
-    state: NodeState
-    released: tuple[int, ...] | None  # what pods let go that the kubelet still names; None: nobody asks the kubelet
-    cpu: Cpu
-    name: str = ""  # of a node that is like no other
 
 
 class Fitting:
@@ -102,10 +82,8 @@ class Fitting:
         key = (ground, load)
         found = self._states.get(key)
         if found is None:
-            name = self._names[ground]
-            found = self._states[key] = state_if(
-                self._table, name, (*self._table.records[name].pods, *self._coming(load))
-            )
+            witness = _Witness(self._table, self._names[ground])
+            found = self._states[key] = _joined(self._grounds[ground], self._coming(load), witness)
         return found
 
     def devices(self, load: Load) -> int:
@@ -122,12 +100,22 @@ class Fitting:
             self._alone[ground, at] = found
         return found
 
-    def per_member(self, ground: int) -> float:
-        """Points that a member has there at most."""
-        if len(self.wanted) > 1:
+    def at_most(self, ground: int, at: int) -> int:
+        """No more than that of one kind fit there; where only counts decide that is soon told."""
+        profile = self._kinds[at].profile
+        if profile.must_hold or profile.wishes.model is not None or profile.wishes.min_vram_mib is not None:
+            return self.alone(ground, at)
+        state = self._grounds[ground].state
+        return min(self.wanted[at], *(state.count(resource) // number for resource, number in profile.ask.totals))
+
+    def per_member(self, ground: int, least: int) -> float:
+        """Points that a member has there at most, where at least so many are."""
+        if len(self.wanted) > 1 or least < 1:
             return float(TOP * MICRO)
-        each = (self.points(ground, (number,)) for number in range(1, self.alone(ground, 0) + 1))
-        return max((points / number for number, points in enumerate(each, 1) if isinstance(points, int)), default=0.0)
+        if self.at_most(ground, 0) < least:
+            return 0.0
+        points = ((number, self.points(ground, (number,))) for number in range(least, self.alone(ground, 0) + 1))
+        return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
 
     def loads(self, ground: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
         """All that fit there, of those kinds that may go there at all, and their points; the empty one is not told."""
@@ -157,47 +145,66 @@ class Fitting:
         return tuple(load)
 
     def _added(self, ground: int, load: Load) -> int | Reason | str:
-        """The last member after all others."""
-        at = max(at for at, number in enumerate(load) if number)
-        fewer = (*load[:at], load[at] - 1, *load[at + 1 :])
-        before = self.points(ground, fewer)
+        """The last member after all others, and the others after it."""
+        kinds = [at for at, number in enumerate(load) if number]
+        before = self.points(ground, _fewer(load, kinds[-1]))
         if not isinstance(before, int):
             return before
-        asks = [self._kinds[kind].profile.ask.cpu_milli for kind, number in enumerate(load) for _ in range(number)]
-        found = self._judges[at](self.state(ground, fewer))
+        for at in kinds[:-1]:
+            if self._kinds[at].profile.must_hold:
+                found = self._judges[at](self.state(ground, _fewer(load, at)))
+                if not isinstance(found, Score):
+                    return found
+        found = self._judges[kinds[-1]](self.state(ground, _fewer(load, kinds[-1])))
         if not isinstance(found, Score):
             return found
-        return before + round(found.points * MICRO) if self._grounds[ground].cpu.holds(asks) else NO_CPU
+        asks = [self._kinds[at].profile.ask.cpu_milli for at in kinds for _ in range(load[at])]
+        if not self._grounds[ground].cpu.holds(asks):
+            return NO_CPU
+        return before + round(found.points * MICRO) if self._spared(ground, load) else Reason.RESERVED
+
+    def _spared(self, ground: int, load: Load) -> bool:
+        """Whether what was promised to pods on their way there holds, also if the members come before them."""
+        record = self._table.records[self._names[ground]]
+        for profile in self._grounds[ground].waiting:
+            own = next(pod for pod in record.pods if pod.profile == profile and not pod.admitted)
+            others = (*(pod for pod in record.pods if pod is not own), *_pods(self._coming(load)))
+            if verdict(profile, state_if(self._table, record.name, others), LENIENT) is not None:
+                return False
+        return True
 
     def _only(self, at: int, number: int) -> Load:
         return tuple(number if kind == at else 0 for kind in range(len(self._kinds)))
 
-    def _coming(self, load: Load) -> Iterator[Occupant]:
-        for kind, number in enumerate(load):
-            profile = self._kinds[kind].profile._replace(like=None)
-            for serial in range(number):
-                yield Occupant(f"~{kind:03}-{serial:05}", "", "", profile)
+    def _coming(self, load: Load) -> Coming:
+        return tuple((kind.profile._replace(like=None), number) for kind, number in zip(self._kinds, load, strict=True))
 
 
-def ground_of(record: NodeRecord, state: NodeState) -> Ground:
-    """What the node is like. Two that are alike stay alike whatever members come."""
-    own = record.name if state.obeys or state.ledger is not None else ""
-    return Ground(state, _released(record, state), cpu_of(record), own)
+class _Witness:
+    """A node that stands for all on its ground: which one it is makes no difference to what is remembered."""
+
+    def __init__(self, table: NodeTable, name: str) -> None:
+        self.table, self.name = table, name
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Witness)
 
 
-def cpu_of(record: NodeRecord) -> Cpu:
-    """What is known of the node's CPU."""
-    asks = [each.profile.ask.cpu_milli for each in record.pods if each.profile.ask.cpu_milli]
-    return Cpu(record.machine.cpu_milli, sum(asks), len(asks))
+@lru_cache(maxsize=1 << 15)
+def _joined(_: Ground, coming: Coming, witness: _Witness) -> NodeState:
+    """The node once those are on their way to it. From one gang to the next most nodes stay as they are."""
+    there = witness.table.records[witness.name].pods
+    return state_if(witness.table, witness.name, (*there, *_pods(coming)))
 
 
-def _released(record: NodeRecord, state: NodeState) -> tuple[int, ...] | None:
-    """Told only where the state does not tell it."""
-    if record.gpus is None or record.gpus.allocations is None:
-        return None
-    if state.unsettled is not None or not isinstance(state.free, OneOf):
-        return ()
-    if len(record.gpus.allocations) == sum(pod.profile.gpus for pod in record.pods):  # each is a living pod's
-        return ()
-    word = word_of(record)
-    return None if word is None else word.unsettled.releases
+def _pods(coming: Coming) -> Iterator[Occupant]:
+    for kind, (profile, number) in enumerate(coming):
+        for serial in range(number):
+            yield Occupant(f"~{kind:03}-{serial:05}", "", "", profile)
+
+
+def _fewer(load: Load, at: int) -> Load:
+    return (*load[:at], load[at] - 1, *load[at + 1 :])

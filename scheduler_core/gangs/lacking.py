@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.gangs.crew import Crew
-from scheduler_core.gangs.packing import Packing
+from scheduler_core.gangs.packs import Packing
 from scheduler_core.gangs.planning import NodeView, Options
 from scheduler_core.gangs.search import Search
 
@@ -60,7 +60,7 @@ def _of_picks(at: int, packing: Packing, search: Search) -> Iterator[Reason | st
     """What stands against one more on each node that others of the gang are to go to."""
     for pick in packing.picks:
         more = (*pick.load[:at], pick.load[at] + 1, *pick.load[at + 1 :])
-        points = search.fitting.points(pick.of.ground, more)
+        points = search.fitting.points(pick.of.ground, more) if pick.of.allowed[at] else 0
         if not isinstance(points, int):
             yield points
 

@@ -46,30 +46,32 @@ def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, 
     if ledger is None:
         return memory
     entries = counting(ledger.spec, reservations)
+    since = {
+        uid: before
+        if (before := memory.since.get(uid)) is not None and before.phase is entry.phase
+        else Since(entry.phase, now, ledger.generation)
+        for uid, entry in entries.items()
+    }
     return memory._replace(
         ledger=now if memory.ledger is None else memory.ledger,
-        since={
-            uid: before
-            if (before := memory.since.get(uid)) is not None and before.phase is entry.phase
-            else Since(entry.phase, now, ledger.generation)
-            for uid, entry in entries.items()
-        },
+        since=since,
         made=frozenset(uid for uid in memory.made if uid in reservations and uid not in entries),
         touched=frozenset(each for each in memory.touched if each[0] in entries),
-        silent=dict(_silent(memory, ledger, now)),
+        silent=dict(_silent(memory, since, ledger, now)),
     )
 
 
-def _silent(memory: Memory, ledger: LedgerSeen, now: float) -> Iterator[tuple[str, Silence]]:
-    extenders = ledger.extenders
-    abreast = {each.pod for each in extenders.values() if each.pod and each.generation >= ledger.generation}
-    for identity, said in extenders.items():
-        if said.generation >= ledger.generation:
+def _silent(
+    memory: Memory, since: Mapping[str, Since], ledger: LedgerSeen, now: float
+) -> Iterator[tuple[str, Silence]]:
+    """Extenders speak up where something is proposed; else there is nothing to say."""
+    needed = max((each.generation for each in since.values() if each.phase is Phase.PROPOSED), default=0)
+    abreast = {each.pod for each in ledger.extenders.values() if each.pod and each.generation >= needed}
+    for identity, said in ledger.extenders.items():
+        if said.generation >= needed:
             continue
         before = memory.silent.get(identity)
-        silent = (
-            before if before is not None and said.generation < before.generation else Silence(ledger.generation, now)
-        )
+        silent = before if before is not None and said.generation < before.generation else Silence(needed, now)
         if silent.gone is None and said.pod in abreast:  # its container was started again: this is the process before
             silent = silent._replace(gone=now)
         yield identity, silent

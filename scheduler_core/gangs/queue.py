@@ -85,7 +85,9 @@ class Queue:
 
     def started(self, name: GangName) -> None:
         """All that were let go have their nodes: what the gang went through counts no more."""
-        self._past.pop(name, None)
+        past = self._past.pop(name, None)
+        if past is not None and name in self._queued:  # some of its members are to be placed yet
+            self._past[name] = _Past(past.since)
 
     def rolled_back(self, name: GangName, now: float) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""

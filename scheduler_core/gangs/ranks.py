@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from itertools import count, pairwise
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, count, pairwise
+from operator import and_
 from typing import NamedTuple
 
 from scheduler_core.gangs.member import Member
 
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
-_MOST_SWAPS = 1 << 16  # looked at, for gangs whose members ask for different things
+# Of gangs whose members ask for different things; where there are more, members change places.
+_FEW = 12
+_MOST_SEATINGS = 1 << 11
+_MOST_SWAPS = 1 << 16
 
 
 class Chair(NamedTuple):
@@ -64,11 +68,7 @@ def ranked(kinds: Sequence[Sequence[Member]], chairs: Sequence[Chair], taken: Co
 
 def crossings(found: Sequence[Ranked]) -> tuple[int, ...]:
     """Neighbours in rank that are in different domains, widest level first, and last on different nodes."""
-    places = [(*each.chair.near, each.chair.node) for each in found]
-    levels = len(places[0]) if places else 0
-    return tuple(
-        sum(one[: level + 1] != other[: level + 1] for one, other in pairwise(places)) for level in range(levels)
-    )
+    return _sum(_apart(one.chair, other.chair) for one, other in pairwise(found))
 
 
 def _kept(kinds: Sequence[Sequence[Member]], chairs: Sequence[Chair], taken: Collection[int]) -> list[Ranked]:
@@ -84,10 +84,62 @@ def _kept(kinds: Sequence[Sequence[Member]], chairs: Sequence[Chair], taken: Col
         for at, kind in enumerate(kinds)
         for each in kind
     ]
-    found = [
-        Ranked(member, next(waiting[at]), rank) for rank, at, member in sorted(everybody, key=lambda each: each[0])
-    ]
+    everybody.sort(key=lambda each: each[0])
+    if len(kinds) > 1 and (seating := _seating([at for _, at, _ in everybody], chairs)) is not None:
+        return [Ranked(member, chair, rank) for (rank, _, member), chair in zip(everybody, seating, strict=True)]
+    found = [Ranked(member, next(waiting[at]), rank) for rank, at, member in everybody]
     return found if len(kinds) == 1 else _swapped(found)
+
+
+class _Seated(NamedTuple):
+    """The best way to seat the first members."""
+
+    cost: tuple[int, ...] = ()
+    chair: Chair | None = None
+    before: _Seated | None = None
+
+
+def _seating(kinds: Sequence[int], chairs: Sequence[Chair]) -> list[Chair] | None:
+    """The best chairs for members of those kinds in that order; None where there is too much to try."""
+    if len(chairs) > _FEW:
+        return None
+    different = sorted(set(chairs))
+    # By how many are left of each, and which was taken last.
+    ways = {(tuple(map(chairs.count, different)), -1): _Seated()}
+    tried = 0
+    for kind in kinds:
+        following: dict[tuple[tuple[int, ...], int], _Seated] = {}
+        for (left, _), way in ways.items():
+            for at, chair in enumerate(different):
+                if chair.kind != kind or not left[at]:
+                    continue
+                cost = () if way.chair is None else _sum((way.cost, _apart(way.chair, chair)))
+                key = ((*left[:at], left[at] - 1, *left[at + 1 :]), at)
+                known = following.get(key)
+                if known is None or cost < known.cost:
+                    following[key] = _Seated(cost, chair, way)
+        tried += len(following)
+        if tried > _MOST_SEATINGS:
+            return None
+        ways = following
+    return list(_chairs(min(ways.values(), key=lambda each: each.cost)))[::-1]
+
+
+def _chairs(way: _Seated | None) -> Iterator[Chair]:
+    while way is not None and way.chair is not None:
+        yield way.chair
+        way = way.before
+
+
+def _apart(one: Chair, other: Chair) -> tuple[int, ...]:
+    """At which levels two places differ: whatever is in two racks is on two nodes."""
+    places = zip((*one.near, one.node), (*other.near, other.node), strict=True)
+    same = accumulate((mine == theirs for mine, theirs in places), and_)
+    return tuple(int(not each) for each in same)
+
+
+def _sum(costs: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*(each for each in costs if each), strict=True)))
 
 
 def _swapped(found: list[Ranked]) -> list[Ranked]:

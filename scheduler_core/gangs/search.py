@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from scheduler_core.gangs.barring import Bars
 from scheduler_core.gangs.crew import Crew
 from scheduler_core.gangs.domains import Place, Rung, place_of, rungs
 from scheduler_core.gangs.fitting import Fitting
-from scheduler_core.gangs.packing import Bound, Budget, Class, Packing, bound, packed
+from scheduler_core.gangs.packing import Bound, bound, packed
+from scheduler_core.gangs.packs import Budget, Class, Packing, Stock
 from scheduler_core.gangs.planning import NodeView, Options
 from scheduler_core.gangs.sites import Site, grouped, sites_of, stock_of
 
@@ -30,7 +31,7 @@ class Found(NamedTuple):
 class _Domain(NamedTuple):
     place: Place
     sites: Sequence[Site]
-    stock: Mapping[Class, int]
+    stock: Stock
 
 
 class Search:
@@ -53,8 +54,11 @@ class Search:
         ladder = rungs(self._crew.required, self._crew.preferred, self._options.levels)
         for rung in ladder:
             last = rung == ladder[-1]
-            if best.packing.members == everybody or (self.budget.late and not last):
+            if best.packing.members == everybody:
                 break
+            if self.budget.late and not last:  # the widest is where most fit
+                exact = False
+                continue
             found = self._at(rung, self._least(best, last=last))
             exact = exact and found.exact
             best = found if found.better(best) else best
@@ -111,20 +115,20 @@ class Search:
         places = (place_of(rules[node].metadata.labels or {}, rung, levels) for node in self._siblings if node)
         return Counter(place for place in places if place is not None)
 
-    def _bound(self, stock: Mapping[Class, int]) -> Bound:
+    def _bound(self, stock: Stock) -> Bound:
         key = frozenset(stock.items())
         if key not in self._bounds:
             self._bounds[key] = bound(stock, self.fitting)
         return self._bounds[key]
 
-    def _packed(self, stock: Mapping[Class, int]) -> Packing:
+    def _packed(self, stock: Stock) -> Packing:
         """Domains whose nodes are alike share it."""
         key = frozenset(stock.items())
         if key not in self._packings:
-            self._packings[key] = packed(stock, self.fitting, self.budget)
+            self._packings[key] = packed(stock, self.fitting, self.budget, self._bound(stock))
         return self._packings[key]
 
-    def _spare(self, stock: Mapping[Class, int]) -> int:
+    def _spare(self, stock: Stock) -> int:
         """Devices that the gang could have there; of equals the domain with fewer comes first."""
         wanted, order = self._crew.wanted, range(len(self._crew.wanted))
         loads = {of: self.fitting.filled(of.ground, wanted, of.allowed, order) for of in stock}

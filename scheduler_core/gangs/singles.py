@@ -17,7 +17,8 @@ from gputopo.labels.reservations import Seat
 from scheduler_core.changes import Changes
 from scheduler_core.gangs.bandwidth import expected
 from scheduler_core.gangs.barring import Bars
-from scheduler_core.gangs.fitting import NO_CPU, cpu_of
+from scheduler_core.gangs.fitting import NO_CPU
+from scheduler_core.gangs.grounds import cpu_of
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.planning import AS_USUAL, NodeView, Options, Singles
 from scheduler_core.nodes import NodeTable, state_if, with_pod

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from scheduler_core.gangs.barring import Bars
 from scheduler_core.gangs.domains import Place, Rung, path_of, place_of
 from scheduler_core.gangs.fitting import Fitting, Load
-from scheduler_core.gangs.packing import Class, Packing
+from scheduler_core.gangs.packs import Class, Packing
 from scheduler_core.gangs.planning import Levels, NodeView, Options
 
 

@@ -59,9 +59,6 @@ from scheduler_core.gangs.writes import (
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
 ASK_S = 5.0  # an extender is silent for so long before its pod is asked after, and between two questions
-# One that cannot be asked after: it stops answering by itself once it has heard nothing for --max-silence (2 minutes),
-# and what it let in until then is bound, or lost, within ``LIFETIME_S``.
-LOST_S = 160.0
 BLOCKED_S = 5.0  # a proposal that is in somebody's way is given up after so long
 
 
@@ -79,6 +76,10 @@ class Terms(NamedTuple):
     extenders: int = 1  # that must be registered at least; without ``gated``
     settle_s: float = 45.0  # after the ledger was made
     rollback: Rollback = Rollback.GANG
+    # One that cannot be asked after stops answering by itself once it has heard nothing for --max-silence (2 minutes),
+    # and what it let in until then is bound, or lost, within ``LIFETIME_S``.
+    lost_s: float = 160.0
+    ended_s: float = LIFETIME_S  # the same of one whose pod was found to have ended
 
 
 class World(NamedTuple):
@@ -92,6 +93,7 @@ class World(NamedTuple):
     nodes: Container[str]
     crowded: Container[str]  # UIDs of proposals for which there is no room any more
     unheld: Container[str]  # UIDs of holds that are not wanted any more
+    estimates: Mapping[str, float | None]  # by UIDs of holds: when there will be room, in seconds since 1970
     memory: Memory
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
@@ -124,7 +126,7 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
     struck = strays | {uid for uid, each in found.items() if each.strike}
     new = [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
-    lost = _lost(world)
+    lost = _lost(world, terms)
     if lost and not terms.gated:
         yield DropRegistration(ledger, without_extenders(ledger.extenders, lost))
     elif new or struck:
@@ -141,12 +143,12 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
         )
 
 
-def _lost(world: World) -> frozenset[str]:
+def _lost(world: World, terms: Terms) -> frozenset[str]:
     """The extenders that answer no more, and of which nothing is under way any more."""
     return frozenset(
         identity
         for identity, each in world.memory.silent.items()
-        if world.now - each.since >= LOST_S or (each.gone is not None and world.now - each.gone >= LIFETIME_S)
+        if world.now - each.since >= terms.lost_s or (each.gone is not None and world.now - each.gone >= terms.ended_s)
     )
 
 
@@ -161,7 +163,7 @@ def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry
     if entry is None:
         return _unlisted(world, terms, reservation)
     if entry.phase is Phase.HELD:
-        return _Step(strike=reservation.key in world.unheld or _gang(world, reservation) is None)
+        return _held_room(world, reservation)
     if entry.phase is Phase.PROPOSED:
         return _proposed(world, terms, reservation)
     if reservation.status.state is State.FAILED:
@@ -171,8 +173,14 @@ def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry
     return _committed(world, reservation)
 
 
+def _held_room(world: World, reservation: ReservationSeen) -> _Step:
+    if reservation.key in world.unheld or _gang(world, reservation) is None:
+        return _Step(strike=True)
+    return _Step() if reservation.status.state is State.HELD else _Step((_status(world, reservation, State.HELD),))
+
+
 def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> _Step:
-    placed = [member for _, member in _seats(world, reservation) if member is not None and not _held(member)]
+    placed = [member for _, member in _seats(world, reservation) if member is not None and _is_placed(member)]
     state = reservation.status.state
     if placed and reservation.spec.gang:
         if all(_bound(member) for member in placed):
@@ -303,8 +311,8 @@ def _deletion(member: Member) -> StripFinalizer | DeletePod:
 
 
 def _status(world: World, reservation: ReservationSeen, state: State, reason: str | None = None) -> WriteStatus:
-    seats = _seats(world, reservation)
-    deadline = reservation.status.deadline
+    seats, held = _seats(world, reservation), reservation.spec.held
+    deadline, estimate = reservation.status.deadline, world.estimates.get(reservation.key)
     if state is State.COMMITTED:
         deadline = _time(world.wall + reservation.spec.timeout_s)
     status = ReservationStatus(
@@ -312,10 +320,10 @@ def _status(world: World, reservation: ReservationSeen, state: State, reason: st
         reason=reason,
         bound=sum(member is not None and _bound(member) for _, member in seats),
         members=len(seats),
-        nodes=len({seat.node for seat, _ in seats if seat.node is not None}),
-        gpus=sum(number for seat, _ in seats for _, number in seat.gpus),
+        nodes=len({seat.node for seat, _ in seats if seat.node is not None} | {each.node for each in held}),
+        gpus=sum(number for seat, _ in seats for _, number in seat.gpus) + sum(each.gpus for each in held),
         deadline=deadline,
-        estimate=reservation.status.estimate,
+        estimate=None if estimate is None else _time(estimate),
     )
     return WriteStatus(reservation, status)
 
@@ -351,6 +359,11 @@ def _held(member: Member) -> bool:
 def _bound(member: Member) -> bool:
     """Whether it got its node. One that has done its work did."""
     return member.phase == "Succeeded" or (member.node is not None and not _over(member))
+
+
+def _is_placed(member: Member) -> bool:
+    """Whether it was let go and stays."""
+    return not _held(member) and not member.ending and member.phase != "Failed"
 
 
 def _over(member: Member) -> bool:

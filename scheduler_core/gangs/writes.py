@@ -109,6 +109,8 @@ class Release(NamedTuple):
     """Take away our gate and pin nothing: kube-scheduler, and a cluster autoscaler, see an ordinary pod."""
 
     member: Member
+    why: str  # for people
+    policy: str  # by which it is: "unplaceable", "gate-timeout"
 
     @property
     def key(self) -> Key:

@@ -18,15 +18,16 @@ import click
 import uvloop
 
 from gputopo import logs
-from gputopo.daemon import bound, outlive_peers
+from gputopo.daemon import bound, fail, outlive_peers
 from gputopo.kube.access import ELECTION, PLANNER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect, default_namespace
 from gputopo.kube.errors import ConfigError
 from gputopo.settings import SettingError, options
-from gputopo.terminal import fail
 from scheduler_core.lease import Leader, LeaseName
 from scheduler_core.planner import settings
+from scheduler_core.planner.announcing import Announcer
+from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.pages import pages
 from scheduler_core.planner.seen import planner_sources
 from scheduler_core.planner.service import Parts, Service
@@ -81,14 +82,18 @@ def plan_forever(read: Settings) -> None:
         parts.callback(kube.close)
         leader = parts.enter_context(_elected(read.lease))
         policy = policy_of(read)
-        service = Service(_settled(read), read.max_silence_s, _parts(kube, leader, policy))
-        listeners = listeners_of(read, service)
+        metrics = Metrics()
+        announcer = Announcer(kube.within(_WRITE_S), metrics.note_event)
+        parts.callback(announcer.close)
+        service = Service(_settled(read), read.max_silence_s, _parts(kube, leader, policy, announcer, metrics))
+        metrics.expose(service.status)
+        listeners = listeners_of(read, service, metrics)
         uvloop.run(run(service, listeners, service.watching))
         if service.broken is not None:
             raise service.broken
 
 
-def _parts(kube: Kube, leader: Leader, policy: PolicyReload) -> Parts:
+def _parts(kube: Kube, leader: Leader, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> Parts:
     def wanted(pod: Pod) -> PodRequest | Refused:
         return policy.current.read(pod)
 
@@ -96,11 +101,20 @@ def _parts(kube: Kube, leader: Leader, policy: PolicyReload) -> Parts:
         return watching(kube, deliver, time.monotonic, sources=(*planner_sources(wanted), *KEPT))
 
     writer = Writer(kube.within(_WRITE_S), lambda: leader.holds, time.monotonic)
-    return Parts(leader.me, writer, leader, policy, watch)
+    return Parts(leader.me, writer, leader, policy, watch, announcer.announce, metrics)
 
 
 def _settled(read: Settings) -> Settled:
-    return Settled(read.ledger, read.namespace or default_namespace(), read.terms, read.pace, read.levels)
+    release_after_s = read.release_after_s if read.unplaceable == "release" else None
+    return Settled(
+        read.ledger,
+        read.namespace or default_namespace(),
+        read.terms,
+        read.pace,
+        read.levels,
+        release_after_s,
+        read.gate_timeout_s,
+    )
 
 
 def policy_of(read: Settings) -> PolicyReload:
@@ -116,12 +130,12 @@ def policy_of(read: Settings) -> PolicyReload:
         fail(f"cannot read the policy file {file}: {error}")
 
 
-def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
+def listeners_of(read: Settings, service: Service, metrics: Metrics) -> tuple[Listener, ...]:
     """That of the pages, where there is to be one; ends the process where there cannot be."""
     if read.listen is None:
         return ()
     try:
-        made = Listener(pages(service), bound(read.listen))
+        made = Listener(pages(service, metrics.registry), bound(read.listen))
     except OSError as error:
         fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
     _log.info("listening", extra={"fields": {"pages": made.port}})

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
 
+from gputopo.labels.reservations import State
 from gputopo.metrics import BUILD, About, Catalogue, Sample, Times, once_each
 from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
+from scheduler_core.gangs.writes import Release, WriteStatus
 from scheduler_core.planner.status import Status
-from scheduler_core.planner.writer import Answer
+from scheduler_core.planner.writer import Answer, Outcome
 
 # A gang that fits waits a fraction of a second; what waits for room waits hours.
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200)
@@ -28,6 +30,7 @@ COUNTERS = {
         "Writes by what they are and what became of them: done, conflict (the object had changed), gone, away (no "
         "answer), refused, deposed (not sent: another leads).",
     ),
+    "gputopo_planner_events": About(("outcome",), "Events: written, failed, dropped (too many at once)."),
     "gputopo_planner_rollbacks": About((), "Placements that were taken back because not all members were bound."),
     "gputopo_planner_released": About(
         ("why",), "Pods that were released to ordinary scheduling, without a place: unplaceable, gate-timeout."
@@ -62,15 +65,19 @@ CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES, TIMES)
 class Metrics:
     """Counters that are bumped where things happen, and what a status says."""
 
-    def __init__(self, status: Callable[[], Status]) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.writes = CATALOGUE.counter(self.registry, "gputopo_planner_writes")
         self.rollbacks = CATALOGUE.counter(self.registry, "gputopo_planner_rollbacks")
         self.released = CATALOGUE.counter(self.registry, "gputopo_planner_released")
+        self.events = CATALOGUE.counter(self.registry, "gputopo_planner_events")
         self.wait_seconds = CATALOGUE.histogram(self.registry, "gang_scheduling_wait_seconds")
         self.plan_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_plan_seconds")
         self.write_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_write_seconds")
         self._of_table = once_each(of_table)
+
+    def expose(self, status: Callable[[], Status]) -> None:
+        """Ask for the status at every scrape."""
         CATALOGUE.tell(self.registry, lambda: self._samples(status()))
 
     def note(self, answer: Answer) -> None:
@@ -78,6 +85,23 @@ class Metrics:
         kind = type(answer.write).__name__
         self.writes.labels(kind, answer.outcome.value).inc()
         self.write_seconds.labels(kind).observe(answer.seconds)
+        if answer.outcome is Outcome.DONE:
+            if isinstance(answer.write, Release):
+                self.released.labels(answer.write.policy).inc()
+            elif isinstance(answer.write, WriteStatus) and answer.write.status.state is State.ROLLING_BACK:
+                self.rollbacks.inc()
+
+    def note_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
+        """A gang's wait is over."""
+        self.wait_seconds.labels(outcome, "single" if alone else "gang").observe(seconds)
+
+    def note_plan(self, seconds: float, *, placed: bool) -> None:
+        """A plan was made; on any thread."""
+        self.plan_seconds.labels("placed" if placed else "unplaced").observe(seconds)
+
+    def note_event(self, outcome: str) -> None:
+        """An Event was written, or not; on any thread."""
+        self.events.labels(outcome).inc()
 
     def _samples(self, status: Status) -> Iterator[Sample]:
         yield from samples(status, time.time())

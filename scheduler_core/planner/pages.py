@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from scheduler_core.planner.service import Service
@@ -13,10 +14,10 @@ from scheduler_core.planner.status import document
 from scheduler_core.site import json_page, site
 
 
-def pages(service: Service) -> ASGIApp:
+def pages(service: Service, registry: CollectorRegistry) -> ASGIApp:
     """The application."""
 
     def gangs() -> Mapping[str, Any]:
         return document(service.status(), time.time())
 
-    return site(service.unready, service.metrics.registry, {"/gangs": json_page(gangs)})
+    return site(service.unready, registry, {"/gangs": json_page(gangs)})

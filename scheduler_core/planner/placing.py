@@ -75,14 +75,19 @@ def is_batch(batch: Sequence[Waiting]) -> bool:
     return len(batch) > 1 or is_alone(batch[0].gang.name)
 
 
+def options_of(gang: Gang, seats: Mapping[str, Seat], levels: Levels) -> Options:
+    """How a gang is planned, wherever."""
+    return Options(
+        placed=siblings(gang, seats),
+        minimum=None if gang.need is None else max(1, gang.need - len(gang.succeeded)),
+        levels=levels,
+    )
+
+
 def _gang(job: Job, waiting: Waiting) -> Placing:
     gang = waiting.gang
-    options = Options(
-        placed=_siblings(gang, job.seats),
-        avoid=frozenset(job.avoid.get(gang.name, ())),
-        minimum=None if gang.need is None else max(1, gang.need - len(gang.succeeded)),
-        levels=job.levels,
-        out_of_time=job.over,
+    options = options_of(gang, job.seats, job.levels)._replace(
+        avoid=frozenset(job.avoid.get(gang.name, ())), out_of_time=job.over
     )
     view = job.view
     if gang.name in job.unheld:
@@ -92,12 +97,16 @@ def _gang(job: Job, waiting: Waiting) -> Placing:
         return Placing(unplaced={gang.name: found}, steps=found.tried)
     timeout = TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
     spec = ReservationSpec(gang.name.name, found.seats, (), timeout, found.domain, found.gbps, waiting.rollbacks + 1)
-    name = f"{gang.name.name[:_NAME]}-{job.names.suffix()}"
-    created = CreateReservation(gang.name.namespace, name, spec)
+    created = CreateReservation(gang.name.namespace, reservation_name(gang.name.name, job.names), spec)
     return Placing((created,), (gang.name,), exact=found.exact, steps=found.tried)
 
 
-def _siblings(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
+def reservation_name(gang: str, names: Names) -> str:
+    """A new one."""
+    return f"{gang[:_NAME]}-{names.suffix()}"
+
+
+def siblings(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
     """The places of those that have theirs, and their ranks."""
     return tuple(
         Seat(each.uid, each.name, each.node, _gpus(each), rank=known.rank if known else each.wanted.rank)

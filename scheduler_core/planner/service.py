@@ -16,9 +16,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gputopo.kube.errors import KubeError
-from scheduler_core.gangs.writes import Write
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.placing import Job, Placing, placing
 from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Settled, Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
@@ -55,6 +58,8 @@ class Parts(NamedTuple):
     elected: Elected
     policy: PolicyReload
     watching: Callable[[Deliver], Watching]  # made anew for each term
+    tell: Callable[[Tell], None]
+    metrics: Metrics
 
 
 class Service:
@@ -69,8 +74,8 @@ class Service:
         self._planner: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when that is, by the loop's clock
         self.broken: BaseException | None = None  # an error of our own, which ends the process
-        self.metrics = Metrics(self.status)
         self._not_before = 0.0
         self._terms = 0
         self._next_look = 0.0
@@ -108,7 +113,7 @@ class Service:
                 self._not_before = time.monotonic() + _STEP_BACK_S
             self._end()
         elif self.term is not None:
-            self.term.tick()
+            self._own(self.term.tick)
         elif holds and time.monotonic() >= self._not_before:
             self._begin()
         self._tell_troubles()
@@ -177,7 +182,7 @@ class Service:
         assert loop is not None  # it runs
 
         def deliver(batch: Batch[Any]) -> None:
-            loop.call_soon_threadsafe(self._take_for, term, batch)
+            loop.call_soon_threadsafe(self._own, self._take_for, term, batch)
 
         return deliver
 
@@ -190,10 +195,10 @@ class Service:
         assert self._loop is not None  # it runs
         at = self._loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._due <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self.round)
+        self._timer, self._due = self._loop.call_at(at, self._own, self.round), at
 
     def hand(self, work: Callable[[], T], term: Term, back: Callable[[T], None], *, plans: bool = False) -> None:
         """Have it done on a thread; what comes of it comes back to the loop, if the term goes on."""
@@ -203,16 +208,22 @@ class Service:
 
         def done(future: Future[T]) -> None:
             if not future.cancelled() and not loop.is_closed():
-                loop.call_soon_threadsafe(finish, future)
+                loop.call_soon_threadsafe(self._own, finish, future)
 
         def finish(future: Future[T]) -> None:
-            if (error := future.exception()) is not None:  # of our own: go on nowhere rather than half
-                self.broken = error
-                self.ended.set()
-            elif term is self.term:
-                back(future.result())
+            found = future.result()
+            if term is self.term:
+                back(found)
 
         pool.submit(work).add_done_callback(done)
+
+    def _own(self, work: Callable[..., None], *of: object) -> None:
+        """Do what is ours on the loop. An error of our own ends the process: what is left to do, a new one finds."""
+        try:
+            work(*of)
+        except Exception as error:  # noqa: BLE001  told at the end of the process
+            self.broken = error
+            self.ended.set()
 
     def note(self, answer: Answer) -> None:
         """A write was answered."""
@@ -221,7 +232,15 @@ class Service:
             _log.warning("write", extra={"fields": fields | {"error": answer.error}})
         else:
             _log.debug("write", extra={"fields": fields | {"seconds": round(answer.seconds, 4)}})
-        self.metrics.note(answer)
+        self._parts.metrics.note(answer)
+
+    def tell(self, what: Tell) -> None:
+        """Write an Event."""
+        self._parts.tell(what)
+
+    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+        """How long a gang waited."""
+        self._parts.metrics.note_wait(outcome, seconds, alone=is_alone(gang.name))
 
     def write(self, what: Write) -> None:
         """Carry it out."""
@@ -233,7 +252,14 @@ class Service:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: placing(job), term, term.planned, plans=True)
+
+        def work() -> Placing:
+            began = time.monotonic()
+            found = placing(job)
+            self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
+            return found
+
+        self.hand(work, term, term.planned, plans=True)
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
@@ -248,13 +274,19 @@ class Service:
         elif policy.trouble not in (None, before):
             _log.error("policy", extra={"fields": {"trouble": policy.trouble, "in_force": "the one before"}})
 
+    def hold(self, job: HoldJob) -> None:
+        """Work it out."""
+        term = self.term
+        assert term is not None  # who asks
+        self.hand(lambda: holding(job), term, term.found_room, plans=True)
+
     def _tell_troubles(self) -> None:
         """Say what is wrong with the watches, once."""
-        now = tuple(each.trouble for each in self.statuses() if each.trouble)
-        for each in now:
-            if each not in self._troubles:
-                _log.warning("watch", extra={"fields": {"trouble": each}})
-        self._troubles = now
+        now = {each.trouble: each.synced for each in self.statuses() if each.trouble}
+        for trouble, synced in now.items():
+            if trouble not in self._troubles:  # a kind that nobody serves is none to wait for
+                _log.log(logging.INFO if synced else logging.WARNING, "watch", extra={"fields": {"trouble": trouble}})
+        self._troubles = tuple(now)
 
 
 class _Idle:
@@ -274,3 +306,4 @@ class _Hands:
     def __init__(self, service: Service) -> None:
         self.write, self.plan = service.write, service.plan
         self.wake, self.note = service.wake, service.note
+        self.tell, self.placed, self.hold = service.tell, service.placed, service.hold

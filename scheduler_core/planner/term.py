@@ -10,12 +10,16 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from gputopo.labels.reservations import Phase, State
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.hold import endings
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.planning import Levels, NodeView, Unplaced
 from scheduler_core.gangs.protocol import Turn, counting, turn
@@ -26,26 +30,35 @@ from scheduler_core.gangs.writes import (
     CreateLedger,
     CreateReservation,
     Key,
+    Release,
+    Tell,
     Write,
     WriteLedger,
     WriteStatus,
     gang_of,
 )
 from scheduler_core.nodes import NodeTable
-from scheduler_core.planner.placing import Job, Names, Placing
-from scheduler_core.planner.view import Told, View
+from scheduler_core.planner.holding import Held, HoldJob
+from scheduler_core.planner.placing import Job, Names, Placing, options_of
+from scheduler_core.planner.tells import of_refused, of_release, of_status, of_unplaced
+from scheduler_core.planner.view import Told, View, Wanted
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import Policies
+from scheduler_core.policy import Policy
+from scheduler_core.registration import policy_of
 from scheduler_core.request import PodRequest
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
+from scheduler_core.vouching import Known, Voucher
 
 PLAN_S = 1.0  # for one plan
 AVOID_S = 300.0  # nodes to which a member was sent in vain
 _AGAIN_S = 2.0  # before what did not help is tried again on the same version of an object
 _REFUSED_S = 30.0  # before what the API server does not take is sent again
 _AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled by each that follows
+_AGAIN_HELD_S = 30.0  # between two looks for room for the same gang
 _AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
 _BATCH = 256  # single pods in a reservation
+_OUTCOMES = {State.BOUND: "bound", State.ROLLING_BACK: "rolled back", State.FAILED: "failed"}
 _log = logging.getLogger(__name__)
 
 
@@ -57,6 +70,8 @@ class Settled(NamedTuple):
     terms: Terms
     pace: Pace
     levels: Levels
+    release_after_s: float | None = None  # a gang that fits nowhere is released after so long; None: never
+    gate_timeout_s: float | None = None  # the same of a single pod
 
 
 class Hands(Protocol):
@@ -70,12 +85,24 @@ class Hands(Protocol):
         """Work it out."""
         ...
 
+    def hold(self, job: HoldJob) -> None:
+        """Work it out. Comes back by ``Term.found_room``."""
+        ...
+
     def wake(self, seconds: float) -> None:
         """Call ``Term.round`` after that time, or sooner."""
         ...
 
     def note(self, answer: Answer) -> None:
         """A write was answered."""
+        ...
+
+    def tell(self, what: Tell) -> None:
+        """Write an Event."""
+        ...
+
+    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+        """How long a gang waited: bound, rolled back, failed, released."""
         ...
 
 
@@ -100,6 +127,10 @@ class Term:
         self._busy: dict[Key, Write] = {}
         self._refused: dict[tuple[type[Any], Key], Refusal] = {}
         self._planning = False
+        self._voucher = Voucher()
+        self._room: dict[str, float | None] = {}  # by the name of a hold that is being written
+        self._estimates: dict[str, float | None] = {}  # by the UID of one that was
+        self._next_hold: dict[GangName, float] = {}  # when to look for room again, in seconds since 1970
         self._avoid: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
         self._away = 0  # writes in a row that nobody answered
         self._pause = 0.0  # monotonic: nothing is written before
@@ -140,9 +171,12 @@ class Term:
         if mine and not view.knowledge.synced:
             return
         view.look(now)
-        for write in steps(view.world(now, time.time(), self._unheld(), self._crowded()), *self._rules()):
+        wanted = Wanted(self._crowded(), self._unheld(), self._estimates)
+        for write in steps(view.world(now, time.time(), wanted), *self._rules()):
             self._submit(write, now)
         if mine:
+            for write in self._released():
+                self._submit(write, now)
             self._plan(now)
 
     def answered(self, answer: Answer) -> None:
@@ -150,6 +184,8 @@ class Term:
         what, outcome, now = answer.write, answer.outcome, time.monotonic()
         self._busy.pop(what.key, None)
         self._hands.note(answer)
+        if outcome is not Outcome.DONE:
+            self.view.unwritten(what)
         if outcome is Outcome.AWAY:
             self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
             self._away += 1
@@ -174,6 +210,9 @@ class Term:
         for name, why in found.unplaced.items():
             self.unplaced[name] = why
             self.queue.unplaced(name, self._tried)
+            if (gang := self.view.roster.gang(name)) is not None:
+                for tell in of_unplaced(gang, why):
+                    self._hands.tell(tell)
         for name in found.gangs:
             self.unplaced.pop(name, None)
         for write in found.created:
@@ -192,8 +231,12 @@ class Term:
                 self.queue.forget(name)
                 self.unplaced.pop(name, None)
                 self._avoid.pop(name, None)
+                self._next_hold.pop(name, None)
             else:
                 self.queue.put(gang)
+                if gang.phase is GangPhase.REFUSED:
+                    for tell in of_refused(gang):
+                        self._hands.tell(tell)
 
     def _submit(self, what: Write, now: float) -> None:
         if what.key in self._busy:
@@ -203,6 +246,7 @@ class Term:
             self._hands.wake(refusal.until - now)
             return
         self._busy[what.key] = what
+        self.view.writes(what)
         self._hands.write(what)
 
     def _refuse(self, what: Write, until: float) -> None:
@@ -218,11 +262,53 @@ class Term:
         if isinstance(what, CreateLedger):
             self.view.memory = self.view.memory._replace(fresh=True)
         if isinstance(what, WriteStatus):
-            name = gang_of(what.of)
-            if what.status.state is State.ROLLING_BACK:
-                self._taken_back(what.of)
-            elif what.status.state is State.BOUND and name is not None:
-                self.queue.started(name)
+            self._changed_state(what)
+        if isinstance(what, CreateReservation) and what.name in self._room and told is not None:
+            self._estimates[told.uid] = self._room.pop(what.name)
+        if isinstance(what, Release):
+            self._hands.tell(of_release(what))
+            self._waited("released", what.member.wanted.gang)
+        if isinstance(what, WriteLedger):
+            self._struck(what)
+
+    def _changed_state(self, what: WriteStatus) -> None:
+        state, name = what.status.state, gang_of(what.of)
+        members = (self.view.roster.member(seat.uid) for seat in what.of.spec.seats)
+        for tell in of_status(what, (each for each in members if each is not None)):
+            self._hands.tell(tell)
+        if state is State.ROLLING_BACK:
+            self._taken_back(what.of)
+        elif state is State.BOUND and name is not None:
+            self.queue.started(name)
+        if name is not None and state in _OUTCOMES:
+            self._waited(_OUTCOMES[state], name)
+
+    def _struck(self, what: WriteLedger) -> None:
+        """Single pods are bound once their batch is struck; a plan that was given up is not made again at once."""
+        left = {each.uid for each in what.spec.entries}
+        for entry in what.over.spec.entries:
+            reservation = self.view.reservations.get(entry.uid)
+            if entry.uid in left or reservation is None:
+                continue
+            for name in self._names(reservation):
+                if entry.phase is Phase.PROPOSED:
+                    self.unplaced[name] = Unplaced("there was a place, and others were faster")
+                    self.queue.unplaced(name, self.view.knowledge.table.generation)
+                elif entry.phase is Phase.COMMITTED and not reservation.spec.gang:
+                    self._waited("bound", name)
+
+    def _names(self, reservation: ReservationSeen) -> Iterator[GangName]:
+        """Whose it is."""
+        if (name := gang_of(reservation)) is not None:
+            yield name
+            return
+        members = (self.view.roster.member(seat.uid) for seat in reservation.spec.seats)
+        yield from (each.wanted.gang for each in members if each is not None)
+
+    def _waited(self, outcome: str, name: GangName) -> None:
+        gang = self.view.roster.gang(name)
+        if gang is not None:
+            self._hands.placed(outcome, gang, max(0.0, time.time() - gang.created))
 
     def _taken_back(self, reservation: ReservationSeen) -> None:
         """Its gang waits, and does without the nodes that nobody reached."""
@@ -246,13 +332,57 @@ class Term:
             silence = silence._replace(asked=now, gone=now if gone and silence.gone is None else silence.gone)
             self.view.memory = memory._replace(silent={**memory.silent, what.identity: silence})
 
+    def _released(self) -> Iterator[Release]:
+        """Pods that waited in vain for as long as they may."""
+        gangs, pods = self._spoken_for()
+        now = time.time()
+        for each in self.queue.order():
+            alone = is_alone(each.gang.name)
+            limit = self._settled.gate_timeout_s if alone else self._settled.release_after_s
+            if (
+                each.misfit is None
+                or limit is None
+                or now - each.gang.newest < limit
+                or not _is_free(each, gangs, pods)
+            ):
+                continue
+            known = self.unplaced.get(each.gang.name)
+            why = f"no place within {limit:g} s" if known is None else f"{known.reason}, for {limit:g} s"
+            policy = "gate-timeout" if alone else "unplaceable"
+            yield from (Release(member, why, policy) for member in each.gang.ready)
+
     def _unheld(self) -> frozenset[str]:
-        """Holds whose gang has been given places, or is not entitled any more."""
-        return frozenset()
+        """Holds that nobody waits for any more, or whose nodes have gone."""
+        view = self.view
+        holds = [each for each in view.reservations.values() if each.spec.held]
+        if not holds:
+            return frozenset()
+        planned = {gang_of(each) for uid, each in view.reservations.items() if each.spec.seats and self._is_open(uid)}
+        return frozenset(
+            each.key
+            for each in holds
+            if (name := gang_of(each)) is None
+            or self.queue.of(name) is None
+            or name in planned
+            or any(one.node not in view.rules for one in each.spec.held)
+        )
+
+    def _is_open(self, uid: str) -> bool:
+        """Whether that plan counts, or is about to."""
+        ledger = self.view.ledger
+        assert ledger is not None  # it is ours
+        return uid in self.view.memory.made or any(each.uid == uid for each in ledger.spec.entries)
 
     def _crowded(self) -> frozenset[str]:
-        """Proposals for which there is no room any more."""
-        return frozenset()
+        """Proposals for which there is no room any more, as far as is known here."""
+        view, ledger = self.view, self.view.ledger
+        if ledger is None or all(each.phase is not Phase.PROPOSED for each in ledger.spec.entries):
+            return frozenset()
+        policies = self._policies()
+        known = Known(view.knowledge.table, view.knowledge.pods, ())
+        said = self._voucher.vouch(ledger, view.knowledge.reserved, known, partial(policy_of, policies), "")
+        self._voucher.keep(view.knowledge.reserved.counting)
+        return frozenset(said.blocked)
 
     def _plan(self, now: float) -> None:
         """Have the next of the queue planned, unless something planned is still to be listed."""
@@ -269,6 +399,8 @@ class Term:
             for each in self.queue.batches(time.time(), state, _BATCH)
             if (batch := tuple(one for one in each if _is_free(one, gangs, pods)))
         )
+        if not batches and self._hold():
+            return
         if not batches:
             due = self.queue.next_due(time.time())
             if due is not None:
@@ -280,23 +412,63 @@ class Term:
         self._planning, self._tried = True, state
         self._hands.plan(self._job(batches, now))
 
+    def _hold(self) -> bool:
+        """Have room sought for one that waited long enough and has none held yet."""
+        view, wall = self.view, time.time()
+        holds = [each for each in view.reservations.values() if each.spec.held]
+        having = {gang_of(each) for each in holds}
+        for each in self.queue.entitled(wall):
+            if each.gang.name in having or wall < self._next_hold.get(each.gang.name, 0.0):
+                continue
+            self._next_hold[each.gang.name] = wall + _AGAIN_HELD_S
+            taken = {one.node for hold in holds for one in hold.spec.held}
+            nodes = [name for name in view.rules if name in view.knowledge.table.records and name not in taken]
+            self._planning = True
+            self._hands.hold(
+                HoldJob(
+                    each,
+                    self._node_view(),
+                    endings(nodes, view.knowledge.pods.values(), view.ends),
+                    options_of(each.gang, view.seats(), self._settled.levels),
+                    self._new_names(),
+                    wall,
+                    self._policies().common,
+                )
+            )
+            return True
+        return False
+
+    def found_room(self, found: Held | None) -> None:
+        """Where room is to be held."""
+        self._planning = False
+        if found is not None:
+            self._room[found.create.name] = found.estimate
+            self._submit(found.create, time.monotonic())
+        self._hands.wake(0.0)
+
     def _job(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Job:
-        view, policies = self.view, self._policies()
-
-        def policy_of(request: PodRequest) -> Any:
-            return policies.placement(request).policy
-
-        until = now + PLAN_S
+        view, until = self.view, now + PLAN_S
         return Job(
             batches,
-            NodeView(view.knowledge.table, dict(view.rules), policy_of),
+            self._node_view(),
             self._unheld_tables(),
             view.seats(),
             {name: {node for node, end in nodes.items() if end > now} for name, nodes in self._avoid.items()},
             self._settled.levels,
-            Names(self._settled.namespace, lambda: secrets.token_hex(3)),
+            self._new_names(),
             lambda: time.monotonic() > until,
         )
+
+    def _node_view(self) -> NodeView:
+        policies = self._policies()
+
+        def judged_by(request: PodRequest) -> Policy:
+            return policies.placement(request).policy
+
+        return NodeView(self.view.knowledge.table, dict(self.view.rules), judged_by)
+
+    def _new_names(self) -> Names:
+        return Names(self._settled.namespace, lambda: secrets.token_hex(3))
 
     def _unheld_tables(self) -> dict[GangName, NodeTable]:
         """The cluster as those see it for whom something is held."""

@@ -46,6 +46,17 @@ class Told(NamedTuple):
     generation: int = 0
 
 
+class Wanted(NamedTuple):
+    """What follows from plans, not from objects."""
+
+    crowded: frozenset[str] = frozenset()  # proposals for which there is no room any more
+    unheld: frozenset[str] = frozenset()  # holds that are not wanted any more
+    estimates: Mapping[str, float | None] = {}  # of holds: when there will be room
+
+
+NOTHING = Wanted()
+
+
 class View:
     """For one thread, and one term of leadership."""
 
@@ -58,6 +69,7 @@ class View:
         self._pool, self._me = pool, me
         self._ours: dict[str, int] = {}  # by UID, of pods and reservations: the version that we wrote last
         self._created: dict[str, ReservationSeen] = {}  # that no watch has shown yet
+        self._creating: dict[tuple[str, str], str | None] = {}  # namespace and name: UID, once a watch has shown it
         self._deleted: set[str] = set()  # reservations that a watch may still show
 
     @property
@@ -96,6 +108,16 @@ class View:
         else:
             self.take(Batch(LedgerSeen, (ledger,)), now)
 
+    def writes(self, what: Write) -> None:
+        """A write is under way."""
+        if isinstance(what, CreateReservation):
+            self._creating[what.namespace, what.name] = None
+
+    def unwritten(self, what: Write) -> None:
+        """A write was not done, or nobody knows whether it was."""
+        if isinstance(what, CreateReservation):
+            self._creating.pop((what.namespace, what.name), None)
+
     def wrote(self, what: Write, told: Told | None, now: float) -> frozenset[GangName]:
         """A write was done. Answers the gangs that may be others by that."""
         if isinstance(what, CreateLedger | WriteLedger | DropRegistration):
@@ -123,7 +145,7 @@ class View:
         """Take note of what there is now, and since when."""
         self.memory = noted(self.memory, self.ledger, self.reservations, monotonic)
 
-    def world(self, monotonic: float, wall: float, unheld: frozenset[str], crowded: frozenset[str]) -> World:
+    def world(self, monotonic: float, wall: float, wanted: Wanted = NOTHING) -> World:
         """What ``steps`` looks at."""
         return World(
             self._me,
@@ -132,8 +154,9 @@ class View:
             self.roster.member,
             self.roster.gang,
             self.rules,
-            crowded,
-            unheld,
+            wanted.crowded,
+            wanted.unheld,
+            wanted.estimates,
             self.memory,
             monotonic,
             wall,
@@ -144,6 +167,8 @@ class View:
         return {seat.uid: seat for each in self.reservations.values() for seat in each.spec.seats}
 
     def _create(self, what: CreateReservation, told: Told, now: float) -> None:
+        if self._creating.pop((what.namespace, what.name), None) == told.uid:
+            return  # a watch was faster, and may have shown since that it is gone
         seen = ReservationSeen(
             told.uid, what.namespace, what.name, what.spec, spec_hash(what.spec), version=told.version
         )
@@ -191,6 +216,9 @@ class View:
         shown: list[ReservationSeen] = []
         for each in batch.seen:
             self._created.pop(each.key, None)
+            if self._creating.get((each.namespace, each.name), each.key) is None:
+                self._creating[each.namespace, each.name] = each.key
+                self.memory = self.memory._replace(made=self.memory.made | {each.key})
             ours = self._ours.get(each.key)
             if each.key in self._deleted:
                 continue

@@ -9,12 +9,13 @@ import jsonschema
 import pytest
 import yaml
 
-from daemonset import gating
+from daemonset import gating, guarding
 from gputopo.kube.access import LEDGERS, RESERVATIONS
 from gputopo.labels import keys
 from gputopo.labels.reservations import ledger_crd, reservation_crd
 from scheduler_core.config import SCHEDULER_NAME
 from scheduler_core.gangs.conventions import RULES
+from scheduler_core.gangs.owners import JOB_TRACKING
 from scheduler_core.planner.settings import TABLE, read
 from tests.daemonset.test_renderings import SPECS, comparable
 from tests.daemonset.test_scheduler import containers, deployment, helm_adds, pod
@@ -92,6 +93,16 @@ def test_a_gang_of_which_a_pod_cannot_be_judged_does_not_start_in_part() -> None
     assert {str(each["spec"]["matchConstraints"]["resourceRules"]) for each in every} == {
         "[{'apiGroups': [''], 'apiVersions': ['v1'], 'operations': ['CREATE'], 'resources': ['pods']}]"
     }
+
+
+def test_the_guard_spells_what_the_planner_writes_and_refuses_what_it_cannot_judge() -> None:
+    (policy, binding) = guarding.planner()
+    texts = str(policy["spec"]["variables"]) + str(policy["spec"]["validations"])
+
+    spelled = set(re.findall(r"(?:gputopo\.io|batch\.kubernetes\.io)/[a-z-]+", texts))
+    assert spelled == {keys.GATE, JOB_TRACKING, *(key.key for key in keys.WRITTEN_ON_PODS)}
+    assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
+    assert of_kind(helm_adds(PLANNER, "admissionPolicy.enabled=false"), policy["kind"]) == []
 
 
 def test_two_planners_run_and_a_standby_is_ready_before_the_other_one_goes() -> None:

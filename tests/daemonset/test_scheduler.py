@@ -14,6 +14,7 @@ import yaml
 from gputopo import __version__
 from gputopo.kube.access import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PLANNER, PODS, Role
 from scheduler_core.config import LOOPBACK, SERVICE, Caller, configuration
+from scheduler_core.main import own_pod
 from scheduler_core.settings import TABLE, read
 from tests.daemonset.test_access import granted, used
 from tests.daemonset.test_renderings import ENDPOINT, SPECS, comparable, minor, only
@@ -76,6 +77,11 @@ def pod(overlay: str) -> Object:
 
 def containers(spec: Object) -> dict[str, Object]:
     return {each["name"]: each for each in (*spec.get("initContainers", ()), *spec["containers"])}
+
+
+def values_of(container: Object) -> dict[str, str]:
+    """The environment, but for what the pod says of itself."""
+    return {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
 
 
 @pytest.mark.parametrize("overlay", SETTINGS)
@@ -270,12 +276,12 @@ def test_scheduler_and_extender_meet_where_both_expect_it() -> None:
     both = containers(pod("default"))
 
     assert f"http://{defaults['GPUTOPO_VERBS']}" == LOOPBACK
-    assert (both["extender"]["args"], both["extender"].get("env")) == (["extender"], None)
+    assert (both["extender"]["args"], values_of(both["extender"])) == (["extender"], {})
     assert defaults["GPUTOPO_LISTEN"] == ":9439"
     (service,) = (each for each in kustomized("scheduler/cluster-scheduler") if each["kind"] == "Service")
     metadata, (port,) = service["metadata"], service["spec"]["ports"]
     alone = containers(pod("cluster-scheduler"))["extender"]
-    environment = {each["name"]: each["value"] for each in alone["env"]}
+    environment = values_of(alone)
     assert f"{metadata['name']}.{metadata['namespace']}.svc" == SERVICE
     assert {"name": port["targetPort"], "containerPort": port["port"]} in alone["ports"]
     assert environment["GPUTOPO_VERBS"] == f":{port['port']}" == f":{LOOPBACK.rpartition(':')[2]}"
@@ -286,7 +292,7 @@ def test_scheduler_and_extender_meet_where_both_expect_it() -> None:
 
 def test_every_variable_is_a_setting_of_the_extender_and_has_a_value_that_it_takes() -> None:
     alone = containers(pod("cluster-scheduler"))["extender"]
-    environment = {each["name"]: each["value"] for each in alone["env"]}
+    environment = values_of(alone)
 
     assert environment.keys() <= {setting.variable for setting in TABLE}
     settings = read({}, environment)
@@ -296,6 +302,17 @@ def test_every_variable_is_a_setting_of_the_extender_and_has_a_value_that_it_tak
     for path in settings.certificates:
         assert str(path).startswith(f"{volume['mountPath']}/")
     assert settings.lease == ("gputopo", "gputopo-extender")
+
+
+@pytest.mark.parametrize("overlay", ["default", "cluster-scheduler"])
+def test_an_extender_knows_in_which_pod_it_runs(overlay: str) -> None:
+    told = {
+        each["name"]: each["valueFrom"] for each in containers(pod(overlay))["extender"]["env"] if "valueFrom" in each
+    }
+    paths = {name: each["fieldRef"]["fieldPath"] for name, each in told.items()}
+
+    assert paths == {"POD_NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name"}
+    assert own_pod(dict(paths)) == "metadata.namespace/metadata.name"
 
 
 def test_a_scheduler_starts_after_its_extender_is_synced_and_ends_before_it() -> None:
@@ -371,7 +388,7 @@ def test_what_clusters_differ_in_can_be_set() -> None:
 
     assert both["extender"]["image"] == f"registry.example.com/gputopo:{__version__}"
     assert both["extender"]["imagePullPolicy"] == "Always"
-    assert both["extender"]["env"] == [{"name": "GPUTOPO_MAX_SILENCE", "value": "3m"}]
+    assert values_of(both["extender"]) == {"GPUTOPO_MAX_SILENCE": "3m"}
     assert both["extender"]["resources"]["limits"] == {"memory": "8Gi"}
     assert both["scheduler"]["image"] == f"registry.example.com/kube-scheduler:{TAG}"
     assert both["scheduler"]["command"][-1] == "--leader-elect-resource-namespace=gpu-tools"

@@ -16,7 +16,8 @@ from pathlib import Path
 
 # A server must not outlive a test run that was killed. PR_SET_PDEATHSIG (1) has the kernel end it (9: SIGKILL); it is
 # set by a small launcher, since code between fork and exec (preexec_fn) can deadlock in a process with threads. The
-# launcher's own parent may have died meanwhile: then it is an orphan already, and nobody would be told.
+# launcher's own parent may have died meanwhile: then it is an orphan already, and nobody would be told. (The kernel
+# takes the thread that started it for its parent: start servers on a thread that lasts.)
 _LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)

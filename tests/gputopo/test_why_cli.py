@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from gputopo import cli
-from gputopo.kube.access import NODE_GPUS, NODES, PODS
+from gputopo.kube.access import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.labels import encode, keys
 from gputopo.labels.nodegpus import content_hash
+from gputopo.labels.reservations import ReservationSpec, spec_hash
 from scheduler_core.explain import document, text
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.machines import a100_bridged
@@ -66,9 +68,17 @@ def cluster(asked: Asked) -> Answer:
     return answers.get(asked.path, listed())
 
 
-def why(server: ApiServer, folder: Path, *arguments: str) -> Result:
+def why(server: ApiServer, folder: Path, *arguments: str, written: str | None = None) -> Result:
     there = ["--kubeconfig", server.kubeconfig(folder / "config")]
-    return CliRunner().invoke(cli.main, ["why", *there, *arguments])
+    return CliRunner().invoke(cli.main, ["why", *there, *arguments], input=written)
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: one}
+spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
 
 
 def test_a_pod_that_waits(tmp_path: Path) -> None:
@@ -276,6 +286,42 @@ def test_who_may_not_read_learns_what_to_ask_for(tmp_path: Path) -> None:
             "list of placementreservations.gputopo.io; list of placementledgers.gputopo.io"
         ),
     ]
+
+
+def planned(phase: str) -> tuple[Answer, Answer]:
+    """A reservation of the last free GPU for a member that waits, and the ledger that lists it."""
+    seats = [{"uid": "u-member", "name": "member", "node": "gpu-0", "gpus": [["nvidia.com/gpu", 1]]}]
+    spec = {"gang": "llm", "seats": seats}
+    metadata = {"name": "llm-1", "namespace": "b", "uid": "R", "resourceVersion": "7"}
+    deadline = {"deadline": "2026-11-18T11:00:30Z"}
+    hashed = spec_hash(msgspec.convert(spec, ReservationSpec))
+    entry = {"uid": "R", "namespace": "b", "name": "llm-1", "hash": hashed, "phase": phase}
+    ledger = {"metadata": {"name": "gpus", "uid": "L", "generation": 1}, "spec": {"entries": [entry]}}
+    return listed({"metadata": metadata, "spec": spec, "status": deadline}), listed(ledger)
+
+
+def test_a_gang_for_which_gpus_are_kept_is_named(tmp_path: Path) -> None:
+    reservations, ledgers = planned("Committed")
+    answers = {RESERVATIONS.path(): reservations, LEDGERS.path(): ledgers}
+    with api_server(lambda asked: answers.get(asked.path) or cluster(asked)) as server:
+        shown = why(server, tmp_path, "-f", "-", "-n", "a", written=POD)
+
+    assert "- GPUs reserved for another workload: 1 node" in shown.output
+    assert (
+        "Reserved there:\n- 1 GPU for the gang b/llm, until 2026-11-18T11:00:30Z at the latest: gpu-0 (b/llm-1)\n"
+        in (shown.output)
+    )
+
+
+def test_who_may_not_see_reservations_learns_that_they_are_not_counted(tmp_path: Path) -> None:
+    def refuses(asked: Asked) -> Answer:
+        return Answer({"message": "no"}, 403) if asked.path == RESERVATIONS.path() else cluster(asked)
+
+    with api_server(refuses) as server:
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a")
+
+    assert shown.exit_code == 0
+    assert "Note: you may not list PlacementReservations and PlacementLedgers, so what planners keep" in shown.output
 
 
 def test_where_no_agent_runs_labels_are_enough(tmp_path: Path) -> None:

@@ -200,6 +200,12 @@ def listing(version: int, *entries: Object, **extenders: Object) -> Object:
     return {"metadata": metadata, "spec": {"entries": list(entries)}, "status": {"extenders": extenders}}
 
 
+def said_in(applied: Object) -> Object:
+    """What an extender says, of what it applied; nothing where it takes that away."""
+    found: Object = applied.get("status", {}).get("extenders", {})
+    return found
+
+
 def reservation(name: str, version: int, *seats: Object) -> tuple[Object, Object]:
     """It, and what a ledger says of it."""
     spec = {"gang": "llm", "seats": list(seats)}
@@ -226,7 +232,7 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
         if asked.method != "PATCH":
             return scripted(asked)
         applied.append(asked)
-        changes.send({"type": "MODIFIED", "object": listing(6, entry, **asked.body["status"]["extenders"])})
+        changes.send({"type": "MODIFIED", "object": listing(6, entry, **said_in(asked.body))})
         return Answer({"metadata": {"name": "gpus"}})
 
     environ = {"POD_NAMESPACE": "gputopo", "POD_NAME": "extender-0"}
@@ -237,7 +243,7 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
         running.said("synced")
         wait_for(lambda: running.ask("/readyz")[0] == 200, "the registration")
         (registered,) = applied
-        ((me, said),) = registered.body["status"]["extenders"].items()
+        ((me, said),) = said_in(registered.body).items()
         assert said == {"pod": "gputopo/extender-0", "generation": 0, "blocked": []}
         assert (registered.path, registered.query["force"]) == (LEDGER, "false")
         assert registered.query["fieldManager"] == f"gputopo-extender-{me}"
@@ -252,7 +258,7 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
         assert 'gputopo_ledger_registered{ledger="gpus"} 1.0' in metrics
         assert running.end() == 0
 
-    assert [each.body["status"]["extenders"] for each in applied[1:]] == [{}]
+    assert [said_in(each.body) for each in applied[1:]] == [{}]
 
 
 def test_one_that_let_pods_in_leaves_its_registration_to_planners(tmp_path: Path) -> None:
@@ -270,7 +276,7 @@ def test_one_that_let_pods_in_leaves_its_registration_to_planners(tmp_path: Path
         if asked.method != "PATCH":
             return scripted(asked)
         applied.append(asked.body)
-        changes.send({"type": "MODIFIED", "object": listing(6, **asked.body["status"]["extenders"])})
+        changes.send({"type": "MODIFIED", "object": listing(6, **said_in(asked.body))})
         return Answer({"metadata": {"name": "gpus"}})
 
     with api_server(answer) as server, extender(server.kubeconfig(tmp_path / "config")) as running:

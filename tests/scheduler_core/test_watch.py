@@ -18,9 +18,20 @@ from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.reflector import Timing
 from gputopo.labels import encode
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.labels.reservations import (
+    Entry,
+    LedgerSpec,
+    Phase,
+    ReservationSpec,
+    ReservationStatus,
+    Seat,
+    State,
+    Vouching,
+    spec_hash,
+)
 from scheduler_core.asks import WHOLE
 from scheduler_core.nodes import Machine, read_node
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen, WatchStatus
+from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, WatchStatus
 from scheduler_core.watch import SOURCES, Watches, listed, silence, watching
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
@@ -312,3 +323,46 @@ def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:
         kube.close()
 
     assert kinds == ["nodes", "podgroups.v1.one.example", "podgroups.v2.other.example"]
+
+
+def test_what_planners_write_is_read_as_it_is(tmp_path: Path) -> None:
+    spec = ReservationSpec("llm", (Seat("uid-m0", "m0", "gpu-0", ((WHOLE, 8),), (0, 1), 3),), timeout_s=60.0)
+    written = {"gang": "llm", "seats": [msgspec.to_builtins(spec.seats[0])], "timeoutS": 60, "ofALaterVersion": True}
+    status = {"state": "Committed", "deadline": "2026-11-21T12:00:00Z"}
+    plan = {
+        "metadata": {"name": "llm-1", "namespace": "team", "uid": "R", "resourceVersion": "7"},
+        "spec": written,
+        "status": status,
+    }
+    entry = {"uid": "R", "namespace": "team", "name": "llm-1", "hash": spec_hash(spec), "phase": "Proposed"}
+    ledger = {
+        "metadata": {"name": "gpus", "uid": "L", "resourceVersion": "8", "generation": 4},
+        "spec": {"planner": "p", "epoch": 2, "entries": [entry]},
+        "status": {"extenders": {"host_1": {"pod": "ns/extender", "generation": 4, "blocked": ["R"]}}},
+    }
+    scripts = {"placementreservations": Script([page(7, plan)]), "placementledgers": Script([page(8, ledger)])}
+    with api_server(lambda asked: scripts[asked.path.rpartition("/")[2]](asked)) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
+        reservations, ledgers = listed(kube, ReservationSeen, LedgerSeen)
+        kube.close()
+
+    (seen,) = reservations.seen
+    assert seen == ReservationSeen(
+        "R",
+        "team",
+        "llm-1",
+        spec,
+        spec_hash(spec),
+        ReservationStatus(State.COMMITTED, deadline=status["deadline"]),
+        "7",
+    )
+    assert ledgers.seen == (
+        LedgerSeen(
+            "gpus",
+            "L",
+            "8",
+            4,
+            LedgerSpec("p", 2, (Entry("R", "team", "llm-1", seen.hash, Phase.PROPOSED),)),
+            {"host_1": Vouching("ns/extender", 4, ("R",))},
+        ),
+    )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.proxy import proxy
-from tests.e2e.gangs.running import expire_lease, running
+from tests.e2e.gangs.running import expire_lease, ledger, reserved, running
 
 WHICH = "GPUTOPO_E2E_CRASHES"  # "all", or from which write on every third is struck at
 STEP = 3
@@ -46,8 +46,25 @@ def run_until(
             return answered
 
         between.strike_after(number, strike)
-        wait_for(lambda: between.closed or done(), f"write {number}, or the end; so far {between.writes}", PATIENCE_S)
+        _wait(cluster, lambda: between.closed or done(), f"write {number}, or the end", between.writes)
         planner.kill()
         run = Run(list(between.writes), between.closed)
     expire_lease(cluster)
     return run
+
+
+def run_on(cluster: Cluster, options: tuple[str, ...], done: Callable[[], bool], after: Run) -> None:
+    """The next planner brings it to its end."""
+    with running(cluster, *options):
+        _wait(cluster, done, "the end", after.writes)
+    expire_lease(cluster)
+
+
+def _wait(cluster: Cluster, until: Callable[[], bool], what: str, writes: list[str]) -> None:
+    """Raises ``TimeoutError`` that tells what there is."""
+    try:
+        wait_for(until, what, PATIENCE_S)
+    except TimeoutError as late:
+        there = [reservation["spec"] | reservation.get("status", {}) for reservation in reserved(cluster)]
+        counts = [ledger(cluster, part) for part in ("metadata", "spec", "status")]
+        raise TimeoutError(f"{late}\nwritten: {writes}\nledger: {counts}\nreservations: {there}") from late

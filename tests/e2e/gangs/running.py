@@ -46,6 +46,9 @@ def prepare(cluster: Cluster) -> None:
     define_node_gpus(cluster)
     define_reservations(cluster)
     grant(cluster, ACCOUNT, Role("planner", {**PLANNER.verbs, **ELECTION.verbs}))
+    # Of one that was killed long ago: where there is no Lease at all, planners wait as long as if it had a holder.
+    spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 1}
+    cluster.api.create(LEASES.path(namespace=cluster.namespace), {"metadata": {"name": LEASE}, "spec": spec})
 
 
 def define_reservations(cluster: Cluster) -> None:
@@ -83,14 +86,15 @@ def expire_lease(cluster: Cluster) -> None:
     cluster.api.patch(path, {"spec": {"leaseDurationSeconds": 1}})
 
 
-def ledger(cluster: Cluster) -> Object:
-    """The pool's ledger."""
-    return dict(cluster.api.get(LEDGERS.path(reservations.POOL)))
+def ledger(cluster: Cluster, part: str = "spec") -> Object:
+    """What the pool's ledger says; {} before a planner made it."""
+    found = cluster.api.items(LEDGERS.path())
+    return dict(found[0].get(part, {})) if found else {}
 
 
 def entries(cluster: Cluster) -> list[Object]:
     """What counts."""
-    return list(ledger(cluster)["spec"].get("entries", ()))
+    return list(ledger(cluster).get("entries", ()))
 
 
 def reserved(cluster: Cluster) -> list[Object]:

@@ -17,7 +17,7 @@ from gputopo.labels import keys
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.gangs.crashing import Run, points, run_until
+from tests.e2e.gangs.crashing import Run, points, run_on, run_until
 from tests.e2e.gangs.crowd import Crowd
 from tests.e2e.gangs.history import History, history
 from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, halves, violations
@@ -35,7 +35,7 @@ from tests.e2e.gangs.members import (
     of_job,
     wait_until_whole,
 )
-from tests.e2e.gangs.running import GATED, entries, running
+from tests.e2e.gangs.running import GATED, entries, expire_lease, running
 from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.e2e.scheduler import truth
@@ -90,8 +90,7 @@ def struck_gang(cluster: Cluster, number: int, asked: Asked) -> Run:
     name = f"gang-{number}"
     create(cluster, *gang(name, asked))
     run = run_until(cluster, MIXED, number, lambda: whole(cluster, name), answered=number % 2 == 0)
-    with running(cluster, *MIXED):
-        wait_for(lambda: whole(cluster, name), f"{name}, struck after {run.writes}", 90)
+    run_on(cluster, MIXED, lambda: whole(cluster, name), run)
     remove(cluster, name)
     return run
 
@@ -108,17 +107,19 @@ def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_a
     assert gputopo_scheduler.ready
     agents_of()
     asked = Asked(SIZE, 4, {"island": "required"})
-    with watched(cluster) as past, Crowd(cluster, seed=8) as crowd:
-        with running(cluster, *MIXED), timed("the first gang, once the extender vouches"):
-            create(cluster, *gang("first", asked))
-            wait_until_whole(cluster, "first", SIZE, 120)
-        for number in points("1"):
-            run = struck_gang(cluster, number, asked)
-            if not run.killed:
-                break
+    with watched(cluster) as past:
+        with Crowd(cluster, seed=8) as crowd:
+            with running(cluster, *MIXED), timed("the first gang, once the extender vouches"):
+                create(cluster, *gang("first", asked))
+                wait_until_whole(cluster, "first", SIZE, 120)
+            expire_lease(cluster)
+            for number in points("1"):
+                run = struck_gang(cluster, number, asked)
+                if not run.killed:
+                    break
         assert len(run.writes) >= AT_LEAST, run.writes
-    assert crowd.count > 100
-    check(cluster, gpu_nodes, past, {"first": SIZE})
+        assert crowd.count > 100
+        check(cluster, gpu_nodes, past, {"first": SIZE})
 
 
 def struck_rollback(cluster: Cluster, stock: Server, number: int) -> Run:
@@ -132,8 +133,7 @@ def struck_rollback(cluster: Cluster, stock: Server, number: int) -> Run:
     run = run_until(cluster, GATED, number, lambda: made_again(cluster, name, first), answered=True)
 
     stock.send(signal.SIGCONT)
-    with running(cluster, *GATED):
-        wait_for(lambda: whole(cluster, name), f"{name}, struck after {run.writes}", 90)
+    run_on(cluster, GATED, lambda: whole(cluster, name), run)
     assert job_status(cluster, name).get("failed", 0) == 0, run.writes
     assert all(TRACKING in each["metadata"]["finalizers"] for each in of_job(cluster, name)), run.writes
     cluster.api.delete(f"{BATCH}/{cluster.namespace}/jobs/{name}")

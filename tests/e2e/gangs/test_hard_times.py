@@ -55,7 +55,7 @@ def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
     cluster: Cluster, planner: StartPlanner, between: Proxy
 ) -> None:
     first = planner(*GATED, server_url=between.url)
-    wait_for(lambda: between.writes, "the first to have taken over")
+    wait_for(lambda: ledger(cluster), "the first to lead")
     planned = len(between.writes)
 
     def pause() -> bool:
@@ -65,7 +65,7 @@ def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
     between.strike_after(5, pause)  # in the midst of letting go
     create(cluster, *gang("train", ASKED))
     wait_for(lambda: len(between.writes) == planned + 5, "the first to stand still")
-    epoch = ledger(cluster)["spec"]["epoch"]
+    epoch = ledger(cluster)["epoch"]
     deposed = holder(cluster)
 
     planner(*GATED, name="second-planner")
@@ -73,7 +73,7 @@ def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
     wait_until_whole(cluster, "train", ASKED.size)
     wait_for(lambda: entries(cluster) == [], "the second to be done")
     assert holder(cluster) != deposed
-    assert ledger(cluster)["spec"]["epoch"] == epoch + 1
+    assert ledger(cluster)["epoch"] == epoch + 1
 
     before = len(between.writes)
     first.resume()
@@ -85,7 +85,7 @@ def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
 @pytest.mark.usefixtures("stock")
 def test_the_second_takes_over_when_the_first_is_killed(cluster: Cluster, planner: StartPlanner) -> None:
     first = planner()
-    wait_for(lambda: ledger(cluster)["spec"].get("epoch"), "the first to lead")
+    wait_for(lambda: ledger(cluster), "the first to lead")
     planner(*GATED, name="second-planner")
     first.kill()
     expire_lease(cluster)
@@ -98,14 +98,17 @@ def test_the_second_takes_over_when_the_first_is_killed(cluster: Cluster, planne
 @pytest.mark.usefixtures("stock")
 def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner: StartPlanner, between: Proxy) -> None:
     running = planner(*GATED, server_url=between.url)
-    wait_for(lambda: between.writes, "the planner to have taken over")
+    wait_for(lambda: ledger(cluster), "the planner to lead")
 
     def away() -> bool:
-        cluster.plane.restart_apiserver()
+        between.close()
         return False
 
     between.strike_after(5, away)
     create(cluster, *gang("train", ASKED))
+    wait_for(lambda: between.closed, "the fifth write")
+    cluster.plane.restart_apiserver()
+    between.open()
 
     wait_until_whole(cluster, "train", ASKED.size)
     assert running.server.running

@@ -184,7 +184,7 @@ def test_an_elastic_gang_starts_with_what_fits_and_grows(cluster: Cluster, ready
 
 
 def test_a_gang_waits_for_a_gate_of_others(cluster: Cluster, ready: Ready) -> None:
-    ready("")
+    ready("", "")
     create(cluster, *gang("train", asked(2, 4), schedulingGates=[KUEUE, *GATES]))
     create(cluster, *gang("other", asked(2, 1)))
     wait_until_whole(cluster, "other", 2)

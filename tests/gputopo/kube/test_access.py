@@ -53,7 +53,7 @@ def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_plan
         NODE_GPUS: ("list", "watch"),
         PODS: ("list", "watch", "get", "patch", "delete"),
         RESERVATIONS: ("list", "watch", "create", "delete"),
-        RESERVATION_STATUS: ("update", "patch"),
+        RESERVATION_STATUS: ("patch",),
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),

@@ -43,6 +43,12 @@ def test_by_priority_then_age_then_name() -> None:
     assert names(queue.order()) == ["urgent", "a", "b", "young"]
 
 
+def test_one_that_is_queued() -> None:
+    queue = of(queued("a"))
+
+    assert (queue.of(name("a")), queue.of(name("b"))) == (Waiting(queued("a"), 100.0), None)
+
+
 def test_who_is_not_queued_any_more_has_left() -> None:
     queue = of(queued("a"), queued("b"), queued("c"))
     queue.put(queued("a", phase=GangPhase.LET_GO))

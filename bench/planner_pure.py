@@ -1,0 +1,170 @@
+"""Planning a gang, as a ratio to a plain first-fit of the same gang, which looks at counts of free GPUs only.
+
+5,000 nodes with 8 GPUs each in racks of 16, blocks of 256 and zones of 2,000; half of them partly in use, so that a
+thousand or so states differ. "first" is the first plan on a snapshot of which nothing has been worked out; "again" the
+median of the next ones, as for the next gang in the queue. Single pods: a batch of 500. Times are of the process alone.
+With ``--count`` and valgrind instructions are counted instead, of few nodes and members: they do not depend on who else
+uses the machine.
+Run: make bench
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from evaluate import NOW, POLICY, machine, node, request
+
+from gputopo.labels.domains import BLOCK, RACK, ZONE
+from scheduler_core.gangs.member import GangName, Member, Wanted
+from scheduler_core.gangs.plan import NodeView, Options, Plan, plan
+from scheduler_core.gangs.singles import plan_singles
+from scheduler_core.nodes import table_of
+from scheduler_core.pods import Metadata
+from scheduler_core.stock import PodRules, StockNode, StockSpec
+from tests.machines import MACHINES
+
+NODES = 5_000
+SHAPES = ("hgx_h100", "hgx_b200", "dgx1", "rtx4090")
+ROUNDS = 3
+BATCH = 500
+
+
+class Gang(NamedTuple):
+    """What is planned."""
+
+    members: int
+    gpus: int
+    wishes: dict[str, str] = {}  # noqa: RUF012  never changed
+    required: str | None = None
+
+    def __str__(self) -> str:
+        words = [f"{self.members} x {self.gpus}", *(f"{key} {value}" for key, value in self.wishes.items())]
+        return ", ".join([*words, *([] if self.required is None else [f"one {self.required}"])])
+
+
+GANGS = (
+    Gang(8, 1),
+    Gang(16, 8),
+    Gang(32, 2, {"island": "required"}, "rack"),
+    Gang(1000, 1),
+    Gang(1000, 2),
+    Gang(1000, 4, {"island": "required"}),
+    Gang(500, 8),
+)
+FEW = (Gang(100, 1),)  # instructions are counted at a fiftieth of the speed
+
+
+def main() -> None:
+    """Print a row per gang; with ``--count`` instructions instead of times; with a number and what, only that, once."""
+    if sys.argv[1:] == ["--count"]:
+        _counted()
+    elif sys.argv[1:]:
+        _once(int(sys.argv[1]), sys.argv[2])
+    else:
+        _timed()
+
+
+def _timed() -> None:
+    print(f"\n{'gang, 5,000 nodes':<36} {'first fit ms':>12} {'first ms':>9} {'again ms':>9} {'ratio':>7} {'nodes':>6}")
+    for seed, gang in enumerate(GANGS):
+        view, members = fleet(seed), crew(gang)
+        fit = _median(lambda view=view, gang=gang: first_fit(view, gang))  # type: ignore[misc]
+        first = _took(lambda view=view, members=members: plan(members, view))  # type: ignore[misc]
+        again = _median(lambda view=view, members=members: plan(members, view))  # type: ignore[misc]
+        found = plan(members, view)
+        nodes = len({seat.node for seat in found.seats}) if isinstance(found, Plan) else 0
+        exact = "exact" if isinstance(found, Plan) and found.exact else ""
+        print(f"{gang!s:<36} {fit:12.1f} {first:9.0f} {again:9.0f} {again / fit:7.1f} {nodes:>6} {exact}")
+    view, pods = fleet(99), [each for gpus in (1, 2, 4, 8) for each in crew(Gang(BATCH // 4, gpus))]
+    first = _took(lambda: plan_singles(pods, view, Options()))
+    again = _median(lambda: plan_singles(pods, view, Options()))
+    print(f"{BATCH} single pods: first {first:.0f} ms, again {again:.0f} ms, {BATCH / again * 1000:.0f} pods/s")
+
+
+def _counted() -> None:
+    """Instructions of a process that plans, less those of one that only sets everything up."""
+    if shutil.which("valgrind") is None:
+        print("valgrind is not installed: no instructions are counted")
+        return
+    print(f"\n{'gang, 200 nodes':<36} {'first fit M':>12} {'plan M':>9} {'ratio':>7}  million instructions")
+    for at, gang in enumerate(FEW):
+        empty, fit, whole = (_instructions(str(at), what) for what in ("nothing", "first-fit", "plan"))
+        print(f"{gang!s:<36} {fit - empty:12.1f} {whole - empty:9.1f} {(whole - empty) / max(fit - empty, 0.1):7.1f}")
+
+
+def _instructions(*arguments: str) -> float:
+    """Millions."""
+    command = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, __file__, *arguments)
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found = re.search(r"Collected : (\d+)", told)
+    assert found is not None, told
+    return int(found[1]) / 1e6
+
+
+def _once(at: int, what: str) -> None:
+    view, members = fleet(at, 200), crew(FEW[at])
+    if what == "first-fit":
+        first_fit(view, FEW[at])
+    elif what == "plan":
+        plan(members, view)
+
+
+def first_fit(view: NodeView, gang: Gang) -> int:
+    """Each member on the first node with enough free GPUs. Answers how many found one."""
+    free = {name: state.count("nvidia.com/gpu") for name, state in view.table.states.items()}
+    found = 0
+    for _ in range(gang.members):
+        for name, count in free.items():
+            if count >= gang.gpus:
+                free[name] = count - gang.gpus
+                found += 1
+                break
+    return found
+
+
+def fleet(seed: int, nodes: int = NODES) -> NodeView:
+    """Nodes of four shapes in turn."""
+    random = Random(seed)
+    machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in SHAPES]
+    records = [node(f"gpu-node-{at:05}", *machines[at // 16 % len(SHAPES)], random) for at in range(nodes)]
+    rules = {
+        record.name: StockNode(
+            metadata=Metadata(
+                name=record.name,
+                labels={RACK[0]: f"r{at // 16}", BLOCK[0]: f"b{at // 256}", ZONE[0]: f"z{at // 2000}"},
+            )
+        )
+        for at, record in enumerate(records)
+    }
+    return NodeView(table_of(records, NOW, POLICY), rules, lambda _: POLICY)
+
+
+def crew(gang: Gang) -> list[Member]:
+    """Its members."""
+    wanted = Wanted(GangName("team", "bench"), gang.members, required=gang.required)
+    rules = PodRules(StockSpec())
+    requests = (request(f"w-{gang.gpus}-{at}", gang.gpus, gang.wishes) for at in range(gang.members))
+    return [Member(each.uid, "team", each.name, "1", wanted, each, NOW, rules=rules) for each in requests]
+
+
+def _took(step: Callable[[], object]) -> float:
+    """Milliseconds of this process alone: it shares the machine with others."""
+    start = time.process_time()
+    step()
+    return (time.process_time() - start) * 1000
+
+
+def _median(step: Callable[[], object]) -> float:
+    return statistics.median(_took(step) for _ in range(ROUNDS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What a token of the planner may do to pods on the real API server, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from gputopo.labels import keys
+from gputopo.labels.reservations import Seat
+from scheduler_core.gangs import pins
+from scheduler_core.gangs.member import GangName, Member, Wanted
+from scheduler_core.gangs.owners import JOB_TRACKING
+from scheduler_core.request import Refused
+from tests.daemonset.tools import kustomized
+from tests.e2e import cleaning
+from tests.e2e.api import Client
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.daemonset.installed import NAMESPACE, apply, documents, refusal
+from tests.e2e.objects import Object, pod
+from tests.e2e.servers import ControlPlane
+
+pytestmark = pytest.mark.e2e
+GATE, OTHERS = {"name": keys.GATE}, {"name": "example.com/other"}
+PLACED = {keys.POD_RESERVATION.key: "llm-7-1a2b3c"}
+PODS: dict[str, Object] = {
+    "gated": {"schedulingGates": [GATE, OTHERS]},
+    "let-go": {},
+    "theirs": {},
+    "held": {"schedulingGates": [OTHERS]},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Iterator[Cluster]:
+    """The planner's objects, its policy in force, and pods of each sort. All tests are dry runs."""
+    api = control_plane.client()
+    found = Cluster(control_plane, api, "planner-guard")
+    apply(found, documents("base/namespace.yaml"))
+    apply(found, [each for each in kustomized("scheduler/planner-without-gates") if each["kind"] not in UNWANTED])
+    for name, spec in PODS.items():
+        made = pod(name, 1, **spec)
+        made["metadata"] |= {
+            "annotations": PLACED if name == "let-go" else {},
+            "labels": {"app": "a"},
+            "finalizers": [JOB_TRACKING, "example.com/stay"],
+        }
+        found.create_pod(made)
+    planner = found.client(found.token("gputopo-planner", namespace=NAMESPACE))
+    wait_for(lambda: refusal(planner, "DELETE", found.pods("theirs"))[0] == 403, "the policy")
+    planner.close()
+    yield found
+    cleaning.clean(api, pristine)
+    api.close()
+
+
+UNWANTED = ("Deployment", "CustomResourceDefinition", "PodDisruptionBudget", "FlowSchema", "PriorityClass")
+
+
+@pytest.fixture(scope="module")
+def planner(cluster: Cluster) -> Iterator[Client]:
+    """Speaks with the planner's token."""
+    client = cluster.client(cluster.token("gputopo-planner", namespace=NAMESPACE))
+    yield client
+    client.close()
+
+
+def member(cluster: Cluster, name: str) -> Member:
+    found = cluster.pod(name)
+    metadata, gates = found["metadata"], found["spec"].get("schedulingGates", [])
+    return Member(
+        metadata["uid"],
+        cluster.namespace,
+        name,
+        metadata["resourceVersion"],
+        Wanted(GangName(cluster.namespace, "llm-7")),
+        Refused(""),
+        0.0,
+        gates=tuple(gate["name"] for gate in gates),
+        finalizers=tuple(metadata["finalizers"]),
+    )
+
+
+def test_the_planner_may_do_all_that_it_ever_does(cluster: Cluster, planner: Client) -> None:
+    gated, let_go = member(cluster, "gated"), member(cluster, "let-go")
+    seat = Seat(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
+
+    for of, body in (
+        (gated, pins.let_go(gated, seat, "llm-7-1a2b3c")),
+        (gated, pins.release(gated)),
+        (gated, pins.touch(gated, "uid")),
+        (let_go, pins.strip(let_go, JOB_TRACKING)),
+    ):
+        assert refusal(planner, "PATCH", cluster.pods(of.name), body) == (200, "")
+    assert refusal(planner, "DELETE", cluster.pods("let-go")) == (200, "")
+
+
+CHANGES = "changes pods that its gate holds or that it let go, and no others"
+MINE = "changes its own annotations of a pod, and no label or owner"
+SPEC = "changes the affinity of a pod and its own gate, and nothing else of its spec"
+STRIPS = f"takes off no finalizer of a pod but {JOB_TRACKING}, and adds none"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "why"),
+    [
+        pytest.param("theirs", {"metadata": {"annotations": PLACED}}, CHANGES, id="a pod of somebody else"),
+        pytest.param("held", {"spec": {"schedulingGates": None}}, CHANGES, id="a pod that others hold"),
+        pytest.param("gated", {"spec": {"schedulingGates": [GATE]}}, SPEC, id="a gate of others"),
+        pytest.param("gated", {"metadata": {"labels": {"app": "b"}}}, MINE, id="a label"),
+        pytest.param("gated", {"metadata": {"annotations": {"note": "x"}}}, MINE, id="an annotation of others"),
+        pytest.param("let-go", {"metadata": {"annotations": {"note": "x"}}}, MINE, id="the same, where it was let go"),
+        pytest.param("gated", {"spec": {"nodeSelector": {"a": "b"}}}, SPEC, id="a node selector"),
+        pytest.param("let-go", {"spec": {"activeDeadlineSeconds": 1}}, SPEC, id="an end"),
+        pytest.param("let-go", {"metadata": {"finalizers": [JOB_TRACKING]}}, STRIPS, id="a finalizer of others"),
+        pytest.param(
+            "gated",
+            {"metadata": {"finalizers": [JOB_TRACKING, "example.com/stay", "example.com/more"]}},
+            STRIPS,
+            id="another finalizer",
+        ),
+    ],
+)
+def test_of_a_pod_it_may_not_change(cluster: Cluster, planner: Client, name: str, body: Any, why: str) -> None:
+    status, message = refusal(planner, "PATCH", cluster.pods(name), body)
+
+    assert (status, message.partition("denied request: ")[2]) == (403, f"gputopo's planner {why}")
+
+
+def test_neither_images_nor_tolerations_may_be_changed(cluster: Cluster, planner: Client) -> None:
+    spec = cluster.pod("let-go")["spec"]
+    (container,) = spec["containers"]
+
+    for change in (
+        {"containers": [container | {"image": "registry.invalid/evil:1"}]},
+        {"tolerations": [*spec["tolerations"], {"operator": "Exists"}]},
+    ):
+        assert SPEC in refusal(planner, "PATCH", cluster.pods("let-go"), {"spec": change})[1]
+
+
+@pytest.mark.parametrize("name", ["gated", "theirs", "held"])
+def test_a_pod_that_it_did_not_let_go_it_may_not_delete(cluster: Cluster, planner: Client, name: str) -> None:
+    status, message = refusal(planner, "DELETE", cluster.pods(name))
+
+    assert (status, message.partition("denied request: ")[2]) == (
+        403,
+        "gputopo's planner deletes pods that it let go, and no others",
+    )
+
+
+def test_others_are_not_bound_by_it(cluster: Cluster) -> None:
+    change = partial(refusal, cluster.api, "PATCH", cluster.pods("theirs"))
+
+    assert change({"metadata": {"labels": {"app": "b"}}}) == (200, "")
+    assert refusal(cluster.api, "DELETE", cluster.pods("theirs")) == (200, "")
