@@ -29,7 +29,6 @@ from scheduler_core.gangs.writes import (
     CreateLedger,
     CreateReservation,
     Key,
-    LetGo,
     Release,
     Tell,
     Write,
