@@ -111,6 +111,7 @@ class Planner:
 
     def send(self, what: Write) -> Any:
         """To the API server, at whatever moment. Raises ``Conflict``, ``NotFound``."""
+        self.view.writes(what)
         server = self.server
         if isinstance(what, CreateLedger):
             return server.create_ledger(what.name, what.spec)
