@@ -182,7 +182,7 @@ TABLE = (
         "GPUTOPO_BACK_OFF",
         "10s",
         "SECONDS",
-        "How long a gang that was taken back waits before it is planned again; each time that follows doubles it, up to "
+        "How long a gang that was taken back waits before it is planned again; each further time doubles that, up to "
         "5 minutes.",
         seconds(1),
     ),
