@@ -46,6 +46,22 @@ class NodeAffinity(PreferredTerms, frozen=True, rename="camel"):
     required_during_scheduling_ignored_during_execution: RequiredTerms | None = None
 
 
+class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
+    """Of pods or namespaces. An empty one takes all."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class PodTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """A ``PodAffinityTerm``. ``matchLabelKeys`` are part of the selector already: the API server adds them."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None  # None: no pod
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: LabelSelector | None = None  # None, and no ``namespaces``: the pod's own
+
+
 class StockAffinity(Affinity, frozen=True, rename="camel"):
     """``spec.affinity`` with what node affinity requires."""
 
@@ -172,6 +188,12 @@ def _matches(term: RequiredTerm, node: StockNode) -> bool:
 def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     found = _OPERATORS.get(requirement.operator)
     return found is not None and found(labels.get(requirement.key), requirement.values or ())
+
+
+def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Whether an object with those labels is meant."""
+    equal = all(labels.get(key) == value for key, value in (selector.match_labels or {}).items())
+    return equal and all(_holds(each, labels) for each in selector.match_expressions or ())
 
 
 def _number(text: str | None) -> int | None:

@@ -88,6 +88,7 @@ class _Trial(NamedTuple):
             self.rules.levels,
             Names(self.gang.name.namespace, lambda: ""),
             self.rules.over,
+            self.view.there(),
         )
         found = placing(job)
         return found.created[0].spec if found.created else found.unplaced[self.gang.name]

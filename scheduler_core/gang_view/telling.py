@@ -21,6 +21,7 @@ from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.planning import Unplaced
 from scheduler_core.gangs.progress import PHASES, Progress
+from scheduler_core.observe.sources import OF_PODS, SPREAD
 from scheduler_core.planner.placing import TIMEOUT_S
 from scheduler_core.request import Refused
 from scheduler_core.reserved import Counting
@@ -188,8 +189,21 @@ def _notes(seen: Seen, gang: Gang, state: Progress, said: Said | None) -> Iterat
         yield f"when the planner tried last, {said.reason}: {_last_tried(said)}"
     if said is None and gang.phase is GangPhase.QUEUED:
         yield "whether it waits because it was rolled back before, only the planner can tell: --server URL"
+    yield from _of_others((*gang.ready, *gang.held))
     if seen.unread:
         yield f"you may not list {', '.join(seen.unread)}, so what these say is not counted"
+
+
+def _of_others(members: Iterable[Member]) -> Iterator[str]:
+    """Rules about other pods that no plan follows."""
+    rules = [set() if each.rules is None else set(each.rules.unchecked) for each in members]
+    for rule in (OF_PODS, SPREAD):
+        number = sum(rule in those for those in rules)
+        if number:
+            yield (
+                f"{number} of its members require {rule} that the planner does not look at: "
+                "kube-scheduler may refuse the node that it chooses"
+            )
 
 
 def _last_tried(said: Said) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
+from scheduler_core.gangs.apart import APART
 from scheduler_core.stock import PodRules, StockNode, StockSpec, barred
 
 _Key = tuple[object, ...]
@@ -10,13 +13,17 @@ _Key = tuple[object, ...]
 class Bars:
     """What stands against nodes for pods with the same rules; None: they have none, and tolerate nothing."""
 
-    def __init__(self, rules: PodRules | None) -> None:
+    def __init__(self, rules: PodRules | None, closed: AbstractSet[str] = frozenset()) -> None:
+        """``closed``: nodes of pods that they may not be beside."""
+        self._closed = closed
         self._spec = StockSpec() if rules is None else rules.spec
         self._known: dict[_Key, str | None] = {}
         self._labels, self._by_name = _mentioned(self._spec)
 
     def against(self, node: StockNode) -> str | None:
         """Why kube-scheduler would not take it; None: nothing is known against it."""
+        if node.metadata.name in self._closed:
+            return APART
         key = self._key(node)
         if key not in self._known:
             self._known[key] = barred(self._spec, node)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gputopo.labels.reservations import Seat
+from scheduler_core.gangs.apart import Pairs, Side, Sides, pairs
 from scheduler_core.gangs.fitting import Kind
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.planning import NodeView, Options, Unplaced
@@ -17,11 +18,13 @@ from scheduler_core.stock import PodRules
 
 
 class Group(NamedTuple):
-    """Members of one kind that may go to the same nodes."""
+    """Members of one kind that may go to the same nodes, beside the same pods."""
 
     kind: Kind
     rules: PodRules | None
     members: tuple[Member, ...]  # in the order in which they get places, where there are not enough
+    side: Side = Side()
+    closed: frozenset[str] = frozenset()  # nodes of pods that they may not be beside
 
 
 class Crew(NamedTuple):
@@ -38,13 +41,19 @@ class Crew(NamedTuple):
         """Members of each kind."""
         return tuple(len(group.members) for group in self.groups)
 
+    @property
+    def apart(self) -> Pairs:
+        """Kinds that may not share a node."""
+        return pairs([group.side for group in self.groups])
+
 
 def crew_of(members: Sequence[Member], view: NodeView, options: Options) -> Crew | Unplaced:
     """Who asks for what. Where a member asks for what cannot be understood, nobody has a place."""
     refused = [(each.name, each.request.reason) for each in in_order(members) if isinstance(each.request, Refused)]
     if refused:
         return Unplaced(refused[0][1], tuple(refused))
-    kinds: list[tuple[Kind, PodRules | None, list[Member]]] = []
+    sides = Sides(members, options.there)
+    kinds: list[tuple[Kind, PodRules | None, Side, list[Member]]] = []
     others = []
     for each in in_order(members):
         assert isinstance(each.request, PodRequest)  # the refused are dealt with
@@ -52,12 +61,15 @@ def crew_of(members: Sequence[Member], view: NodeView, options: Options) -> Crew
             others.append(each)
             continue
         kind = Kind(_profile(each.request, options.placed, view.table), view.policy_of(each.request))
-        known = next((those for one, rules, those in kinds if one == kind and rules == each.rules), None)
+        key = kind, each.rules, sides.of(each)
+        known = next((those for *same, those in kinds if tuple(same) == key), None)
         if known is None:
-            kinds.append((kind, each.rules, [each]))
+            kinds.append((*key, [each]))
         else:
             known.append(each)
-    groups = sorted((Group(kind, rules, tuple(those)) for kind, rules, those in kinds), key=_order)
+    groups = sorted(
+        (Group(kind, rules, tuple(those), side, sides.closed(side)) for kind, rules, side, those in kinds), key=_order
+    )
     wants = [each.wanted for each in members]
     return Crew(
         tuple(groups),

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.evaluate import remembered
+from scheduler_core.gangs.apart import APART, Pairs
 from scheduler_core.gangs.grounds import Ground, ground_of
 from scheduler_core.nodes import NodeState, NodeTable, state_if
 from scheduler_core.occupancy import Occupant
@@ -39,11 +40,12 @@ class Kind(NamedTuple):
 class Fitting:
     """What has been worked out for one gang on one snapshot. Grounds are known by number."""
 
-    def __init__(self, table: NodeTable, kinds: Sequence[Kind], wanted: Load) -> None:
-        """``wanted``: members of each kind that there are."""
+    def __init__(self, table: NodeTable, kinds: Sequence[Kind], wanted: Load, apart: Pairs = frozenset()) -> None:
+        """``wanted``: members of each kind that there are. ``apart``: kinds that may not share a node."""
         self.wanted = wanted
         self._table = table
         self._kinds = kinds
+        self._apart = apart
         self._devices = [kind.profile.devices for kind in kinds]
         self._judges = [remembered(kind.profile, kind.policy) for kind in kinds]
         self._numbers: dict[Ground, int] = {}
@@ -100,7 +102,12 @@ class Fitting:
     def at_most(self, ground: int, at: int) -> int:
         """No more than that of one kind fit there; where only counts decide that is soon told."""
         profile = self._kinds[at].profile
-        if profile.must_hold or profile.wishes.model is not None or profile.wishes.min_vram_mib is not None:
+        if (
+            (at, at) in self._apart
+            or profile.must_hold
+            or profile.wishes.model is not None
+            or profile.wishes.min_vram_mib is not None
+        ):
             return self.alone(ground, at)
         state = self._grounds[ground].state
         return min(self.wanted[at], *(state.count(resource) // number for resource, number in profile.ask.totals))
@@ -144,6 +151,8 @@ class Fitting:
     def _added(self, ground: int, load: Load) -> int | Reason | str:
         """The last member after all others, and the others after it."""
         kinds = [at for at, number in enumerate(load) if number]
+        if any(load[to] > (at == to) for to in kinds for at in kinds if (at, to) in self._apart):
+            return APART
         before = self.points(ground, _fewer(load, kinds[-1]))
         if not isinstance(before, int):
             return before

@@ -98,7 +98,7 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
     """The gang of those members, which are sorted ``by_rank``. ``declared``: what an object says of its size."""
     latest = max(map(_attempt, members), default=0)
     current = [each for each in members if each.wanted.attempt == latest and not each.ending]
-    live = [each for each in current if each.phase not in _OVER]
+    live = [each for each in current if each.phase not in OVER]
     if not live:
         return Gang(name, GangPhase.ENDED, "no member runs or waits")
     placed = [each for each in live if GATE not in each.gates]
@@ -131,7 +131,7 @@ def by_rank(member: Member) -> tuple[Any, ...]:
 
 
 _OURS = (GATE,)
-_OVER = ("Succeeded", "Failed")
+OVER = ("Succeeded", "Failed")
 _AGREED = ("sizes", "minimums", "timeouts", "required topologies", "preferred topologies")
 # These look at every member at every event: attrgetter does so at a third of the time.
 _said = attrgetter("wanted.size", "wanted.minimum", "wanted.timeout_s", "wanted.required", "wanted.preferred")

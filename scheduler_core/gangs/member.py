@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from scheduler_core.request import PodRequest, Refused
-from scheduler_core.stock import PodRules, RequiredTerms
+from scheduler_core.stock import PodRules, PodTerm, RequiredTerms
 
 
 class GangName(NamedTuple):
@@ -51,3 +52,5 @@ class Member(NamedTuple):
     rules: PodRules | None = None  # nodeSelector, affinity and tolerations
     terms: RequiredTerms | None = None  # required node affinity as it is now: the pin narrows each term
     finalizers: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
+    apart: tuple[PodTerm, ...] = ()  # pods that it does not share its node with

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gputopo.labels import domains
 from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Seat
+from scheduler_core.gangs.apart import There
 from scheduler_core.nodes import NodeTable
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest
@@ -41,6 +42,7 @@ class Options(NamedTuple):
     levels: Levels = LEVELS
     steps: int = STEPS  # the most that a search may take
     out_of_time: Callable[[], bool] = _never  # asked every few steps; what was found until then is the answer
+    there: tuple[There, ...] = ()  # pods of any gang; those that are planned now may be among them
 
 
 AS_USUAL = Options()

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
-from scheduler_core.gangs.gang import Declared, Gang, Size, assess, by_rank
+from scheduler_core.gangs.gang import OVER, Declared, Gang, Size, assess, by_rank
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.sightings import Batch
 
@@ -101,6 +101,10 @@ class Roster:
     def member(self, uid: str) -> Member | None:
         """A member of any gang."""
         return self._members.get(uid)
+
+    def living(self) -> Iterator[Member]:
+        """Members of all gangs that hold what they have; those that are being deleted do."""
+        return (each for each in self._members.values() if each.phase not in OVER)
 
     def _drop(self, uid: str, touched: set[GangName]) -> None:
         member = self._members.pop(uid, None)

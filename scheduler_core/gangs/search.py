@@ -39,8 +39,8 @@ class Search:
 
     def __init__(self, crew: Crew, view: NodeView, options: Options) -> None:
         self._crew, self._view, self._options = crew, view, options
-        self.bars = [Bars(group.rules) for group in crew.groups]
-        self.fitting = Fitting(view.table, [group.kind for group in crew.groups], crew.wanted)
+        self.bars = [Bars(group.rules, group.closed) for group in crew.groups]
+        self.fitting = Fitting(view.table, [group.kind for group in crew.groups], crew.wanted, crew.apart)
         self.sites = sites_of(view, options, self.fitting, self.bars)
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]

@@ -15,6 +15,7 @@ import msgspec
 from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Seat
 from scheduler_core.changes import Changes
+from scheduler_core.gangs.apart import APART, Sides
 from scheduler_core.gangs.bandwidth import expected
 from scheduler_core.gangs.barring import Bars
 from scheduler_core.gangs.fitting import NO_CPU
@@ -36,6 +37,7 @@ def plan_singles(members: Sequence[Member], view: NodeView, options: Options = A
     growing = _Growing(view.table)
     standings = Standings(growing, _PROFILES)
     nodes = _Nodes(view, options)
+    sides = Sides(members, options.there)
     seats, missing = list[Seat](), list[tuple[str, Reason | str]]()
     for member in members:
         if options.out_of_time():
@@ -47,15 +49,19 @@ def plan_singles(members: Sequence[Member], view: NodeView, options: Options = A
         if not request.profile.ask.programs:
             seats.append(Seat(member.uid, member.name))
             continue
+        side = sides.of(member)
         names = nodes.of(member.rules)
+        closed = names & sides.closed(side)
         standing = standings.of(request.profile, view.policy_of(request))
-        best = next(growing.roomy(standing.best(names, request.uid), request), None)
+        best = next(growing.roomy(standing.best(names - closed, request.uid), request), None)
         if best is None:
-            missing.append((member.uid, _why(growing, standing.refused(names))))
+            apart = next(growing.roomy(standing.best(closed, request.uid), request), None) is not None
+            missing.append((member.uid, APART if apart else _why(growing, standing.refused(names))))
             continue
         ask = request.profile.ask
         seats.append(Seat(member.uid, member.name, best, ask.totals, expected(growing.table.states[best], ask)))
         growing.add(best, request)
+        sides.add(best, side)
     return Singles(tuple(seats), tuple(missing))
 
 

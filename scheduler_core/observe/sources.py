@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from scheduler_core.pods import Metadata, Pod, PreferredTerms, Term
+from scheduler_core.pods import Metadata, Pod, PreferredTerms
 from scheduler_core.sightings import NodeSeen, PodSeen
-from scheduler_core.stock import PodRules, StockAffinity, StockNode, StockSpec
+from scheduler_core.stock import LabelSelector, PodRules, PodTerm, StockAffinity, StockNode, StockSpec
 from scheduler_core.watch import SOURCES, Sources, node_seen, pod_seen, trace
+
+HOSTNAME = "kubernetes.io/hostname"  # each node has a value of its own
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
+OF_PODS, SPREAD = "pod affinity", "topology spread"
+_EVERYWHERE = LabelSelector()
 
 
 class RequiredOfPods(PreferredTerms, frozen=True, rename="camel"):
     """Affinity to other pods, or to none of them."""
 
-    required_during_scheduling_ignored_during_execution: tuple[Term, ...] | None = None
+    required_during_scheduling_ignored_during_execution: tuple[PodTerm, ...] | None = None
 
 
 class ObservedAffinity(StockAffinity, frozen=True, rename="camel"):
@@ -35,19 +40,35 @@ class ObservedPod(Pod, frozen=True, rename="camel"):
     spec: ObservedSpec = ObservedSpec()
 
 
-def rules(spec: ObservedSpec) -> PodRules:
-    """What a pod says itself about where it may go."""
+def rules(spec: ObservedSpec, *, apart: bool = False) -> PodRules:
+    """What a pod says itself about where it may go. ``apart``: whoever asks sees to ``refused_beside`` himself."""
     kept = StockSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
-    return PodRules(kept, tuple(_unchecked(spec)))
+    return PodRules(kept, tuple(_unchecked(spec, apart=apart)))
 
 
-def _unchecked(spec: ObservedSpec) -> Iterator[str]:
+def refused_beside(spec: ObservedSpec) -> tuple[PodTerm, ...]:
+    """The pods that it will not share its node with: required anti-affinity by host, as far as labels decide it."""
     affinity = spec.affinity or ObservedAffinity()
-    of_pods = (affinity.pod_affinity, affinity.pod_anti_affinity)
-    if any(each is not None and each.required_during_scheduling_ignored_during_execution for each in of_pods):
-        yield "pod affinity"
+    return tuple(each for each in _required(affinity.pod_anti_affinity) if _by_labels(each))
+
+
+def _required(of_pods: RequiredOfPods | None) -> tuple[PodTerm, ...]:
+    return (of_pods and of_pods.required_during_scheduling_ignored_during_execution) or ()
+
+
+def _by_labels(term: PodTerm) -> bool:
+    """The labels of namespaces are not known here."""
+    known = (each.operator in _OPERATORS for each in (term.label_selector or _EVERYWHERE).match_expressions or ())
+    return term.topology_key == HOSTNAME and term.namespace_selector in (None, _EVERYWHERE) and all(known)
+
+
+def _unchecked(spec: ObservedSpec, *, apart: bool) -> Iterator[str]:
+    affinity = spec.affinity or ObservedAffinity()
+    seen_to = refused_beside(spec) if apart else ()
+    if _required(affinity.pod_affinity) or len(_required(affinity.pod_anti_affinity)) > len(seen_to):
+        yield OF_PODS
     if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints or ()):
-        yield "topology spread"
+        yield SPREAD
     if any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ()):
         yield "volume claims"
 

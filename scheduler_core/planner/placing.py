@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from gputopo.labels.reservations import ReservationSpec, Seat
+from scheduler_core.gangs.apart import There
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
@@ -45,6 +46,7 @@ class Job(NamedTuple):
     levels: Levels
     names: Names
     over: Callable[[], bool]  # whether the time for a plan has run out
+    there: tuple[There, ...] = ()  # pods that have places
 
 
 class Placing(NamedTuple):
@@ -89,7 +91,7 @@ def options_of(gang: Gang, seats: Mapping[str, Seat], levels: Levels) -> Options
 def _gang(job: Job, waiting: Waiting) -> Placing:
     gang = waiting.gang
     options = options_of(gang, job.seats, job.levels)._replace(
-        avoid=frozenset(job.avoid.get(gang.name, ())), out_of_time=job.over
+        avoid=frozenset(job.avoid.get(gang.name, ())), out_of_time=job.over, there=job.there
     )
     view = job.view._replace(table=job.unheld.get(gang.name, job.view.table))
     found = plan(gang.ready, view, options)
@@ -123,7 +125,7 @@ def _gpus(member: Member) -> tuple[tuple[str, int], ...]:
 def _singles(job: Job, batch: Sequence[Waiting]) -> Placing:
     members = {each.gang.ready[0].uid: each.gang for each in batch}
     avoid = frozenset[str]().union(*(job.avoid.get(each.gang.name, ()) for each in batch))
-    options = Options(avoid=avoid, levels=job.levels, out_of_time=job.over)
+    options = Options(avoid=avoid, levels=job.levels, out_of_time=job.over, there=job.there)
     view = job.view._replace(table=job.unheld.get(batch[0].gang.name, job.view.table))
     found = plan_singles([each.gang.ready[0] for each in batch], view, options)
     unplaced = {members[uid].name: Unplaced(str(why), ((members[uid].name.name, why),)) for uid, why in found.missing}

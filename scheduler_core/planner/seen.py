@@ -18,7 +18,7 @@ from scheduler_core.gangs.conventions import alone, is_alone, named, read_wanted
 from scheduler_core.gangs.hold import PodEnd
 from scheduler_core.gangs.member import Member, Wanted
 from scheduler_core.gangs.sizes import moment
-from scheduler_core.observe.sources import OBSERVED, ObservedPod, ObservedSpec, rules
+from scheduler_core.observe.sources import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
 from scheduler_core.planner.sizes import SIZES
 from scheduler_core.pods import Metadata, Pod
 from scheduler_core.request import PodRequest, Refused, read_request
@@ -147,9 +147,11 @@ def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
         metadata.deletion_timestamp is not None,
         reservation,
         None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
-        rules(spec) if gated else None,
+        rules(spec, apart=True) if gated else None,
         _required(spec) if gated else None,
         metadata.finalizers or (),
+        metadata.labels or {},
+        refused_beside(spec),
     )
 
 

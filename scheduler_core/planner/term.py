@@ -418,7 +418,9 @@ class Term:
             sought.held,
             self._node_view(),
             sought.endings,
-            options_of(gang, self.view.seats(), self._settled.levels)._replace(avoid=self._avoided(gang.name, now)),
+            options_of(gang, self.view.seats(), self._settled.levels)._replace(
+                avoid=self._avoided(gang.name, now), there=self.view.there()
+            ),
             self._new_names(),
             wall,
             self._policies().common,
@@ -447,6 +449,7 @@ class Term:
             self._settled.levels,
             self._new_names(),
             lambda: self._clock.monotonic() > until,
+            view.there(),
         )
 
     def _node_view(self) -> NodeView:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import Seat, spec_hash
+from scheduler_core.gangs.apart import There
 from scheduler_core.gangs.gang import Declared
 from scheduler_core.gangs.hold import Ends
 from scheduler_core.gangs.member import GangName, Member
@@ -163,6 +164,13 @@ class View:
     def seats(self) -> dict[str, Seat]:
         """Of all reservations, by the pod's UID."""
         return {seat.uid: seat for each in self.reservations.values() for seat in each.spec.seats}
+
+    def there(self) -> tuple[There, ...]:
+        """Members of gangs, and pods that were placed on their own: where they are, or are to go."""
+        counting = self.knowledge.reserved.counting.values()
+        to = {seat.uid: seat.node for each in counting for seat in each.seats}
+        nodes = ((each.node or to.get(each.uid), each) for each in self.roster.living())
+        return tuple(There(node, each) for node, each in nodes if node is not None)
 
     def _create(self, what: CreateReservation, told: Told, now: float) -> None:
         if self._creating.pop((what.namespace, what.name), None) == told.uid:

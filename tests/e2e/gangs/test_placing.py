@@ -236,3 +236,19 @@ def four_run(cluster: Cluster) -> list[Object] | None:
     """The pods that run, once they are four."""
     found = [each for each in cluster.api.items(cluster.pods()) if each["status"]["phase"] == "Running"]
     return found if len(found) == 4 else None
+
+
+def test_members_that_may_not_share_a_node_have_one_each(cluster: Cluster, ready: Ready) -> None:
+    """The first two at once, on empty nodes that would take both; the third beside the ones that run."""
+    ready("", "", "")
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "train"}}}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pods = gang("train", asked(3, 1, gang_minimum="2"), affinity=apart)
+    for each in pods:
+        each["metadata"]["labels"] = {"app": "train"}
+
+    create(cluster, *pods[:2])
+    assert sorted(places(wait_until_whole(cluster, "train", 2)).values()) == [1, 1]
+
+    create(cluster, pods[2])
+    assert places(wait_until_whole(cluster, "train", 3)) == {"gpu-0": 1, "gpu-1": 1, "gpu-2": 1}

@@ -15,12 +15,13 @@ from scheduler_core.evaluate import judge
 from scheduler_core.gangs.member import GangName, Member, Wanted
 from scheduler_core.gangs.planning import NodeView
 from scheduler_core.nodes import NodeRecord, NodeTable, state_if, table_of
+from scheduler_core.observe.sources import HOSTNAME
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pods import Metadata
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest
 from scheduler_core.scores import Score
-from scheduler_core.stock import PodRules, StockNode, StockNodeSpec, StockSpec, Taint
+from scheduler_core.stock import LabelSelector, PodRules, PodTerm, StockNode, StockNodeSpec, StockSpec, Taint
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record, request
 
@@ -43,11 +44,40 @@ def member(
     required: str | None = None,
     preferred: str | None = None,
     rules: PodRules | None = None,
+    role: str = "",
+    refuses: str = "",
     **wishes: str,
 ) -> Member:
-    """A pod that waits with its gang."""
+    """A pod that waits with its gang. ``role``: a letter; ``refuses``: those that may not be on its node."""
     wanted = Wanted(GANG, size, minimum, rank, None, required, preferred)
-    return Member(f"uid-{name}", "team", name, "1", wanted, request(gpus, name, **wishes), NOW, rules=rules)
+    return Member(
+        f"uid-{name}",
+        "team",
+        name,
+        "1",
+        wanted,
+        request(gpus, name, **wishes),
+        NOW,
+        rules=rules,
+        labels={"role": role},
+        apart=refusing(refuses),
+    )
+
+
+def refusing(roles: str) -> tuple[PodTerm, ...]:
+    """PodAntiAffinity by host, a term for each."""
+    return tuple(PodTerm(HOSTNAME, LabelSelector({"role": role})) for role in roles)
+
+
+def quarrel(members: Iterable[Member], roles: Iterable[str] = ()) -> bool:
+    """Whether some of them may not share a node. ``roles``: of pods there that refuse nobody."""
+    those = list(members)
+    refused = [[term.label_selector.match_labels["role"] for term in each.apart] for each in those]  # type: ignore[union-attr,index]
+    return any(
+        other in refused[at]
+        for at in range(len(those))
+        for other in (*roles, *(each.labels["role"] for each in those if each is not those[at]))
+    )
 
 
 def crew(number: int, gpus: int = 1, **more: Any) -> list[Member]:

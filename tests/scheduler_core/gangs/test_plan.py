@@ -15,6 +15,8 @@ from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Seat
 from scheduler_core.asks import WHOLE
 from scheduler_core.evaluate import judge
+from scheduler_core.gangs.apart import APART, There
+from scheduler_core.gangs.crew import Crew, crew_of
 from scheduler_core.gangs.fitting import NO_CPU
 from scheduler_core.gangs.grounds import cpu_of
 from scheduler_core.gangs.lacking import AVOIDED, NOWHERE
@@ -38,6 +40,7 @@ from tests.scheduler_core.gangs.crews import (
     crew,
     member,
     occupants,
+    quarrel,
     selecting,
     stands,
     view,
@@ -335,12 +338,54 @@ def test_a_search_that_may_take_no_step_still_finds_a_place() -> None:
     assert _planned(members, seen).exact
 
 
+def test_members_that_refuse_each_other_have_a_node_each() -> None:
+    found = _planned(crew(3, role="x", refuses="x"), _empty("a", "b", "c"))
+
+    assert (_nodes(found), found.exact) == ({"a": 1, "b": 1, "c": 1}, True)
+
+
+def test_who_is_refused_may_not_join_and_others_may() -> None:
+    shy, plain, other = member("w-0", 1, refuses="x"), member("w-1", 1, role="x"), member("w-2", 1, role="y")
+
+    found = _planned([shy, plain, other], _empty("a", "b", "c"))
+
+    seats = {seat.name: seat.node for seat in found.seats}
+    assert seats["w-0"] != seats["w-1"]
+    assert set(_nodes(found).values()) == {1, 2}
+
+
+def test_where_only_sharing_is_in_the_way_that_is_said() -> None:
+    assert _unplaced(crew(3, role="x", refuses="x"), _empty("a", "b")) == Unplaced(
+        "2 of 3 members fit at once", (("w-2", APART),), best=2, tried=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("late", "there"),
+    [
+        pytest.param(member("w-1", role="x", refuses="x"), member("w-0", role="x", refuses="x"), id="both say so"),
+        pytest.param(member("w-1", refuses="x"), member("w-0", role="x"), id="the one that comes"),
+        pytest.param(member("w-1", role="x"), member("w-0", refuses="x"), id="the one that is there"),
+        pytest.param(member("w-1", role="x"), member("w-0", refuses="x")._replace(ending=True), id="one that ends"),
+    ],
+)
+def test_a_member_that_comes_late_keeps_away_from_its_siblings(late: Member, there: Member) -> None:
+    beside = {"placed": (Seat(there.uid, there.name, "a"),), "there": (There("a", there),)}
+
+    assert _nodes(_planned([late], _empty("a", "b"), **beside)) == {"b": 1}
+    assert _unplaced([late], _empty("a"), **beside).missing == (("w-1", APART),)
+    assert _nodes(_planned([member("w-1", role="z")], _empty("a", "b"), **beside)) == {"a": 1}
+
+
 class _Brute:
     """All ways to place a few members on a few nodes."""
 
     def __init__(self, members: list[Member], seen: NodeView) -> None:
         self.members, self.seen = members, seen
         self._fits: dict[tuple[str, tuple[str, ...]], int | None] = {}
+        found = crew_of(members, seen, Options())
+        assert isinstance(found, Crew)
+        self._kinds = {each.uid: at for at, group in enumerate(found.groups) for each in group.members}
 
     def best(self, racks: bool, used: frozenset[str] = frozenset()) -> tuple[int, int, int]:
         """Members, negative; nodes that are not used yet; points, negative. ``racks``: all in one."""
@@ -373,15 +418,10 @@ class _Brute:
         cpu = cpu_of(record)
         if not stands(table, name, those) or not cpu.holds([asked(each).profile.ask.cpu_milli for each in those]):
             return None
-        if not self.spares(name, those):
+        if quarrel(those) or not self.spares(name, those):
             return None
         total, there = 0, record.pods
-        kinds: list[Any] = []
-        for each in self.members:
-            if asked(each).profile not in kinds:
-                kinds.append(asked(each).profile)
-        order = sorted(kinds, key=lambda kind: -kind.devices)
-        for each in sorted(those, key=lambda each: order.index(asked(each).profile)):
+        for each in sorted(those, key=lambda each: self._kinds[each.uid]):
             score = judge(asked(each).profile, state_if(table, name, there), POLICY)
             assert isinstance(score, Score)
             total += round(score.points * 1_000_000)
@@ -410,9 +450,11 @@ def _small(random: Random) -> tuple[list[Member], NodeView]:
     number = random.randint(1, 4)
     minimum = random.choice((None, random.randint(1, number)))
     members = []
+    calm, refuses = random.random() < 0.5, random.choice((("x",), ("", "x"), ("", "x", "y", "xy")))
     for at in range(number):
         gpus, wishes = random.choice(kinds)
-        members.append(member(f"m-{at}", gpus, size=number, minimum=minimum, required=required, **wishes))
+        apart = {} if calm else {"role": random.choice("xy"), "refuses": random.choice(refuses)}
+        members.append(member(f"m-{at}", gpus, size=number, minimum=minimum, required=required, **apart, **wishes))
     return members, view(*records, labels=labels)
 
 

@@ -13,6 +13,7 @@ from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Seat
 from scheduler_core.asks import WHOLE
 from scheduler_core.evaluate import evaluate
+from scheduler_core.gangs.apart import APART, There
 from scheduler_core.gangs.fitting import NO_CPU
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.planning import NodeView, Options
@@ -115,3 +116,13 @@ def test_when_time_is_over_the_rest_is_left_for_the_next_batch() -> None:
     found = plan_singles(crew(5), seen, Options(out_of_time=lambda: next(ticks) >= 3))
 
     assert (len(found.seats), found.missing) == (3, ())
+
+
+def test_replicas_that_refuse_each_other_have_a_node_each() -> None:
+    seen = view(*(record(name, H100, held={}) for name in "abc"))
+    there = member("old", role="x", refuses="x")
+
+    found = plan_singles(crew(3, role="x", refuses="x"), seen, Options(there=(There("b", there),)))
+
+    assert {seat.node for seat in found.seats} == {"a", "c"}
+    assert found.missing == (("uid-w-2", APART),)

@@ -23,7 +23,9 @@ from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.stock import (
+    LabelSelector,
     PodRules,
+    PodTerm,
     RequiredTerm,
     RequiredTerms,
     Requirement,
@@ -324,3 +326,49 @@ def test_affinity_without_requirements_has_no_terms() -> None:
     assert found is not None
     assert found.terms is None
     assert found.rules == PodRules(StockSpec(affinity=gang_pod(affinity={"nodeAffinity": {}}).spec.affinity))
+
+
+BY_HOST = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
+APART = PodTerm("kubernetes.io/hostname", LabelSelector({"app": "llm"}))
+
+
+def _apart(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "apart", "unchecked"),
+    [
+        pytest.param(_apart(BY_HOST), (APART,), (), id="by host"),
+        pytest.param(_apart(BY_HOST, {**BY_HOST, "topologyKey": "zone"}), (APART,), ("pod affinity",), id="by zone"),
+        pytest.param(
+            _apart({**BY_HOST, "namespaceSelector": {"matchLabels": {"a": "b"}}}),
+            (),
+            ("pod affinity",),
+            id="namespaces by their labels",
+        ),
+        pytest.param(
+            _apart({**BY_HOST, "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
+            (),
+            ("pod affinity",),
+            id="an operator that nobody knows",
+        ),
+        pytest.param(
+            {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [BY_HOST]}},
+            (),
+            ("pod affinity",),
+            id="near others",
+        ),
+    ],
+)
+def test_a_member_says_beside_whom_it_may_not_be(
+    affinity: dict[str, Any], apart: tuple[PodTerm, ...], unchecked: tuple[str, ...]
+) -> None:
+    gated = member(annotations=LLM, schedulingGates=[GATE], affinity=affinity, labels={"app": "llm"})
+    running = member(annotations=RESERVED, nodeName="n1", status=STARTED, affinity=affinity, labels={"app": "llm"})
+
+    assert gated is not None
+    assert gated.rules is not None
+    assert (gated.apart, gated.labels, gated.rules.unchecked) == (apart, {"app": "llm"}, unchecked)
+    assert running is not None
+    assert (running.apart, running.labels) == (apart, {"app": "llm"})
