@@ -57,9 +57,13 @@ def seen(
         for node in nodes
         for pod in node.pods
     ]
-    rules = StockNode(metadata=Metadata(labels=dict(labels or {})))
+
+    def node_seen(node: NodeRecord) -> NodeSeen:
+        rules = StockNode(metadata=Metadata(name=node.name, labels=dict(labels or {})))
+        return NodeSeen(node.name, node.machine, rules)
+
     batches: tuple[Batch[Any], ...] = (
-        Batch(NodeSeen, tuple(NodeSeen(each.name, each.machine, rules) for each in nodes), (), complete=True),
+        Batch(NodeSeen, tuple(node_seen(each) for each in nodes), (), complete=True),
         Batch(GpusSeen, tuple(GpusSeen(each.name, each.gpus) for each in nodes if each.gpus), (), complete=True),
         Batch(Candidate, (*map(_candidate, members), *others), (), complete=True),
         Batch(ReservationSeen, tuple(planned), (), complete=True),

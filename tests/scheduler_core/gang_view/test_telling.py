@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from gputopo.labels.reservations import Phase
 from scheduler_core.gang_view.telling import NoGangError
 from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.observe.sources import HOSTNAME, OF_PODS, SPREAD
 from scheduler_core.request import Refused
+from scheduler_core.stock import LabelSelector, PodRules, PodTerm, StockSpec
 from tests.scheduler_core.builders import occupant, record
 from tests.scheduler_core.explain.fleets import QUADS
 from tests.scheduler_core.gang_view.clusters import RULES, crew, member, seen, story
-from tests.scheduler_core.gangs.members import BOUND
+from tests.scheduler_core.gangs.members import BOUND, GATED
 from tests.scheduler_core.plans import entry, ledger, plan
 
 FREE = record("a", QUADS, held={})
@@ -82,6 +85,45 @@ def test_a_member_that_comes_late_is_tried_beside_its_siblings() -> None:
 
     (place,) = found.places
     assert [(stop.node, stop.members) for stop in place.stops] == [("a", ("w-1",))]
+
+
+def _crew_apart(state: str = GATED) -> list[Member]:
+    term = PodTerm(HOSTNAME, LabelSelector({"app": "llm"}))
+    return crew(2, 4, state, labels={"app": "llm"}, apart=(term,))
+
+
+def test_a_member_that_may_not_be_beside_its_siblings_is_tried_elsewhere() -> None:
+    there = [each._replace(node="a") for each in _crew_apart(BOUND)[:1]]
+    found = story(seen([*there, *_crew_apart()[1:]], [FREE, record("b", QUADS, held={})]))
+
+    (place,) = found.places
+    assert [(stop.node, stop.members) for stop in place.stops] == [("b", ("w-1",))]
+
+
+def test_a_pod_that_is_on_its_way_to_a_node_is_taken_to_be_there() -> None:
+    name = GangName("team", "other")
+    first = _crew_apart(BOUND)[0]
+    coming = first._replace(uid="uid-o-0", name="o-0", node=None, wanted=first.wanted._replace(gang=name))
+    ended = first._replace(uid="o-2", name="o-2", phase="Failed", node="b", wanted=coming.wanted)
+    other = plan("other-1", {"o-0": ("a", 4)}, gang="other")
+    mine = _crew_apart()[1:]
+    mine = [each._replace(wanted=each.wanted._replace(size=1)) for each in mine]
+    nodes = [FREE, record("b", QUADS, held={})]
+    found = story(seen([*mine, coming, ended], nodes, planned=[other], ledger=ledger(entry(other, Phase.COMMITTED))))
+
+    (place,) = found.places
+    assert [stop.node for stop in place.stops] == ["b"]
+
+
+def test_rules_about_other_pods_that_no_plan_follows_are_said() -> None:
+    far, spread = PodRules(StockSpec(), (OF_PODS, "volume claims")), PodRules(StockSpec(), (OF_PODS, SPREAD))
+    members = [each._replace(rules=rules) for each, rules in zip(crew(3), (far, spread, None), strict=True)]
+
+    refuse = "that the planner does not look at: kube-scheduler may refuse the node that it chooses"
+    assert story(seen(members, [FREE])).notes[1:] == (
+        f"2 of its members require pod affinity {refuse}",
+        f"1 of its members require topology spread {refuse}",
+    )
 
 
 def test_siblings_that_run_are_not_among_those_that_would_have_to_end() -> None:

@@ -41,6 +41,7 @@ from tests.scheduler_core.gangs.crews import (
     member,
     occupants,
     quarrel,
+    refusing,
     selecting,
     stands,
     view,
@@ -453,8 +454,9 @@ def _small(random: Random) -> tuple[list[Member], NodeView]:
     calm, refuses = random.random() < 0.5, random.choice((("x",), ("", "x"), ("", "x", "y", "xy")))
     for at in range(number):
         gpus, wishes = random.choice(kinds)
-        apart = {} if calm else {"role": random.choice("xy"), "refuses": random.choice(refuses)}
-        members.append(member(f"m-{at}", gpus, size=number, minimum=minimum, required=required, **apart, **wishes))
+        one = member(f"m-{at}", gpus, size=number, minimum=minimum, required=required, **wishes)
+        role, refused = random.choice("xy"), random.choice(refuses)
+        members.append(one if calm else one._replace(labels={"role": role}, apart=refusing(refused)))
     return members, view(*records, labels=labels)
 
 
