@@ -16,7 +16,7 @@ HELD, COMMITTED = Phase.HELD, Phase.COMMITTED
 
 def busy(**gpus: int) -> tuple[ApiServer, dict[str, str]]:
     """Nodes n0 and n1 of two GPUs each, of which pods that nobody gated hold so many; the pods by their nodes."""
-    server = ApiServer()
+    server = ApiServer({"n0": 2, "n1": 2})
     pods = {node: server.create_pod(f"on-{node}", number) for node, number in gpus.items() if number}
     for node, uid in pods.items():
         server.bind(uid, node)
@@ -275,7 +275,7 @@ def test_the_estimate_follows_the_deadlines_of_the_pods_that_are_there() -> None
 
 
 def test_what_became_of_a_gang_is_worked_out_once_for_all_that_happened_since_the_last_round() -> None:
-    server = ApiServer()
+    server = ApiServer({"n0": 2, "n1": 2})
     desk = Desk(server)
     desk.run()
 
