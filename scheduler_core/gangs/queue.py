@@ -62,9 +62,11 @@ class Queue:
         self._queued: dict[GangName, Gang] = {}
         self._misfits: dict[GangName, Hashable] = {}  # of those that are queued
         self._past: dict[GangName, _Past] = {}
+        self._order: tuple[Waiting, ...] | None = None  # what ``order`` answers, until something changes
 
     def put(self, gang: Gang) -> None:
         """A gang as it is now. Unless it is QUEUED it leaves the queue."""
+        self._order = None
         before = self._queued.pop(gang.name, None)
         misfit = self._misfits.pop(gang.name, None)
         if misfit is not None and before is not None and wants(before) == wants(gang):
@@ -79,18 +81,21 @@ class Queue:
 
     def forget(self, name: GangName) -> None:
         """It has no member any more."""
+        self._order = None
         self._queued.pop(name, None)
         self._misfits.pop(name, None)
         self._settle(name)
 
     def started(self, name: GangName) -> None:
         """All that were let go have their nodes: what the gang went through counts no more."""
+        self._order = None
         past = self._past.pop(name, None)
         if past is not None and name in self._queued:  # some of its members are to be placed yet
             self._past[name] = _Past(past.since)
 
     def rolled_back(self, name: GangName, now: float) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
+        self._order = None
         past = self._past.get(name, _Past())
         until = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _DOUBLINGS))
         self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until)
@@ -100,11 +105,14 @@ class Queue:
     def unplaced(self, name: GangName, state: Hashable) -> None:
         """It did not fit into that (a table's generation, say), and is not tried again before that is another."""
         if name in self._queued:
+            self._order = None
             self._misfits[name] = state
 
     def order(self) -> tuple[Waiting, ...]:
         """All that are queued, the first first, those that wait for their time too."""
-        return tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
+        if self._order is None:
+            self._order = tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
+        return self._order
 
     def of(self, name: GangName) -> Waiting | None:
         """A gang that is queued."""

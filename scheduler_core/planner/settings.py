@@ -33,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Path | None
     levels: Levels
     patience_s: float
+    back_off_s: float
     rollback: str
     unplaceable: str
     release_after_s: float
@@ -48,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pace(self) -> Pace:
         """How the queue goes on."""
-        return USUAL._replace(patience_s=self.patience_s)
+        return USUAL._replace(patience_s=self.patience_s, first_s=self.back_off_s)
 
 
 def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
@@ -173,6 +174,16 @@ TABLE = (
         "5m",
         "SECONDS",
         "How long a gang that does not fit lets smaller ones pass; then what becomes free where it will fit is held.",
+        seconds(1),
+    ),
+    Setting(
+        "back_off_s",
+        "--back-off",
+        "GPUTOPO_BACK_OFF",
+        "10s",
+        "SECONDS",
+        "How long a gang that was taken back waits before it is planned again; doubled by each time that follows, to "
+        "5 minutes at most.",
         seconds(1),
     ),
     Setting(

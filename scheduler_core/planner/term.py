@@ -29,6 +29,7 @@ from scheduler_core.gangs.writes import (
     CreateLedger,
     CreateReservation,
     Key,
+    LetGo,
     Release,
     Tell,
     Write,
@@ -52,8 +53,8 @@ from scheduler_core.vouching import Known, Voucher
 PLAN_S = 1.0  # for one plan
 ROOM_S = 3.0  # to find where to hold room
 AVOID_S = 300.0  # nodes to which a member was sent in vain
+_GATHER_S = 0.03  # what happens within so long is looked at together: a look costs the same for one and for a hundred
 _AGAIN_S = 2.0  # before what did not help is tried again on the same version of an object
-_TOGETHER_S = 0.02  # answers about pods that come within that time are looked at together
 _REFUSED_S = 30.0  # before what the API server does not take is sent again
 _AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled by each that follows
 _AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
@@ -152,7 +153,7 @@ class Term:
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
         self._touched |= self.view.take(batch, self._clock.wall())
-        self._hands.wake(0.015)
+        self._hands.wake(_GATHER_S)
 
     def tick(self) -> None:
         """Let time pass."""
@@ -214,7 +215,7 @@ class Term:
             self.view.read(answer.ledger, self._clock.wall())
         if outcome is not Outcome.DONE or not isinstance(what, WriteLedger):
             self._refuse(what, now + (_REFUSED_S if outcome is Outcome.REFUSED else _AGAIN_S))
-        self._hands.wake(_TOGETHER_S if what.key[0] == "pod" and self._busy else 0.0)
+        self._hands.wake(_GATHER_S if what.key[0] == "pod" and self._busy else 0.0)
 
     def planned(self, found: Placing) -> None:
         """What came of a plan."""
@@ -385,8 +386,10 @@ class Term:
             return
         if self._hold(now):
             return
-        state = self.view.knowledge.table.generation
         gangs, pods = self._spoken_for()
+        if not any(_is_free(each, gangs, pods) for each in self.queue.order()):
+            return  # what the nodes look like need not be worked out
+        state = self.view.knowledge.table.generation
         batches = tuple(
             batch
             for each in self.queue.batches(self._clock.wall(), state, _BATCH)
