@@ -73,4 +73,6 @@ def _wait(cluster: Cluster, until: Callable[[], bool], what: str, writes: list[s
             (each["metadata"]["name"], node_of(each), each["status"].get("phase"), size(each))
             for each in cluster.api.items(cluster.pods())
         ]
-        raise TimeoutError(f"{late}\npods: {pods}\nwritten: {writes}\nledger: {counts}\nreservations: {there}") from late
+        raise TimeoutError(
+            f"{late}\npods: {pods}\nwritten: {writes}\nledger: {counts}\nreservations: {there}"
+        ) from late
