@@ -182,8 +182,8 @@ TABLE = (
         "GPUTOPO_BACK_OFF",
         "10s",
         "SECONDS",
-        "How long a gang that was taken back waits before it is planned again; each time that follows doubles it, up to "
-        "5 minutes.",
+        "How long a gang that was taken back waits before it is planned again; doubled by each time that follows, to "
+        "5 minutes at most.",
         seconds(1),
     ),
     Setting(

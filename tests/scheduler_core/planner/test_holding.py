@@ -67,17 +67,17 @@ def test_all_in_one_rack_where_that_is_required() -> None:
 
 
 def test_what_its_own_members_have_will_not_become_free() -> None:
-    there = member("w-0", 4)._replace(node="a")
+    there = member("first", 4)._replace(node="a")
     shared = record(
         "a",
         H100,
-        pods=[occupant("w-0", 4), occupant("other", 4)],
-        held={"w-0": range(4), "other": range(4, 8)},
+        pods=[occupant("first", 4), occupant("other", 4)],
+        held={"first": range(4), "other": range(4, 8)},
     )
 
-    found = holding(job([member("w-1", 4), member("w-2", 4)], shared, BUSY["b"], placed=(there,)))
+    found = holding(job(crew(3, 4), shared, BUSY["b"], placed=(there,)))
 
-    assert held(found) == (Holding("a", 4), Holding("b", 4))
+    assert held(found) == (Holding("a", 4), Holding("b", 8))
 
 
 def test_what_is_held_already_may_be_enough() -> None:

@@ -6,7 +6,7 @@ from gputopo.labels.reservations import Holding, Phase, ReservationStatus, State
 from scheduler_core.gangs.hold import PodEnd
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.writes import WriteStatus
-from scheduler_core.planner.holds import AWAY_S, LOOK_S
+from scheduler_core.planner.holds import AWAY_S, LOOK_S, SOON_S
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.desk import Desk
@@ -217,6 +217,8 @@ def test_each_priority_has_a_hold_of_its_own_and_the_higher_goes_first() -> None
 
     gang(server, "high", 1, 2, priority=9)
     gang(server, "second", 1, 2, priority=9)
+    desk.run()
+    desk.now += SOON_S
     desk.run()
     assert held(server) == {"high": (Holding("n0", 2),), "low": (Holding("n1", 2),)}
 
