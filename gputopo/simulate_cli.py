@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -13,6 +13,7 @@ from gputopo.terminal import fail, read_bytes, write_out
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
+    from scheduler_core.policy import Policy
     from scheduler_core.reading import Cluster
     from scheduler_core.simulation.hosts import NodeSpec
     from scheduler_core.simulation.workload import Job
@@ -22,6 +23,13 @@ _POLICIES = "ours,spread,pack,fgd"
 _SIZES = "1:45,2:25,3:8,4:15,5:7"
 _MANY = re.compile(r"(?P<machine>.+)\*(?P<count>\d{1,5})")
 _SIZE = re.compile(r"(\d{1,4}):(\d+(?:\.\d+)?)")
+
+
+class _Compared(NamedTuple):
+    """What is replayed."""
+
+    policies: Sequence[str]  # by their names in the simulation
+    profiles: Mapping[str, Policy]  # of a policy file, by their names there
 
 
 class _Load(NamedTuple):
@@ -53,10 +61,22 @@ def simulate_command(topology: Callable[[str], NodeTopology]) -> click.Command:
     @click.option("--jobs", default=4000, show_default=True, help="Without --workload: how many.")
     @click.option("--until", default=1.3, show_default=True, help="Draw jobs of a file without times up to this load.")
     @click.option("--policies", default=_POLICIES, show_default=True, help="Which to compare, the first with the rest.")
+    @click.option(
+        "--policy", "policy_file", metavar="FILE", help="A policy file: each profile is replayed too, as ours:NAME."
+    )
     @click.option("--seed", default=42, show_default=True, help="Of the first replay.")
     @click.option("--seeds", default=1, show_default=True, help="Replays with each policy.")
     @click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
-    def simulate(*, clusters: tuple[str, ...], policies: str, seed: int, seeds: int, output: str, **load: Any) -> None:
+    def simulate(
+        *,
+        clusters: tuple[str, ...],
+        policies: str,
+        policy_file: str | None,
+        seed: int,
+        seeds: int,
+        output: str,
+        **load: Any,
+    ) -> None:
         """Replay a workload on a cluster with gputopo's placement and with others, and print how well each did.
 
         Decisions are made by the code that serves kube-scheduler. The same seed gives the same placements.
@@ -70,7 +90,8 @@ def simulate_command(topology: Callable[[str], NodeTopology]) -> click.Command:
         """
         specs = [spec for each in clusters for spec in _nodes(each, topology)]
         wanted = _Load(**load)
-        _simulate(specs, wanted, policies.split(","), range(seed, seed + seeds), output)
+        compared = _Compared(policies.split(","), {} if policy_file is None else _profiles(policy_file))
+        _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
 
     return simulate
 
@@ -122,9 +143,7 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
     write_out(text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
 
 
-def _simulate(
-    specs: Sequence[NodeSpec], wanted: _Load, policies: Sequence[str], seeds: Sequence[int], output: str
-) -> None:
+def _simulate(specs: Sequence[NodeSpec], wanted: _Load, compared: _Compared, seeds: Sequence[int], output: str) -> None:
     import json  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.policy import Policy  # noqa: PLC0415
@@ -132,20 +151,37 @@ def _simulate(
     from scheduler_core.simulation.report.page import page  # noqa: PLC0415
     from scheduler_core.simulation.report.summary import document, summaries, text  # noqa: PLC0415
 
-    for name in policies:
+    for name in compared.policies:
         if name not in POLICIES:
             fail(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
     gpus = sum(len(spec.topology.usable) for spec in specs)
     figures = []
     for seed in seeds:
         jobs = _jobs(wanted, gpus, seed)
-        figures += [run(name, specs, jobs, Policy(), seed) for name in policies]
+        figures += [run(name, specs, jobs, Policy(), seed) for name in compared.policies]
+        figures += [
+            run("ours", specs, jobs, policy, seed, as_served=True)._replace(policy=f"ours:{name}")
+            for name, policy in compared.profiles.items()
+        ]
     asked = wanted.workload or f"{wanted.jobs} jobs of {wanted.sizes} GPUs at a load of {wanted.load:.0%}"
     about = f"{len(specs)} nodes with {gpus} GPUs; {asked}; {len(seeds)} seeds from {seeds[0]}."
     if output == "json":
         write_out(json.dumps(document(figures, about), indent=2) + "\n")
     else:
-        write_out((page if output == "html" else text)(summaries(figures), WORDS, about))
+        words = WORDS | {f"ours:{name}": f"gputopo, all pods by the profile {name}" for name in compared.profiles}
+        write_out((page if output == "html" else text)(summaries(figures), words, about))
+
+
+def _profiles(source: str) -> dict[str, Policy]:
+    from scheduler_core.policy_file import PolicyError, parse  # noqa: PLC0415  pydantic, and only --policy needs it
+
+    try:
+        placements = parse(read_bytes(source).decode(), source).policies.placements
+    except UnicodeDecodeError as error:
+        fail(f"{source}: this is no text: {error}")
+    except PolicyError as error:
+        fail(str(error))
+    return {each.policy.name: each.policy for each in placements}
 
 
 def _nodes(source: str, topology: Callable[[str], NodeTopology]) -> list[NodeSpec]:

@@ -2,16 +2,15 @@
 
 The weight of the extender, by the arithmetic of kube-scheduler: its score of a node, 0 to 10, counts
 ``score x weight x 10``; each plugin counts 0 to 100 times its own weight. In the second scheduler's profile the plugins
-add up to 3 + 2 + 1 + 2 + 2 + 1 + 2 = 13, so to 1300 at most. At weight 75 a point is 750:
+add up to 3 + 2 + 1 + 2 + 2 + 1 + 1 + 2 = 14, so to 1400 at most. At weight 75 a point is 750:
 
 * two points, 1500, are more than all plugins together, and a pair of GPUs on 600 GB/s of NVLink instead of on PCIe is
   worth more than two: 4 of 10 parts x (600 / (600 + 300) - 0.1) x 10 = 2.3. So no plugin outvotes an island;
-* one point, a matter of NUMA or of a NIC, is more than what plugins say unasked (NodeResourcesBalancedAllocation 100,
-  ImageLocality 100) and any one wish of the pod (200), and less than all that pod and administrator can wish for at
-  once;
+* one point, a matter of NUMA or of a NIC, is more than what plugins say unasked (NodeResourcesFit,
+  NodeResourcesBalancedAllocation and ImageLocality, 100 each) and any one wish of the pod (200), and less than all that
+  pod and administrator can wish for at once;
 * where the points are equal, the plugins decide: CPU, memory and GPUs of a node are to run out together. Which nodes to
-  fill is in the points already; NodeResourcesFit would fill or empty them by CPU too, and leaves GPUs without it
-  (measured: docs/quality.md).
+  fill is in the points already, but for shares and MIG devices: of those NodeResourcesFit fills nodes.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from enum import Enum
 
 from gputopo.labels.keys import GPU_RESOURCES
 from gputopo.labels.resources import is_gpu
+from scheduler_core.asks import WHOLE
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
@@ -52,6 +52,7 @@ def configuration(resources: Collection[str], caller: Caller = Caller.SECOND, na
     """
     names = managed(resources)
     balanced = "\n".join(f"            - {{name: {name}, weight: 1}}" for name in (*names, "cpu", "memory"))
+    packed = "\n".join(f"              - {{name: {name}, weight: 1}}" for name in names if name != WHOLE)
     listed = "\n".join(f"      - {{name: {name}, ignoredByScheduler: false}}" for name in names)
     return _FRAMES[caller].format(
         type=f"apiVersion: {API_VERSION}\nkind: {KIND}",
@@ -59,7 +60,7 @@ def configuration(resources: Collection[str], caller: Caller = Caller.SECOND, na
         loopback=LOOPBACK,
         service=f"gputopo-extender.{namespace}.svc",
         namespace=namespace,
-        scoring=_SCORING.format(balanced=balanced),
+        scoring=_SCORING.format(balanced=balanced, packed=packed),
         behaviour=_BEHAVIOUR.format(weight=WEIGHT, timeout=TIMEOUT_S, listed=listed),
     )
 
@@ -108,15 +109,17 @@ extenders:
 {behaviour}"""
 
 _SCORING = """\
-    plugins:
-      score:
-        disabled:
-          - name: NodeResourcesFit # full or empty nodes by CPU and memory too: leaves GPUs without them
     pluginConfig:
       - name: NodeResourcesBalancedAllocation # of equal nodes the one whose GPUs, CPU and memory run out together
         args:
           resources:
 {balanced}
+      - name: NodeResourcesFit
+        args:
+          scoringStrategy: # full nodes first, where gputopo does not say which: not by whole GPUs, nor by CPU
+            type: MostAllocated
+            resources:
+{packed}
       - name: PodTopologySpread
         args:
           defaultingType: List # the system's default spreads the pods of a ReplicaSet over nodes, also unasked

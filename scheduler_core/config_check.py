@@ -187,11 +187,16 @@ def _sampling(at: str, profile: Profile, configuration: Configuration) -> Iterat
 
 def _balance(at: str, profile: Profile) -> Iterator[Finding]:
     weights = _weights(profile.plugins)
-    if weights.get("NodeResourcesFit"):
+    of_fit = [each.args for each in profile.plugin_config or () if each.name == "NodeResourcesFit"]
+    strategy = (of_fit[0].get("scoringStrategy") or {}) if of_fit else {}
+    kind = strategy.get("type", "LeastAllocated")
+    names = [each.get("name", "") for each in strategy.get("resources") or ({"name": "cpu"}, {"name": "memory"})]
+    if weights.get("NodeResourcesFit") and (kind != "MostAllocated" or {"cpu", "memory", WHOLE}.intersection(names)):
         why = (
-            "of nodes with equal points it takes the emptiest or the fullest, and GPUs are left without CPU: disable it"
+            "it fills or empties nodes against what gputopo says of them: MostAllocated, by shares and MIG devices only"
         )
-        yield Finding(f"{at}plugins.score", "has NodeResourcesFit", why)
+        what = f"is {kind} by {', '.join(names)}"
+        yield Finding(f"{at}pluginConfig NodeResourcesFit scoringStrategy", what, why)
     given = [each.args for each in profile.plugin_config or () if each.name == _BALANCE]
     resources = (given[0].get("resources") or ()) if given else ()
     if not weights.get(_BALANCE) or all(each.get("name") != WHOLE for each in resources):

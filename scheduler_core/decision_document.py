@@ -75,7 +75,7 @@ def document(record: Record) -> bytes:
         request=request,
         policy=record.policy,
         nodes=tuple(map(tuple, known.values())),
-        unknown=tuple(sorted(name for name in record.names if name not in record.table.states)),
+        unknown=tuple(sorted(name for name in record.considered if name not in record.table.states)),
         states=tuple(_written(state, places) for state in known),
         topologies=tuple(shape.topology for shape in shapes),
         doubtful=doubtful,
@@ -114,7 +114,7 @@ def differences(line: Document) -> Iterator[str]:
 def _by_state(record: Record) -> dict[NodeState, list[str]]:
     """The nodes that were asked about and are known, in order, by their states."""
     groups: dict[NodeState, list[str]] = {}
-    for name in sorted(record.names):
+    for name in sorted(record.considered):
         state = record.table.states.get(name)
         if state is not None:
             groups.setdefault(state, []).append(name)
@@ -133,7 +133,8 @@ def _doubtful(record: Record) -> tuple[Assumption, ...]:
     profile, state_of = record.request.profile, record.table.states.get
     found = []
     for each in record.doubtful:
-        nodes = (name for name in each.nodes & record.names if (state := state_of(name)) and exposed(profile, state))
+        among = each.nodes & record.considered
+        nodes = (name for name in among if (state := state_of(name)) and exposed(profile, state))
         found.append(Assumption(each.pod, frozenset(nodes), 0.0))
     return tuple(each for each in found if each.nodes)
 

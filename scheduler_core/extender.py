@@ -62,6 +62,12 @@ class Record(NamedTuple):
     names: AbstractSet[str]
     answer: Filtered
     phases: Phases
+    shut: AbstractSet[str] = frozenset()  # names that were not looked at: others may be on their way there
+
+    @property
+    def considered(self) -> AbstractSet[str]:
+        """The names that the answer was chosen from."""
+        return self.names - self.shut if self.shut else self.names
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -105,8 +111,7 @@ class Extender:
         ready = perf_counter()
         doubtful = self._knowledge.assumptions.doubtful
         shut = self._shut(request.uid, standing.table, names) if self.unsure else frozenset[str]()
-        names = names - shut if shut else names
-        found = _choose(request, standing, names, policy, doubtful)
+        found = _choose(request, standing, names - shut if shut else names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
@@ -114,7 +119,7 @@ class Extender:
             self._knowledge.assume(_occupant(request), nodes, lifetime)
         if found.nodes or last:
             phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
-            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases))
+            self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases, shut))
         if shut and not found.nodes:
             return found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)}, soon=True)
         return found

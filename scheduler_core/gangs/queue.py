@@ -69,7 +69,7 @@ class Queue:
         self._order = None
         before = self._queued.pop(gang.name, None)
         misfit = self._misfits.pop(gang.name, None)
-        if misfit is not None and before is not None and _wants(before) == _wants(gang):
+        if misfit is not None and before is not None and wants(before) == wants(gang):
             self._misfits[gang.name] = misfit
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
@@ -124,15 +124,15 @@ class Queue:
         return None if gang is None else self._waiting(gang)
 
     def batches(self, now: float, state: Hashable, most: int = 256) -> Iterator[tuple[Waiting, ...]]:
-        """What to try now, in order: a gang, or at most so many of the single pods that follow one another.
+        """What to try now, in order: a gang, or at most so many single pods of one priority that follow one another.
 
         ``state``: as ``unplaced`` will be told it; never None.
         """
         self._expire(now)
         due = [each for each in self.order() if self.due(each) <= now and each.misfit != state]
-        for single, group in groupby(due, key=lambda each: is_alone(each.gang.name)):
+        for priority, group in groupby(due, key=_together):
             found = list(group)
-            size = most if single else 1
+            size = 1 if priority is None else most
             yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
 
     def due(self, waiting: Waiting) -> float:
@@ -173,6 +173,11 @@ class Queue:
                 del self._past[name]
 
 
-def _wants(gang: Gang) -> tuple[object, ...]:
+def _together(waiting: Waiting) -> int | None:
+    """What single pods that are tried together share; None: a gang is tried by itself."""
+    return waiting.gang.priority if is_alone(waiting.gang.name) else None
+
+
+def wants(gang: Gang) -> tuple[object, ...]:
     """All of a gang that decides whether it fits. Quick to compare where nothing changed: the values are the same."""
     return gang.ready, gang.placed, gang.fewest, gang.required, gang.preferred

@@ -53,13 +53,19 @@ def typical(jobs: Iterable[Job], coverage: float = _COVERAGE) -> Typical:
     return Typical(Mix(tuple(kept.items())), idle / (sum(kept.values()) or 1.0))
 
 
-def run(name: str, specs: Sequence[NodeSpec], jobs: Sequence[Job], policy: Policy, seed: int) -> Figures:
-    """Replay the jobs on idle nodes with the policy of that name. The same seed gives the same placements."""
+def run(
+    name: str, specs: Sequence[NodeSpec], jobs: Sequence[Job], policy: Policy, seed: int, *, as_served: bool = False
+) -> Figures:
+    """Replay the jobs on idle nodes with the policy of that name. The same seed gives the same placements.
+
+    ``as_served``: ours judges what is left over by its own mix, not by what the workload asks for.
+    """
     hosts = Hosts(specs)
     mix = typical(jobs).mix
     meter = Meter(hosts, mix, max(1, len(jobs) // 100))
     asked = [_with_islands(job, hosts) for job in jobs] if name == "ours-required" else jobs
-    setting = Setting(hosts, asked, policy._replace(mix=mix), Random(seed))  # noqa: S311  no secret
+    ours = policy if as_served else policy._replace(mix=mix)
+    setting = Setting(hosts, asked, ours, Random(seed))  # noqa: S311  no secret
     return figures(name, seed, hosts, replay(asked, hosts, POLICIES[name](setting), meter), meter)
 
 

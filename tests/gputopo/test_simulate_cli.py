@@ -44,6 +44,36 @@ def test_trace_files(files: Path) -> None:
     assert [row["policy"] for row in json.loads(said)["replays"]] == ["ours", "spread", "pack", "fgd"]
 
 
+def test_each_profile_of_a_policy_file_is_a_policy_of_its_own(files: Path) -> None:
+    """Judged by what its file says that pods ask for."""
+    (files / "policy.yaml").write_text(
+        "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\nprofiles:\n"
+        "  - {name: machines, match: {}, mix: [{gpus: 8, weight: 1.0}]}\n"
+    )
+    nodes, pods, policy = (str(files / name) for name in ("nodes.csv", "pods.csv", "policy.yaml"))
+    asked = ["simulate", "--cluster", nodes, "--workload", pods, "--policies", "spread"]
+
+    code, said = _run(*asked, "--policy", policy, "-o", "json")
+    _, text = _run(*asked, "--policy", policy)
+
+    assert code == 0, said
+    assert [row["policy"] for row in json.loads(said)["replays"]] == ["spread", "ours:machines", "ours:default"]
+    assert "gputopo, all pods by the profile machines" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [pytest.param(b"\xff", "this is no text", id="no text"), pytest.param(b"kind: X", "1:1", id="no policy")],
+)
+def test_what_is_no_policy_file_is_said(files: Path, content: bytes, said: str) -> None:
+    (files / "policy.yaml").write_bytes(content)
+
+    code, output = _run("simulate", "--cluster", "8a100-2n-pairs12*4", "--policy", str(files / "policy.yaml"))
+
+    assert code == 2
+    assert said in output
+
+
 @pytest.mark.parametrize("output", ["text", "html"])
 def test_machines_by_name(output: str) -> None:
     code, said = _run("simulate", "--cluster", "8a100-2n-pairs12*4", "--jobs", "40", "-o", output)

@@ -25,7 +25,6 @@ RESOURCES = [
     "memory",
 ]
 SCORING: dict[str, Any] = {
-    "plugins": {"score": {"disabled": [{"name": "NodeResourcesFit"}]}},
     "pluginConfig": [
         {
             "name": "NodeResourcesBalancedAllocation",
@@ -38,6 +37,19 @@ SCORING: dict[str, Any] = {
                     {"name": "cpu", "weight": 1},
                     {"name": "memory", "weight": 1},
                 ],
+            },
+        },
+        {
+            "name": "NodeResourcesFit",
+            "args": {
+                "scoringStrategy": {
+                    "type": "MostAllocated",
+                    "resources": [
+                        {"name": "nvidia.com/gpu.shared", "weight": 1},
+                        {"name": "nvidia.com/mig-1g.10gb", "weight": 1},
+                        {"name": "nvidia.com/mig-3g.40gb", "weight": 1},
+                    ],
+                }
             },
         },
         {"name": "PodTopologySpread", "args": {"defaultingType": "List", "defaultConstraints": []}},
@@ -116,7 +128,7 @@ def node(topology: NodeTopology, *busy: int) -> NodeState:
     return state_of(record(topology=topology, held={"busy": busy}, pods=pods), NOW, Policy())
 
 
-PLUGINS = 3 + 2 + 1 + 2 + 2 + 1 + 2  # of the profile: see ``config``
+PLUGINS = 3 + 2 + 1 + 2 + 2 + 1 + 1 + 2  # of the profile: see ``config``
 
 
 @pytest.mark.parametrize("wishes", [{}, {"island": "preferred"}], ids=["nothing said", "island preferred"])
@@ -130,7 +142,7 @@ def test_no_plugin_outvotes_an_island(wishes: dict[str, str]) -> None:
 
 
 def test_a_point_outvotes_what_plugins_say_unasked_and_not_all_wishes_of_a_pod_at_once() -> None:
-    unasked = 1 + 1  # NodeResourcesBalancedAllocation, ImageLocality
+    unasked = 1 + 1 + 1  # NodeResourcesFit, NodeResourcesBalancedAllocation, ImageLocality
     wishes = 2 + 2 + 2  # NodeAffinity, PodTopologySpread, InterPodAffinity
 
     assert 100 * unasked < WEIGHT * 10 < 100 * (unasked + wishes)

@@ -37,6 +37,14 @@ def told(change: Change) -> list[tuple[str, str]]:
 
 SAMPLE = ("percentageOfNodesToScore", "is not set")
 BALANCE = "pluginConfig NodeResourcesBalancedAllocation resources"
+FIT = "pluginConfig NodeResourcesFit scoringStrategy"
+BALANCED = {"name": "NodeResourcesBalancedAllocation", "args": {"resources": [{"name": "nvidia.com/gpu", "weight": 1}]}}
+SHARED = "nvidia.com/gpu.shared"
+
+
+def packed(*resources: str) -> dict[str, Any]:
+    strategy = {"type": "MostAllocated", "resources": [{"name": name, "weight": 1} for name in resources]}
+    return {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}
 
 
 @pytest.mark.parametrize(
@@ -54,24 +62,36 @@ BALANCE = "pluginConfig NodeResourcesBalancedAllocation resources"
             lambda it: it.update(clientConnection={"qps": 0}), "clientConnection.qps", "is 50", id="no limit named"
         ),
         pytest.param(
-            profile(plugins={"score": {"disabled": [{"name": "ImageLocality"}]}}),
-            "profiles[0].plugins.score",
-            "has NodeResourcesFit",
-            id="nodes are filled or emptied by CPU",
+            profile(pluginConfig=[BALANCED]),
+            f"profiles[0].{FIT}",
+            "is LeastAllocated by cpu, memory",
+            id="pods are spread, by default",
         ),
-        pytest.param(profile(pluginConfig=[]), f"profiles[0].{BALANCE}", "has no nvidia.com/gpu", id="no balance"),
         pytest.param(
-            profile(pluginConfig=[{"name": "NodeResourcesBalancedAllocation", "args": {"resources": None}}]),
+            profile(pluginConfig=[BALANCED, {"name": "NodeResourcesFit", "args": {"scoringStrategy": None}}]),
+            f"profiles[0].{FIT}",
+            "is LeastAllocated by cpu, memory",
+            id="no strategy",
+        ),
+        pytest.param(
+            profile(pluginConfig=[BALANCED, packed("cpu", "nvidia.com/gpu")]),
+            f"profiles[0].{FIT}",
+            "is MostAllocated by cpu, nvidia.com/gpu",
+            id="packed by whole GPUs and CPU",
+        ),
+        pytest.param(
+            profile(pluginConfig=[packed(SHARED)]), f"profiles[0].{BALANCE}", "has no nvidia.com/gpu", id="no balance"
+        ),
+        pytest.param(
+            profile(
+                pluginConfig=[packed(SHARED), {"name": "NodeResourcesBalancedAllocation", "args": {"resources": None}}]
+            ),
             f"profiles[0].{BALANCE}",
             "has no nvidia.com/gpu",
             id="balanced by CPU and memory",
         ),
         pytest.param(
-            profile(
-                plugins={
-                    "score": {"disabled": [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]}
-                }
-            ),
+            profile(plugins={"score": {"disabled": [{"name": "NodeResourcesBalancedAllocation"}]}}),
             f"profiles[0].{BALANCE}",
             "is disabled",
             id="not balanced at all",
@@ -144,7 +164,7 @@ def test_one_fault_is_one_finding(change: Change, at: str, what: str) -> None:
         pytest.param(extender(httpTimeout="1s500ms"), id="a duration of two parts"),
         pytest.param(extender(urlPrefix="https://10.0.0.1:9440/gputopo", tlsConfig={"caFile": "ca"}), id="TLS"),
         pytest.param(extender(urlPrefix="http://[::1]:9440"), id="loopback by IPv6"),
-        pytest.param(extender(weight=66), id="the least weight that no plugin outvotes"),
+        pytest.param(extender(weight=71), id="the least weight that no plugin outvotes"),
         pytest.param(lambda it: it.update(clientConnection={"qps": -1}), id="no limit at all"),
         pytest.param(
             lambda it: it["extenders"].append({"managedResources": [{"name": "example.com/fpga"}]}),
@@ -165,7 +185,7 @@ def test_without_a_profile_of_ours_every_profile_counts_and_the_default_one_wher
         document["profiles"] = [{"schedulerName": "a"}, GOOD["profiles"][0] | {"schedulerName": "b"}]
         document["extenders"][0]["weight"] = 70
 
-    spread, by_lot = ("plugins.score", "has NodeResourcesFit"), (BALANCE, "has no nvidia.com/gpu")
+    spread, by_lot = (FIT, "is LeastAllocated by cpu, memory"), (BALANCE, "has no nvidia.com/gpu")
     assert told(others) == [
         *((f"profiles[0].{at}", what) for at, what in (spread, by_lot)),
         ("extenders[0].weight", "is 70"),

@@ -73,6 +73,5 @@ def _wait(cluster: Cluster, until: Callable[[], bool], what: str, writes: list[s
             (each["metadata"]["name"], node_of(each), each["status"].get("phase"), size(each))
             for each in cluster.api.items(cluster.pods())
         ]
-        raise TimeoutError(
-            f"{late}\npods: {pods}\nwritten: {writes}\nledger: {counts}\nreservations: {there}"
-        ) from late
+        seen = f"pods: {pods}\nwritten: {writes}\nledger: {counts}\nreservations: {there}"
+        raise TimeoutError(f"{late}\n{seen}") from late

@@ -71,6 +71,20 @@ def test_placements_equal_those_over_http_where_gpus_are_shared() -> None:
     assert _placements(MIXED, asked, http=True) == _placements(MIXED, asked, http=False)
 
 
+def test_placements_of_a_seed_stay() -> None:
+    """What makes decisions faster must not change them. What is meant to change them changes this."""
+    asked = drawn(MIXED_JOBS, 30_000, 1.3, Random(1))
+
+    placed = _placements(MIXED, asked, http=False)
+
+    assert " ".join(f"{name}:{host}:{gpus:b}" for name, (host, gpus) in placed) == (
+        "pair-0:3:11 little-1:5:1 whole-2:5:10 none-3:4:0 half-4:5:1 all-5:0:11111111 half-6:4:1 half-7:4:1 none-8:3:0 "
+        "half-9:4:10 pair-10:1:110000 whole-11:1:1000000 half-12:4:10 whole-13:1:1 half-14:1:10000000 "
+        "half-15:1:10000000 little-16:5:1 whole-17:1:1000 none-18:5:0 half-19:1:10 all-20:2:11111111 none-21:3:0 "
+        "little-23:1:10 whole-24:1:100"
+    )
+
+
 def test_pods_without_gpus_go_by_the_profile_that_is_shipped() -> None:
     file = Path(__file__).parents[3] / "daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml"
     (profile,) = yaml.safe_load(file.read_text(encoding="utf-8"))["profiles"]
