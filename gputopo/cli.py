@@ -74,6 +74,12 @@ def _planner() -> click.Command:
     return planner
 
 
+def _gangs() -> click.Command:
+    from gputopo.gangs_cli import gangs  # noqa: PLC0415  start-up of all other commands
+
+    return gangs
+
+
 def _release() -> click.Command:
     from gputopo.release_cli import release  # noqa: PLC0415  start-up of all other commands
 
@@ -89,6 +95,9 @@ class _Late(NamedTuple):
 LATE = {
     "agent": _Late(_agent, "Publish this node's GPUs: labels on the Node, and who holds which GPU."),
     "extender": _Late(_extender, "Serve kube-scheduler: which nodes suit a GPU pod, and how well."),
+    "gangs": _Late(
+        _gangs, "List the gangs of a cluster: who gathers, waits, has places or runs; those in trouble first."
+    ),
     "observe": _Late(
         _observe, "Watch how the cluster's own schedulers place GPU pods, and tell what each placement cost."
     ),

@@ -67,7 +67,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     if output in ("json", "yaml"):
         print_document(node_list(found, now), output)
         return
-    _print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "there is no node with GPUs")
+    print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "there is no node with GPUs")
 
 
 @click.command()
@@ -98,7 +98,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
-    _print_table(lambda: pod_table(found), bool(found), "no pod with GPUs is running")
+    print_table(lambda: pod_table(found), bool(found), "no pod with GPUs is running")
 
 
 @click.command()
@@ -206,7 +206,8 @@ def _rights(role: Role) -> str:
     return "; ".join(f"{verbs} of {plural}{f'.{group}' if group else ''}" for verbs, plural, group in rights)
 
 
-def _print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
+def print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
+    """A table on standard output; where there is nothing, that on standard error."""
     if not there:
         click.echo(otherwise, err=True)
         return

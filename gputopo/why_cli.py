@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _UNREAD = "you may not list PlacementReservations and PlacementLedgers, so what planners keep for gangs is not counted"
+_KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
 _UNSEEN = 120  # columns where nobody looks
 
 
@@ -48,12 +49,12 @@ class Judging(NamedTuple):
 
 @click.command()
 @cluster_options
-@click.argument("what", metavar="[pod NAME]", nargs=-1)
+@click.argument("what", metavar="[pod|gang NAME]", nargs=-1)
 @click.option("-f", "--filename", metavar="FILE|-", help="A pod that does not exist yet, or a Job, Deployment ...")
-@click.option("-n", "--namespace", metavar="NAME", help="The pod's namespace, instead of the context's.")
+@click.option("-n", "--namespace", metavar="NAME", help="Its namespace, instead of the context's.")
 @click.option("--node", metavar="NAME", help="Look at this node only.")
 @click.option("--policy", metavar="FILE|-", help="Decide by this policy file, as the extender does; else as built in.")
-@click.option("--server", metavar="URL", help="Ask a running extender: what it thinks, not what this command finds.")
+@click.option("--server", metavar="URL", help="Of a pod: what a running extender says. Of a gang: what a planner adds.")
 @click.option(
     "-o",
     "--output",
@@ -66,19 +67,25 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
     """Tell why a GPU pod goes where it goes, or nowhere: each node's reason, the scores, and the nearest miss.
 
     Of a pod that runs it tells what it got, next to the best. With -f it tells where a pod would go, or why it would
-    not; nothing is created.
+    not; nothing is created. Of a gang it tells who is not there, who is held by what, where all would go now, or which
+    member is missing what, and what would have to end.
 
     \b
     Examples:
       gputopo why pod train-0 -n team-a
+      gputopo why gang llm-7 -n team-a
       gputopo why -f job.yaml
       gputopo why pod train-0 --node gpu-7
       gputopo why pod train-0 --policy policy.yaml
       gputopo why pod train-0 -o json | jq '.refused[] | {reason, nodes: (.nodes | length)}'
     """
-    name, asked = _name(what), _Options(**options)
+    kind, name = _named(what)
+    asked = _Options(**options)
+    if kind == "gang" and name is not None:
+        _why_gang(name, asked, output)
+        return
     if (name is None) == (asked.filename is None):
-        raise click.UsageError("say which: pod NAME, or -f FILE")
+        raise click.UsageError("say which: pod NAME, gang NAME, or -f FILE")
     if asked.server is not None and (name is None or asked.node is not None):
         raise click.UsageError("a running extender is asked about a pod that exists, and about all nodes")
     if asked.server is not None and not asked.server.startswith(("http://", "https://")):
@@ -101,14 +108,24 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
     _print(told, output)
 
 
-def _name(what: tuple[str, ...]) -> str | None:
-    """``pod NAME`` or ``pod/NAME``, as kubectl has them."""
+def _named(what: tuple[str, ...]) -> tuple[str, str | None]:
+    """``pod NAME`` or ``pod/NAME``, as kubectl has them, or ``gang NAME``: the kind and the name, if there is one."""
     if not what:
-        return None
-    kind, _, name = " ".join(what).replace("/", " ", 1).partition(" ")
-    if kind not in ("pod", "pods", "po") or not name or " " in name:
-        raise click.UsageError(f"{' '.join(what)!r} is not understood: say pod NAME")
-    return name
+        return "pod", None
+    word, _, name = " ".join(what).replace("/", " ", 1).partition(" ")
+    kind = next((kind for kind, words in _KINDS.items() if word in words), None)
+    if kind is None or not name or " " in name:
+        raise click.UsageError(f"{' '.join(what)!r} is not understood: say pod NAME or gang NAME")
+    return kind, name
+
+
+def _why_gang(name: str, asked: _Options, output: str) -> None:
+    from gputopo.gangs_cli import Asked, why_gang  # noqa: PLC0415  start-up of all other commands
+
+    if asked.filename is not None or asked.node is not None:
+        raise click.UsageError("a gang is asked about by its name, and all nodes are looked at: no -f, no --node")
+    policies, namespace = _policies(asked.policy), asked.namespace or _namespace(asked)
+    why_gang(Asked(name, namespace, asked.kubeconfig, asked.context, asked.server, policies), output)
 
 
 def _written(filename: str) -> Written:
@@ -154,12 +171,15 @@ def _namespace(asked: _Options) -> str:
 def _of_pod(kube: Kube, named: tuple[str, str], judging: Judging) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
+    from scheduler_core.gang_view.beforehand import beforehand  # noqa: PLC0415
+    from scheduler_core.gang_view.reading import read_pod as read_member  # noqa: PLC0415
     from scheduler_core.reading import read_pod  # noqa: PLC0415
 
-    pod = read_pod(kube, *named)
+    pod, member = read_pod(kube, *named), read_member(kube, *named)
     told = _explained(kube, pod, judging, None if pod.finished else pod.spec.node_name)
     ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.finished else ()
-    return replace(told, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
+    before = None if member is None else beforehand(member)
+    return replace(told, beforehand=before, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
 
 
 def _of_file(kube: Kube, written: Written, namespace: str, judging: Judging) -> Explanation:

@@ -133,7 +133,8 @@ def _doubtful(record: Record) -> tuple[Assumption, ...]:
     profile, state_of = record.request.profile, record.table.states.get
     found = []
     for each in record.doubtful:
-        nodes = (name for name in each.nodes & record.considered if (state := state_of(name)) and exposed(profile, state))
+        among = each.nodes & record.considered
+        nodes = (name for name in among if (state := state_of(name)) and exposed(profile, state))
         found.append(Assumption(each.pod, frozenset(nodes), 0.0))
     return tuple(each for each in found if each.nodes)
 

@@ -14,7 +14,6 @@ from itertools import chain, combinations
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import Assumption
-from scheduler_core.filters import promised
 from scheduler_core.nodes import NodeState, NodeTable, state_if
 from scheduler_core.occupancy import Occupant
 from scheduler_core.request import Profile
@@ -64,4 +63,4 @@ def leaves_enough(profile: Profile, state: NodeState, coming: Iterable[Occupant]
 def breakable(state: NodeState) -> bool:
     """Whether a pod on the node was promised more than a number of GPUs."""
     kept = state.company.no_training or state.company.no_inference or (state.ledger is not None and state.ledger.said)
-    return kept or (state.unsettled is not None and bool(promised(state)))
+    return kept or bool(state.waiting)

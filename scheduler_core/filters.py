@@ -5,18 +5,17 @@ The kubelet chooses the GPUs, not we: so whatever must hold is judged by the wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.asks import Ask
+from scheduler_core.asks import WHOLE, Ask
 from scheduler_core.company import disturbed, unwelcome
 from scheduler_core.models import is_model
 from scheduler_core.nodes import NodeState
 from scheduler_core.occupancy import Turn, follow
 from scheduler_core.outcomes import Outcome, candidates, memories, outcomes, together
 from scheduler_core.policy import Handling, Policy
-from scheduler_core.prediction import predict
+from scheduler_core.prediction import Prediction, predict_of
 from scheduler_core.request import Profile, Wish
 from scheduler_core.required import broken
 from scheduler_core.sets import OneOf, any_of, places, union
@@ -78,22 +77,16 @@ def shape(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
 
 
 def promises(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
-    """What was promised to pods that the kubelet has not admitted yet holds, even if it admits this one first."""
-    open_, waiting = node.unsettled, promised(node)
-    if node.shape is None or open_ is None or not profile.gpus or not waiting:
+    """What was promised to pods that the kubelet has not admitted yet holds, even if it admits this one first.
+
+    Without a graph nobody can vouch for that: it was there when they were let in.
+    """
+    if not profile.gpus or not node.waiting:
         return None
-    course = follow(node.shape, open_._replace(turns=(*open_.turns, Turn(profile))), single_numa=node.single_numa)
-    if course is None:  # too much to follow: no set at all may break a promise
-        among = open_.start | union(open_.releases)
-        held = [broken(each.wishes, node.shape, any_of(among, each.gpus)) is None for each in waiting]
-        return None if all(held) else Reason.RESERVED
-    for free, admitted in course.admissions:
-        if admitted in waiting:
-            program = admitted.ask.whole
-            sets = predict(node.shape, OneOf((free,)), program, single_numa=node.single_numa).sets
-            if broken(admitted.wishes, node.shape, sets) is not None:
-                return Reason.RESERVED
-    return None
+    shape = node.shape
+    if shape is not None and all(_kept(each, shape, found) for each, found in _forecasts(profile, shape, node)):
+        return None
+    return Reason.RESERVED
 
 
 def isolation(profile: Profile, node: NodeState, _: Policy) -> Reason | None:
@@ -126,21 +119,38 @@ def _first(profile: Profile, node: NodeState, policy: Policy) -> Reason | None:
     return next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
 
 
-@lru_cache(maxsize=1 << 14)
-def promised(node: NodeState) -> frozenset[Profile]:
-    """The profiles of pods with a required shape that the kubelet has yet to admit."""
-    turns = () if node.unsettled is None else node.unsettled.turns
-    return frozenset(
-        turn.profile for turn in turns if turn.profile.shape_required and not (turn.admitted or turn.ended)
-    )
-
-
 def may_be_degraded(profile: Profile, node: NodeState) -> bool:
     """Whether one of the GPUs that may come is worse than it should be; without a graph any may be."""
     if node.shape is None or not node.shape.degraded:
         return node.degraded and not node.described
     degraded = node.shape.degraded
     return any(mask & degraded for each in outcomes(profile.ask, node) for mask in candidates(each.sets))
+
+
+def _forecasts(profile: Profile, shape: Shape, node: NodeState) -> Iterator[tuple[Profile, Prediction]]:
+    """What those may get who wait on the node, in every order in which the kubelet may admit them and the new pod."""
+    open_, among = node.unsettled, shape.whole if node.free is None else node.free.among
+    course = None
+    if open_ is not None:
+        course = follow(shape, open_._replace(turns=(*open_.turns, Turn(profile))), single_numa=node.single_numa)
+        among = open_.start | union(open_.releases)
+    if course is None:  # nobody can tell, or too much to follow: no set at all may break a promise
+        yield from ((each, Prediction(any_of(among, each.gpus))) for each in node.waiting)
+        return
+    for free, admitted in course.admissions:
+        if admitted in node.waiting:
+            yield admitted, predict_of(shape, free, admitted.ask.whole, node.single_numa)
+
+
+def _kept(promised: Profile, shape: Shape, found: Prediction) -> bool:
+    """Whether a pod with a required shape has all that it asks of its GPUs, whichever of them it gets."""
+    wishes, outcome = promised.wishes, Outcome(WHOLE, *found)
+    if found.may_crash or broken(wishes, shape, found.sets) is not None:
+        return False
+    needed = max(wishes.min_vram_mib or 0, wishes.vram_mib or 0)
+    return (wishes.model is None or _is_model(shape, outcome, wishes.model)) and (
+        not needed or _has_memory(shape, outcome, needed)
+    )
 
 
 def _lacking(ask: Ask, node: NodeState) -> Reason | None:

@@ -93,6 +93,16 @@ def occupancy(
     return Occupancy(one_of(course.free), unsettled)
 
 
+def waiting(living: Iterable[Occupant], word: Word | None) -> frozenset[Profile]:
+    """Of pods with a required shape whose GPUs nobody has chosen yet: others may still be chosen before."""
+    settled = {} if word is None else word.settled
+    return frozenset(
+        each.profile
+        for each in living
+        if not each.admitted and each.profile.shape_required and each.profile.gpus and each.uid not in settled
+    )
+
+
 @lru_cache(maxsize=1 << 12)
 def follow(shape: Shape, unsettled: Unsettled, *, single_numa: bool = False) -> Course | None:
     """Every order of what is open, with every choice in each; None where that is too much."""

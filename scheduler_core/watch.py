@@ -135,10 +135,11 @@ def silence(statuses: Iterable[WatchStatus], most_s: float) -> str | None:
 def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
     """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``."""
     sources = dict((*SOURCES, *KEPT)) if kinds else dict(SOURCES)
-    return tuple(_listed(kube, kind, source) for kind, source in sources.items() if not kinds or kind in kinds)
+    return tuple(listed_of(kube, kind, source) for kind, source in sources.items() if not kinds or kind in kinds)
 
 
-def _listed(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
+def listed_of(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
+    """All that there is of one source, once. Raises ``KubeError``."""
     try:
         delta = _read(kube, source)
     except GoneError:  # the list grew too old between two pages

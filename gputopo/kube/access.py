@@ -106,7 +106,7 @@ AGENT_WITH_NFD = Role(
         EVENTS: ("create",),
     },
 )
-# A person at a terminal: `gputopo nodes`, `pods`, `gangs`, `why`, `show --node`, `diff --node`.
+# A person at a terminal: `gputopo nodes`, `pods`, `why pod`, `show --node`, `diff --node`.
 READER = Role(
     "reader",
     {
@@ -117,6 +117,8 @@ READER = Role(
         LEDGERS: ("list",),
     },
 )
+# The same person: `gputopo gangs`, `why gang`. What says the sizes of gangs is read where that is allowed.
+GANG_READER = Role("reader", {**READER.verbs, **dict.fromkeys(SAY_SIZES, ("list",))})
 # An administrator: `gputopo cleanup`. It looks at pods for gates that nobody would remove any more.
 CLEANER = Role(
     "cleanup",
@@ -163,4 +165,4 @@ PLANNER = Role(
 )
 # `--lease`: which of several answers, or plans.
 ELECTION = Role("election", {LEASES: ("get", "create", "update")})
-ROLES = (AGENT, AGENT_WITH_NFD, READER, CLEANER, RELEASER, EXTENDER, OBSERVER, PLANNER, ELECTION)
+ROLES = (AGENT, AGENT_WITH_NFD, READER, GANG_READER, CLEANER, RELEASER, EXTENDER, OBSERVER, PLANNER, ELECTION)

@@ -145,10 +145,14 @@ class Kube:
         _refuse_blind(resource, body["metadata"], "uid", "resourceVersion")
         return self._write("PATCH", resource, body, MERGE)
 
-    def delete(self, resource: Resource, metadata: Metadata) -> None:
-        """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``."""
+    def delete(self, resource: Resource, metadata: Metadata, *, unchanged: bool = False) -> None:
+        """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``.
+
+        ``unchanged``: nor if it is of another resource version by now.
+        """
         self._permit(resource, "delete")
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": metadata.uid}}
+        version = {"resourceVersion": metadata.resource_version} if unchanged else {}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": metadata.uid, **version}}
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 

@@ -113,6 +113,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Why a pod is where it is, or is nowhere."""
 
     pod: Subject
+    beforehand: str | None = None  # what comes before any scheduler looks at it: gates, its gang
     malformed: str | None = None  # why no node is even looked at
     asks: tuple[Wanted, ...] = ()
     held: Held | None = None  # of a pod that is on a node; the rest is then as if it were placed anew

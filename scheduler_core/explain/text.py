@@ -29,6 +29,9 @@ def text(explanation: Explanation, width: int, *, ascii_only: bool = False) -> s
 
 def _story(told: Explanation, width: int) -> Iterator[str]:
     name = f"pod {told.pod.namespace}/{told.pod.name}"
+    if told.beforehand is not None:
+        yield from _folded(f"{name}: {told.beforehand}.", width)
+        yield ""
     if told.malformed is not None:
         yield from _folded(f"{name} is refused on every node: {told.malformed}", width)
         return

@@ -1,8 +1,8 @@
 """How many members a node takes, one after the other, and how well they do there. Pure.
 
 Members that are let go together are admitted by the kubelet in any order. So each to whom something is promised is
-judged as if all others were before it, as the core judges (``filters.verdict``, of the worst that may come out), and
-so are pods that are on their way there already. What fits with more members fits with fewer.
+judged as if all others were before it, as the core judges (``filters.verdict``, of the worst that may come out), also
+for pods that are on their way there already (``filters.promises``). What fits with more members fits with fewer.
 
 Nodes that cannot be told apart share one ``Ground``: what is worked out for one holds for all.
 """
@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.evaluate import remembered
-from scheduler_core.filters import verdict
 from scheduler_core.gangs.grounds import Ground, ground_of
 from scheduler_core.nodes import NodeState, NodeTable, state_if
 from scheduler_core.occupancy import Occupant
@@ -25,8 +24,6 @@ from scheduler_core.scores import TOP, Score
 
 NO_CPU = "too little CPU left on the node, as far as is known"
 MICRO = 1_000_000  # sums of whole numbers do not depend on their order
-
-LENIENT = Policy()  # for who has been placed: what else policy refuses has been decided
 
 Load = tuple[int, ...]  # members of each kind
 Coming = tuple[tuple[Profile, int], ...]  # how many of which
@@ -161,17 +158,7 @@ class Fitting:
         asks = [self._kinds[at].profile.ask.cpu_milli for at in kinds for _ in range(load[at])]
         if not self._grounds[ground].cpu.holds(asks):
             return NO_CPU
-        return before + round(found.points * MICRO) if self._spared(ground, load) else Reason.RESERVED
-
-    def _spared(self, ground: int, load: Load) -> bool:
-        """Whether what was promised to pods on their way there holds, also if the members come before them."""
-        record = self._table.records[self._names[ground]]
-        for profile in self._grounds[ground].waiting:
-            own = next(pod for pod in record.pods if pod.profile == profile and not pod.admitted)
-            others = (*(pod for pod in record.pods if pod is not own), *_pods(self._coming(load)))
-            if verdict(profile, state_if(self._table, record.name, others), LENIENT) is not None:
-                return False
-        return True
+        return before + round(found.points * MICRO)
 
     def _only(self, at: int, number: int) -> Load:
         return tuple(number if kind == at else 0 for kind in range(len(self._kinds)))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scheduler_core.nodes import NodeRecord, NodeState, word_of
-from scheduler_core.request import Profile
 from scheduler_core.sets import OneOf
 
 _ROUNDED_UP = 999  # an ask for CPU is in whole cores: so much less it may be
@@ -33,27 +32,19 @@ class Ground(NamedTuple):
     state: NodeState
     released: tuple[int, ...] | None  # what pods let go that the kubelet still names; None: nobody asks the kubelet
     cpu: Cpu
-    waiting: tuple[Profile, ...] = ()  # of pods with a required shape whose GPUs nobody has named
     name: str = ""  # of a node that is like no other
 
 
 def ground_of(record: NodeRecord, state: NodeState) -> Ground:
     """What the node is like. Two that are alike stay alike whatever members come."""
     own = record.name if state.obeys or state.ledger is not None else ""
-    return Ground(state, _released(record, state), cpu_of(record), _waiting(record), own)
+    return Ground(state, _released(record, state), cpu_of(record), own)
 
 
 def cpu_of(record: NodeRecord) -> Cpu:
     """What is known of the node's CPU."""
     asks = [each.profile.ask.cpu_milli for each in record.pods if each.profile.ask.cpu_milli]
     return Cpu(record.machine.cpu_milli, sum(asks), len(asks))
-
-
-def _waiting(record: NodeRecord) -> tuple[Profile, ...]:
-    """Each once: those that ask alike come one after the other in any case."""
-    open_ = [pod for pod in record.pods if pod.profile.shape_required and not pod.admitted]
-    word = word_of(record) if open_ else None
-    return tuple(dict.fromkeys(pod.profile for pod in open_ if word is None or pod.uid not in word.settled))
 
 
 def _released(record: NodeRecord, state: NodeState) -> tuple[int, ...] | None:

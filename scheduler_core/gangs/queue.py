@@ -62,12 +62,14 @@ class Queue:
         self._queued: dict[GangName, Gang] = {}
         self._misfits: dict[GangName, Hashable] = {}  # of those that are queued
         self._past: dict[GangName, _Past] = {}
+        self._order: tuple[Waiting, ...] | None = None  # what ``order`` answers, until something changes
 
     def put(self, gang: Gang) -> None:
         """A gang as it is now. Unless it is QUEUED it leaves the queue."""
+        self._order = None
         before = self._queued.pop(gang.name, None)
         misfit = self._misfits.pop(gang.name, None)
-        if misfit is not None and before is not None and _wants(before) == _wants(gang):
+        if misfit is not None and before is not None and wants(before) == wants(gang):
             self._misfits[gang.name] = misfit
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
@@ -79,18 +81,21 @@ class Queue:
 
     def forget(self, name: GangName) -> None:
         """It has no member any more."""
+        self._order = None
         self._queued.pop(name, None)
         self._misfits.pop(name, None)
         self._settle(name)
 
     def started(self, name: GangName) -> None:
         """All that were let go have their nodes: what the gang went through counts no more."""
+        self._order = None
         past = self._past.pop(name, None)
         if past is not None and name in self._queued:  # some of its members are to be placed yet
             self._past[name] = _Past(past.since)
 
     def rolled_back(self, name: GangName, now: float) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
+        self._order = None
         past = self._past.get(name, _Past())
         until = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _DOUBLINGS))
         self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until)
@@ -100,11 +105,14 @@ class Queue:
     def unplaced(self, name: GangName, state: Hashable) -> None:
         """It did not fit into that (a table's generation, say), and is not tried again before that is another."""
         if name in self._queued:
+            self._order = None
             self._misfits[name] = state
 
     def order(self) -> tuple[Waiting, ...]:
         """All that are queued, the first first, those that wait for their time too."""
-        return tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
+        if self._order is None:
+            self._order = tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
+        return self._order
 
     def of(self, name: GangName) -> Waiting | None:
         """A gang that is queued."""
@@ -112,15 +120,15 @@ class Queue:
         return None if gang is None else self._waiting(gang)
 
     def batches(self, now: float, state: Hashable, most: int = 256) -> Iterator[tuple[Waiting, ...]]:
-        """What to try now, in order: a gang, or at most so many of the single pods that follow one another.
+        """What to try now, in order: a gang, or at most so many single pods of one priority that follow one another.
 
         ``state``: as ``unplaced`` will be told it; never None.
         """
         self._expire(now)
         due = [each for each in self.order() if self.due(each) <= now and each.misfit != state]
-        for single, group in groupby(due, key=lambda each: is_alone(each.gang.name)):
+        for priority, group in groupby(due, key=_together):
             found = list(group)
-            size = most if single else 1
+            size = 1 if priority is None else most
             yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
 
     def due(self, waiting: Waiting) -> float:
@@ -161,6 +169,11 @@ class Queue:
                 del self._past[name]
 
 
-def _wants(gang: Gang) -> tuple[object, ...]:
+def _together(waiting: Waiting) -> int | None:
+    """What single pods that are tried together share; None: a gang is tried by itself."""
+    return waiting.gang.priority if is_alone(waiting.gang.name) else None
+
+
+def wants(gang: Gang) -> tuple[object, ...]:
     """All of a gang that decides whether it fits. Quick to compare where nothing changed: the values are the same."""
     return gang.ready, gang.placed, gang.fewest, gang.required, gang.preferred

@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, ReservationStatus, Seat, State
 from scheduler_core.assumptions import LIFETIME_S
 from scheduler_core.gangs.gang import Gang
@@ -126,6 +128,10 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
     struck = strays | {uid for uid, each in found.items() if each.strike}
     new = [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
+    served = {gang_of(world.reservations[each.uid]) for each in new} - {None}
+    struck |= {  # in the same write: nobody gets between what is held for a gang and its places
+        uid for uid, each in counted.items() if each.phase is Phase.HELD and gang_of(world.reservations[uid]) in served
+    }
     lost = _lost(world, terms)
     if lost and not terms.gated:
         yield DropRegistration(ledger, without_extenders(ledger.extenders, lost))
@@ -174,9 +180,21 @@ def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry
 
 
 def _held_room(world: World, reservation: ReservationSeen) -> _Step:
-    if reservation.key in world.unheld or _gang(world, reservation) is None:
+    gang = _gang(world, reservation)
+    if reservation.key in world.unheld or gang is None:
         return _Step(strike=True)
-    return _Step() if reservation.status.state is State.HELD else _Step((_status(world, reservation, State.HELD),))
+    if reservation.key not in world.estimates:
+        return _Step()
+    write = _status(world, reservation, State.HELD, _held_reason(reservation, world.estimates[reservation.key]))
+    write = write._replace(status=msgspec.structs.replace(write.status, members=len(gang.ready)))
+    return _Step() if write.status == reservation.status else _Step((write,))
+
+
+def _held_reason(reservation: ReservationSeen, estimate: float | None) -> str:
+    """The same as long as nothing changes."""
+    until = "when their pods end nobody can say" if estimate is None else f"their pods end by {_time(estimate)}"
+    nodes = _names([each.node for each in reservation.spec.held])
+    return f"does not fit yet; what becomes free on {nodes} is held: {until}"
 
 
 def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> _Step:

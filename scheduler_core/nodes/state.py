@@ -16,8 +16,9 @@ from scheduler_core.cpu import Cpu, cpu_of
 from scheduler_core.economy import Economy
 from scheduler_core.nodes.record import NodeRecord
 from scheduler_core.nodes.staleness import AWAITED_S, is_stale
-from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle
+from scheduler_core.occupancy import Occupancy, Occupant, Unsettled, Word, occupancy, settle, waiting
 from scheduler_core.policy import Policy
+from scheduler_core.request import Profile
 from scheduler_core.sets import Sets
 from scheduler_core.shapes import Shape, shape_of
 from scheduler_core.shares import left, promised
@@ -47,6 +48,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False):
     cpu: Cpu | None = None  # for each free GPU; None: unknown
     obeys: bool = False
     promised: tuple[int, ...] = ()  # MiB of each GPU, by place, that shares hold; where ``obeys``
+    waiting: frozenset[Profile] = frozenset()  # of pods with a required shape that the kubelet may not have admitted
     open: NodeState | None = None  # the same without what planners keep there; None: nothing is kept
 
     def count(self, resource: str) -> int:
@@ -70,6 +72,7 @@ def derived(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
     shape = _shape(record, stale=stale)
     sliced = shape is not None and _sliced(record, shape)
     found: Occupancy | None = None
+    word: Word | None = None
     if shape is not None and not sliced:
         word = _word(record, shape)
         found = occupancy(shape, _offered(record), record.pods, word, single_numa=machine.single_numa)
@@ -96,6 +99,7 @@ def derived(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
         _cpu(record, shape, free, promised),
         machine.obeys,
         promised,
+        frozenset() if sliced else waiting(record.pods, word),  # shares of GPUs may be any, whoever comes first
         unreserved,
     )
 

@@ -1,25 +1,29 @@
 """Room for a gang that does not fit: where it will once the pods that are there now have ended. Pure; beside the loop.
 
-What is held is as many GPUs of each node as the gang will take there, not the node.
+What is held is as many GPUs of each node as the gang will take there; all of a node's where it matters which they are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.labels.reservations import Holding, ReservationSpec
+from scheduler_core.asks import WHOLE
+from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.hold import Ending, room
 from scheduler_core.gangs.plan import plan
 from scheduler_core.gangs.planning import NodeView, Options, Plan
-from scheduler_core.gangs.queue import Waiting
 from scheduler_core.gangs.writes import CreateReservation
+from scheduler_core.holders import full_name
 from scheduler_core.nodes import NodeRecord, with_records
 from scheduler_core.planner.placing import Names, reservation_name
 from scheduler_core.policy import Policy
+from scheduler_core.request import PodRequest
 
 _STEPS = 2_000  # of one search: there are many
 
@@ -27,48 +31,83 @@ _STEPS = 2_000  # of one search: there are many
 class HoldJob(NamedTuple):
     """For whom room is to be held, and what there is."""
 
-    waiting: Waiting
-    view: NodeView  # without what is held for others
-    endings: tuple[Ending, ...]  # of nodes on which nothing is held yet
+    gang: Gang
+    held: Mapping[str, int]  # node -> GPUs that are held for it already; {}: none
+    view: NodeView
+    endings: tuple[Ending, ...]  # of nodes that may be held for it, and of those that are
     options: Options
     names: Names
     now: float  # seconds since 1970
     policy: Policy  # what the states of nodes follow from
+    over: Callable[[], bool]  # whether the time has run out: more may be held then than is needed
 
 
 class Held(NamedTuple):
-    """What is to be held."""
+    """What came of it."""
 
-    create: CreateReservation
-    estimate: float | None  # when that will be free, in seconds since 1970; None: nobody can say
+    gang: Gang
+    create: CreateReservation | None = None  # what is to be held
+    enough: bool = False  # what is held already is
 
 
-def holding(job: HoldJob) -> Held | None:
-    """None: it fits nowhere, whoever ends."""
-    names = [each.node for each in job.endings]
-    records = [_emptied(job.view.table.records[name]) for name in names]
-    view = job.view._replace(table=with_records(job.view.table, records, job.now, job.policy))
+def holding(job: HoldJob) -> Held:
+    """Neither: it fits nowhere, whoever ends."""
+    gang = job.gang
+    if job.held and _is_enough(job):
+        return Held(gang, enough=True)
+    view = _emptied(job, [each.node for each in job.endings])
+    found = room(job.endings, lambda nodes: not job.over() and _planned(job, view, nodes) is not None)
+    held = () if found is None else _holdings(job, view, found.nodes)
+    if not held:
+        return Held(gang, enough=bool(job.held) and job.over())  # where nobody knows better it is left as it is
+    name = reservation_name(gang.name.name, job.names)
+    return Held(gang, CreateReservation(gang.name.namespace, name, ReservationSpec(gang.name.name, held=held)))
 
-    def planned(nodes: Sequence[str]) -> Plan | None:
-        rules = {name: view.rules[name] for name in nodes}
-        found = plan(job.waiting.gang.ready, view._replace(rules=rules), job.options._replace(steps=_STEPS))
-        return found if isinstance(found, Plan) else None
 
-    found = room(job.endings, lambda nodes: planned(nodes) is not None)
-    chosen = None if found is None else planned(found.nodes)
-    if found is None or chosen is None:
-        return None
-    taken: Counter[str] = Counter()
-    for seat in chosen.seats:
+def _is_enough(job: HoldJob) -> bool:
+    nodes = [name for name in job.held if name in job.view.table.records]
+    needed = _holdings(job, _emptied(job, nodes), nodes)
+    return bool(needed) and all(job.held.get(each.node, 0) >= each.gpus for each in needed)
+
+
+def _holdings(job: HoldJob, view: NodeView, nodes: Sequence[str]) -> tuple[Holding, ...]:
+    """What it would take of those nodes; (): it does not fit there, or holds no whole GPU."""
+    found = _planned(job, view, nodes)
+    asked = {each.uid: each.request for each in job.gang.ready}
+    taken = Counter[str]()
+    for seat in () if found is None else found.seats:
         if seat.node is not None:
-            taken[seat.node] += sum(number for _, number in seat.gpus)
-    gang = job.waiting.gang.name
-    spec = ReservationSpec(gang.name, held=tuple(Holding(*each) for each in sorted(taken.items())))
-    create = CreateReservation(gang.namespace, reservation_name(gang.name, job.names), spec)
-    return Held(create, None if found.estimate is None else max(found.estimate, job.now))
+            offered = dict(view.table.records[seat.node].machine.allocatable).get(WHOLE, 0)
+            gpus = dict(seat.gpus).get(WHOLE, 0)  # only whole ones can be held
+            taken[seat.node] += offered if gpus and _choosy(asked[seat.uid]) else gpus
+            taken[seat.node] = min(taken[seat.node], offered)
+    return tuple(Holding(*each) for each in sorted(taken.items()) if each[1])
 
 
-def _emptied(record: NodeRecord) -> NodeRecord:
-    """As if nobody was there."""
-    gpus = None if record.gpus is None else msgspec.structs.replace(record.gpus, allocations=())
-    return msgspec.structs.replace(record, gpus=gpus, pods=(), departed=(), reserved=())
+def _planned(job: HoldJob, view: NodeView, nodes: Sequence[str]) -> Plan | None:
+    avoid = job.options.avoid | (view.rules.keys() - set(nodes))
+    found = plan(job.gang.ready, view, job.options._replace(avoid=avoid, steps=_STEPS, out_of_time=job.over))
+    return found if isinstance(found, Plan) else None
+
+
+def _choosy(request: object) -> bool:
+    """Whether not any of a node's GPUs will do."""
+    assert isinstance(request, PodRequest)  # it was planned
+    wishes = request.profile.wishes
+    return request.profile.must_hold or wishes.model is not None or wishes.min_vram_mib is not None
+
+
+def _emptied(job: HoldJob, nodes: Iterable[str]) -> NodeView:
+    """As if nobody was on those but the gang's own."""
+    own = {each.uid for each in job.gang.placed}
+    records = [_without_others(job.view.table.records[name], own) for name in nodes]
+    return job.view._replace(table=with_records(job.view.table, records, job.now, job.policy))
+
+
+def _without_others(record: NodeRecord, own: AbstractSet[str]) -> NodeRecord:
+    pods, word = tuple(pod for pod in record.pods if pod.uid in own), record.gpus
+    if word is not None and word.allocations is not None:
+        names = set(map(full_name, pods))
+        left = tuple(each for each in word.allocations if (each.pod.namespace, each.pod.name) in names)
+        word = msgspec.structs.replace(word, allocations=left)
+    return msgspec.structs.replace(record, gpus=word, pods=pods, departed=(), reserved=())

@@ -37,7 +37,9 @@ class Job(NamedTuple):
 
     batches: tuple[tuple[Waiting, ...], ...]  # in order
     view: NodeView
-    unheld: Mapping[GangName, NodeTable]  # tables without what is held for that gang itself
+    unheld: Mapping[
+        GangName, NodeTable
+    ]  # by the first of a batch: tables without what is held for it, or for lower priorities
     seats: Mapping[str, Seat]  # of pods that were placed before, by UID
     avoid: Mapping[GangName, AbstractSet[str]]  # nodes
     levels: Levels
@@ -89,9 +91,7 @@ def _gang(job: Job, waiting: Waiting) -> Placing:
     options = options_of(gang, job.seats, job.levels)._replace(
         avoid=frozenset(job.avoid.get(gang.name, ())), out_of_time=job.over
     )
-    view = job.view
-    if gang.name in job.unheld:
-        view = view._replace(table=job.unheld[gang.name])
+    view = job.view._replace(table=job.unheld.get(gang.name, job.view.table))
     found = plan(gang.ready, view, options)
     if isinstance(found, Unplaced):
         return Placing(unplaced={gang.name: found}, steps=found.tried)
@@ -124,7 +124,8 @@ def _singles(job: Job, batch: Sequence[Waiting]) -> Placing:
     members = {each.gang.ready[0].uid: each.gang for each in batch}
     avoid = frozenset[str]().union(*(job.avoid.get(each.gang.name, ()) for each in batch))
     options = Options(avoid=avoid, levels=job.levels, out_of_time=job.over)
-    found = plan_singles([each.gang.ready[0] for each in batch], job.view, options)
+    view = job.view._replace(table=job.unheld.get(batch[0].gang.name, job.view.table))
+    found = plan_singles([each.gang.ready[0] for each in batch], view, options)
     unplaced = {members[uid].name: Unplaced(str(why), ((members[uid].name.name, why),)) for uid, why in found.missing}
     if not found.seats:
         return Placing(unplaced=unplaced)

@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo.labels.reservations import POOL
 from gputopo.settings import Setting, address, number, one_of, path, seconds, values
+from scheduler_core import together
 from scheduler_core.gangs.planning import LEVELS, Levels
 from scheduler_core.gangs.queue import USUAL, Pace
 from scheduler_core.gangs.steps import Rollback, Terms
@@ -32,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Path | None
     levels: Levels
     patience_s: float
+    back_off_s: float
     rollback: str
     unplaceable: str
     release_after_s: float
@@ -47,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pace(self) -> Pace:
         """How the queue goes on."""
-        return USUAL._replace(patience_s=self.patience_s)
+        return USUAL._replace(patience_s=self.patience_s, first_s=self.back_off_s)
 
 
 def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
@@ -63,6 +65,9 @@ def levels(text: str) -> Levels:
         labels = tuple(keys.split("|"))
         if not (name and equals) or not all(map(_LABEL.fullmatch, labels)):
             raise ValueError("write NAME=LABEL, more labels of one level after a |, narrowest first: rack=a|b,zone=c")
+        if name not in together.LEVELS:  # a pod could not ask for it
+            known = ", ".join(together.LEVELS)
+            raise ValueError(f"{name!r} is no level: there are {known}; pods ask for any other label by its key")
         found[name] = labels
     return found or LEVELS
 
@@ -158,8 +163,8 @@ TABLE = (
         "GPUTOPO_LEVELS",
         "",
         "NAME=LABEL,...",
-        "What gangs may ask to share, by node labels, narrowest first: rack=a|b,block=c,zone=d. Where nothing is said: "
-        "clique, rack, block and zone by the usual labels.",
+        "The labels of clique, rack, block and zone, narrowest first, those that there are: rack=a|b,block=c,zone=d. "
+        "Where nothing is said: all four, by the usual labels.",
         levels,
     ),
     Setting(
@@ -169,6 +174,16 @@ TABLE = (
         "5m",
         "SECONDS",
         "How long a gang that does not fit lets smaller ones pass; then what becomes free where it will fit is held.",
+        seconds(1),
+    ),
+    Setting(
+        "back_off_s",
+        "--back-off",
+        "GPUTOPO_BACK_OFF",
+        "10s",
+        "SECONDS",
+        "How long a gang that was taken back waits before it is planned again; doubled by each time that follows, to "
+        "5 minutes at most.",
         seconds(1),
     ),
     Setting(

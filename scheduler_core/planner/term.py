@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Protocol
 from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang, GangPhase
-from scheduler_core.gangs.hold import endings
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.planning import Levels, NodeView, Unplaced
 from scheduler_core.gangs.protocol import Turn, counting, turn
@@ -37,8 +36,8 @@ from scheduler_core.gangs.writes import (
     WriteStatus,
     gang_of,
 )
-from scheduler_core.nodes import NodeTable
 from scheduler_core.planner.holding import Held, HoldJob
+from scheduler_core.planner.holds import Holds
 from scheduler_core.planner.placing import Job, Names, Placing, options_of
 from scheduler_core.planner.tells import of_refused, of_release, of_status, of_unplaced
 from scheduler_core.planner.view import Told, View, Wanted
@@ -51,11 +50,12 @@ from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
 from scheduler_core.vouching import Known, Voucher
 
 PLAN_S = 1.0  # for one plan
+ROOM_S = 3.0  # to find where to hold room
 AVOID_S = 300.0  # nodes to which a member was sent in vain
+_GATHER_S = 0.03  # what happens within so long is looked at together: a look costs the same for one and for a hundred
 _AGAIN_S = 2.0  # before what did not help is tried again on the same version of an object
 _REFUSED_S = 30.0  # before what the API server does not take is sent again
 _AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled by each that follows
-_AGAIN_HELD_S = 30.0  # between two looks for room for the same gang
 _AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
 _BATCH = 256  # single pods in a reservation
 _OUTCOMES = {State.BOUND: "bound", State.ROLLING_BACK: "rolled back", State.FAILED: "failed"}
@@ -72,6 +72,16 @@ class Settled(NamedTuple):
     levels: Levels
     release_after_s: float | None = None  # a gang that fits nowhere is released after so long; None: never
     gate_timeout_s: float | None = None  # the same of a single pod
+
+
+class Clock(NamedTuple):
+    """Seconds."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time  # since 1970
+
+
+CLOCK = Clock()
 
 
 class Hands(Protocol):
@@ -116,21 +126,23 @@ class Refusal(NamedTuple):
 class Term:
     """From taking over the ledger until another does, or the Lease is lost."""
 
-    def __init__(self, settled: Settled, policies: Callable[[], Policies], me: str, hands: Hands) -> None:
+    def __init__(
+        self, settled: Settled, policies: Callable[[], Policies], me: str, hands: Hands, clock: Clock = CLOCK
+    ) -> None:
         self.view = View(policies().common, settled.pool, me)
         self.queue = Queue(settled.pace)
         self.unplaced: dict[GangName, Unplaced] = {}
         self.deposed = False
         self.leads = False  # the ledger is ours
         self._settled, self._policies, self._me, self._hands = settled, policies, me, hands
+        self._clock = clock
         self._ledger_read = False
         self._busy: dict[Key, Write] = {}
         self._refused: dict[tuple[type[Any], Key], Refusal] = {}
         self._planning = False
         self._voucher = Voucher()
-        self._room: dict[str, float | None] = {}  # by the name of a hold that is being written
-        self._estimates: dict[str, float | None] = {}  # by the UID of one that was
-        self._next_hold: dict[GangName, float] = {}  # when to look for room again, in seconds since 1970
+        self._holds = Holds(self.view, self.queue)
+        self._touched: set[GangName] = set()  # that may be others since the last round
         self._avoid: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
         self._away = 0  # writes in a row that nobody answered
         self._pause = 0.0  # monotonic: nothing is written before
@@ -139,25 +151,25 @@ class Term:
 
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
-        self._put(self.view.take(batch, time.time()))
-        self._hands.wake(0.015)
+        self._touched |= self.view.take(batch, self._clock.wall())
+        self._hands.wake(_GATHER_S)
 
     def tick(self) -> None:
         """Let time pass."""
-        self.view.knowledge.tick(time.time())
+        self.view.knowledge.tick(self._clock.wall())
         self._hands.wake(0.0)
 
     def read(self, ledger: LedgerSeen | None) -> None:
         """The ledger as it is at the beginning."""
-        self.view.read(ledger, time.time())
-        if ledger is not None and _is_new(ledger, self._settled.terms.settle_s):
+        self.view.read(ledger, self._clock.wall())
+        if ledger is not None and _is_new(ledger, self._settled.terms.settle_s, self._clock.wall()):
             self.view.memory = self.view.memory._replace(fresh=True)
         self._ledger_read = True
         self._hands.wake(0.0)
 
     def round(self) -> None:
         """Hand over all that is to be done now."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if not self._ledger_read or self.deposed or now < self._pause:
             return
         view = self.view
@@ -170,9 +182,10 @@ class Term:
         self.leads = mine
         if mine and not view.knowledge.synced:
             return
+        self._put()
         view.look(now)
-        wanted = Wanted(self._crowded(), self._unheld(), self._estimates)
-        for write in steps(view.world(now, time.time(), wanted), *self._rules()):
+        wanted = Wanted(self._crowded(), self._holds.unheld(now), self._holds.estimates(now))
+        for write in steps(view.world(now, self._clock.wall(), wanted), *self._rules()):
             self._submit(write, now)
         if mine:
             for write in self._released():
@@ -181,7 +194,7 @@ class Term:
 
     def answered(self, answer: Answer) -> None:
         """What became of a write."""
-        what, outcome, now = answer.write, answer.outcome, time.monotonic()
+        what, outcome, now = answer.write, answer.outcome, self._clock.monotonic()
         self._busy.pop(what.key, None)
         self._hands.note(answer)
         if outcome is not Outcome.DONE:
@@ -198,15 +211,15 @@ class Term:
         elif outcome is Outcome.DONE:
             self._done(answer)
         elif what.key[0] == "ledger":
-            self.view.read(answer.ledger, time.time())
+            self.view.read(answer.ledger, self._clock.wall())
         if outcome is not Outcome.DONE or not isinstance(what, WriteLedger):
             self._refuse(what, now + (_REFUSED_S if outcome is Outcome.REFUSED else _AGAIN_S))
-        self._hands.wake(0.0)
+        self._hands.wake(_GATHER_S if what.key[0] == "pod" and self._busy else 0.0)
 
     def planned(self, found: Placing) -> None:
         """What came of a plan."""
         self._planning = False
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for name, why in found.unplaced.items():
             self.unplaced[name] = why
             self.queue.unplaced(name, self._tried)
@@ -224,14 +237,15 @@ class Term:
     def _rules(self) -> tuple[Terms, str]:
         return self._settled.terms, self._settled.pool
 
-    def _put(self, touched: AbstractSet[GangName]) -> None:
+    def _put(self) -> None:
+        """What became of gangs, once for all that happened since the last round: it costs what they are large."""
+        touched, self._touched = self._touched, set()
         for name in touched:
             gang = self.view.roster.gang(name)
             if gang is None:
                 self.queue.forget(name)
                 self.unplaced.pop(name, None)
                 self._avoid.pop(name, None)
-                self._next_hold.pop(name, None)
             else:
                 self.queue.put(gang)
                 if gang.phase is GangPhase.REFUSED:
@@ -252,19 +266,17 @@ class Term:
     def _refuse(self, what: Write, until: float) -> None:
         """The same is not done again at once: its consequences may not have been seen yet."""
         if len(self._refused) > 10_000:
-            self._refused = {key: each for key, each in self._refused.items() if each.until > time.monotonic()}
+            self._refused = {key: each for key, each in self._refused.items() if each.until > self._clock.monotonic()}
         self._refused[type(what), what.key] = Refusal(version_of(what), until)
 
     def _done(self, answer: Answer) -> None:
         what, found = answer.write, answer.metadata
         told = None if found is None else Told(found.uid, found.resource_version, found.generation)
-        self._put(self.view.wrote(what, told, time.time()))
+        self._touched |= self.view.wrote(what, told, self._clock.wall())
         if isinstance(what, CreateLedger):
             self.view.memory = self.view.memory._replace(fresh=True)
         if isinstance(what, WriteStatus):
             self._changed_state(what)
-        if isinstance(what, CreateReservation) and what.name in self._room and told is not None:
-            self._estimates[told.uid] = self._room.pop(what.name)
         if isinstance(what, Release):
             self._hands.tell(of_release(what))
             self._waited("released", what.member.wanted.gang)
@@ -274,8 +286,9 @@ class Term:
     def _changed_state(self, what: WriteStatus) -> None:
         state, name = what.status.state, gang_of(what.of)
         members = (self.view.roster.member(seat.uid) for seat in what.of.spec.seats)
-        for tell in of_status(what, (each for each in members if each is not None)):
-            self._hands.tell(tell)
+        if state is not what.of.status.state:
+            for tell in of_status(what, (each for each in members if each is not None)):
+                self._hands.tell(tell)
         if state is State.ROLLING_BACK:
             self._taken_back(what.of)
         elif state is State.BOUND and name is not None:
@@ -308,11 +321,11 @@ class Term:
     def _waited(self, outcome: str, name: GangName) -> None:
         gang = self.view.roster.gang(name)
         if gang is not None:
-            self._hands.placed(outcome, gang, max(0.0, time.time() - gang.created))
+            self._hands.placed(outcome, gang, max(0.0, self._clock.wall() - gang.created))
 
     def _taken_back(self, reservation: ReservationSeen) -> None:
         """Its gang waits, and does without the nodes that nobody reached."""
-        until = time.monotonic() + AVOID_S
+        until = self._clock.monotonic() + AVOID_S
         for seat in reservation.spec.seats:
             member = self.view.roster.member(seat.uid)
             name = gang_of(reservation) or (member.wanted.gang if member is not None and member.node is None else None)
@@ -321,9 +334,9 @@ class Term:
             if seat.node is not None and member is not None and member.node is None:
                 self._avoid.setdefault(name, {})[seat.node] = until
             if not reservation.spec.gang:
-                self.queue.rolled_back(name, time.time())
+                self.queue.rolled_back(name, self._clock.wall())
         if (name := gang_of(reservation)) is not None:
-            self.queue.rolled_back(name, time.time())
+            self.queue.rolled_back(name, self._clock.wall())
 
     def _heard_of(self, what: AskForPod, *, gone: bool, now: float) -> None:
         memory = self.view.memory
@@ -335,7 +348,7 @@ class Term:
     def _released(self) -> Iterator[Release]:
         """Pods that waited in vain for as long as they may."""
         gangs, pods = self._spoken_for()
-        now = time.time()
+        now = self._clock.wall()
         for each in self.queue.order():
             alone = is_alone(each.gang.name)
             limit = self._settled.gate_timeout_s if alone else self._settled.release_after_s
@@ -350,28 +363,6 @@ class Term:
             why = f"no place within {limit:g} s" if known is None else f"{known.reason}, for {limit:g} s"
             policy = "gate-timeout" if alone else "unplaceable"
             yield from (Release(member, why, policy) for member in each.gang.ready)
-
-    def _unheld(self) -> frozenset[str]:
-        """Holds that nobody waits for any more, or whose nodes have gone."""
-        view = self.view
-        holds = [each for each in view.reservations.values() if each.spec.held]
-        if not holds:
-            return frozenset()
-        planned = {gang_of(each) for uid, each in view.reservations.items() if each.spec.seats and self._is_open(uid)}
-        return frozenset(
-            each.key
-            for each in holds
-            if (name := gang_of(each)) is None
-            or self.queue.of(name) is None
-            or name in planned
-            or any(one.node not in view.rules for one in each.spec.held)
-        )
-
-    def _is_open(self, uid: str) -> bool:
-        """Whether that plan counts, or is about to."""
-        ledger = self.view.ledger
-        assert ledger is not None  # it is ours
-        return uid in self.view.memory.made or any(each.uid == uid for each in ledger.spec.entries)
 
     def _crowded(self) -> frozenset[str]:
         """Proposals for which there is no room any more, as far as is known here."""
@@ -392,19 +383,21 @@ class Term:
             or any(isinstance(each, CreateReservation) for each in self._busy.values())
         ):
             return
-        state = self.view.knowledge.table.generation
+        if self._hold(now):
+            return
         gangs, pods = self._spoken_for()
+        if not any(_is_free(each, gangs, pods) for each in self.queue.order()):
+            return  # what the nodes look like need not be worked out
+        state = self.view.knowledge.table.generation
         batches = tuple(
             batch
-            for each in self.queue.batches(time.time(), state, _BATCH)
+            for each in self.queue.batches(self._clock.wall(), state, _BATCH)
             if (batch := tuple(one for one in each if _is_free(one, gangs, pods)))
         )
-        if not batches and self._hold():
-            return
         if not batches:
-            due = self.queue.next_due(time.time())
+            due = self.queue.next_due(self._clock.wall())
             if due is not None:
-                self._hands.wake(max(0.0, due - time.time()))
+                self._hands.wake(max(0.0, due - self._clock.wall()))
             return
         if now < self._next_plan and all(one.misfit is not None for each in batches for one in each):
             self._hands.wake(self._next_plan - now)
@@ -412,38 +405,35 @@ class Term:
         self._planning, self._tried = True, state
         self._hands.plan(self._job(batches, now))
 
-    def _hold(self) -> bool:
-        """Have room sought for one that waited long enough and has none held yet."""
-        view, wall = self.view, time.time()
-        holds = [each for each in view.reservations.values() if each.spec.held]
-        having = {gang_of(each) for each in holds}
-        for each in self.queue.entitled(wall):
-            if each.gang.name in having or wall < self._next_hold.get(each.gang.name, 0.0):
-                continue
-            self._next_hold[each.gang.name] = wall + _AGAIN_HELD_S
-            taken = {one.node for hold in holds for one in hold.spec.held}
-            nodes = [name for name in view.rules if name in view.knowledge.table.records and name not in taken]
-            self._planning = True
-            self._hands.hold(
-                HoldJob(
-                    each,
-                    self._node_view(),
-                    endings(nodes, view.knowledge.pods.values(), view.ends),
-                    options_of(each.gang, view.seats(), self._settled.levels),
-                    self._new_names(),
-                    wall,
-                    self._policies().common,
-                )
-            )
-            return True
-        return False
+    def _hold(self, now: float) -> bool:
+        """Have room sought, where it is to be."""
+        wall, until = self._clock.wall(), now + ROOM_S
+        sought = self._holds.sought(wall, now)
+        if sought is None:
+            return False
+        self._planning = True
+        gang = sought.waiting.gang
+        job = HoldJob(
+            gang,
+            sought.held,
+            self._node_view(),
+            sought.endings,
+            options_of(gang, self.view.seats(), self._settled.levels)._replace(avoid=self._avoided(gang.name, now)),
+            self._new_names(),
+            wall,
+            self._policies().common,
+            lambda: self._clock.monotonic() > until,
+        )
+        self._hands.hold(job)
+        return True
 
-    def found_room(self, found: Held | None) -> None:
+    def found_room(self, found: Held) -> None:
         """Where room is to be held."""
         self._planning = False
-        if found is not None:
-            self._room[found.create.name] = found.estimate
-            self._submit(found.create, time.monotonic())
+        now = self._clock.monotonic()
+        self._holds.found(found, now)
+        if found.create is not None:
+            self._submit(found.create, now)
         self._hands.wake(0.0)
 
     def _job(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Job:
@@ -451,12 +441,12 @@ class Term:
         return Job(
             batches,
             self._node_view(),
-            self._unheld_tables(),
+            self._holds.tables(batches),
             view.seats(),
-            {name: {node for node, end in nodes.items() if end > now} for name, nodes in self._avoid.items()},
+            {name: self._avoided(name, now) for name in self._avoid},
             self._settled.levels,
             self._new_names(),
-            lambda: time.monotonic() > until,
+            lambda: self._clock.monotonic() > until,
         )
 
     def _node_view(self) -> NodeView:
@@ -470,14 +460,8 @@ class Term:
     def _new_names(self) -> Names:
         return Names(self._settled.namespace, lambda: secrets.token_hex(3))
 
-    def _unheld_tables(self) -> dict[GangName, NodeTable]:
-        """The cluster as those see it for whom something is held."""
-        held = {
-            name: entry.uid
-            for entry, reservation in self._entries()
-            if entry.phase is Phase.HELD and (name := gang_of(reservation)) is not None
-        }
-        return {name: self.view.knowledge.without({uid}) for name, uid in held.items()}
+    def _avoided(self, name: GangName, now: float) -> frozenset[str]:
+        return frozenset(node for node, end in self._avoid.get(name, {}).items() if end > now)
 
     def _entries(self) -> list[tuple[Any, ReservationSeen]]:
         ledger, reservations = self.view.ledger, self.view.reservations
@@ -496,10 +480,10 @@ def _is_free(waiting: Waiting, gangs: AbstractSet[GangName], pods: AbstractSet[s
     return waiting.gang.name not in gangs and not any(each.uid in pods for each in waiting.gang.ready)
 
 
-def _is_new(ledger: LedgerSeen, settle_s: float) -> bool:
+def _is_new(ledger: LedgerSeen, settle_s: float, now: float) -> bool:
     """Whether extenders may not know of it yet: by two clocks, so with a minute between them."""
     made = None if ledger.created is None else datetime.fromisoformat(ledger.created).timestamp()
-    return made is not None and time.time() - made < settle_s + 60.0
+    return made is not None and now - made < settle_s + 60.0
 
 
 def version_of(what: Write) -> str:

@@ -122,15 +122,13 @@ class View:
         """A write was done. Answers the gangs that may be others by that."""
         if isinstance(what, CreateLedger | WriteLedger | DropRegistration):
             assert told is not None
-            self.knowledge.take(Batch(LedgerSeen, (_ledger(what, told),)), now)
+            self.take(Batch(LedgerSeen, (_ledger(what, told),)), now)
         elif isinstance(what, CreateReservation):
             assert told is not None
             self._create(what, told, now)
         elif isinstance(what, WriteStatus):
             assert told is not None
-            self._ours[what.of.key] = int(told.version)
-            seen = what.of._replace(status=what.status, version=told.version)
-            self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
+            self._write_status(what, told, now)
         elif isinstance(what, DeleteReservation):
             self._deleted.add(what.of.key)
             self._created.pop(what.of.key, None)
@@ -176,12 +174,20 @@ class View:
         self._created[told.uid] = seen
         self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
 
+    def _write_status(self, what: WriteStatus, told: Told, now: float) -> None:
+        known = self.reservations.get(what.of.key)
+        if known is None or int(known.version) >= int(told.version):
+            return  # a watch was faster
+        self._ours[what.of.key] = int(told.version)
+        seen = what.of._replace(status=what.status, version=told.version)
+        self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
+
     def _changed(
         self, what: LetGo | Release | Touch | StripFinalizer | DeletePod, told: Told | None
     ) -> frozenset[GangName]:
         known = self.roster.member(what.member.uid)
-        if known is None:
-            return frozenset()
+        if known is None or (told is not None and known.version and int(known.version) >= int(told.version)):
+            return frozenset()  # a watch was faster
         member = after(what, known)
         if told is not None and known.version:
             self._ours[known.uid] = int(told.version)

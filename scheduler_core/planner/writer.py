@@ -150,7 +150,10 @@ def _strip(kube: Kube, what: StripFinalizer) -> Metadata:
 
 
 def _delete_pod(kube: Kube, what: DeletePod) -> None:
-    kube.delete(PODS, Metadata(what.member.name, what.member.uid, what.member.namespace))
+    """Only as it was seen: a watch that lags shows a pod as unbound that has its node and is at work by now."""
+    member = what.member
+    found = Metadata(member.name, member.uid, member.namespace, member.version)
+    kube.delete(PODS, found, unchanged=bool(member.version))
 
 
 def _ask(kube: Kube, what: AskForPod) -> Metadata:

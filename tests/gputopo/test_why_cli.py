@@ -375,11 +375,11 @@ def test_where_no_extender_is() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        pytest.param([], "say which: pod NAME, or -f FILE", id="nothing"),
-        pytest.param(["pod", "x", "-f", "y"], "say which: pod NAME, or -f FILE", id="both"),
-        pytest.param(["node", "x"], "'node x' is not understood: say pod NAME", id="not a pod"),
-        pytest.param(["pod"], "'pod' is not understood: say pod NAME", id="no name"),
-        pytest.param(["pod", "x", "y"], "'pod x y' is not understood: say pod NAME", id="two names"),
+        pytest.param([], "say which: pod NAME, gang NAME, or -f FILE", id="nothing"),
+        pytest.param(["pod", "x", "-f", "y"], "say which: pod NAME, gang NAME, or -f FILE", id="both"),
+        pytest.param(["node", "x"], "'node x' is not understood: say pod NAME or gang NAME", id="not a pod"),
+        pytest.param(["pod"], "'pod' is not understood: say pod NAME or gang NAME", id="no name"),
+        pytest.param(["pod", "x", "y"], "'pod x y' is not understood: say pod NAME or gang NAME", id="two names"),
         pytest.param(
             ["pod", "x", "--server", "127.0.0.1:9439"],
             "--server '127.0.0.1:9439': write a URL like http://127.0.0.1:9439",
@@ -403,6 +403,25 @@ def test_what_cannot_be_asked(arguments: list[str], told: str) -> None:
 
     assert shown.exit_code == 2
     assert told in shown.output
+
+
+def test_a_pod_that_a_gate_holds_says_so_first(tmp_path: Path) -> None:
+    gated = pod("waits", 2, annotations={"gputopo.io/gang": "llm", "gputopo.io/gang-size": "2"})
+    gated["spec"]["schedulingGates"] = [{"name": "gputopo.io/gang"}]
+
+    def waiting(asked: Asked) -> Answer:
+        return listed(gated) if asked.path == PODS.path(namespace="a") else cluster(asked)
+
+    with api_server(waiting) as server:
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a").output
+
+    assert shown.startswith(
+        "pod a/waits: the gate gputopo.io/gang holds it, and no scheduler looks at it before the planner has a place "
+        "for it, as a\n"
+        "member of the gang llm: `gputopo why gang llm -n a` tells of all.\n"
+        "\n"
+        "pod a/waits asks for\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from gputopo.labels.reasons import Reason
 from gputopo.model import Link, NodeTopology, Nvlink
 from scheduler_core.filters import may_be_degraded, verdict
 from scheduler_core.nodes import NodeState, read_occupant, state_of
-from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Handling, Policy
 from scheduler_core.prediction import preferred
 from scheduler_core.request import PodRequest, Profile, Wishes, read_request
@@ -214,57 +213,6 @@ class TestMigAndShares:
         assert _on(state, self._asked("nvidia.com/mig-1g.5gb", {})) is None
 
 
-class TestPromises:
-    """A pod that requires an island is bound, and the kubelet has not admitted it yet."""
-
-    def _state(self, *pods: str, admitted: bool = False, topology: NodeTopology = PAIRS) -> NodeState:
-        waiting = [occupant(name, 2, admitted=admitted, island="required") for name in pods]
-        return state_of(record(topology=topology, held={}, pods=waiting), NOW, Policy())
-
-    def test_what_could_take_a_half_of_each_pair_is_refused(self) -> None:
-        assert _on(self._state("a"), profile(1)) is None  # one GPU leaves it a pair
-        both = self._state("a", "b")
-        busy = record(topology=H100, held={}, pods=[occupant("a", 2, island="required")])
-        assert _on(both, profile(1)) is Reason.TOO_FEW_GPUS
-        assert _on(state_of(busy, NOW, Policy()), profile(4)) is None  # one island: nothing can be broken
-
-    def test_two_single_gpus_could_break_both_pairs(self) -> None:
-        pods = [occupant("a", 2, island="required"), occupant("one", 1)]
-        state = state_of(record(topology=PAIRS, held={}, pods=pods), NOW, Policy())
-
-        assert _on(state, profile(1)) is Reason.RESERVED
-
-    def test_admitted_pods_have_their_gpus(self) -> None:
-        pods = [occupant("a", 2, island="required", admitted=True), occupant("one", 1)]
-        state = state_of(record(topology=PAIRS, held={}, pods=pods), NOW, Policy())
-
-        assert _on(state, profile(1)) is None
-
-    @pytest.mark.parametrize(
-        ("waiting", "reason"),
-        [
-            pytest.param(occupant("a", 2, numa="required"), Reason.RESERVED, id="any two may be on two NUMA nodes"),
-            pytest.param(occupant("a", 2, island="required"), None, id="one island: nothing can be broken"),
-        ],
-    )
-    def test_what_cannot_be_followed_must_not_matter(self, waiting: Occupant, reason: Reason | None) -> None:
-        """Seven pods that have just ended, the one that waits, and now another: in any order."""
-        ended = {f"ended-{gpu}": [gpu] for gpu in range(7)}
-        state = state_of(record(topology=H100, held=ended, pods=[waiting]), NOW, Policy())
-
-        assert state.unsettled is not None
-        assert _on(state, profile(1)) is reason
-
-    def test_pods_without_gpus_of_their_own_are_no_danger(self) -> None:
-        found = read_request(pod("p", 1, resource="nvidia.com/gpu.shared"))
-        assert isinstance(found, PodRequest)
-        waiting = [occupant("a", 2, island="required")]
-        allocatable = {"nvidia.com/gpu": 4, "nvidia.com/gpu.shared": 4}
-        state = state_of(record(topology=PAIRS, held={}, pods=waiting, allocatable=allocatable), NOW, Policy())
-
-        assert _on(state, found.profile) is None
-
-
 class TestHealth:
     """What policy says of nodes that are worse than they should be."""
 
@@ -333,7 +281,7 @@ def test_required_wishes_hold_for_every_order_of_the_offer(
     held = True
     for order in permutations(free):
         try:
-            held &= _holds(topology, frozenset(best_effort(order, (), size, scores)), wishes)
+            held &= holds(topology, frozenset(best_effort(order, (), size, scores)), wishes)
         except PluginCrashError:
             held &= not asked.shape_required
     if found is None:
@@ -342,7 +290,7 @@ def test_required_wishes_hold_for_every_order_of_the_offer(
         assert preferred(shape_of(topology), mask(*free), size).may_crash
 
 
-def _holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]) -> bool:
+def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]) -> bool:
     """By definition, without any of our tables."""
     if len(chosen) < 2:
         return True

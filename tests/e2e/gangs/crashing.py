@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.gangs.invariant import size
+from tests.e2e.gangs.members import node_of
 from tests.e2e.gangs.proxy import proxy
 from tests.e2e.gangs.running import expire_lease, ledger, reserved, running
 
@@ -67,4 +69,9 @@ def _wait(cluster: Cluster, until: Callable[[], bool], what: str, writes: list[s
     except TimeoutError as late:
         there = [reservation["spec"] | reservation.get("status", {}) for reservation in reserved(cluster)]
         counts = [ledger(cluster, part) for part in ("metadata", "spec", "status")]
-        raise TimeoutError(f"{late}\nwritten: {writes}\nledger: {counts}\nreservations: {there}") from late
+        pods = [
+            (each["metadata"]["name"], node_of(each), each["status"].get("phase"), size(each))
+            for each in cluster.api.items(cluster.pods())
+        ]
+        seen = f"pods: {pods}\nwritten: {writes}\nledger: {counts}\nreservations: {there}"
+        raise TimeoutError(f"{late}\n{seen}") from late

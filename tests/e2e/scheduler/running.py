@@ -32,7 +32,7 @@ class Served:
 
     def __init__(self, server: Server, pages: int) -> None:
         self.server = server
-        self._pages = f"http://127.0.0.1:{pages}"
+        self.pages = f"http://127.0.0.1:{pages}"
         self._pool = urllib3.PoolManager(retries=False, timeout=10.0)
 
     @property
@@ -68,9 +68,9 @@ class Served:
 
     def _get(self, path: str) -> urllib3.BaseHTTPResponse:
         try:
-            return self._pool.request("GET", self._pages + path)
+            return self._pool.request("GET", self.pages + path)
         except urllib3.exceptions.HTTPError as nobody:
-            raise OSError(f"{self._pages}{path}") from nobody
+            raise OSError(f"{self.pages}{path}") from nobody
 
 
 class Extender(Served):

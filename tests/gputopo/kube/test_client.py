@@ -136,6 +136,15 @@ def test_objects_are_created_in_their_namespace_and_deleted_by_their_uid(tmp_pat
     ]
 
 
+def test_what_has_changed_is_not_deleted_where_that_matters(tmp_path: Path) -> None:
+    pod = Metadata("p", "u", "ns", "7")
+
+    (one,), _ = asked(lambda _: Answer(NODE), lambda kube: kube.delete(PODS, pod, unchanged=True), tmp_path)
+
+    preconditions = {"uid": "u", "resourceVersion": "7"}
+    assert one.body == {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
+
+
 LEASE = {"metadata": {"name": "l", "namespace": "ns", "resourceVersion": "7"}, "spec": {"holderIdentity": "a"}}
 
 

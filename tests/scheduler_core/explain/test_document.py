@@ -25,6 +25,7 @@ def test_document_of_a_pod_that_fits_nowhere() -> None:
         "apiVersion": "gputopo.io/v1",
         "kind": "PodExplanation",
         "pod": {"namespace": "team", "name": "new", "scheduler": None},
+        "beforehand": None,
         "malformed": None,
         "asks": [{"key": "nvidia.com/gpu", "value": "4", "words": "4 whole GPUs", "required": True}],
         "held": None,

@@ -128,9 +128,10 @@ class ApiServer:
             raise Conflict
         return self._put_pod(_merged(pod, body))
 
-    def delete_pod(self, uid: str) -> None:
-        """At once: kubelets of this world are quick."""
-        self._pod(uid)
+    def delete_pod(self, uid: str, version: str = "") -> None:
+        """At once: kubelets of this world are quick. ``version``: not if it is another by now; "": whichever it is."""
+        if version not in ("", self._pod(uid)["metadata"]["resourceVersion"]):
+            raise Conflict
         del self.pods[uid]
         self._tell(Candidate, uid, None)
 

@@ -111,6 +111,7 @@ class Planner:
 
     def send(self, what: Write) -> Any:
         """To the API server, at whatever moment. Raises ``Conflict``, ``NotFound``."""
+        self.view.writes(what)
         server = self.server
         if isinstance(what, CreateLedger):
             return server.create_ledger(what.name, what.spec)
@@ -129,7 +130,7 @@ class Planner:
         if isinstance(what, Touch):
             return server.patch_pod(pins.touch(what.member, what.of))
         assert isinstance(what, DeletePod)  # pods of ReplicaSets have no finalizer; nothing is released
-        return server.delete_pod(what.member.uid)
+        return server.delete_pod(what.member.uid, what.member.version)
 
     def answered(self, what: Write, made: Any) -> None:
         """It was done."""

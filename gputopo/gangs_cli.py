@@ -1,0 +1,156 @@
+"""``gputopo gangs`` and ``gputopo why gang``. What is heavy is imported when it is asked for.
+
+Both read the cluster with the user's own rights and need no planner. What only a running planner knows, why it left a
+gang in the queue and when it tries again, its page /gangs adds (``--server``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, print_document, print_table
+from gputopo.terminal import fail, says_unicode, write_out
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler_core.gang_view.said import Said
+    from scheduler_core.gang_view.story import GangStory
+    from scheduler_core.gangs.member import GangName
+    from scheduler_core.policies import Policies
+
+_TIMEOUT_S = 30.0
+_TRIALS_S = 5.0  # for all plans that are tried; what was found until then is told
+_UNSEEN = 120  # columns where nobody looks
+_UNREAD = "gputopo: you may not list {}, so what these say of gangs is not shown"
+
+
+@click.command()
+@cluster_options
+@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace, instead of all.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as when nothing is said.")
+@click.option(
+    "--server", metavar="URL", help="Ask the planner that leads too: why gangs wait, and when it tries again."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
+def gangs(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    server: str | None,
+    output: str,
+) -> None:
+    """List the gangs of a cluster: who gathers, waits, has places or runs; those in trouble first.
+
+    MEMBERS is how many are there, of how many there will be. NODES are those that they are on or are to go to. GB/S is
+    the bottleneck of the rings inside the nodes, both ways, as planned. WAITING is the time since the first member was
+    created. A gang of pods without the gate, which the planner leaves alone, is not listed.
+
+    \b
+    Examples:
+      gputopo gangs
+      gputopo gangs -n team-a -o wide
+      gputopo gangs -o json | jq '.items[] | select(.phase == "gathering") | {name, there, size}'
+      kubectl -n gputopo port-forward deploy/gputopo-planner 9439 & gputopo gangs --server http://127.0.0.1:9439
+    """
+    import time  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.kube.access import GANG_READER  # noqa: PLC0415
+    from scheduler_core.gang_view.document import gang_list  # noqa: PLC0415
+    from scheduler_core.gang_view.listing import gangs_of  # noqa: PLC0415
+    from scheduler_core.gang_view.reading import read_gangs  # noqa: PLC0415
+    from scheduler_core.gang_view.tables import gang_table  # noqa: PLC0415
+    from scheduler_core.policies import BUILT_IN  # noqa: PLC0415
+
+    if namespace is not None and all_namespaces:
+        raise click.UsageError(f"both --namespace {namespace} and --all-namespaces: give one of the two")
+    said = {} if server is None else _said(server)
+    with cluster(kubeconfig, context, GANG_READER) as kube:
+        seen = read_gangs(kube, namespace, BUILT_IN, time.time())
+    found = gangs_of(seen, time.time(), said)
+    if seen.unread:
+        click.echo(_UNREAD.format(", ".join(seen.unread)), err=True)
+    if output in ("json", "yaml"):
+        print_document(gang_list(found), output)
+        return
+    print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "there is no gang")
+
+
+class Asked(NamedTuple):
+    """Which gang, and where to ask."""
+
+    name: str
+    namespace: str
+    kubeconfig: str | None
+    context: str | None
+    server: str | None
+    policies: Policies
+
+
+def why_gang(asked: Asked, output: str) -> None:
+    """Tell why a gang is where it is, or is nowhere; ends the program where there is none of that name."""
+    import time  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.kube.access import GANG_READER  # noqa: PLC0415
+    from scheduler_core.gang_view.prospects import Rules  # noqa: PLC0415
+    from scheduler_core.gang_view.reading import read_all  # noqa: PLC0415
+    from scheduler_core.gang_view.telling import About, NoGangError, tell  # noqa: PLC0415
+    from scheduler_core.gangs.member import GangName  # noqa: PLC0415
+    from scheduler_core.gangs.planning import LEVELS  # noqa: PLC0415
+
+    name = GangName(asked.namespace, asked.name)
+    said = None if asked.server is None else _said(asked.server).get(name)
+    with cluster(asked.kubeconfig, asked.context, GANG_READER) as kube:
+        seen = read_all(kube, asked.policies, time.time())
+    until = time.monotonic() + _TRIALS_S
+    rules = Rules(asked.policies, LEVELS, lambda: time.monotonic() > until)
+    try:
+        told = tell(seen, About(name, rules, said), time.time())
+    except NoGangError as error:
+        fail(str(error), NO_CLUSTER)
+    _print(told, output)
+
+
+def _said(server: str) -> Mapping[GangName, Said]:
+    """What a running planner says of all gangs."""
+    import urllib3  # noqa: PLC0415  start-up of all other commands
+
+    from scheduler_core.gang_view.said import NotAPlannerError, read_said  # noqa: PLC0415
+
+    if not server.startswith(("http://", "https://")):
+        raise click.UsageError(f"--server {server!r}: write a URL like http://127.0.0.1:9439")
+    url = f"{server.rstrip('/')}/gangs"
+    try:
+        answer = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False)
+    except (urllib3.exceptions.HTTPError, ValueError) as error:
+        fail(f"no answer from {url}: {error}", NO_CLUSTER)
+    if answer.status != 200:
+        fail(f"{url}: {answer.status}: {answer.data[:500].decode(errors='replace').strip()}", NO_CLUSTER)
+    try:
+        return read_said(answer.data)
+    except NotAPlannerError as error:
+        fail(f"{url}: {error}", NO_CLUSTER)
+
+
+def _print(told: GangStory, output: str) -> None:
+    from scheduler_core.gang_view.document import document  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.gang_view.text import text  # noqa: PLC0415
+
+    if output != "text":
+        print_document(document(told), output)
+        return
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else _UNSEEN
+    write_out(text(told, width, ascii_only=not says_unicode()))

@@ -1,0 +1,40 @@
+"""What comes before any scheduler looks at a pod: gates that hold it, and the gang that it is let go with. Pure."""
+
+from __future__ import annotations
+
+from gputopo.labels.keys import GATE
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.member import Member
+from scheduler_core.planner.seen import GangPod, candidate
+
+
+def beforehand(pod: GangPod) -> str | None:
+    """In words; None: nothing."""
+    if pod.finished:
+        return None
+    found = candidate(pod.metadata.uid, pod)
+    member = None if found is None else found.member
+    gates = [each.name for each in pod.spec.scheduling_gates or ()]
+    others = [each for each in gates if each != GATE]
+    if GATE in gates:
+        return f"{_ours(member)}{f'; {_holds(others)} too' if others else ''}"
+    if others:
+        return f"{_holds(others)}, and no scheduler looks at it before that"
+    if member is None or member.reservation is None:
+        return None
+    placed = f"the planner let it go to the place that its reservation {member.reservation} says"
+    return placed if is_alone(member.wanted.gang) else f"{placed}, {_with_its_gang(member)}"
+
+
+def _ours(member: Member | None) -> str:
+    waits = f"the gate {GATE} holds it, and no scheduler looks at it before the planner has a place for it"
+    return waits if member is None or is_alone(member.wanted.gang) else f"{waits}, {_with_its_gang(member)}"
+
+
+def _with_its_gang(member: Member) -> str:
+    gang = member.wanted.gang
+    return f"as a member of the gang {gang.name}: `gputopo why gang {gang.name} -n {gang.namespace}` tells of all"
+
+
+def _holds(gates: list[str]) -> str:
+    return f"the gate {gates[0]} holds it" if len(gates) == 1 else f"the gates {', '.join(gates)} hold it"

@@ -1,0 +1,121 @@
+"""The gangs of a cluster, one value each. Pure.
+
+A gang of pods that nobody gated and no planner placed is left to whoever places it, and is not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+import msgspec
+
+from scheduler_core.gang_view.reading import Seen
+from scheduler_core.gang_view.said import Said
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.progress import FAILED, ROLLING_BACK, Progress, by_gang, progress
+from scheduler_core.request import PodRequest
+
+NOTHING_SAID: Mapping[GangName, Said] = MappingProxyType({})
+_LEFT_OUT = (GangPhase.ELSEWHERE, GangPhase.ENDED)
+_THERE = (GangPhase.BOUND.value, GangPhase.RUNNING.value)
+TROUBLED = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
+
+
+class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A gang at one moment. None is unknown, or that there is none."""
+
+    namespace: str
+    name: str
+    phase: str  # ``Progress.phase``
+    reason: str
+    by: str  # by what its members are known
+    priority: int
+    size: int | None  # as many as there will be
+    minimum: int | None  # that it can start with
+    there: int  # members that wait, have places, or have done their part
+    let_go: int  # of them those that the gate does not hold any more
+    bound: int  # of them those that have nodes
+    gpus: int  # devices that these ask for
+    nodes: tuple[str, ...]  # on which they are, or are to be
+    domain: str | None
+    gbps: float | None  # as planned: bottleneck of the rings inside the nodes, both ways
+    created_at: str  # its first member; RFC 3339
+    waiting_seconds: int | None  # since then; None: all have nodes
+    reservation: str | None = None
+    attempt: int | None = None
+    deadline: str | None = None  # RFC 3339: until when all are to be bound
+    estimate: str | None = None  # RFC 3339: when what is held for it will be free
+    rollbacks: int | None = None  # None: only the planner knows
+    next_try_seconds: float | None = None  # None: at once, or only the planner knows
+
+
+def gangs_of(seen: Seen, now: float, said: Mapping[GangName, Said] = NOTHING_SAID) -> tuple[GangSeen, ...]:
+    """All gangs: those in trouble first, then those that wait, the first of the queue first. ``now``: since 1970."""
+    found = [
+        gang_seen(gang, state, now, said.get(gang.name))
+        for gang, state in progress_of(seen)
+        if gang.phase not in _LEFT_OUT and not is_alone(gang.name)
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def progress_of(seen: Seen) -> list[tuple[Gang, Progress]]:
+    """How far each gang has come, single pods among them."""
+    reserved = seen.view.knowledge.reserved
+    phases = {uid: each.entry.phase for uid, each in reserved.counting.items()} if seen.ledgers else None
+    own = by_gang(reserved.reservations.values())
+    return [(gang, progress(gang, own.get(gang.name, ()), phases)) for gang in seen.view.roster.gangs()]
+
+
+def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None) -> GangSeen:
+    """One of them."""
+    live = (*gang.ready, *gang.held, *gang.placed)
+    plan = state.plan
+    status = None if state.open is None else state.open.status
+    bound = [each.node for each in gang.placed if each.node is not None]
+    to_be = () if state.open is None else (*(each.node for each in state.open.spec.seats),)
+    held = () if state.open is None else tuple(each.node for each in state.open.spec.held)
+    return GangSeen(
+        namespace=gang.name.namespace,
+        name=gang.name.name,
+        phase=state.phase,
+        reason=state.reason if said is None or state.phase != said.phase else said.reason,
+        by=gang.by,
+        priority=gang.priority,
+        size=gang.size,
+        minimum=gang.minimum,
+        there=gang.present + len(gang.held),
+        let_go=len(gang.placed) + len(gang.succeeded),
+        bound=len(bound) + len(gang.succeeded),
+        gpus=sum(map(devices, live)),
+        nodes=tuple(sorted({*bound, *(node for node in (*to_be, *held) if node is not None)})),
+        domain=None if plan is None else plan.spec.domain,
+        gbps=None if plan is None else plan.spec.gbps,
+        created_at=moment(gang.created),
+        waiting_seconds=None if state.phase in _THERE else max(0, int(now - gang.created)),
+        reservation=None if plan is None else plan.name,
+        attempt=None if plan is None else plan.spec.attempt,
+        deadline=None if status is None else status.deadline,
+        estimate=None if status is None else status.estimate,
+        rollbacks=None if said is None else said.rollbacks,
+        next_try_seconds=None if said is None else said.next_try_s,
+    )
+
+
+def devices(member: Member) -> int:
+    """GPUs, or shares of them, that it asks for, as far as that can be understood."""
+    return member.request.profile.devices if isinstance(member.request, PodRequest) else 0
+
+
+def moment(at: float) -> str:
+    """A time as the API server writes it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _order(gang: GangSeen) -> tuple[int, int, str, str, str]:
+    rank = 0 if gang.phase in TROUBLED else 2 if gang.phase in _THERE else 1
+    return rank, -gang.priority if rank < 2 else 0, gang.created_at if rank < 2 else "", gang.namespace, gang.name

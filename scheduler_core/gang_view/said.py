@@ -1,0 +1,48 @@
+"""What only a running planner knows, from its page /gangs: what it tried, and when it tries again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from scheduler_core.gangs.member import GangName
+
+
+class NotAPlannerError(ValueError):
+    """What was read is not the page of a planner that leads; the text says why."""
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A member that has no place."""
+
+    member: str
+    reason: str
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Of one gang."""
+
+    namespace: str
+    name: str
+    phase: str
+    reason: str
+    missing: tuple[Missing, ...] = ()
+    rollbacks: int = 0
+    next_try_s: float | None = None  # None: at once
+
+
+class _Page(msgspec.Struct):
+    leads: bool
+    gangs: tuple[Said, ...]
+
+
+def read_said(text: bytes) -> Mapping[GangName, Said]:
+    """All gangs that it knows. Raises ``NotAPlannerError``."""
+    try:
+        page = msgspec.json.decode(text, type=_Page)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAPlannerError(f"this is no planner's page /gangs: {error}: {text[:80]!r}") from error
+    if not page.leads:
+        raise NotAPlannerError("this planner does not lead, so it knows of no gang: ask the one that holds the Lease")
+    return {GangName(each.namespace, each.name): each for each in page.gangs}

@@ -1,0 +1,212 @@
+"""Makes the story of one gang. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gputopo.labels.keys import GATE
+from gputopo.labels.reasons import Reason
+from gputopo.labels.reservations import Phase, ReservationSpec, Seat
+from scheduler_core.explain.advice import SEE
+from scheduler_core.gang_view.listing import gang_seen, gangs_of, moment, progress_of
+from scheduler_core.gang_view.prospects import Prospects, Rules, ended_on, prospects
+from scheduler_core.gang_view.reading import Seen
+from scheduler_core.gang_view.said import Said
+from scheduler_core.gang_view.story import GangStory, Keeper, Lack, Place, Relief, Standing, Stop, Unfit
+from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.planning import Unplaced
+from scheduler_core.gangs.progress import PHASES, Progress
+from scheduler_core.planner.placing import TIMEOUT_S
+from scheduler_core.request import Refused
+from scheduler_core.reserved import Counting
+
+_QUEUED = (GangPhase.QUEUED.value, PHASES[Phase.HELD])
+_WAITS = (GangPhase.GATHERING.value, GangPhase.WAITING.value, *_QUEUED)
+_UNTRIED = "the time for trials ran out, so there may be more to say"
+_LISTED = 10_000  # ranks that have not come
+
+
+class About(NamedTuple):
+    """What to tell of, and by what."""
+
+    name: GangName
+    rules: Rules
+    said: Said | None = None  # by the planner, where it was asked
+
+
+class NoGangError(LookupError):
+    """There is no gang of that name; the text names the nearest ones."""
+
+
+def tell(seen: Seen, about: About, now: float) -> GangStory:
+    """The story. ``now``: seconds since 1970. Raises ``NoGangError``."""
+    found = next((each for each in progress_of(seen) if each[0].name == about.name), None)
+    if found is None:
+        raise NoGangError(_unknown(seen, about.name, now))
+    gang, state = found
+    story = GangStory(
+        gang=gang_seen(gang, state, now, about.said),
+        required=gang.required,
+        preferred=gang.preferred,
+        timeout_seconds=TIMEOUT_S if gang.timeout_s is None else gang.timeout_s,
+        standing=tuple(_standing(seen.view.roster.members(gang.name), gang)),
+        absent_ranks=_absent(gang),
+        before=_before(seen, gang) if state.phase in _QUEUED else (),
+        places=() if state.open is None or not state.open.spec.seats else (_place("plan", state.open.spec),),
+        notes=tuple(_notes(seen, gang, state, about.said)),
+    )
+    there = (*gang.ready, *gang.held)
+    if state.phase not in _WAITS or not there:
+        return story
+    told = _with(story, seen, gang, prospects(seen.view, gang._replace(ready=there), about.rules, now))
+    return replace(told, notes=(*told.notes, _UNTRIED)) if about.rules.over() else told
+
+
+def _with(story: GangStory, seen: Seen, gang: Gang, found: Prospects) -> GangStory:
+    if found.fits is not None:
+        return replace(story, places=(*story.places, _place("now", found.fits)))
+    assert found.unplaced is not None  # one of the two
+    room = found.ending
+    relief = None
+    if room is not None:
+        own = {each.uid for each in gang.placed}
+        pods = [pod for name in room.nodes for pod in ended_on(seen.view.knowledge.table, name, own)]
+        relief = Relief(
+            nodes=room.nodes,
+            pods=tuple(f"{each.namespace}/{each.name}" for each in pods),
+            gpus=sum(each.profile.devices for each in pods),
+            at=None if room.estimate is None else moment(room.estimate),
+        )
+    return replace(
+        story,
+        unfit=_unfit(found.unplaced),
+        kept=tuple(map(_keeper, found.kept)),
+        kept_together=found.together,
+        relief=relief,
+    )
+
+
+def _standing(members: Iterable[Member], gang: Gang) -> Iterator[Standing]:
+    surplus = {each.uid for each in gang.surplus}
+    found: dict[str, list[str]] = {}
+    for each in members:
+        state = "more than its size, so it waits until another goes" if each.uid in surplus else _state(each)
+        found.setdefault(state, []).append(each.name)
+    return (Standing(state, tuple(names)) for state, names in found.items())
+
+
+def _state(member: Member) -> str:
+    if member.ending:
+        return "being deleted"
+    if member.phase in ("Succeeded", "Failed"):
+        return member.phase.lower()
+    if isinstance(member.request, Refused):
+        return f"refused: {member.request.reason}"
+    if member.gates:
+        gates = [each for each in member.gates if each != GATE] or member.gates
+        return f"held by the gate {', '.join(gates)}" if len(gates) == 1 else f"held by the gates {', '.join(gates)}"
+    if member.node is None:
+        return "let go, and not bound yet"
+    return "running" if member.started else "bound"
+
+
+def _absent(gang: Gang) -> tuple[int, ...]:
+    """Ranks of a gang that is gathering, where all that are there have one below its size."""
+    there = (*gang.ready, *gang.held, *gang.placed, *gang.succeeded)
+    ranks = {each.wanted.rank for each in there}
+    size = gang.size
+    if gang.phase is not GangPhase.GATHERING or size is None or size > _LISTED or None in ranks:
+        return ()
+    absent = tuple(rank for rank in range(size) if rank not in ranks)
+    return absent if len(absent) == size - len(there) else ()
+
+
+def _before(seen: Seen, gang: Gang) -> tuple[str, ...]:
+    """By priority, then age, as far as pods tell; a gang that was rolled back may have waited longer."""
+    queued = [
+        each for each, state in progress_of(seen) if state.phase == GangPhase.QUEUED.value and _turn(each) < _turn(gang)
+    ]
+    return tuple(f"{each.name.namespace}/{each.name.name}" for each in sorted(queued, key=_turn))
+
+
+def _turn(gang: Gang) -> tuple[int, float, GangName]:
+    return -gang.priority, gang.created, gang.name
+
+
+def _place(of: str, spec: ReservationSpec) -> Place:
+    on: dict[str | None, list[Seat]] = {}
+    for seat in spec.seats:
+        on.setdefault(seat.node, []).append(seat)
+    return Place(
+        of=of, stops=tuple(_stop(node, those) for node, those in on.items()), domain=spec.domain, gbps=spec.gbps
+    )
+
+
+def _stop(node: str | None, seats: Sequence[Seat]) -> Stop:
+    gpus = sum(number for seat in seats for _, number in seat.gpus)
+    return Stop(node, tuple(seat.name for seat in seats), tuple(seat.rank for seat in seats), gpus)
+
+
+def _unfit(found: Unplaced) -> Unfit:
+    lacks: dict[str, list[str]] = {}
+    for name, why in found.missing:
+        lacks.setdefault(why.value if isinstance(why, Reason) else why, []).append(name)
+    return Unfit(
+        reason=found.reason, best=found.best, lacks=tuple(Lack(why, tuple(names)) for why, names in lacks.items())
+    )
+
+
+def _keeper(counting: Counting) -> Keeper:
+    entry, reservation = counting.entry, counting.reservation
+    held = entry.phase is Phase.HELD
+    seats = sum(number for seat in counting.seats for _, number in seat.gpus)
+    return Keeper(
+        gang=f"{entry.namespace}/{reservation.spec.gang}" if reservation.spec.gang else None,
+        reservation=f"{entry.namespace}/{entry.name}",
+        phase=entry.phase.value,
+        until=reservation.status.estimate if held else reservation.status.deadline,
+        gpus=seats + sum(gpus for _, gpus in counting.held),
+        nodes=tuple(sorted(counting.nodes)),
+    )
+
+
+def _notes(seen: Seen, gang: Gang, state: Progress, said: Said | None) -> Iterator[str]:
+    if gang.phase is GangPhase.ELSEWHERE:
+        yield f"none of its pods has the gate {GATE}, so the planner leaves it to its scheduler"
+    if state.open is not None and state.open.status.estimate is not None:
+        yield f"what is held for it is expected to be free at {state.open.status.estimate}"
+    if said is not None and said.rollbacks:
+        again = "at once" if not said.next_try_s else f"in {said.next_try_s:.0f} s"
+        often = "once" if said.rollbacks == 1 else f"{said.rollbacks} times"
+        yield f"it was rolled back {often}; it is tried again {again}"
+    if said is not None and said.missing:
+        yield f"when the planner tried last, {said.reason}: {_last_tried(said)}"
+    if said is None and gang.phase is GangPhase.QUEUED:
+        yield "whether it waits because it was rolled back before, only the planner can tell: --server URL"
+    if seen.unread:
+        yield f"you may not list {', '.join(seen.unread)}, so what these say is not counted"
+
+
+def _last_tried(said: Said) -> str:
+    found: dict[str, list[str]] = {}
+    for each in said.missing:
+        found.setdefault(each.reason.removesuffix(SEE), []).append(each.member)
+    return "; ".join(
+        f"{why} ({names[0]}{f' and {len(names) - 1} more' if names[1:] else ''})" for why, names in found.items()
+    )
+
+
+def _unknown(seen: Seen, name: GangName, now: float) -> str:
+    known = gangs_of(seen, now)
+    here = [each.name for each in known if each.namespace == name.namespace]
+    elsewhere = [f"{each.namespace}/{each.name}" for each in known if each.name == name.name]
+    near = [*get_close_matches(name.name, here, n=3, cutoff=0.4), *elsewhere[:3]]
+    said = f"there is no gang {name.name} in the namespace {name.namespace}"
+    if near:
+        return f"{said}; nearest: {', '.join(near)}"
+    return f"{said}: `gputopo gangs` lists all" if known else f"{said}, nor any other gang"

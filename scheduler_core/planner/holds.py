@@ -1,0 +1,186 @@
+"""What is held for gangs that do not fit: for whom room is sought, and which holds are not wanted any more. No I/O.
+
+One hold for each priority at most. Who has the higher priority takes no heed of a hold of a lower one. A hold stays as
+long as its gang waits and would still fit there; where it would not (a node went, the gang grew), room is sought anew,
+and the ledger exchanges the two in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import isinf
+from typing import Any, NamedTuple
+
+from gputopo.labels.reservations import Phase
+from scheduler_core.gangs.hold import Ending, endings
+from scheduler_core.gangs.member import GangName
+from scheduler_core.gangs.protocol import counting
+from scheduler_core.gangs.queue import Queue, Waiting, wants
+from scheduler_core.gangs.writes import gang_of
+from scheduler_core.nodes import NodeTable, is_held
+from scheduler_core.planner.holding import Held
+from scheduler_core.planner.view import View
+from scheduler_core.sightings import PodSeen, ReservationSeen
+
+AGAIN_S = 30.0  # before room is sought again for a gang for which there is none, whoever ends
+SOON_S = 5.0  # the same where there was some, which came to nothing
+AWAY_S = 10.0  # a gang may be incomplete for so long, or its objects not listed yet, before its hold ends
+LOOK_S = 10.0  # between two estimates
+
+
+class Sought(NamedTuple):
+    """For whom room is to be found, and where."""
+
+    waiting: Waiting
+    held: Mapping[str, int]  # node -> GPUs: what is held for it already
+    endings: tuple[Ending, ...]
+
+
+class Hold(NamedTuple):
+    """A reservation of room."""
+
+    reservation: ReservationSeen
+    gang: GangName
+    priority: int
+
+    @property
+    def nodes(self) -> set[str]:
+        """Where room is held."""
+        return {each.node for each in self.reservation.spec.held}
+
+
+class Holds:
+    """For one thread, and one term of leadership."""
+
+    def __init__(self, view: View, queue: Queue) -> None:
+        self._view, self._queue = view, queue
+        self._sound: dict[str, tuple[Any, ...]] = {}  # by UID: what a hold was found to be enough for
+        self._useless: set[str] = set()  # UIDs
+        self._away: dict[str, float] = {}  # since when its gang does not wait, monotonic seconds, by UID
+        self._not_before: dict[GangName, float] = {}  # monotonic seconds
+        self._estimates: dict[str, float | None] = {}
+        self._next_look = 0.0
+
+    def open(self) -> tuple[Hold, ...]:
+        """Those that count, and those that were written and are about to; the highest priority first."""
+        view, ledger = self._view, self._view.ledger
+        if ledger is None or all(not each.spec.held for each in view.reservations.values()):
+            return ()
+        entries = counting(ledger.spec, view.reservations)
+        found = [
+            Hold(each, name, gang.priority)
+            for uid, each in view.reservations.items()
+            if each.spec.held
+            and (uid in entries or uid in view.memory.made)
+            and (name := gang_of(each)) is not None
+            and (gang := view.roster.gang(name)) is not None
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.priority, each.gang, each.reservation.name)))
+
+    def unheld(self, now: float) -> frozenset[str]:
+        """UIDs of those that are not wanted any more. ``now``: monotonic seconds."""
+        holds = self.open()
+        waits = {each.reservation.key: self._queue.of(each.gang) is not None for each in holds}
+        self._away = {uid: self._away.get(uid, now) for uid, there in waits.items() if not there}
+        self._sound = {uid: sound for uid, sound in self._sound.items() if uid in waits}
+        self._useless &= waits.keys()
+        over = {uid for uid, since in self._away.items() if now - since >= AWAY_S}
+        return frozenset(over | self._useless | set(_overruled(holds)) | set(self._served(holds)))
+
+    def estimates(self, now: float) -> Mapping[str, float | None]:
+        """When what is held will be free, by UID, in seconds since 1970; None: nobody can say."""
+        holds = self.open()
+        uids = {each.reservation.key for each in holds}
+        if now >= self._next_look or not uids <= self._estimates.keys():
+            self._next_look = now + LOOK_S
+            self._estimates = {each.reservation.key: self._estimate(each) for each in holds}
+        return self._estimates
+
+    def sought(self, wall: float, now: float) -> Sought | None:
+        """For whom room is to be found now: who has some that may not do any more, and then who waited too long."""
+        holds = self.open()
+        for each in holds:
+            waiting = self._queue.of(each.gang)
+            if waiting is not None and self._sound.get(each.reservation.key) != self._grounds(each, waiting):
+                self._sound[each.reservation.key] = self._grounds(each, waiting)
+                held = {one.node: one.gpus for one in each.reservation.spec.held}
+                return Sought(waiting, held, self._endings(waiting, holds))
+        levels = {each.priority for each in holds}
+        for waiting in self._queue.entitled(wall):
+            name = waiting.gang.name
+            if waiting.gang.priority not in levels and now >= self._not_before.get(name, 0.0):
+                self._not_before = {of: at for of, at in self._not_before.items() if at > now} | {name: now + AGAIN_S}
+                return Sought(waiting, {}, self._endings(waiting, holds))
+        return None
+
+    def found(self, what: Held, now: float) -> None:
+        """Where nothing can be held what is held is of no use. Else it stays until the ledger exchanges them."""
+        if what.create is not None:
+            self._not_before[what.gang.name] = now + SOON_S
+        elif not what.enough:
+            self._useless |= {each.reservation.key for each in self.open() if each.gang == what.gang.name}
+
+    def tables(self, batches: Iterable[tuple[Waiting, ...]]) -> dict[GangName, NodeTable]:
+        """The cluster as those see it who may take what is held: their own, or that of lower priorities."""
+        holds = self.open()
+        known: dict[frozenset[str], NodeTable] = {}
+        found: dict[GangName, NodeTable] = {}
+        for first, *_ in batches if holds else ():
+            gang = first.gang
+            free = frozenset(
+                each.reservation.key for each in holds if each.gang == gang.name or each.priority < gang.priority
+            )
+            if free:
+                if free not in known:
+                    known[free] = self._view.knowledge.without(free)
+                found[gang.name] = known[free]
+        return found
+
+    def _served(self, holds: Iterable[Hold]) -> Iterator[str]:
+        """Whose gang has its places."""
+        view, ledger = self._view, self._view.ledger
+        entries = {} if ledger is None else counting(ledger.spec, view.reservations)
+        served = {gang_of(view.reservations[uid]) for uid, each in entries.items() if each.phase is not Phase.HELD}
+        yield from (each.reservation.key for each in holds if each.gang in served)
+
+    def _grounds(self, hold: Hold, waiting: Waiting) -> tuple[Any, ...]:
+        """All that decides whether a hold still is enough, other than who is there now."""
+        records, rules = self._view.knowledge.table.records, self._view.rules
+        nodes = sorted(hold.nodes)
+        machines = [None if name not in records else records[name].machine for name in nodes]
+        return wants(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
+
+    def _endings(self, waiting: Waiting, holds: Iterable[Hold]) -> tuple[Ending, ...]:
+        """Of all nodes that are not held for others whom it must not disturb."""
+        gang, records = waiting.gang, self._view.knowledge.table.records
+        others = [each for each in holds if each.gang != gang.name and each.priority >= gang.priority]
+        taken = set[str]().union(*(each.nodes for each in others))
+        own = {each.uid for each in gang.placed}
+        return self._ending([name for name in self._view.rules if name in records and name not in taken], own)
+
+    def _ending(self, names: Iterable[str], own: Iterable[str] = ()) -> tuple[Ending, ...]:
+        """Whoever is there, or is to come."""
+        records, own = self._view.knowledge.table.records, set(own)
+        names = [name for name in names if name in records]
+        pods = (
+            PodSeen(pod.uid, pod, name)
+            for name in names
+            for pod in records[name].pods
+            if pod.uid not in own and not is_held(pod.uid)
+        )
+        return endings(names, pods, self._view.ends)
+
+    def _estimate(self, hold: Hold) -> float | None:
+        ends = [each.at for each in self._ending(hold.nodes)]
+        known = [each for each in ends if each is not None and not isinf(each)]
+        return max(known, default=None) if None not in ends else None
+
+
+def _overruled(holds: Iterable[Hold]) -> Iterator[str]:
+    """Those of which another, of a higher priority, holds a node. ``holds``: that first."""
+    taken: dict[str, GangName] = {}
+    for each in holds:
+        if any(taken.get(node, each.gang) != each.gang for node in each.nodes):
+            yield each.reservation.key
+        else:
+            taken |= dict.fromkeys(each.nodes, each.gang)

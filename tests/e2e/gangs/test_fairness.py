@@ -1,0 +1,129 @@
+"""A gang that needs two whole machines, in a stream of pods and gangs that always find room before it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gputopo.labels import keys
+from gputopo.labels.reasons import Reason
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.fixtures import StartScheduler
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, node_of, of, wait_until_whole
+from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved
+from tests.e2e.objects import Object, pod
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import Extender, gpu_pod, placed, refused, started
+from tests.e2e.simulation.fleet import Fleet
+from tests.e2e.simulation.node import NodeSpec
+from tests.e2e.simulation.shapes import islands_4_4
+
+pytestmark = pytest.mark.e2e
+LARGE = {"example.com/nodes": "large"}
+BIG = Asked(2, 8)
+SMALL = Asked(2, 4)
+KUEUE = {"name": "kueue.x-k8s.io/admission"}
+
+
+def nodes(fleet: Fleet, **labels: Mapping[str, str]) -> None:
+    """Nodes of two islands of 4, with those labels."""
+    fleet.add(
+        *(NodeSpec(name=name.replace("_", "-"), shape=islands_4_4(), labels=dict(of)) for name, of in labels.items())
+    )
+
+
+def from_outside(number: int) -> Object:
+    """A pod that nobody gates, half a machine large, for the nodes that the big gang needs."""
+    return gpu_pod(f"pod-{number}", 4, nodeSelector=LARGE)
+
+
+def end(cluster: Cluster, fleet: Fleet, name: str) -> None:
+    """That pod has done its work."""
+    fleet.finish(started(cluster, name))
+
+
+def held(cluster: Cluster, gang: str) -> Object | None:
+    """The reservation that holds room for a gang, and nobody else, once it says so."""
+    found = [each for each in reserved(cluster) if each.get("status", {}).get("state") == "Held"]
+    return found[0] if [each["spec"]["gang"] for each in found] == [gang] else None
+
+
+def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for_it(
+    cluster: Cluster,
+    fleet: Fleet,
+    served: None,
+    gputopo_scheduler: Extender,
+    agents_of: StartAgents,
+    planner: StartPlanner,
+) -> None:
+    assert served is None
+    assert gputopo_scheduler.ready
+    nodes(fleet, gpu_0=LARGE, gpu_1=LARGE, gpu_2={})
+    agents_of()
+    for number in range(4):
+        cluster.create_pod(from_outside(number))
+    for number in range(4):
+        placed(cluster, f"pod-{number}")
+
+    patient = planner(*GATED, "--patience", "1h")
+    create(cluster, *gang("big", BIG, nodeSelector=LARGE))
+    end(cluster, fleet, "pod-0")
+    cluster.create_pod(from_outside(4))
+    placed(cluster, "pod-4")  # whatever becomes free others take
+    patient.kill()
+    expire_lease(cluster)
+    planner(*GATED, "--patience", "1s", name="second-planner")
+
+    hold = wait_for(lambda: held(cluster, "big"), "room to be held")
+    assert hold["spec"]["held"] == [{"node": "gpu-0", "gpus": 8}, {"node": "gpu-1", "gpus": 8}]
+    assert hold["status"]["reason"] == (
+        "does not fit yet; what becomes free on gpu-0 and 1 more is held: when their pods end nobody can say"
+    )
+    assert [each["phase"] for each in entries(cluster)] == ["Held"]
+
+    end(cluster, fleet, "pod-1")
+    cluster.create_pod(from_outside(5))
+    assert Reason.RESERVED.value in refused(cluster, "pod-5")
+    create(cluster, *gang("small", SMALL))
+    assert {node_of(each) for each in wait_until_whole(cluster, "small", SMALL.size)} == {"gpu-2"}
+    create(cluster, *gang("late", SMALL))
+    assert [gated(each) for each in (*of(cluster, "big"), *of(cluster, "late"))] == [True] * 4
+
+    for number in (2, 3, 4):
+        end(cluster, fleet, f"pod-{number}")
+    assert {node_of(each) for each in wait_until_whole(cluster, "big", BIG.size)} == {"gpu-0", "gpu-1"}
+    wait_for(lambda: held(cluster, "late"), "the next to have its turn")
+    assert node_of(cluster.pod("pod-5")) is None
+
+
+def test_a_pod_group_is_planned_once_kueue_has_admitted_it_and_on_the_nodes_that_kueue_chose(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1=LARGE)
+    agents_of()
+    scheduler()
+    planner()
+    pods = [pod(f"train-{number}", 4, schedulingGates=[KUEUE, *GATES]) for number in range(2)]
+    for each in pods:
+        each["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "train"}
+        each["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    create(cluster, *pods)
+    create(cluster, *gang("other", Asked(1, 1, scheduler="default-scheduler")))
+    wait_until_whole(cluster, "other", 1)
+    assert [each["spec"]["schedulingGates"] for each in grouped(cluster)] == [[KUEUE, *GATES]] * 2
+    assert [each["spec"]["gang"] for each in reserved(cluster)] == ["other"]
+
+    for each in pods:  # as Kueue admits: the labels of the flavor, and its gate
+        admitted = {"spec": {"nodeSelector": LARGE, "schedulingGates": GATES}}
+        cluster.api.patch(cluster.pods(each["metadata"]["name"]), admitted)
+
+    found = [started(cluster, each["metadata"]["name"]) for each in pods]
+    assert [node_of(each) for each in found] == ["gpu-1", "gpu-1"]
+    assert [each["metadata"]["annotations"][keys.POD_GANG_RANK.key] for each in found] == ["0", "1"]
+
+
+def grouped(cluster: Cluster) -> list[Object]:
+    """The pods of the Kueue group."""
+    return cluster.api.items(cluster.pods(), labelSelector="kueue.x-k8s.io/pod-group-name=train")

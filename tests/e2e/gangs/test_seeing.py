@@ -1,0 +1,84 @@
+"""``gputopo gangs`` and ``why gang`` beside a planner at work, with a reader's rights and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gputopo import cli
+from gputopo.kube.access import GANG_READER, READER, Role
+from tests.e2e.agent.access import grant
+from tests.e2e.cluster import Cluster
+from tests.e2e.fixtures import StartScheduler
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.members import GATES, Asked, create, gang, member, wait_until_whole
+from tests.e2e.objects import pod
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import started
+from tests.e2e.simulation.fleet import Fleet
+from tests.e2e.simulation.node import NodeSpec
+from tests.e2e.simulation.shapes import islands_4_4
+
+pytestmark = pytest.mark.e2e
+STOCK = "default-scheduler"
+RACK = "cloud.provider.com/topology-rack"
+KUEUE = {"name": "kueue.x-k8s.io/admission"}
+
+
+def allowed(cluster: Cluster, folder: Path, account: str, role: Role) -> str:
+    """The kubeconfig of somebody who may do what a role lists, and no more."""
+    grant(cluster, account, role)
+    return str(cluster.kubeconfig(folder / f"{account}.kubeconfig", cluster.token(account)))
+
+
+def told(config: str, *arguments: str) -> Any:
+    """What the command line says."""
+    shown = CliRunner().invoke(cli.main, [*arguments, "--kubeconfig", config, "-o", "json"])
+    assert shown.exit_code == 0, shown.output
+    return json.loads(shown.stdout)
+
+
+def test_what_gangs_do_and_why_one_does_not_start(
+    cluster: Cluster,
+    fleet: Fleet,
+    agents_of: StartAgents,
+    scheduler: StartScheduler,
+    planner: StartPlanner,
+    tmp_path: Path,
+) -> None:
+    fleet.add(*(NodeSpec(name=f"gpu-{at}", shape=islands_4_4(), labels={RACK: "r1"}) for at in range(2)))
+    agents_of()
+    cluster.create_pod(pod("holder", 1, nodeName="gpu-1"))
+    started(cluster, "holder")
+    scheduler()
+    running = planner()
+    create(cluster, *gang("runs", Asked(2, 4, scheduler=STOCK)))
+    wait_until_whole(cluster, "runs", 2)
+    create(cluster, *gang("large", Asked(3, 4, scheduler=STOCK)))
+    create(cluster, *gang("few", Asked(3, 4, scheduler=STOCK))[:2])
+    create(cluster, member("kueued", 0, Asked(1, 4, scheduler=STOCK), schedulingGates=[*GATES, KUEUE]))
+    namespace = ("-n", cluster.namespace)
+    config = allowed(cluster, tmp_path, "gang-reader", GANG_READER)
+    plain = allowed(cluster, tmp_path, "reader", READER)
+
+    listed = told(config, "gangs", *namespace)["items"]
+    large = told(config, "why", "gang", "large", *namespace, "--server", running.pages)
+    runs = told(plain, "why", "gang", "runs", *namespace)
+
+    found = {each["name"]: (each["phase"], each["there"], each["bound"], each["gpus"]) for each in listed}
+    assert found == {
+        "runs": ("running", 2, 2, 8),
+        "large": ("queued", 3, 0, 12),
+        "few": ("gathering", 2, 0, 8),
+        "kueued": ("waiting", 1, 0, 4),
+    }
+    assert large["unfit"]["best"] == 1
+    assert [each["members"] for each in large["unfit"]["lacks"]] == [["large-1", "large-2"]]
+    assert large["relief"]["nodes"] == ["gpu-0"]
+    assert large["relief"]["pods"] == [f"{cluster.namespace}/runs-{at}" for at in range(2)]
+    assert large["gang"]["rollbacks"] == 0
+    assert (runs["gang"]["domain"], runs["gang"]["nodes"]) == ("rack=r1", ["gpu-0"])

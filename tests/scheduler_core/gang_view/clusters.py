@@ -1,0 +1,89 @@
+"""Clusters with gangs in one line, as they would have been read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from scheduler_core.gang_view.listing import GangSeen, gangs_of
+from scheduler_core.gang_view.prospects import Rules
+from scheduler_core.gang_view.reading import Seen
+from scheduler_core.gang_view.said import Said
+from scheduler_core.gang_view.story import GangStory
+from scheduler_core.gang_view.telling import About, tell
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.planning import LEVELS
+from scheduler_core.nodes import NodeRecord
+from scheduler_core.occupancy import Occupant
+from scheduler_core.planner.seen import Candidate
+from scheduler_core.planner.view import View
+from scheduler_core.pods import Metadata
+from scheduler_core.policies import BUILT_IN
+from scheduler_core.request import PodRequest
+from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
+from scheduler_core.stock import StockNode
+from tests.scheduler_core.builders import NOW, request
+from tests.scheduler_core.gangs.members import GATED, LLM
+from tests.scheduler_core.gangs.members import member as plain
+
+CREATED = NOW - 720.0
+RULES = Rules(BUILT_IN, LEVELS, lambda: False)
+
+
+def member(name: str, gpus: int = 4, state: str = GATED, /, **changed: Any) -> Member:
+    """A member of LLM that asks for so many GPUs, twelve minutes old."""
+    return plain(name, state, **{"request": request(gpus, name), "created": CREATED, "by": "annotations", **changed})
+
+
+def crew(count: int, gpus: int = 4, state: str = GATED, /, **changed: Any) -> list[Member]:
+    """As many, of ranks 0 and on."""
+    return [member(f"w-{rank}", gpus, state, **{"rank": rank, "size": count, **changed}) for rank in range(count)]
+
+
+def seen(
+    members: Iterable[Member] = (),
+    nodes: Iterable[NodeRecord] = (),
+    *,
+    planned: Iterable[ReservationSeen] = (),
+    ledger: LedgerSeen | None = None,
+    labels: Mapping[str, str] | None = None,
+    ends: Mapping[str, float] | None = None,
+    unread: tuple[str, ...] = (),
+) -> Seen:
+    """What was read: members, and nodes with the pods on them. ``ends``: of pods by name; ``labels``: of all nodes."""
+    view = View(BUILT_IN.common, "", "")
+    others = [
+        Candidate(pod.uid, PodSeen(pod.uid, pod, node.name), None, (ends or {}).get(pod.name))
+        for node in nodes
+        for pod in node.pods
+    ]
+    rules = StockNode(metadata=Metadata(labels=dict(labels or {})))
+    batches: tuple[Batch[Any], ...] = (
+        Batch(NodeSeen, tuple(NodeSeen(each.name, each.machine, rules) for each in nodes), (), complete=True),
+        Batch(GpusSeen, tuple(GpusSeen(each.name, each.gpus) for each in nodes if each.gpus), (), complete=True),
+        Batch(Candidate, (*map(_candidate, members), *others), (), complete=True),
+        Batch(ReservationSeen, tuple(planned), (), complete=True),
+        Batch(LedgerSeen, () if ledger is None else (ledger,), (), complete=True),
+    )
+    for batch in batches:
+        view.take(batch, NOW)
+    return Seen(view, unread)
+
+
+def _candidate(member: Member) -> Candidate:
+    asked = member.request
+    if not isinstance(asked, PodRequest) or not asked.profile.devices:
+        return Candidate(member.uid, None, member)
+    pod = Occupant(member.uid, member.namespace, member.name, asked.profile)
+    return Candidate(member.uid, PodSeen(member.uid, pod, member.node), member)
+
+
+def only(found: Seen, said: Said | None = None) -> GangSeen:
+    """The one gang that is listed; ``said``: of it by the planner."""
+    (gang,) = gangs_of(found, NOW, {} if said is None else {LLM: said})
+    return gang
+
+
+def story(found: Seen, name: GangName = LLM, said: Said | None = None, rules: Rules = RULES) -> GangStory:
+    """Of one gang."""
+    return tell(found, About(name, rules, said), NOW)

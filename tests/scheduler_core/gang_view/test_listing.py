@@ -1,0 +1,217 @@
+"""All gangs of a cluster: what is said of each, in which order, as a table and as a document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputopo.cluster.tables import Table
+from gputopo.cluster.terminal import lines
+from gputopo.labels.reservations import Phase, ReservationStatus, State
+from scheduler_core.gang_view.document import gang_list
+from scheduler_core.gang_view.listing import GangSeen, gangs_of, moment
+from scheduler_core.gang_view.reading import Seen
+from scheduler_core.gang_view.said import Said
+from scheduler_core.gang_view.tables import age, gang_table
+from scheduler_core.gangs.conventions import alone
+from scheduler_core.gangs.member import GangName, Member, Wanted
+from scheduler_core.pods import Metadata
+from scheduler_core.request import Refused
+from tests.scheduler_core.builders import NOW
+from tests.scheduler_core.gang_view.clusters import CREATED, crew, member, only, seen
+from tests.scheduler_core.gangs.members import BOUND, RUNNING
+from tests.scheduler_core.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
+
+LET_GO = {"gates": (), "reservation": "llm-1"}
+SEATS = {"w-0": ("a", 4), "w-1": ("b", 4)}
+
+
+def named(name: str, members: list[Member], **wanted: Any) -> list[Member]:
+    """The same as members of another gang."""
+    return [each._replace(wanted=each.wanted._replace(gang=GangName("team", name), **wanted)) for each in members]
+
+
+def planned(phase: Phase | None, state: State | None = None, reason: str | None = None) -> dict[str, Any]:
+    """A reservation of LLM for two, and what the ledger says of it."""
+    found = plan("llm-1", SEATS, status=ReservationStatus(state, reason))
+    return {"planned": [found], "ledger": ledger(*([] if phase is None else [entry(found, phase)]))}
+
+
+def test_a_gang_with_all_that_is_known_of_it() -> None:
+    status = ReservationStatus(State.COMMITTED, deadline="2026-11-18T11:07:10Z")
+    found = plan("llm-1", SEATS, status=status)
+    members = [*crew(2, 4, BOUND, minimum=1, priority=7)[:1], member("w-1", 4, minimum=1, size=2, rank=1, **LET_GO)]
+
+    assert only(seen(members, planned=[found], ledger=ledger(entry(found, COMMITTED)))) == GangSeen(
+        namespace="team",
+        name="llm",
+        phase="committed",
+        reason="1 of 2 members have nodes",
+        by="annotations",
+        priority=7,
+        size=2,
+        minimum=1,
+        there=2,
+        let_go=2,
+        bound=1,
+        gpus=8,
+        nodes=("a", "b", "n1"),
+        domain=None,
+        gbps=None,
+        created_at=moment(CREATED),
+        waiting_seconds=720,
+        reservation="llm-1",
+        attempt=1,
+        deadline="2026-11-18T11:07:10Z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "phase"),
+    [
+        pytest.param(seen(crew(3)[:2]), "gathering 2 of 3", id="members are missing"),
+        pytest.param(seen(crew(5, minimum=4)[:2]), "gathering 2 of 4", id="it could start with fewer"),
+        pytest.param(seen([member("w-0")]), "gathering 1", id="nobody says of how many"),
+        pytest.param(seen(crew(2)), "queued", id="to be planned"),
+        pytest.param(seen(crew(2), **planned(Phase.PROPOSED)), "proposed", id="planned"),
+        pytest.param(seen(crew(2), **planned(Phase.COMMITTED)), "committed", id="not let go yet"),
+        pytest.param(
+            seen([*crew(2, 4, BOUND)[:1], *crew(2)[1:]], **planned(Phase.COMMITTED)), "bound 1 of 2", id="let go"
+        ),
+        pytest.param(
+            seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], **planned(None, State.BOUND)),
+            "bound 1 of 2",
+            id="the ledger has forgotten it",
+        ),
+        pytest.param(
+            seen(crew(2), **planned(Phase.COMMITTED, State.ROLLING_BACK, "late")), "rolling back", id="taken back"
+        ),
+        pytest.param(seen(crew(2), **planned(None, State.FAILED, "late")), "failed", id="not taken back"),
+        pytest.param(
+            seen(crew(2, 4, RUNNING), **planned(None, State.FAILED, "late")), "running", id="it came to run after all"
+        ),
+        pytest.param(seen(crew(2, 4, BOUND), **planned(None, State.BOUND)), "bound", id="all are bound"),
+        pytest.param(seen(crew(2), **planned(None)), "queued", id="what does not count"),
+        pytest.param(
+            seen(crew(2), **planned(None, State.PROPOSED), unread=("placementledgers.gputopo.io",)),
+            "proposed",
+            id="by its status where the ledger may not be read",
+        ),
+        pytest.param(
+            seen(crew(2, 4, BOUND), **planned(None, State.BOUND), unread=("placementledgers.gputopo.io",)),
+            "bound",
+            id="bound where the ledger may not be read",
+        ),
+    ],
+)
+def test_phases(found: Seen, phase: str) -> None:
+    assert gang_table([only(found)], wide=False).rows[0][2].text == phase
+
+
+def test_what_only_the_planner_knows() -> None:
+    said = Said("team", "llm", "queued", "1 of 2 members fit at once", (), 2, 30.0)
+    told, other = only(seen(crew(2)), said), only(seen(crew(2)[:1]), said)
+
+    assert (told.reason, told.rollbacks, told.next_try_seconds) == (said.reason, 2, 30.0)
+    assert other.reason == "1 of 2 members are there"  # it has changed since the planner looked
+
+
+def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:
+    single = member("p")._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))
+    ended = named("ended", [member("e", phase="Succeeded")])
+    theirs = named("theirs", [member("t", 4, BOUND, reservation=None)])
+
+    assert gangs_of(seen([single, *ended, *theirs]), NOW) == ()
+
+
+def test_those_in_trouble_come_first_then_those_that_wait_in_the_order_of_the_queue() -> None:
+    gangs = [
+        *named("runs", crew(1, 4, RUNNING)),
+        *named("young", [member("y", size=1, created=NOW)]),
+        *named("old", [member("o", size=1)]),
+        *named("urgent", [member("u", size=1, created=NOW, priority=9)]),
+        *named("broken", [member("b", size=1, request=Refused("what"))]),
+        *named("binds", [member("x", 4, BOUND, size=1)]),
+    ]
+    renamed = [each._replace(uid=f"{each.wanted.gang.name}-{each.uid}") for each in gangs]
+
+    found = [each.name for each in gangs_of(seen(renamed), NOW)]
+    assert found == ["broken", "urgent", "old", "young", "binds", "runs"]
+
+
+HOLDING = plan("llm-1", held={"b": 8, "a": 4}, status=ReservationStatus(State.HELD, "wait", estimate="at noon"))
+BATCH = plan("pods-1", {"p": ("c", 1)}, gang="")
+TOWN = seen(
+    [
+        *crew(2, minimum=1),
+        *named("far", [member("f-0", 4, RUNNING, size=1)]),
+        *named("bad", [member("x-0", request=Refused("gputopo.io/island: 'yes'"))], by="JobSet"),
+    ],
+    planned=[HOLDING, BATCH],
+    ledger=ledger(entry(HOLDING, HELD), entry(BATCH, PROPOSED)),
+)
+
+
+def printed(table: Table) -> str:
+    return "\n".join(lines(table, lambda role, text: f"<{text}>" if role else text))
+
+
+def test_the_table() -> None:
+    assert printed(gang_table(gangs_of(TOWN, NOW), wide=False)) == (
+        "NAMESPACE  GANG  PHASE    PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON\n"
+        "team       bad   <refused>  0         1/?      0     -      -       -     12m      "
+        "x-0: gputopo.io/island: 'yes'\n"
+        "team       llm   held     0         2/2      8     2      -       -     12m      wait\n"
+        "team       far   running  0         1/1      4     1      -       -     -        1 member started"
+    )
+
+
+def test_the_wide_table() -> None:
+    rows = [[cell.text for cell in row[10:]] for row in gang_table(gangs_of(TOWN, NOW), wide=True).rows]
+
+    assert rows == [
+        ["JobSet", "-", "-", "-", "-", "-", "x-0: gputopo.io/island: 'yes'"],
+        ["annotations", "1", "1", "llm-1", "about at noon", "a,b", "wait"],
+        ["annotations", "-", "-", "-", "-", "n1", "1 member started"],
+    ]
+
+
+def test_domain_and_bandwidth_are_those_of_the_plan() -> None:
+    gang = GangSeen(**{**vars_of(only(seen(crew(2)))), "domain": "rack=r7", "gbps": 126.1})
+
+    assert [cell.text for cell in gang_table([gang], wide=False).rows[0][7:9]] == ["rack=r7", "126.1"]
+
+
+def vars_of(gang: GangSeen) -> dict[str, Any]:
+    return {field: getattr(gang, field) for field in gang.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        pytest.param(119.9, "119s", id="below two minutes"),
+        pytest.param(120, "2m", id="two minutes"),
+        pytest.param(7200, "2h", id="two hours"),
+        pytest.param(400_000, "4d", id="days"),
+    ],
+)
+def test_ages(seconds: float, text: str) -> None:
+    assert age(seconds) == text
+
+
+def test_the_document() -> None:
+    found = gang_list(gangs_of(TOWN, NOW))
+
+    assert (found["apiVersion"], found["kind"]) == ("gputopo.io/v1", "GangList")
+    assert [(each["name"], each["phase"], each["createdAt"]) for each in found["items"]] == [
+        ("bad", "refused", moment(CREATED)),
+        ("llm", "held", moment(CREATED)),
+        ("far", "running", moment(CREATED)),
+    ]
+
+
+def test_a_gang_is_known_by_what_its_members_say() -> None:
+    by = only(seen([member("w-0")._replace(wanted=Wanted(GangName("team", "jobset.x"), 1, by="JobSet"))]))
+
+    assert (by.name, by.by) == ("jobset.x", "JobSet")

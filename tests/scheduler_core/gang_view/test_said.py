@@ -1,0 +1,45 @@
+"""The planner's page /gangs as it is read back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduler_core.gang_view.said import Missing, NotAPlannerError, Said, read_said
+from scheduler_core.gangs.member import Member
+from scheduler_core.gangs.roster import Roster
+from scheduler_core.planner.status import GangStatus, Status, document
+from scheduler_core.sightings import Batch
+from tests.scheduler_core.builders import NOW
+from tests.scheduler_core.gangs.members import LLM, members
+
+
+def page(**changed: Any) -> bytes:
+    """As a planner writes it."""
+    roster = Roster()
+    roster.take(Batch(Member, tuple(members(2)), (), complete=True))
+    gang = roster.gang(LLM)
+    assert gang is not None
+    status = GangStatus(gang, "queued", "1 of 2 members fit at once", None, (("w-1", "too few"),), 2, NOW + 30.0)
+    return json.dumps(document(Status(leads=True, unready=None, gangs=(status,))._replace(**changed), NOW)).encode()
+
+
+def test_what_it_says_of_each_gang() -> None:
+    said = Said("team", "llm", "queued", "1 of 2 members fit at once", (Missing("w-1", "too few"),), 2, 30.0)
+
+    assert read_said(page()) == {LLM: said}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param(b'{"kind": "PodExplanation"}', "this is no planner's page /gangs: ", id="another page"),
+        pytest.param(b"\xff\xfe", "this is no planner's page /gangs: ", id="no text"),
+        pytest.param(page(leads=False), "this planner does not lead", id="a planner that waits"),
+    ],
+)
+def test_what_is_no_such_page(text: bytes, why: str) -> None:
+    with pytest.raises(NotAPlannerError, match=f"^{why}"):
+        read_said(text)

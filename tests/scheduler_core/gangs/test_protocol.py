@@ -1,0 +1,97 @@
+"""What counts, and when a proposal may be committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gputopo.labels.reservations import LedgerSpec, LedgerStatus, Vouching
+from scheduler_core.gangs.protocol import (
+    Turn,
+    Voucher,
+    counting,
+    entry_of,
+    listing,
+    striking,
+    taken_over,
+    turn,
+    voucher,
+    without_extenders,
+)
+from scheduler_core.sightings import LedgerSeen
+from tests.scheduler_core.plans import COMMITTED, PROPOSED, entry, ledger, plan
+
+ONE, OTHER = plan("one", {"a": ("n", 1)}), plan("other", {"b": ("n", 2)})
+
+
+@pytest.mark.parametrize(
+    ("found", "first"),
+    [
+        pytest.param(None, Turn.CREATE, id="there is no ledger"),
+        pytest.param(ledger(), Turn.TAKE_OVER, id="another wrote it last"),
+        pytest.param(ledger()._replace(spec=LedgerSpec("me", 3)), Turn.LEAD, id="it is ours"),
+    ],
+)
+def test_what_a_planner_is_to_the_ledger(found: LedgerSeen | None, first: Turn) -> None:
+    assert turn(found, "me") is first
+
+
+def test_taking_over_changes_nothing_that_counts() -> None:
+    before = LedgerSpec("other", 6, (entry(ONE),))
+
+    assert taken_over(before, "me") == LedgerSpec("me", 7, (entry(ONE),))
+
+
+def test_an_entry_changes_its_phase_in_its_place() -> None:
+    before = LedgerSpec("me", 1, (entry(ONE, PROPOSED), entry(OTHER, PROPOSED)))
+
+    after = listing(before, [entry_of(ONE, COMMITTED)])
+
+    assert after == LedgerSpec("me", 1, (entry(ONE, COMMITTED), entry(OTHER, PROPOSED)))
+
+
+def test_entries_come_and_go() -> None:
+    empty = LedgerSpec("me", 1)
+    both = listing(empty, [entry(ONE), entry(OTHER)])
+
+    assert both.entries == (entry(ONE), entry(OTHER))
+    assert striking(both, {ONE.key}).entries == (entry(OTHER),)
+
+
+@pytest.mark.parametrize(
+    ("there", "counts"),
+    [
+        pytest.param({ONE.key: ONE}, [ONE.key], id="it is there"),
+        pytest.param({}, [], id="it is not"),
+        pytest.param({ONE.key: ONE._replace(hash="0" * 64)}, [], id="it is another plan by now"),
+    ],
+)
+def test_an_entry_counts_with_its_very_plan(there: Mapping[str, object], counts: list[str]) -> None:
+    found = counting(LedgerSpec("me", 1, (entry(ONE),)), there)  # type: ignore[arg-type]
+
+    assert list(found) == counts
+
+
+CLEAR, LATE, AGAINST = Vouching("p", 5), Vouching("p", 4), Vouching("p", 5, (ONE.key,))
+
+
+@pytest.mark.parametrize(
+    ("extenders", "least", "said"),
+    [
+        pytest.param({"x": CLEAR}, 1, Voucher.CLEAR, id="the only one vouches"),
+        pytest.param({"x": CLEAR, "y": CLEAR}, 1, Voucher.CLEAR, id="all vouch"),
+        pytest.param({"x": CLEAR, "y": LATE}, 1, Voucher.AWAITED, id="one has not taken it in"),
+        pytest.param({"x": CLEAR, "y": AGAINST}, 1, Voucher.BLOCKED, id="one let in what it conflicts with"),
+        pytest.param({"x": LATE, "y": AGAINST}, 1, Voucher.BLOCKED, id="a no counts before a silence does"),
+        pytest.param({}, 1, Voucher.AWAITED, id="nobody is registered"),
+        pytest.param({"x": CLEAR}, 2, Voucher.AWAITED, id="too few are registered"),
+        pytest.param({}, 0, Voucher.CLEAR, id="nobody is needed"),
+    ],
+)
+def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, Vouching], least: int, said: Voucher) -> None:
+    assert voucher(ONE.key, 5, extenders, least) is said
+
+
+def test_registrations_go_by_name() -> None:
+    assert without_extenders({"x": CLEAR, "y": LATE}, {"y"}) == LedgerStatus({"x": CLEAR})

@@ -1,0 +1,128 @@
+"""A term of leadership with an API server that answers at once, and watches that show everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gputopo.kube.objects import Metadata
+from gputopo.labels.reservations import POOL, Entry
+from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.planning import LEVELS
+from scheduler_core.gangs.queue import Pace
+from scheduler_core.gangs.steps import Terms
+from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.planner.holding import HoldJob, holding
+from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.seen import Candidate
+from scheduler_core.planner.term import Clock, Settled, Term
+from scheduler_core.planner.writer import Answer, Outcome
+from scheduler_core.policies import BUILT_IN
+from scheduler_core.sightings import LedgerSeen, ReservationSeen
+from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
+from tests.scheduler_core.gangs.commit.processes import KINDS, Planner
+
+PACE = Pace(patience_s=300.0)
+START = 1_795_300_000.0  # hours after the pods were created
+
+
+class Desk:
+    """A planner in a pool where every pod is gated. ``ledgers``: what the ledger listed, version after version."""
+
+    def __init__(self, server: ApiServer, me: str = "one", pace: Pace = PACE) -> None:
+        self.server = server
+        self.ledgers: list[tuple[Entry, ...]] = []
+        self.writes: list[Write] = []
+        self._sender = Planner(server, me, Terms())
+        self._todo: list[Callable[[], None]] = []
+        self._watcher: Watcher | None = None
+        settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS)
+        self.now = START
+        self._rested = False
+        clock = Clock(lambda: self.now - START, lambda: self.now)
+        self.term = Term(settled, lambda: BUILT_IN, me, self, clock)
+        self.term.read(server.ledger)
+
+    def run(self) -> None:
+        """Until there is nothing left to do, now or a second later."""
+        self._wait(1.0)
+        for _ in range(200):
+            self.hear()
+            self.term.round()
+            todo, self._todo = self._todo, []
+            for each in todo:
+                each()
+            if not todo and not self._behind():
+                if self._rested:
+                    return
+                self._wait(1.0)  # what is not done again at once
+                self._rested = True
+            else:
+                self._rested = False
+        raise AssertionError("it never comes to rest")
+
+    def _wait(self, seconds: float) -> None:
+        self.now += seconds
+        self._rested = False
+        self.term.tick()
+
+    def write(self, what: Write) -> None:
+        """Carry it out, and answer."""
+        self._todo.append(lambda: self.term.answered(self._sent(what)))
+
+    def plan(self, job: Job) -> None:
+        """Work it out, and answer."""
+        self._todo.append(lambda: self.term.planned(placing(job)))
+
+    def hold(self, job: HoldJob) -> None:
+        """Work it out, and answer."""
+        self._todo.append(lambda: self.term.found_room(holding(job)))
+
+    def wake(self, seconds: float) -> None:
+        """``run`` goes on by itself."""
+
+    def note(self, answer: Answer) -> None:
+        """Nobody counts."""
+
+    def tell(self, what: Tell) -> None:
+        """Nobody listens."""
+
+    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+        """Nobody counts."""
+
+    def hear(self) -> None:
+        """All that the watches show by now."""
+        if self._watcher is None:
+            if self.term.leads:
+                self._watcher = Watcher(self.server, KINDS, (Candidate, candidate_of))
+                for batch in self._watcher.lists():
+                    self.term.take(batch)
+            return
+        while self._watcher.behind():
+            for kind in self._watcher.behind():
+                self.term.take(self._watcher.hear(kind))
+
+    def _behind(self) -> bool:
+        return self._watcher is None or bool(self._watcher.behind())
+
+    def _sent(self, what: Write) -> Answer:
+        self.writes.append(what)
+        try:
+            made = self._sender.send(what)
+        except (Conflict, NotFound) as refused:
+            outcome = Outcome.CONFLICT if isinstance(refused, Conflict) else Outcome.GONE
+            return Answer(what, outcome, ledger=self.server.ledger if what.key[0] == "ledger" else None)
+        if isinstance(made, LedgerSeen):
+            self.ledgers.append(made.spec.entries)
+        return Answer(what, Outcome.DONE, _metadata(made))
+
+
+def _metadata(made: Any) -> Metadata | None:
+    if isinstance(made, LedgerSeen):
+        return Metadata(name=made.key, uid=made.uid, resource_version=made.version, generation=made.generation)
+    if isinstance(made, ReservationSeen):
+        return Metadata(name=made.name, uid=made.key, resource_version=made.version)
+    if made is None:
+        return None
+    metadata = made["metadata"]
+    return Metadata(name=metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"])
