@@ -347,6 +347,8 @@ class Term:
 
     def _released(self) -> Iterator[Release]:
         """Pods that waited in vain for as long as they may."""
+        if not self.unplaced:
+            return
         gangs, pods = self._spoken_for()
         now = self._clock.wall()
         for each in self.queue.order():
@@ -356,7 +358,7 @@ class Term:
                 each.misfit is None
                 or limit is None
                 or now - each.gang.newest < limit
-                or not _is_free(each, gangs, pods)
+                or not _is_free(each.gang, gangs, pods)
             ):
                 continue
             known = self.unplaced.get(each.gang.name)
@@ -386,13 +388,13 @@ class Term:
         if self._hold(now):
             return
         gangs, pods = self._spoken_for()
-        if not any(_is_free(each, gangs, pods) for each in self.queue.order()):
+        if not self.queue.has(lambda gang: _is_free(gang, gangs, pods)):
             return  # what the nodes look like need not be worked out
         state = self.view.knowledge.table.generation
         batches = tuple(
             batch
             for each in self.queue.batches(self._clock.wall(), state, _BATCH)
-            if (batch := tuple(one for one in each if _is_free(one, gangs, pods)))
+            if (batch := tuple(one for one in each if _is_free(one.gang, gangs, pods)))
         )
         if not batches:
             due = self.queue.next_due(self._clock.wall())
@@ -476,8 +478,8 @@ class Term:
         return gangs, frozenset(seat.uid for each in open_ if not each.spec.gang for seat in each.spec.seats)
 
 
-def _is_free(waiting: Waiting, gangs: AbstractSet[GangName], pods: AbstractSet[str]) -> bool:
-    return waiting.gang.name not in gangs and not any(each.uid in pods for each in waiting.gang.ready)
+def _is_free(gang: Gang, gangs: AbstractSet[GangName], pods: AbstractSet[str]) -> bool:
+    return gang.name not in gangs and not any(each.uid in pods for each in gang.ready)
 
 
 def _is_new(ledger: LedgerSeen, settle_s: float, now: float) -> bool:

@@ -61,7 +61,7 @@ class View:
     """For one thread, and one term of leadership."""
 
     def __init__(self, policy: Policy, pool: str, me: str) -> None:
-        self.knowledge = Knowledge(policy, reservations=True)
+        self.knowledge = Knowledge(policy, reservations=True, bound=False)
         self.roster = Roster()
         self.ends = Ends()
         self.memory = Memory()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -45,7 +47,9 @@ class Event(NamedTuple):
 class ApiServer:
     """One etcd: every write gets the next version."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Mapping[str, int] = MappingProxyType(NODES)) -> None:
+        """``nodes``: how many GPUs each has."""
+        self.nodes = nodes
         self.now = 0.0
         self.version = 0
         self.pods: dict[str, Json] = {}  # by UID
@@ -65,7 +69,7 @@ class ApiServer:
         if kind is LedgerSeen:
             return [] if self.ledger is None else [self.ledger]
         if kind is NodeSeen:
-            return [_node(name) for name in NODES]
+            return [_node(*each) for each in self.nodes.items()]
         assert kind is GpusSeen
         return []
 
@@ -306,9 +310,9 @@ def pinned(pod: Json) -> str | None:
     return str(terms[0]["matchFields"][0]["values"][0]) if terms else None
 
 
-def _node(name: str) -> NodeSeen:
+def _node(name: str, number: int) -> NodeSeen:
     labelled = msgspec.convert({"metadata": {"name": name}}, StockNode)
-    return NodeSeen(name, Machine(None, described=False, allocatable=((GPU, NODES[name]),)), labelled)
+    return NodeSeen(name, Machine(None, described=False, allocatable=((GPU, number),)), labelled)
 
 
 def _merged(one: Json, other: Json) -> Json:
