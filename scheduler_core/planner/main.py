@@ -18,7 +18,7 @@ import click
 import uvloop
 
 from gputopo import logs
-from gputopo.daemon import bound, outlive_peers
+from gputopo.daemon import bound, fail, outlive_peers
 from gputopo.kube.access import ELECTION, PLANNER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect, default_namespace
