@@ -33,6 +33,8 @@ class Desk:
         self.server = server
         self.ledgers: list[tuple[Entry, ...]] = []
         self.writes: list[Write] = []
+        self.told: list[Tell] = []
+        self.refuses: Callable[[Write], Outcome | None] = lambda _: None  # what the API server does not do
         self._sender = Planner(server, me, Terms())
         self._todo: list[Callable[[], None]] = []
         self._watcher: Watcher | None = None
@@ -85,7 +87,8 @@ class Desk:
         """Nobody counts."""
 
     def tell(self, what: Tell) -> None:
-        """Nobody listens."""
+        """Somebody listens."""
+        self.told.append(what)
 
     def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
         """Nobody counts."""
@@ -107,6 +110,10 @@ class Desk:
 
     def _sent(self, what: Write) -> Answer:
         self.writes.append(what)
+        outcome = self.refuses(what)
+        if outcome is not None:
+            ledger = self.server.ledger if what.key[0] == "ledger" else None
+            return Answer(what, outcome, ledger=ledger, error="it is refused")
         try:
             made = self._sender.send(what)
         except (Conflict, NotFound) as refused:
