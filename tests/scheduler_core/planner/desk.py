@@ -37,6 +37,7 @@ class Desk:
         self.refuses: Callable[[Write], Outcome | None] = lambda _: None  # what the API server does not do
         self._sender = Planner(server, me, Terms())
         self._todo: list[Callable[[], None]] = []
+        self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
         settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS)
         self.now = START
@@ -101,12 +102,12 @@ class Desk:
                 for batch in self._watcher.lists():
                     self.term.take(batch)
             return
-        while self._watcher.behind():
+        while self._behind():
             for kind in self._watcher.behind():
                 self.term.take(self._watcher.hear(kind))
 
     def _behind(self) -> bool:
-        return self._watcher is None or bool(self._watcher.behind())
+        return self._watcher is None or (not self.deaf and bool(self._watcher.behind()))
 
     def _sent(self, what: Write) -> Answer:
         self.writes.append(what)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels import keys
-from scheduler_core.gangs.writes import CreateReservation, Write
+from gputopo.labels.reservations import State
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, Write
 from scheduler_core.planner.writer import Outcome
 from tests.scheduler_core.gangs.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.desk import Desk
@@ -72,3 +73,43 @@ def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
 
     waiting = desk.term.queue.order()
     assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
+
+
+def states(server: ApiServer) -> list[State | None]:
+    """Of all reservations."""
+    return [each.status.state for each in server.reservations.values()]
+
+
+def test_a_gang_that_was_bound_while_the_watches_were_silent_is_not_taken_back() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 3)
+    desk = Desk(server)
+    desk.run()
+    (plan,) = server.reservations.values()
+    nodes = {seat.uid: seat.node or "" for seat in plan.spec.seats}
+    server.bind(uids[0], nodes[uids[0]])
+    desk.run()
+
+    desk.deaf = True
+    for uid in uids[1:]:
+        server.bind(uid, nodes[uid])
+    desk.now += 31
+    desk.run()
+    assert (states(server), set(server.pods)) == ([State.COMMITTED], set(uids))
+    desk.deaf = False
+    desk.now += 2
+    desk.run()
+    assert (states(server), set(server.pods)) == ([State.BOUND], set(uids))
+    assert not any(isinstance(each, DeletePod) for each in desk.writes)
+
+
+def test_a_gang_that_is_late_is_taken_back() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+
+    desk.now += 31
+    desk.run()
+
+    assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
