@@ -248,9 +248,10 @@ _AWAITED = {
 
 def _committed(world: World, reservation: ReservationSeen) -> _Step:
     trouble, status = _trouble(world, reservation), reservation.status
-    if trouble is not None:
-        return _Step((_status(world, reservation, State.ROLLING_BACK, trouble),))
     open_ = _open(world, reservation)
+    if trouble is not None:
+        write = _status(world, reservation, State.ROLLING_BACK, trouble)
+        return _Step((write._replace(unless_changed=open_[0][1] if open_ else None),))
     if not open_:
         if status.state is State.BOUND or not reservation.spec.gang:
             return _Step(strike=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from gputopo.labels.reservations import Phase, State
+from gputopo.labels.reservations import Phase, Seat, State
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName
@@ -59,6 +59,7 @@ _AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled
 _AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
 _BATCH = 256  # single pods in a reservation
 _OUTCOMES = {State.BOUND: "bound", State.ROLLING_BACK: "rolled back", State.FAILED: "failed"}
+_NOT_TAKEN = (Outcome.REFUSED, Outcome.CONFLICT, Outcome.GONE)
 _log = logging.getLogger(__name__)
 
 
@@ -199,6 +200,8 @@ class Term:
         self._hands.note(answer)
         if outcome is not Outcome.DONE:
             self.view.unwritten(what)
+        if isinstance(what, CreateReservation) and outcome in _NOT_TAKEN:
+            self._set_back(what, answer.error)
         if outcome is Outcome.AWAY:
             self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
             self._away += 1
@@ -233,6 +236,19 @@ class Term:
         if not found.created:
             self._next_plan = now + _AGAIN_UNPLACED_S
         self._hands.wake(0.0)
+
+    def _set_back(self, what: CreateReservation, error: str) -> None:
+        """Its next plan would be refused like this one, and whoever is behind it would wait for ever."""
+        if what.spec.held:
+            return  # ``Holds`` waits by itself
+        why = Unplaced(f"the API server does not take its reservation: {error}")
+        names = {GangName(what.namespace, what.spec.gang)} if what.spec.gang else set(self._of_seats(what.spec.seats))
+        for name in names:
+            self.queue.rolled_back(name, self._clock.wall())
+            self.unplaced[name] = why
+            if (gang := self.view.roster.gang(name)) is not None:
+                for tell in of_unplaced(gang, why):
+                    self._hands.tell(tell)
 
     def _rules(self) -> tuple[Terms, str]:
         return self._settled.terms, self._settled.pool
@@ -315,7 +331,10 @@ class Term:
         if (name := gang_of(reservation)) is not None:
             yield name
             return
-        members = (self.view.roster.member(seat.uid) for seat in reservation.spec.seats)
+        yield from self._of_seats(reservation.spec.seats)
+
+    def _of_seats(self, seats: Iterable[Seat]) -> Iterator[GangName]:
+        members = (self.view.roster.member(seat.uid) for seat in seats)
         yield from (each.wanted.gang for each in members if each is not None)
 
     def _waited(self, outcome: str, name: GangName) -> None:

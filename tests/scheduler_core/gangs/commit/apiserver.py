@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import LedgerSpec, Phase, ReservationSpec, ReservationStatus, Vouching, spec_hash
+from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.protocol import counting
 from scheduler_core.nodes import Machine
 from scheduler_core.planner.seen import Candidate, GangPod, candidate
@@ -146,8 +147,14 @@ class ApiServer:
         uid = self.uid("plan")
         return self._put_reservation(ReservationSeen(uid, SPACE, name, spec, spec_hash(spec)))
 
-    def write_status(self, of: ReservationSeen, status: ReservationStatus) -> ReservationSeen:
+    def write_status(
+        self, of: ReservationSeen, status: ReservationStatus, unless_changed: Member | None = None
+    ) -> ReservationSeen:
         """With preconditions."""
+        if unless_changed is not None:
+            found = self._pod(unless_changed.uid)["metadata"]["resourceVersion"]
+            if unless_changed.version not in ("", found):
+                raise Conflict
         known = self.reservations.get(of.key)
         if known is None:
             raise NotFound

@@ -121,7 +121,7 @@ class Planner:
         if isinstance(what, CreateReservation):
             return server.create_reservation(what.name, what.spec)
         if isinstance(what, WriteStatus):
-            return server.write_status(what.of, what.status)
+            return server.write_status(what.of, what.status, what.unless_changed)
         if isinstance(what, DeleteReservation):
             return server.delete_reservation(what.of.key)
         if isinstance(what, LetGo):

@@ -1,0 +1,115 @@
+"""A term of leadership when writes are not done, or come to nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.labels import keys
+from gputopo.labels.reservations import State
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, Write
+from scheduler_core.planner.writer import Outcome
+from tests.scheduler_core.gangs.commit.apiserver import ApiServer
+from tests.scheduler_core.planner.desk import Desk
+
+
+def gang(server: ApiServer, name: str, size: int = 2, gpus: int = 1) -> list[str]:
+    """UIDs of its members."""
+    return [server.create_pod(name, gpus, name, size) for _ in range(size)]
+
+
+def planned(server: ApiServer) -> list[str]:
+    """Gangs that have a reservation."""
+    return sorted(each.spec.gang for each in server.reservations.values())
+
+
+def reservations_of(desk: Desk, name: str) -> int:
+    """How often one was asked for."""
+    return sum(isinstance(each, CreateReservation) and each.spec.gang == name for each in desk.writes)
+
+
+def refusing(name: str, outcome: Outcome) -> Desk:
+    """A planner whose API server takes no reservation of that gang; another is behind it."""
+    server = ApiServer()
+    gang(server, "a")
+    gang(server, "b")
+    desk = Desk(server)
+
+    def refuses(what: Write) -> Outcome | None:
+        return outcome if isinstance(what, CreateReservation) and what.spec.gang == name else None
+
+    desk.refuses = refuses
+    return desk
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.CONFLICT, Outcome.GONE], ids=lambda each: each.value)
+def test_a_gang_whose_reservation_is_refused_lets_the_next_pass_and_is_tried_again_later(outcome: Outcome) -> None:
+    desk = refusing("a", outcome)
+
+    desk.run()
+    assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
+    assert [(each.reason, each.message) for each in desk.told if each.reason == "GangUnplaced"] == [
+        ("GangUnplaced", "gang a: the API server does not take its reservation: it is refused")
+    ]
+    desk.refuses = lambda _: None
+    desk.now += 10
+    desk.run()
+    assert (planned(desk.server), reservations_of(desk, "a")) == (["a", "b"], 2)
+
+
+def single(server: ApiServer, name: str) -> str:
+    """The UID of a pod that is to be planned by itself."""
+    uid = server.create_pod(name, 1, name, 1)
+    server.pods[uid]["metadata"]["annotations"] = {keys.POD_PLANNED.key: "true"}
+    return uid
+
+
+def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
+    server = ApiServer()
+    uids = {single(server, "one"), single(server, "two")}
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.REFUSED if isinstance(what, CreateReservation) else None
+
+    desk.run()
+
+    waiting = desk.term.queue.order()
+    assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
+
+
+def states(server: ApiServer) -> list[State | None]:
+    """Of all reservations."""
+    return [each.status.state for each in server.reservations.values()]
+
+
+def test_a_gang_that_was_bound_while_the_watches_were_silent_is_not_taken_back() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 3)
+    desk = Desk(server)
+    desk.run()
+    (plan,) = server.reservations.values()
+    nodes = {seat.uid: seat.node or "" for seat in plan.spec.seats}
+    server.bind(uids[0], nodes[uids[0]])
+    desk.run()
+
+    desk.deaf = True
+    for uid in uids[1:]:
+        server.bind(uid, nodes[uid])
+    desk.now += 31
+    desk.run()
+    assert (states(server), set(server.pods)) == ([State.COMMITTED], set(uids))
+    desk.deaf = False
+    desk.now += 2
+    desk.run()
+    assert (states(server), set(server.pods)) == ([State.BOUND], set(uids))
+    assert not any(isinstance(each, DeletePod) for each in desk.writes)
+
+
+def test_a_gang_that_is_late_is_taken_back() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+
+    desk.now += 31
+    desk.run()
+
+    assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
