@@ -261,7 +261,6 @@ class Term:
             if gang is None:
                 self.queue.forget(name)
                 self.unplaced.pop(name, None)
-                self._avoid.pop(name, None)
             else:
                 self.queue.put(gang)
                 if gang.phase is GangPhase.REFUSED:
@@ -344,7 +343,10 @@ class Term:
 
     def _taken_back(self, reservation: ReservationSeen) -> None:
         """Its gang waits, and does without the nodes that nobody reached."""
-        until = self._clock.monotonic() + AVOID_S
+        now = self._clock.monotonic()
+        until = now + AVOID_S
+        # Kept while its gang has no member at all: a rollback deletes them, and they come again.
+        self._avoid = {name: nodes for name, nodes in self._avoid.items() if max(nodes.values()) > now}
         for seat in reservation.spec.seats:
             member = self.view.roster.member(seat.uid)
             name = gang_of(reservation) or (member.wanted.gang if member is not None and member.node is None else None)

@@ -113,3 +113,21 @@ def test_a_gang_that_is_late_is_taken_back() -> None:
     desk.run()
 
     assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
+
+
+def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_made_again() -> None:
+    server = ApiServer()
+    gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    (first,) = server.reservations.values()
+    desk.now += 31
+    desk.run()
+    assert (server.pods, server.reservations) == ({}, {})
+
+    gang(server, "a", 2)
+    desk.now += 11
+    desk.run()
+
+    (second,) = server.reservations.values()
+    assert not {seat.node for seat in first.spec.seats} & {seat.node for seat in second.spec.seats}
