@@ -28,6 +28,8 @@ from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
     CreateReservation,
+    DeleteReservation,
+    DropRegistration,
     Key,
     Release,
     Tell,
@@ -145,7 +147,8 @@ class Term:
         self._holds = Holds(self.view, self.queue)
         self._touched: set[GangName] = set()  # that may be others since the last round
         self._avoid: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
-        self._away = 0  # writes in a row that nobody answered
+        self._away = 0  # pauses in a row
+        self._away_in: list[str] = []  # namespaces of writes in a row that nobody answered; "": of none
         self._pause = 0.0  # monotonic: nothing is written before
         self._next_plan = 0.0  # monotonic: not before, for those that did not fit
         self._tried: object = None
@@ -203,12 +206,11 @@ class Term:
         if isinstance(what, CreateReservation) and outcome in _NOT_TAKEN:
             self._set_back(what, answer.error)
         if outcome is Outcome.AWAY:
-            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
-            self._away += 1
-            self._hands.wake(self._pause - now)
+            self._unanswered(what, answer.error, now)
             return
         if outcome is not Outcome.DEPOSED:
             self._away = 0
+            self._away_in.clear()
         if isinstance(what, AskForPod):
             self._heard_of(what, gone=outcome is Outcome.GONE, now=now)
         elif outcome is Outcome.DONE:
@@ -236,6 +238,19 @@ class Term:
         if not found.created:
             self._next_plan = now + _AGAIN_UNPLACED_S
         self._hands.wake(0.0)
+
+    def _unanswered(self, what: Write, error: str, now: float) -> None:
+        """In one namespace a webhook may fail that others know nothing of; else nobody is asked for a while."""
+        self._away_in.append(namespace_of(what))
+        if "" in self._away_in or len(set(self._away_in)) > 1:
+            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
+            self._away += 1
+            self._hands.wake(self._pause - now)
+            return
+        self._refuse(what, now + _AGAIN_S)
+        if isinstance(what, CreateReservation):
+            self._set_back(what, error)
+        self._hands.wake(_AGAIN_S)
 
     def _set_back(self, what: CreateReservation, error: str) -> None:
         """Its next plan would be refused like this one, and whoever is behind it would wait for ever."""
@@ -516,3 +531,12 @@ def version_of(what: Write) -> str:
         if found is not None and not isinstance(found, str):
             return str(found.version)
     return ""
+
+
+def namespace_of(what: Write) -> str:
+    """Of the object that is written; "" where it has none."""
+    if isinstance(what, CreateReservation):
+        return what.namespace
+    if isinstance(what, WriteStatus | DeleteReservation):
+        return what.of.namespace
+    return "" if isinstance(what, CreateLedger | WriteLedger | DropRegistration | AskForPod) else what.member.namespace

@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
-from scheduler_core.gangs.writes import CreateReservation, DeletePod, Write
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Write
 from scheduler_core.planner.writer import Outcome
 from tests.scheduler_core.gangs.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.desk import Desk
@@ -131,3 +131,49 @@ def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_ma
 
     (second,) = server.reservations.values()
     assert not {seat.node for seat in first.spec.seats} & {seat.node for seat in second.spec.seats}
+
+
+def test_where_one_namespace_is_not_answered_others_go_on() -> None:
+    desk = refusing("a", Outcome.AWAY)
+
+    desk.run()
+    assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
+    desk.refuses = lambda _: None
+    desk.now += 10
+    desk.run()
+    assert planned(desk.server) == ["a", "b"]
+
+
+def test_a_member_whose_patch_is_not_answered_is_let_go_later_and_its_siblings_now() -> None:
+    server = ApiServer()
+    first, second = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.AWAY if isinstance(what, LetGo) and what.member.uid == first else None
+    desk.run()
+    assert [bool(server.pods[uid]["spec"]["schedulingGates"]) for uid in (first, second)] == [True, False]
+    desk.refuses = lambda _: None
+    desk.now += 2
+    desk.run()
+    assert server.pods[first]["spec"]["schedulingGates"] == []
+
+
+def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_for_longer() -> None:
+    server = ApiServer()
+    desk = Desk(server)
+    desk.run()
+    gang(server, "a", 2)
+    asked: list[float] = []
+
+    def refuses(what: Write) -> Outcome | None:
+        if what.key[0] != "ledger" or len(asked) == 4:
+            return None
+        asked.append(desk.now)
+        return Outcome.AWAY
+
+    desk.refuses = refuses
+    desk.run()
+
+    assert [at - asked[0] for at in asked] == [0, 1, 2, 3]
+    desk.now += 2
+    desk.run()
+    assert states(server) == [State.COMMITTED]
