@@ -31,8 +31,10 @@ from scheduler_core.gangs.writes import (
     DeleteReservation,
     DropRegistration,
     Key,
+    LetGo,
     Release,
     Tell,
+    Touch,
     Write,
     WriteLedger,
     WriteStatus,
@@ -41,7 +43,7 @@ from scheduler_core.gangs.writes import (
 from scheduler_core.planner.holding import Held, HoldJob
 from scheduler_core.planner.holds import Holds
 from scheduler_core.planner.placing import Job, Names, Placing, options_of
-from scheduler_core.planner.tells import of_refused, of_release, of_status, of_unplaced
+from scheduler_core.planner.tells import of_not_let_go, of_refused, of_release, of_status, of_unplaced
 from scheduler_core.planner.view import Told, View, Wanted
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import Policies
@@ -217,6 +219,8 @@ class Term:
             self._done(answer)
         elif what.key[0] == "ledger":
             self.view.read(answer.ledger, self._clock.wall())
+        if outcome is Outcome.REFUSED:
+            self._not_taken(what, answer.error)
         if outcome is not Outcome.DONE or not isinstance(what, WriteLedger):
             self._refuse(what, now + (_REFUSED_S if outcome is Outcome.REFUSED else _AGAIN_S))
         self._hands.wake(_GATHER_S if what.key[0] == "pod" and self._busy else 0.0)
@@ -251,6 +255,13 @@ class Term:
         if isinstance(what, CreateReservation):
             self._set_back(what, error)
         self._hands.wake(_AGAIN_S)
+
+    def _not_taken(self, what: Write, error: str) -> None:
+        """Whom the API server does not let us write a predecessor cannot let go either: its room is given up."""
+        if isinstance(what, Touch):
+            self.view.touched(what)
+        elif isinstance(what, LetGo):
+            self._hands.tell(of_not_let_go(what, error))
 
     def _set_back(self, what: CreateReservation, error: str) -> None:
         """Its next plan would be refused like this one, and whoever is behind it would wait for ever."""

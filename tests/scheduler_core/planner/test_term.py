@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
-from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Write
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
 from scheduler_core.planner.writer import Outcome
 from tests.scheduler_core.gangs.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.desk import Desk
@@ -177,3 +177,27 @@ def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_
     desk.now += 2
     desk.run()
     assert states(server) == [State.COMMITTED]
+
+
+def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_pass() -> None:
+    server = ApiServer({"n0": 2})
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+
+    def refuses(what: Write) -> Outcome | None:
+        return Outcome.REFUSED if isinstance(what, LetGo | Touch) and what.member.uid in uids else None
+
+    desk.refuses = refuses
+    desk.run()
+    (plan,) = server.reservations.values()
+    assert [each.message for each in desk.told if each.reason == "GangNotLetGo"] == [
+        f"reservation {plan.name}: the API server does not let it go: it is refused"
+    ] * 2
+    gang(server, "b", 2)
+    desk.now += 31
+    desk.run()
+    assert planned(server) == []
+    desk.now += 31  # what was struck may have been bound a moment ago
+    desk.run()
+
+    assert planned(server) == ["b"]
