@@ -28,9 +28,13 @@ from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
     CreateReservation,
+    DeleteReservation,
+    DropRegistration,
     Key,
+    LetGo,
     Release,
     Tell,
+    Touch,
     Write,
     WriteLedger,
     WriteStatus,
@@ -39,7 +43,7 @@ from scheduler_core.gangs.writes import (
 from scheduler_core.planner.holding import Held, HoldJob
 from scheduler_core.planner.holds import Holds
 from scheduler_core.planner.placing import Job, Names, Placing, options_of
-from scheduler_core.planner.tells import of_refused, of_release, of_status, of_unplaced
+from scheduler_core.planner.tells import of_not_let_go, of_refused, of_release, of_status, of_unplaced
 from scheduler_core.planner.view import Told, View, Wanted
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import Policies
@@ -145,7 +149,8 @@ class Term:
         self._holds = Holds(self.view, self.queue)
         self._touched: set[GangName] = set()  # that may be others since the last round
         self._avoid: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
-        self._away = 0  # writes in a row that nobody answered
+        self._away = 0  # pauses in a row
+        self._away_in: list[str] = []  # namespaces of writes in a row that nobody answered; "": of none
         self._pause = 0.0  # monotonic: nothing is written before
         self._next_plan = 0.0  # monotonic: not before, for those that did not fit
         self._tried: object = None
@@ -203,18 +208,19 @@ class Term:
         if isinstance(what, CreateReservation) and outcome in _NOT_TAKEN:
             self._set_back(what, answer.error)
         if outcome is Outcome.AWAY:
-            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
-            self._away += 1
-            self._hands.wake(self._pause - now)
+            self._unanswered(what, answer.error, now)
             return
         if outcome is not Outcome.DEPOSED:
             self._away = 0
+            self._away_in.clear()
         if isinstance(what, AskForPod):
             self._heard_of(what, gone=outcome is Outcome.GONE, now=now)
         elif outcome is Outcome.DONE:
             self._done(answer)
         elif what.key[0] == "ledger":
             self.view.read(answer.ledger, self._clock.wall())
+        if outcome is Outcome.REFUSED:
+            self._not_taken(what, answer.error)
         if outcome is not Outcome.DONE or not isinstance(what, WriteLedger):
             self._refuse(what, now + (_REFUSED_S if outcome is Outcome.REFUSED else _AGAIN_S))
         self._hands.wake(_GATHER_S if what.key[0] == "pod" and self._busy else 0.0)
@@ -236,6 +242,26 @@ class Term:
         if not found.created:
             self._next_plan = now + _AGAIN_UNPLACED_S
         self._hands.wake(0.0)
+
+    def _unanswered(self, what: Write, error: str, now: float) -> None:
+        """In one namespace a webhook may fail that others know nothing of; else nobody is asked for a while."""
+        self._away_in.append(namespace_of(what))
+        if "" in self._away_in or len(set(self._away_in)) > 1:
+            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
+            self._away += 1
+            self._hands.wake(self._pause - now)
+            return
+        self._refuse(what, now + _AGAIN_S)
+        if isinstance(what, CreateReservation):
+            self._set_back(what, error)
+        self._hands.wake(_AGAIN_S)
+
+    def _not_taken(self, what: Write, error: str) -> None:
+        """Whom the API server does not let us write a predecessor cannot let go either: its room is given up."""
+        if isinstance(what, Touch):
+            self.view.touched(what)
+        elif isinstance(what, LetGo):
+            self._hands.tell(of_not_let_go(what, error))
 
     def _set_back(self, what: CreateReservation, error: str) -> None:
         """Its next plan would be refused like this one, and whoever is behind it would wait for ever."""
@@ -261,7 +287,6 @@ class Term:
             if gang is None:
                 self.queue.forget(name)
                 self.unplaced.pop(name, None)
-                self._avoid.pop(name, None)
             else:
                 self.queue.put(gang)
                 if gang.phase is GangPhase.REFUSED:
@@ -344,7 +369,10 @@ class Term:
 
     def _taken_back(self, reservation: ReservationSeen) -> None:
         """Its gang waits, and does without the nodes that nobody reached."""
-        until = self._clock.monotonic() + AVOID_S
+        now = self._clock.monotonic()
+        until = now + AVOID_S
+        # Kept while its gang has no member at all: a rollback deletes them, and they come again.
+        self._avoid = {name: nodes for name, nodes in self._avoid.items() if max(nodes.values()) > now}
         for seat in reservation.spec.seats:
             member = self.view.roster.member(seat.uid)
             name = gang_of(reservation) or (member.wanted.gang if member is not None and member.node is None else None)
@@ -514,3 +542,12 @@ def version_of(what: Write) -> str:
         if found is not None and not isinstance(found, str):
             return str(found.version)
     return ""
+
+
+def namespace_of(what: Write) -> str:
+    """Of the object that is written; "" where it has none."""
+    if isinstance(what, CreateReservation):
+        return what.namespace
+    if isinstance(what, WriteStatus | DeleteReservation):
+        return what.of.namespace
+    return "" if isinstance(what, CreateLedger | WriteLedger | DropRegistration | AskForPod) else what.member.namespace

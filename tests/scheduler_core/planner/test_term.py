@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
-from scheduler_core.gangs.writes import CreateReservation, DeletePod, Write
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
 from scheduler_core.planner.writer import Outcome
 from tests.scheduler_core.gangs.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.desk import Desk
@@ -113,3 +113,91 @@ def test_a_gang_that_is_late_is_taken_back() -> None:
     desk.run()
 
     assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
+
+
+def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_made_again() -> None:
+    server = ApiServer()
+    gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    (first,) = server.reservations.values()
+    desk.now += 31
+    desk.run()
+    assert (server.pods, server.reservations) == ({}, {})
+
+    gang(server, "a", 2)
+    desk.now += 11
+    desk.run()
+
+    (second,) = server.reservations.values()
+    assert not {seat.node for seat in first.spec.seats} & {seat.node for seat in second.spec.seats}
+
+
+def test_where_one_namespace_is_not_answered_others_go_on() -> None:
+    desk = refusing("a", Outcome.AWAY)
+
+    desk.run()
+    assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
+    desk.refuses = lambda _: None
+    desk.now += 10
+    desk.run()
+    assert planned(desk.server) == ["a", "b"]
+
+
+def test_a_member_whose_patch_is_not_answered_is_let_go_later_and_its_siblings_now() -> None:
+    server = ApiServer()
+    first, second = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.AWAY if isinstance(what, LetGo) and what.member.uid == first else None
+    desk.run()
+    assert [bool(server.pods[uid]["spec"]["schedulingGates"]) for uid in (first, second)] == [True, False]
+    desk.refuses = lambda _: None
+    desk.now += 2
+    desk.run()
+    assert server.pods[first]["spec"]["schedulingGates"] == []
+
+
+def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_for_longer() -> None:
+    server = ApiServer()
+    desk = Desk(server)
+    desk.run()
+    gang(server, "a", 2)
+    asked: list[float] = []
+
+    def refuses(what: Write) -> Outcome | None:
+        if what.key[0] != "ledger" or len(asked) == 4:
+            return None
+        asked.append(desk.now)
+        return Outcome.AWAY
+
+    desk.refuses = refuses
+    desk.run()
+
+    assert [at - asked[0] for at in asked] == [0, 1, 2, 3]
+    desk.now += 2
+    desk.run()
+    assert states(server) == [State.COMMITTED]
+
+
+def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_pass() -> None:
+    server = ApiServer({"n0": 2})
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+
+    def refuses(what: Write) -> Outcome | None:
+        return Outcome.REFUSED if isinstance(what, LetGo | Touch) and what.member.uid in uids else None
+
+    desk.refuses = refuses
+    desk.run()
+    (plan,) = server.reservations.values()
+    assert [each.message for each in desk.told if each.reason == "GangNotLetGo"] == [
+        f"reservation {plan.name}: the API server does not let it go: it is refused"
+    ] * 2
+    gang(server, "b", 2)
+    desk.now += 31
+    desk.run()
+    assert planned(server) == []
+    desk.now += 31  # what was struck may have been bound a moment ago
+    desk.run()
+
+    assert planned(server) == ["b"]
