@@ -179,5 +179,5 @@ def applied(ledger: LedgerSeen, me: str, vouching: Vouching | None) -> dict[str,
     }
     if vouching is None:
         return body
-    pod, generation, blocked = vouching.pod, vouching.generation, list(vouching.blocked)
-    return {**body, "status": {"extenders": {me: {"pod": pod, "generation": generation, "blocked": blocked}}}}
+    said = msgspec.structs.asdict(vouching) | {"blocked": list(vouching.blocked)}
+    return {**body, "status": {"extenders": {me: said}}}

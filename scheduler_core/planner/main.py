@@ -13,13 +13,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NoReturn
 
 import click
 import uvloop
 
 from gputopo import logs
-from gputopo.daemon import bound, outlive_peers
+from gputopo.daemon import bound, fail, outlive_peers
 from gputopo.kube.access import ELECTION, PLANNER, Role
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import connect, default_namespace
@@ -43,7 +42,6 @@ from scheduler_core.running import Deliver, Watching, run
 from scheduler_core.server import Listener
 from scheduler_core.watch import KEPT, watching
 
-BAD_USAGE = 2
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
 _WRITE_S = 10.0  # for one answer of the API server
 _log = logging.getLogger(__name__)
@@ -67,7 +65,7 @@ def planner(**flags: str | None) -> None:
     try:
         read = settings.read(flags, os.environ)
     except SettingError as error:
-        _fail(str(error))
+        fail(str(error))
     outlive_peers()
     sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
@@ -127,9 +125,9 @@ def policy_of(read: Settings) -> PolicyReload:
     try:
         return PolicyReload(lambda: file.read_text(encoding="utf-8"), str(file))
     except PolicyError as error:
-        _fail(str(error))
+        fail(str(error))
     except (OSError, UnicodeDecodeError) as error:
-        _fail(f"cannot read the policy file {file}: {error}")
+        fail(f"cannot read the policy file {file}: {error}")
 
 
 def listeners_of(read: Settings, service: Service, metrics: Metrics) -> tuple[Listener, ...]:
@@ -139,7 +137,7 @@ def listeners_of(read: Settings, service: Service, metrics: Metrics) -> tuple[Li
     try:
         made = Listener(pages(service, metrics.registry), bound(read.listen))
     except OSError as error:
-        _fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
+        fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
     _log.info("listening", extra={"fields": {"pages": made.port}})
     return (made,)
 
@@ -161,9 +159,4 @@ def _connected(role: Role) -> Kube:
     try:
         return connect(role)
     except ConfigError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"gputopo: {message}", err=True)
-    sys.exit(BAD_USAGE)
+        fail(str(error))

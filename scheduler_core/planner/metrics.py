@@ -51,7 +51,7 @@ GAUGES = {
     "gputopo_planner_ready": About((), "1 where gangs are planned, here or by the planner that leads."),
     "gputopo_planner_leader": About((), "1 where this planner leads."),
     "gputopo_planner_gangs": About(("phase",), "Gangs, single pods that are planned among them, by phase."),
-    "gputopo_planner_held_gpus": About((), "GPUs that reservations keep for members that are not all bound yet."),
+    "gputopo_planner_held_gpus": About((), "GPUs that reservations keep for members that have no node yet."),
     "gputopo_planner_oldest_gate_age_seconds": About(
         (), "Age of the oldest pod that our gate holds; 0 where none is held."
     ),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang, GangPhase
-from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.protocol import counting
-from scheduler_core.gangs.writes import gang_of
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.progress import Progress, by_gang, progress
 from scheduler_core.nodes import NodeTable
 from scheduler_core.planner.term import Term
+from scheduler_core.reserved import Counting
 from scheduler_core.sightings import ReservationSeen, WatchStatus
 
 
@@ -37,7 +36,7 @@ class Status(NamedTuple):
     table: NodeTable = NodeTable()
     pods: int = 0
     gangs: tuple[GangStatus, ...] = ()
-    held_gpus: int = 0  # by reservations whose members are not all bound
+    held_gpus: int = 0  # by what counts, for members that have no node yet
     gated: tuple[float, ...] = ()  # creation of each pod that our gate holds, in seconds since 1970
     epoch: int = 0
     entries: int = 0
@@ -50,7 +49,8 @@ def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[W
         return Status(leads, unready, watches)
     view, ledger = term.view, term.view.ledger
     assert ledger is not None  # it leads
-    open_ = dict(_open(term))
+    counting = view.knowledge.reserved.counting
+    phases, own = {uid: each.entry.phase for uid, each in counting.items()}, _own(term)
     gangs = tuple(view.roster.gangs())
     return Status(
         leads,
@@ -58,8 +58,8 @@ def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[W
         watches,
         view.knowledge.table,
         len(view.knowledge.pods),
-        tuple(_gang(term, each, open_.get(each.name)) for each in gangs),
-        sum(_held(each) for each in open_.values()),
+        tuple(_gang(term, each, progress(each, own.get(each.name, ()), phases)) for each in gangs),
+        sum(_kept(each, view.roster.member) for each in counting.values()),
         tuple(one.created for each in gangs for one in (*each.ready, *each.held, *each.surplus)),
         ledger.spec.epoch,
         len(ledger.spec.entries),
@@ -67,58 +67,33 @@ def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[W
     )
 
 
-_PHASES = {Phase.HELD: "held", Phase.PROPOSED: "proposed", Phase.COMMITTED: "committed"}
+def _own(term: Term) -> dict[GangName, list[ReservationSeen]]:
+    """The reservations of each gang; those of single pods by the pods that they are for."""
+    found = by_gang(term.view.reservations.values())
+    for each in term.view.reservations.values():
+        for seat in () if each.spec.gang else each.spec.seats:
+            member = term.view.roster.member(seat.uid)
+            if member is not None:
+                found.setdefault(member.wanted.gang, []).append(each)
+    return found
 
 
-class _Open(NamedTuple):
-    phase: str
-    reservation: ReservationSeen
-
-
-def _open(term: Term) -> Iterator[tuple[GangName, _Open]]:
-    """Gangs for which a reservation counts, or has failed."""
-    ledger, reservations = term.view.ledger, term.view.reservations
-    assert ledger is not None  # it leads
-    entries = counting(ledger.spec, reservations)
-    for uid, each in reservations.items():
-        state, entry = each.status.state, entries.get(uid)
-        if state is State.FAILED:
-            phase = "failed"
-        elif entry is None:
-            continue
-        else:
-            phase = "rolling back" if state is State.ROLLING_BACK else _PHASES[entry.phase]
-        for name in _names(term, each):
-            yield name, _Open(phase, each)
-
-
-def _names(term: Term, reservation: ReservationSeen) -> Iterator[GangName]:
-    name = gang_of(reservation)
-    if name is not None:
-        yield name
-        return
-    for seat in reservation.spec.seats:
-        member = term.view.roster.member(seat.uid)
-        if member is not None:
-            yield member.wanted.gang
-
-
-def _gang(term: Term, gang: Gang, found: _Open | None) -> GangStatus:
+def _gang(term: Term, gang: Gang, found: Progress) -> GangStatus:
     waiting = term.queue.of(gang.name)
     rollbacks, until = (0, None) if waiting is None else (waiting.rollbacks, waiting.until or None)
-    if found is not None and (found.phase != "failed" or gang.phase is not GangPhase.BOUND):
-        reason = found.reservation.status.reason or gang.reason
-        return GangStatus(gang, found.phase, reason, found.reservation.name, (), rollbacks, until)
+    if found.open is not None:
+        return GangStatus(gang, found.phase, found.reason, found.open.name, (), rollbacks, until)
     why = term.unplaced.get(gang.name)
     if gang.phase is GangPhase.QUEUED and why is not None:
         missing = tuple((name, getattr(each, "value", str(each))) for name, each in why.missing)
-        return GangStatus(gang, gang.phase.value, why.reason, None, missing, rollbacks, until)
-    return GangStatus(gang, gang.phase.value, gang.reason, None, (), rollbacks, until)
+        return GangStatus(gang, found.phase, why.reason, None, missing, rollbacks, until)
+    return GangStatus(gang, found.phase, found.reason, None, (), rollbacks, until)
 
 
-def _held(found: _Open) -> int:
-    seats = sum(number for seat in found.reservation.spec.seats for _, number in seat.gpus)
-    return seats + sum(each.gpus for each in found.reservation.spec.held)
+def _kept(counting: Counting, member: Callable[[str], Member | None]) -> int:
+    """GPUs that nobody has yet."""
+    seats = (seat for seat in counting.seats if (found := member(seat.uid)) is None or found.node is None)
+    return sum(number for seat in seats for _, number in seat.gpus) + sum(number for _, number in counting.held)
 
 
 def document(found: Status, now: float) -> Mapping[str, Any]:

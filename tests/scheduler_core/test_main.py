@@ -244,7 +244,7 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
         wait_for(lambda: running.ask("/readyz")[0] == 200, "the registration")
         (registered,) = applied
         ((me, said),) = said_in(registered.body).items()
-        assert said == {"pod": "gputopo/extender-0", "generation": 0, "blocked": []}
+        assert said == {"pod": "gputopo/extender-0", "generation": 0, "blocked": [], "term": 0}
         assert (registered.path, registered.query["force"]) == (LEDGER, "false")
         assert registered.query["fieldManager"] == f"gputopo-extender-{me}"
 

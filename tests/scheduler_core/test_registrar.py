@@ -8,12 +8,16 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.kube.access import EXTENDER
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.labels.reservations import Vouching
+from gputopo.labels.reservations import LedgerStatus, Vouching
 from scheduler_core.registrar import Registrar
+from scheduler_core.registration import applied
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.kube.serving import wait_for
 from tests.scheduler_core.plans import ledger
@@ -35,13 +39,23 @@ def writing(answer: Callable[[Asked], Answer], folder: Path) -> Iterator[tuple[R
 
 def test_what_is_said_is_applied_under_a_manager_of_its_own(tmp_path: Path) -> None:
     with writing(lambda _: DONE, tmp_path) as (registrar, server):
-        registrar.say(ledger(), Vouching("ns/extender", 3, ("R",)))
+        registrar.say(ledger(), Vouching("ns/extender", 3, ("R",), 2))
         registrar.close()
 
     (asked,) = server.asked
     assert (asked.method, asked.path) == ("PATCH", "/apis/gputopo.io/v1alpha1/placementledgers/gpus/status")
     assert asked.query["fieldManager"] == "gputopo-extender-host_1"
-    assert asked.body["status"] == {"extenders": {"host_1": {"pod": "ns/extender", "generation": 3, "blocked": ["R"]}}}
+    assert asked.body["status"] == {
+        "extenders": {"host_1": {"pod": "ns/extender", "generation": 3, "blocked": ["R"], "term": 2}}
+    }
+
+
+@given(st.builds(Vouching, pod=st.text(max_size=9), generation=st.integers(0, 9), term=st.integers(0, 9)))
+def test_all_that_is_said_is_read_back_as_it_was_said(said: Vouching) -> None:
+    """An extender waits until the ledger shows what it said: a part that is not written is never shown."""
+    status = applied(ledger(), "host_1", said)["status"]
+
+    assert msgspec.convert(status, LedgerStatus) == LedgerStatus({"host_1": said})
 
 
 def test_what_is_said_last_is_written_where_much_was_said(tmp_path: Path) -> None:

@@ -277,10 +277,10 @@ def test_a_pod_is_judged_by_the_policy_of_its_scheduler() -> None:
 def test_what_is_applied() -> None:
     where = ledger(uid="L")
 
-    assert applied(where, ME, Vouching(POD, 7, ("u",))) == {
+    assert applied(where, ME, Vouching(POD, 7, ("u",), 1)) == {
         "apiVersion": "gputopo.io/v1alpha1",
         "kind": "PlacementLedger",
         "metadata": {"name": "gpus", "uid": "L"},
-        "status": {"extenders": {ME: {"pod": POD, "generation": 7, "blocked": ["u"]}}},
+        "status": {"extenders": {ME: {"pod": POD, "generation": 7, "blocked": ["u"], "term": 1}}},
     }
     assert "status" not in applied(where, ME, None)

@@ -108,7 +108,7 @@ def test_from_registering_to_leaving(
         start_ledger(cluster)
         wait_for(lambda: extenders(cluster), "the registration")
         wait_for(lambda: extender.ready, "an extender that answers")
-        assert vouching(cluster) == {"pod": "", "generation": 0, "blocked": []}
+        assert vouching(cluster) == {"pod": "", "generation": 0, "blocked": [], "term": 0}
         assert writes(cluster) == [("placementledgers/status", "patch")]
 
         cluster.create_pod(gpu_pod("early", 2))
@@ -120,7 +120,10 @@ def test_from_registering_to_leaving(
         assert vouching(cluster)["blocked"] == sorted([small["uid"], large["uid"]])  # not both of them
 
         generation = write(cluster, small)
-        wait_for(lambda: vouching(cluster) == {"pod": "", "generation": generation, "blocked": []}, "the first alone")
+        wait_for(
+            lambda: vouching(cluster) == {"pod": "", "generation": generation, "blocked": [], "term": 0},
+            "the first alone",
+        )
         write(cluster, {**small, "phase": "Committed"})
         cluster.create_pod(gpu_pod("late", 2))
         wait_for(lambda: condition(cluster.pod("late")), "what the scheduler says of another pod")

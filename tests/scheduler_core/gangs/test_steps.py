@@ -37,6 +37,13 @@ from tests.scheduler_core.plans import COMMITTED, HELD, PROPOSED, entry, ledger,
 ME = "me"
 PLAN = plan("llm-1", {"a": ("n1", 4), "b": ("n2", 4)})
 HOLD = plan("llm-h", held={"n1": 4})
+ROOM = ReservationStatus(
+    state=State.HELD,
+    reason="does not fit yet; what becomes free on n1 is held: their pods end by 1970-01-01T01:00:00Z",
+    nodes=1,
+    gpus=4,
+    estimate="1970-01-01T01:00:00Z",
+)
 BATCH = plan("pods-1", {"a": ("n1", 4), "b": ("n2", 4)}, gang="")
 MIXED = Terms(settle_s=10.0)
 GATED_POOL = Terms(gated=True)
@@ -113,7 +120,7 @@ def _world(scene: Scene, book: LedgerSeen | None, memory: Memory) -> World:
         scene.nodes,
         scene.crowded,
         scene.unheld,
-        {HOLD.key: 3600.0},
+        {HOLD.key: 3600.0, "uid-unknown": None},
         memory,
         NOW,
         0.0,
@@ -211,7 +218,7 @@ def test_what_the_ledger_says_next(scene: Scene, terms: Terms, said: list[Phase]
         ),
         pytest.param(Scene((A_BOUND, B_BOUND), (in_state(State.BOUND),)), MIXED, id="a gang that runs"),
         pytest.param(Scene((A_GOES, B_BOUND), (in_state(State.FAILED),)), MIXED, id="one that failed"),
-        pytest.param(Scene(reservations=(in_state(State.HELD, of=HOLD),), phase=HELD), MIXED, id="room that is held"),
+        pytest.param(Scene(reservations=(HOLD._replace(status=ROOM),), phase=HELD), MIXED, id="room that is held"),
         pytest.param(
             Scene(phase=PROPOSED, age=2, reservations=(in_state(State.PROPOSED),)),
             MIXED,
@@ -303,7 +310,22 @@ def test_the_status_of_room_says_when_it_may_be_free() -> None:
     write = only(Scene(reservations=(HOLD,), phase=HELD))
 
     assert isinstance(write, WriteStatus)
-    assert write.status == ReservationStatus(state=State.HELD, nodes=1, gpus=4, estimate="1970-01-01T01:00:00Z")
+    assert write.status == ROOM
+
+
+def test_when_nobody_has_looked_for_room_yet_nothing_is_said_of_it() -> None:
+    other = HOLD._replace(key="uid-other")
+
+    assert found(Scene(reservations=(other,), phase=HELD)) == ()
+
+
+def test_nobody_can_say_when_pods_without_a_deadline_end() -> None:
+    unknown = HOLD._replace(key="uid-unknown")
+
+    assert state_of(only(Scene(reservations=(unknown,), phase=HELD))) == (
+        State.HELD,
+        "does not fit yet; what becomes free on n1 is held: when their pods end nobody can say",
+    )
 
 
 def test_members_are_let_go_once_the_deadline_is_written() -> None:

@@ -1,0 +1,94 @@
+"""What the planner tells of itself: /gangs and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gputopo.labels.reservations import ReservationStatus, State
+from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.queue import Pace
+from scheduler_core.gangs.steps import Terms
+from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.placing import Job
+from scheduler_core.planner.seen import Candidate
+from scheduler_core.planner.status import Status, status
+from scheduler_core.planner.term import Settled, Term
+from scheduler_core.planner.writer import Answer
+from scheduler_core.policies import BUILT_IN
+from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
+from tests.scheduler_core.gangs.members import BOUND, LLM, RUNNING, member, members
+from tests.scheduler_core.plans import COMMITTED, HELD, entry, ledger, plan
+
+
+class Idle:
+    """Nothing is carried out."""
+
+    def write(self, what: Write) -> None:
+        """Not done."""
+
+    def plan(self, job: Job) -> None:
+        """Not worked out."""
+
+    def hold(self, job: HoldJob) -> None:
+        """Not worked out."""
+
+    def wake(self, seconds: float) -> None:
+        """Nobody waits."""
+
+    def note(self, answer: Answer) -> None:
+        """Nobody counts."""
+
+    def tell(self, what: Tell) -> None:
+        """Nobody listens."""
+
+    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+        """Nobody counts."""
+
+
+def told(
+    found: Iterable[Member], *kept: tuple[ReservationSeen, Any], unlisted: ReservationSeen | None = None
+) -> Status:
+    """By a planner that leads and was shown all that."""
+    term = Term(Settled("gpus", "gputopo", Terms(), Pace(), {}), lambda: BUILT_IN, "me", Idle())
+    reservations = [each for each, _ in kept] + ([] if unlisted is None else [unlisted])
+    term.take(Batch(Candidate, tuple(Candidate(each.uid, None, each) for each in found), (), complete=True))
+    term.take(Batch(ReservationSeen, tuple(reservations), (), complete=True))
+    term.take(Batch(LedgerSeen, (ledger(*(entry(each, phase) for each, phase in kept)),), (), complete=True))
+    term.leads = True
+    return status(term, True, None, ())
+
+
+def phases(found: Status) -> dict[GangName, tuple[str, str | None]]:
+    return {each.gang.name: (each.phase, each.reservation) for each in found.gangs}
+
+
+def test_gpus_are_held_for_those_who_have_no_node_yet() -> None:
+    there = [member("w-0", BOUND), member("w-1", BOUND, node=None)]
+    seats = plan("llm-1", {"w-0": ("n1", 8), "w-1": ("n2", 4)})
+    held = plan("hold-1", held={"n3": 2}, gang="other")
+
+    assert told(there, (seats, COMMITTED), (held, HELD)).held_gpus == 6
+
+
+def test_a_batch_of_single_pods_is_counted_once() -> None:
+    names = [GangName("team", f"pod.{name}") for name in "abc"]
+    pods = [member(name.name[-1], gang=name, size=1) for name in names]
+    batch = plan("pods-1", dict.fromkeys("abc", ("n1", 1)), gang="")
+
+    found = told(pods, (batch, COMMITTED))
+
+    assert found.held_gpus == 3
+    assert phases(found) == dict.fromkeys(names, ("committed", "pods-1"))
+
+
+def test_what_failed_holds_nothing_and_is_over_once_the_gang_runs() -> None:
+    failed = plan("llm-1", {"w-0": ("n1", 8)}, status=ReservationStatus(State.FAILED, "too late"))
+
+    waiting = told(members(1), unlisted=failed)
+    running = told(members(1, RUNNING), unlisted=failed)
+
+    assert (waiting.held_gpus, phases(waiting)) == (0, {LLM: ("failed", "llm-1")})
+    assert phases(running) == {LLM: ("running", None)}
