@@ -67,11 +67,15 @@ class News(NamedTuple):
 class Knowledge:
     """The node table, the pods that want or hold GPUs, and what is assumed of them."""
 
-    def __init__(self, policy: Policy, *, reservations: bool = False) -> None:
-        """``reservations``: what planners keep is shown too, and nothing is known before it was."""
+    def __init__(self, policy: Policy, *, reservations: bool = False, bound: bool = True) -> None:
+        """``reservations``: what planners keep is shown too, and nothing is known before it was.
+
+        ``bound``: ``take`` answers what was known when a pod was bound, for which the table is worked out each time.
+        """
         self.changes = Changes()  # of the table, by name
         self.assumptions = Assumptions()
         self._policy = policy
+        self._tells = bound
         self._kinds = _KINDS | (_KEPT if reservations else {})
         self._pods: dict[str, PodSeen] = {}
         self.reserved = Reserved(self._pods)
@@ -200,7 +204,8 @@ class Knowledge:
             if known != pod:
                 if not first and pod.node is not None and (known is None or known.node is None):
                     self._forget(pod)
-                    bound.append(Bound(pod, self.table))
+                    if self._tells:
+                        bound.append(Bound(pod, self.table))
                 self._meet(pod, known)
         return News(bound=tuple(bound), gone=gone)
 

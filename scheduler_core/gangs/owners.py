@@ -44,6 +44,12 @@ def replaced(member: Member) -> bool:
     return member.owner_kind in OWNERS
 
 
+def stripped(member: Member) -> bool:
+    """Whether its finalizer came off already: its controller would never count what becomes of it."""
+    owner = OWNERS.get(member.owner_kind or "")
+    return owner is not None and owner.finalizer is not None and owner.finalizer not in member.finalizers
+
+
 def to_strip(member: Member) -> str | None:
     """The finalizer that must come off before it is deleted; None: nothing has to."""
     owner = OWNERS.get(member.owner_kind or "")

@@ -6,7 +6,7 @@ room that becomes free held for it: one gang of each priority at most, the first
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -113,6 +113,10 @@ class Queue:
         if self._order is None:
             self._order = tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
         return self._order
+
+    def has(self, wanted: Callable[[Gang], bool]) -> bool:
+        """Whether one of those that are queued is such a one; without putting them in order."""
+        return any(map(wanted, self._queued.values()))
 
     def of(self, name: GangName) -> Waiting | None:
         """A gang that is queued."""

@@ -30,7 +30,7 @@ from scheduler_core.assumptions import LIFETIME_S
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.memory import Memory
-from scheduler_core.gangs.owners import replaced, to_strip
+from scheduler_core.gangs.owners import replaced, stripped, to_strip
 from scheduler_core.gangs.pins import gated
 from scheduler_core.gangs.protocol import (
     Turn,
@@ -248,9 +248,10 @@ _AWAITED = {
 
 def _committed(world: World, reservation: ReservationSeen) -> _Step:
     trouble, status = _trouble(world, reservation), reservation.status
-    if trouble is not None:
-        return _Step((_status(world, reservation, State.ROLLING_BACK, trouble),))
     open_ = _open(world, reservation)
+    if trouble is not None:
+        write = _status(world, reservation, State.ROLLING_BACK, trouble)
+        return _Step((write._replace(unless_changed=open_[0][1] if open_ else None),))
     if not open_:
         if status.state is State.BOUND or not reservation.spec.gang:
             return _Step(strike=True)
@@ -311,8 +312,9 @@ def _doomed(world: World, terms: Terms, reservation: ReservationSeen) -> list[Me
         if member is not None and not _held(member) and member.reservation == reservation.name and not _over(member)
     ]
     if not reservation.spec.gang or _bound_enough(world, reservation):
-        return [member for member in let_go if not _bound(member)]
-    return [member for member in let_go if terms.rollback is Rollback.GANG or not member.started]
+        return [member for member in let_go if stripped(member) or not _bound(member)]
+    whole = terms.rollback is Rollback.GANG
+    return [member for member in let_go if whole or stripped(member) or not member.started]
 
 
 def _bound_enough(world: World, reservation: ReservationSeen) -> bool:

@@ -74,6 +74,7 @@ class WriteStatus(NamedTuple):
 
     of: ReservationSeen
     status: ReservationStatus
+    unless_changed: Member | None = None  # not written if that pod is not as it was seen: the watch may be silent
 
     @property
     def key(self) -> Key:

@@ -19,8 +19,8 @@ from scheduler_core.gangs.hold import Ending, room
 from scheduler_core.gangs.plan import plan
 from scheduler_core.gangs.planning import NodeView, Options, Plan
 from scheduler_core.gangs.writes import CreateReservation
-from scheduler_core.holders import full_name
-from scheduler_core.nodes import NodeRecord, with_records
+from scheduler_core.holders import full_name, stranger
+from scheduler_core.nodes import NodeRecord, with_pod, with_records
 from scheduler_core.planner.placing import Names, reservation_name
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest
@@ -65,9 +65,18 @@ def holding(job: HoldJob) -> Held:
 
 
 def _is_enough(job: HoldJob) -> bool:
+    """Whether it would fit into what is held alone."""
     nodes = [name for name in job.held if name in job.view.table.records]
-    needed = _holdings(job, _emptied(job, nodes), nodes)
-    return bool(needed) and all(job.held.get(each.node, 0) >= each.gpus for each in needed)
+    view = _emptied(job, nodes)
+    records = [_narrowed(view.table.records[name], job.held[name]) for name in nodes]
+    view = view._replace(table=with_records(view.table, records, job.now, job.policy))
+    return _planned(job, view, nodes) is not None
+
+
+def _narrowed(record: NodeRecord, gpus: int) -> NodeRecord:
+    """As if others had all but so many of its free GPUs."""
+    others = _offered(record) - sum(pod.profile.gpus for pod in record.pods) - gpus
+    return with_pod(record, stranger(("", record.name), Counter({"": others}))) if others > 0 else record
 
 
 def _holdings(job: HoldJob, view: NodeView, nodes: Sequence[str]) -> tuple[Holding, ...]:
@@ -77,7 +86,7 @@ def _holdings(job: HoldJob, view: NodeView, nodes: Sequence[str]) -> tuple[Holdi
     taken = Counter[str]()
     for seat in () if found is None else found.seats:
         if seat.node is not None:
-            offered = dict(view.table.records[seat.node].machine.allocatable).get(WHOLE, 0)
+            offered = _offered(view.table.records[seat.node])
             gpus = dict(seat.gpus).get(WHOLE, 0)  # only whole ones can be held
             taken[seat.node] += offered if gpus and _choosy(asked[seat.uid]) else gpus
             taken[seat.node] = min(taken[seat.node], offered)
@@ -88,6 +97,10 @@ def _planned(job: HoldJob, view: NodeView, nodes: Sequence[str]) -> Plan | None:
     avoid = job.options.avoid | (view.rules.keys() - set(nodes))
     found = plan(job.gang.ready, view, job.options._replace(avoid=avoid, steps=_STEPS, out_of_time=job.over))
     return found if isinstance(found, Plan) else None
+
+
+def _offered(record: NodeRecord) -> int:
+    return dict(record.machine.allocatable).get(WHOLE, 0)
 
 
 def _choosy(request: object) -> bool:

@@ -25,6 +25,7 @@ from scheduler_core.sightings import PodSeen, ReservationSeen
 AGAIN_S = 30.0  # before room is sought again for a gang for which there is none, whoever ends
 SOON_S = 5.0  # the same where there was some, which came to nothing
 AWAY_S = 10.0  # a gang may be incomplete for so long, or its objects not listed yet, before its hold ends
+EVERY_S = 0.5  # between two looks at all that wait
 LOOK_S = 10.0  # between two estimates
 
 
@@ -60,6 +61,7 @@ class Holds:
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
         self._estimates: dict[str, float | None] = {}
         self._next_look = 0.0
+        self._next_turn = 0.0
 
     def open(self) -> tuple[Hold, ...]:
         """Those that count, and those that were written and are about to; the highest priority first."""
@@ -105,6 +107,9 @@ class Holds:
                 self._sound[each.reservation.key] = self._grounds(each, waiting)
                 held = {one.node: one.gpus for one in each.reservation.spec.held}
                 return Sought(waiting, held, self._endings(waiting, holds))
+        if now < self._next_turn:
+            return None
+        self._next_turn = now + EVERY_S
         levels = {each.priority for each in holds}
         for waiting in self._queue.entitled(wall):
             name = waiting.gang.name

@@ -12,7 +12,7 @@ from gputopo.labels.reservations import RESERVATION_KIND, ReservationStatus, Sta
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.planning import Unplaced
-from scheduler_core.gangs.writes import Release, Tell, WriteStatus
+from scheduler_core.gangs.writes import LetGo, Release, Tell, WriteStatus
 from scheduler_core.sightings import ReservationSeen
 
 _PODS = 16  # of a gang that are told; the others are told by their reservation
@@ -51,6 +51,12 @@ def of_refused(gang: Gang) -> Iterator[Tell]:
     """What its members say cannot be understood."""
     for each in (*gang.ready, *gang.held, *gang.surplus)[:1]:
         yield _pod(each, "GangRefused", f"gang {gang.name.name}: {gang.reason}", warning=True)
+
+
+def of_not_let_go(what: LetGo, error: str) -> Tell:
+    """A pod has its place, and the API server does not take its gate away."""
+    message = f"reservation {what.reservation}: the API server does not let it go: {error}"
+    return _pod(what.member, "GangNotLetGo", message, warning=True)
 
 
 def of_release(what: Release) -> Tell:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from gputopo.labels.reservations import Phase, State
+from gputopo.labels.reservations import Phase, Seat, State
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName
@@ -28,9 +28,13 @@ from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
     CreateReservation,
+    DeleteReservation,
+    DropRegistration,
     Key,
+    LetGo,
     Release,
     Tell,
+    Touch,
     Write,
     WriteLedger,
     WriteStatus,
@@ -39,7 +43,7 @@ from scheduler_core.gangs.writes import (
 from scheduler_core.planner.holding import Held, HoldJob
 from scheduler_core.planner.holds import Holds
 from scheduler_core.planner.placing import Job, Names, Placing, options_of
-from scheduler_core.planner.tells import of_refused, of_release, of_status, of_unplaced
+from scheduler_core.planner.tells import of_not_let_go, of_refused, of_release, of_status, of_unplaced
 from scheduler_core.planner.view import Told, View, Wanted
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import Policies
@@ -59,6 +63,7 @@ _AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled
 _AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
 _BATCH = 256  # single pods in a reservation
 _OUTCOMES = {State.BOUND: "bound", State.ROLLING_BACK: "rolled back", State.FAILED: "failed"}
+_NOT_TAKEN = (Outcome.REFUSED, Outcome.CONFLICT, Outcome.GONE)
 _log = logging.getLogger(__name__)
 
 
@@ -144,7 +149,8 @@ class Term:
         self._holds = Holds(self.view, self.queue)
         self._touched: set[GangName] = set()  # that may be others since the last round
         self._avoid: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
-        self._away = 0  # writes in a row that nobody answered
+        self._away = 0  # pauses in a row
+        self._away_in: list[str] = []  # namespaces of writes in a row that nobody answered; "": of none
         self._pause = 0.0  # monotonic: nothing is written before
         self._next_plan = 0.0  # monotonic: not before, for those that did not fit
         self._tried: object = None
@@ -199,19 +205,22 @@ class Term:
         self._hands.note(answer)
         if outcome is not Outcome.DONE:
             self.view.unwritten(what)
+        if isinstance(what, CreateReservation) and outcome in _NOT_TAKEN:
+            self._set_back(what, answer.error)
         if outcome is Outcome.AWAY:
-            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
-            self._away += 1
-            self._hands.wake(self._pause - now)
+            self._unanswered(what, answer.error, now)
             return
         if outcome is not Outcome.DEPOSED:
             self._away = 0
+            self._away_in.clear()
         if isinstance(what, AskForPod):
             self._heard_of(what, gone=outcome is Outcome.GONE, now=now)
         elif outcome is Outcome.DONE:
             self._done(answer)
         elif what.key[0] == "ledger":
             self.view.read(answer.ledger, self._clock.wall())
+        if outcome is Outcome.REFUSED:
+            self._not_taken(what, answer.error)
         if outcome is not Outcome.DONE or not isinstance(what, WriteLedger):
             self._refuse(what, now + (_REFUSED_S if outcome is Outcome.REFUSED else _AGAIN_S))
         self._hands.wake(_GATHER_S if what.key[0] == "pod" and self._busy else 0.0)
@@ -234,6 +243,39 @@ class Term:
             self._next_plan = now + _AGAIN_UNPLACED_S
         self._hands.wake(0.0)
 
+    def _unanswered(self, what: Write, error: str, now: float) -> None:
+        """In one namespace a webhook may fail that others know nothing of; else nobody is asked for a while."""
+        self._away_in.append(namespace_of(what))
+        if "" in self._away_in or len(set(self._away_in)) > 1:
+            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
+            self._away += 1
+            self._hands.wake(self._pause - now)
+            return
+        self._refuse(what, now + _AGAIN_S)
+        if isinstance(what, CreateReservation):
+            self._set_back(what, error)
+        self._hands.wake(_AGAIN_S)
+
+    def _not_taken(self, what: Write, error: str) -> None:
+        """Whom the API server does not let us write a predecessor cannot let go either: its room is given up."""
+        if isinstance(what, Touch):
+            self.view.touched(what)
+        elif isinstance(what, LetGo):
+            self._hands.tell(of_not_let_go(what, error))
+
+    def _set_back(self, what: CreateReservation, error: str) -> None:
+        """Its next plan would be refused like this one, and whoever is behind it would wait for ever."""
+        if what.spec.held:
+            return  # ``Holds`` waits by itself
+        why = Unplaced(f"the API server does not take its reservation: {error}")
+        names = {GangName(what.namespace, what.spec.gang)} if what.spec.gang else set(self._of_seats(what.spec.seats))
+        for name in names:
+            self.queue.rolled_back(name, self._clock.wall())
+            self.unplaced[name] = why
+            if (gang := self.view.roster.gang(name)) is not None:
+                for tell in of_unplaced(gang, why):
+                    self._hands.tell(tell)
+
     def _rules(self) -> tuple[Terms, str]:
         return self._settled.terms, self._settled.pool
 
@@ -245,7 +287,6 @@ class Term:
             if gang is None:
                 self.queue.forget(name)
                 self.unplaced.pop(name, None)
-                self._avoid.pop(name, None)
             else:
                 self.queue.put(gang)
                 if gang.phase is GangPhase.REFUSED:
@@ -315,7 +356,10 @@ class Term:
         if (name := gang_of(reservation)) is not None:
             yield name
             return
-        members = (self.view.roster.member(seat.uid) for seat in reservation.spec.seats)
+        yield from self._of_seats(reservation.spec.seats)
+
+    def _of_seats(self, seats: Iterable[Seat]) -> Iterator[GangName]:
+        members = (self.view.roster.member(seat.uid) for seat in seats)
         yield from (each.wanted.gang for each in members if each is not None)
 
     def _waited(self, outcome: str, name: GangName) -> None:
@@ -325,7 +369,10 @@ class Term:
 
     def _taken_back(self, reservation: ReservationSeen) -> None:
         """Its gang waits, and does without the nodes that nobody reached."""
-        until = self._clock.monotonic() + AVOID_S
+        now = self._clock.monotonic()
+        until = now + AVOID_S
+        # Kept while its gang has no member at all: a rollback deletes them, and they come again.
+        self._avoid = {name: nodes for name, nodes in self._avoid.items() if max(nodes.values()) > now}
         for seat in reservation.spec.seats:
             member = self.view.roster.member(seat.uid)
             name = gang_of(reservation) or (member.wanted.gang if member is not None and member.node is None else None)
@@ -347,6 +394,8 @@ class Term:
 
     def _released(self) -> Iterator[Release]:
         """Pods that waited in vain for as long as they may."""
+        if not self.unplaced:
+            return
         gangs, pods = self._spoken_for()
         now = self._clock.wall()
         for each in self.queue.order():
@@ -356,7 +405,7 @@ class Term:
                 each.misfit is None
                 or limit is None
                 or now - each.gang.newest < limit
-                or not _is_free(each, gangs, pods)
+                or not _is_free(each.gang, gangs, pods)
             ):
                 continue
             known = self.unplaced.get(each.gang.name)
@@ -386,13 +435,13 @@ class Term:
         if self._hold(now):
             return
         gangs, pods = self._spoken_for()
-        if not any(_is_free(each, gangs, pods) for each in self.queue.order()):
+        if not self.queue.has(lambda gang: _is_free(gang, gangs, pods)):
             return  # what the nodes look like need not be worked out
         state = self.view.knowledge.table.generation
         batches = tuple(
             batch
             for each in self.queue.batches(self._clock.wall(), state, _BATCH)
-            if (batch := tuple(one for one in each if _is_free(one, gangs, pods)))
+            if (batch := tuple(one for one in each if _is_free(one.gang, gangs, pods)))
         )
         if not batches:
             due = self.queue.next_due(self._clock.wall())
@@ -479,8 +528,8 @@ class Term:
         return gangs, frozenset(seat.uid for each in open_ if not each.spec.gang for seat in each.spec.seats)
 
 
-def _is_free(waiting: Waiting, gangs: AbstractSet[GangName], pods: AbstractSet[str]) -> bool:
-    return waiting.gang.name not in gangs and not any(each.uid in pods for each in waiting.gang.ready)
+def _is_free(gang: Gang, gangs: AbstractSet[GangName], pods: AbstractSet[str]) -> bool:
+    return gang.name not in gangs and not any(each.uid in pods for each in gang.ready)
 
 
 def _is_new(ledger: LedgerSeen, settle_s: float, now: float) -> bool:
@@ -496,3 +545,12 @@ def version_of(what: Write) -> str:
         if found is not None and not isinstance(found, str):
             return str(found.version)
     return ""
+
+
+def namespace_of(what: Write) -> str:
+    """Of the object that is written; "" where it has none."""
+    if isinstance(what, CreateReservation):
+        return what.namespace
+    if isinstance(what, WriteStatus | DeleteReservation):
+        return what.of.namespace
+    return "" if isinstance(what, CreateLedger | WriteLedger | DropRegistration | AskForPod) else what.member.namespace

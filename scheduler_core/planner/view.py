@@ -62,7 +62,7 @@ class View:
     """For one thread, and one term of leadership."""
 
     def __init__(self, policy: Policy, pool: str, me: str) -> None:
-        self.knowledge = Knowledge(policy, reservations=True)
+        self.knowledge = Knowledge(policy, reservations=True, bound=False)
         self.roster = Roster()
         self.ends = Ends()
         self.memory = Memory()
@@ -135,10 +135,14 @@ class View:
             self._created.pop(what.of.key, None)
             self.knowledge.take(Batch(ReservationSeen, (), (what.of.key,)), now)
         elif isinstance(what, Touch):
-            self.memory = self.memory._replace(touched=self.memory.touched | {(what.of, what.member.uid)})
+            self.touched(what)
         if isinstance(what, LetGo | Release | Touch | StripFinalizer | DeletePod):
             return self._changed(what, told)
         return frozenset()
+
+    def touched(self, what: Touch) -> None:
+        """Nobody's earlier patch of that pod is taken any more."""
+        self.memory = self.memory._replace(touched=self.memory.touched | {(what.of, what.member.uid)})
 
     def look(self, monotonic: float) -> None:
         """Take note of what there is now, and since when."""

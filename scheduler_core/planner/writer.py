@@ -123,6 +123,8 @@ def _create_reservation(kube: Kube, what: CreateReservation) -> Metadata:
 
 def _write_status(kube: Kube, what: WriteStatus) -> Metadata:
     of = what.of
+    if what.unless_changed is not None:
+        _unchanged(kube, what.unless_changed)
     identity = {"name": of.name, "namespace": of.namespace, "uid": of.key, "resourceVersion": of.version}
     # A field that is left out stays as it was: one that is to go is None.
     status = dict.fromkeys(what.status.__struct_encode_fields__) | msgspec.to_builtins(what.status)
@@ -176,6 +178,13 @@ _SEND: dict[type[Any], Callable[[Kube, Any], Metadata | None]] = {
     DeletePod: _delete_pod,
     AskForPod: _ask,
 }
+
+
+def _unchanged(kube: Kube, member: Member) -> None:
+    """That a pod is as it was seen. A watch that lags shows a gang as late which runs. Raises ``ConflictError``."""
+    found = _versioned(kube, member._replace(version=""))
+    if member.version and found.version != member.version:
+        raise ConflictError(f"pod {member.namespace}/{member.name} is not as it was seen", {})
 
 
 def _versioned(kube: Kube, member: Member) -> Member:

@@ -146,6 +146,21 @@ def test_single_pods_that_follow_one_another_are_tried_together() -> None:
     assert turns(queue, most=2) == [["urgent"], ["pod.0", "pod.1"], ["llm"], ["pod.2", "pod.3"], ["pod.4"]]
 
 
+def test_single_pods_of_another_priority_are_tried_by_themselves() -> None:
+    queue = of(*(queued(f"pod.{number}", priority=number // 2) for number in range(4)))
+
+    assert turns(queue) == [["pod.2", "pod.3"], ["pod.0", "pod.1"]]
+
+
+def test_a_gang_that_started_without_some_keeps_its_age_for_them() -> None:
+    queue = of(queued("a", created=50.0))
+    queue.rolled_back(name("a"), NOW)
+    queue.started(name("a"))
+    queue.put(queued("a", created=60.0))
+
+    assert queue.order() == (Waiting(queued("a", created=60.0), 50.0),)
+
+
 def test_an_elastic_gang_waits_a_little_for_the_rest() -> None:
     enough = queued("a", ready=tuple(members(3)), size=4, minimum=2, newest=NOW)
     queue = of(enough)

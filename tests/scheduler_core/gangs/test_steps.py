@@ -400,6 +400,29 @@ def test_an_elastic_gang_that_has_enough_loses_only_who_is_not_bound() -> None:
     assert found(Scene((A_BOUND, B_GOES), (BACK,), COMMITTED, minimum=1)) == (DeletePod(B_GOES),)
 
 
+A_LATE = let_go("a", node="n1", started=True, phase="Running", owner_kind="batch/Job")  # its finalizer came off before
+
+
+@pytest.mark.parametrize(
+    ("scene", "terms"),
+    [
+        pytest.param(
+            Scene((A_LATE, B_BOUND), (BACK,), COMMITTED), MIXED._replace(rollback=Rollback.UNSTARTED), id="unstarted"
+        ),
+        pytest.param(Scene((A_LATE, B_BOUND), (BACK,), COMMITTED, minimum=1), MIXED, id="an elastic gang"),
+        pytest.param(
+            Scene((A_LATE._replace(reservation=BATCH.name),), (in_state(State.ROLLING_BACK, of=BATCH),), COMMITTED),
+            MIXED,
+            id="a single pod",
+        ),
+    ],
+)
+def test_a_pod_that_its_job_would_not_count_any_more_is_deleted_though_it_started(scene: Scene, terms: Terms) -> None:
+    deleted = [each.member.name for each in found(scene, terms) if isinstance(each, DeletePod)]
+
+    assert deleted == (["a", "b"] if terms.rollback is Rollback.UNSTARTED else ["a"])
+
+
 def test_a_gang_that_has_vanished_has_no_minimum() -> None:
     assert found(Scene((A_BOUND, B_GOES), (BACK,), COMMITTED, gone=True)) == (DeletePod(A_BOUND), DeletePod(B_GOES))
     assert state_of(only(Scene((A_BOUND,), (in_state(State.COMMITTED),), COMMITTED, gone=True)))[0] is (

@@ -33,8 +33,11 @@ class Desk:
         self.server = server
         self.ledgers: list[tuple[Entry, ...]] = []
         self.writes: list[Write] = []
+        self.told: list[Tell] = []
+        self.refuses: Callable[[Write], Outcome | None] = lambda _: None  # what the API server does not do
         self._sender = Planner(server, me, Terms())
         self._todo: list[Callable[[], None]] = []
+        self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
         settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS)
         self.now = START
@@ -85,7 +88,8 @@ class Desk:
         """Nobody counts."""
 
     def tell(self, what: Tell) -> None:
-        """Nobody listens."""
+        """Somebody listens."""
+        self.told.append(what)
 
     def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
         """Nobody counts."""
@@ -98,15 +102,19 @@ class Desk:
                 for batch in self._watcher.lists():
                     self.term.take(batch)
             return
-        while self._watcher.behind():
+        while self._behind():
             for kind in self._watcher.behind():
                 self.term.take(self._watcher.hear(kind))
 
     def _behind(self) -> bool:
-        return self._watcher is None or bool(self._watcher.behind())
+        return self._watcher is None or (not self.deaf and bool(self._watcher.behind()))
 
     def _sent(self, what: Write) -> Answer:
         self.writes.append(what)
+        outcome = self.refuses(what)
+        if outcome is not None:
+            ledger = self.server.ledger if what.key[0] == "ledger" else None
+            return Answer(what, outcome, ledger=ledger, error="it is refused")
         try:
             made = self._sender.send(what)
         except (Conflict, NotFound) as refused:

@@ -6,7 +6,7 @@ from gputopo.labels.reservations import Holding, Phase, ReservationStatus, State
 from scheduler_core.gangs.hold import PodEnd
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.writes import WriteStatus
-from scheduler_core.planner.holds import AWAY_S, LOOK_S
+from scheduler_core.planner.holds import AWAY_S, LOOK_S, SOON_S
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.desk import Desk
@@ -16,7 +16,7 @@ HELD, COMMITTED = Phase.HELD, Phase.COMMITTED
 
 def busy(**gpus: int) -> tuple[ApiServer, dict[str, str]]:
     """Nodes n0 and n1 of two GPUs each, of which pods that nobody gated hold so many; the pods by their nodes."""
-    server = ApiServer()
+    server = ApiServer({"n0": 2, "n1": 2})
     pods = {node: server.create_pod(f"on-{node}", number) for node, number in gpus.items() if number}
     for node, uid in pods.items():
         server.bind(uid, node)
@@ -218,6 +218,8 @@ def test_each_priority_has_a_hold_of_its_own_and_the_higher_goes_first() -> None
     gang(server, "high", 1, 2, priority=9)
     gang(server, "second", 1, 2, priority=9)
     desk.run()
+    desk.now += SOON_S
+    desk.run()
     assert held(server) == {"high": (Holding("n0", 2),), "low": (Holding("n1", 2),)}
 
     finish(server, pods["n0"])
@@ -275,7 +277,7 @@ def test_the_estimate_follows_the_deadlines_of_the_pods_that_are_there() -> None
 
 
 def test_what_became_of_a_gang_is_worked_out_once_for_all_that_happened_since_the_last_round() -> None:
-    server = ApiServer()
+    server = ApiServer({"n0": 2, "n1": 2})
     desk = Desk(server)
     desk.run()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import msgspec
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import LedgerSpec, Phase, ReservationSpec, ReservationStatus, Vouching, spec_hash
+from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.protocol import counting
 from scheduler_core.nodes import Machine
 from scheduler_core.planner.seen import Candidate, GangPod, candidate
@@ -18,7 +20,8 @@ from scheduler_core.stock import StockNode
 from scheduler_core.watch import pod_seen
 
 GPU = "nvidia.com/gpu"
-NODES = {"n0": 2, "n1": 2, "n2": 2}  # GPUs
+TWO = {"n0": 2, "n1": 2}  # nodes and their GPUs
+NODES = TWO | {"n2": 2}
 # Where the pods without gate go that each scheduler places: what two of them do to each other is none of ours.
 OWN = (frozenset({"n0", "n1"}), frozenset({"n2"}))
 SPACE = "team"
@@ -45,7 +48,9 @@ class Event(NamedTuple):
 class ApiServer:
     """One etcd: every write gets the next version."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Mapping[str, int] = TWO) -> None:
+        """``nodes``: how many GPUs each has."""
+        self.nodes = nodes
         self.now = 0.0
         self.version = 0
         self.pods: dict[str, Json] = {}  # by UID
@@ -65,7 +70,7 @@ class ApiServer:
         if kind is LedgerSeen:
             return [] if self.ledger is None else [self.ledger]
         if kind is NodeSeen:
-            return [_node(name) for name in NODES]
+            return [_node(*each) for each in self.nodes.items()]
         assert kind is GpusSeen
         return []
 
@@ -142,8 +147,14 @@ class ApiServer:
         uid = self.uid("plan")
         return self._put_reservation(ReservationSeen(uid, SPACE, name, spec, spec_hash(spec)))
 
-    def write_status(self, of: ReservationSeen, status: ReservationStatus) -> ReservationSeen:
+    def write_status(
+        self, of: ReservationSeen, status: ReservationStatus, unless_changed: Member | None = None
+    ) -> ReservationSeen:
         """With preconditions."""
+        if unless_changed is not None:
+            found = self._pod(unless_changed.uid)["metadata"]["resourceVersion"]
+            if unless_changed.version not in ("", found):
+                raise Conflict
         known = self.reservations.get(of.key)
         if known is None:
             raise NotFound
@@ -306,9 +317,9 @@ def pinned(pod: Json) -> str | None:
     return str(terms[0]["matchFields"][0]["values"][0]) if terms else None
 
 
-def _node(name: str) -> NodeSeen:
+def _node(name: str, number: int) -> NodeSeen:
     labelled = msgspec.convert({"metadata": {"name": name}}, StockNode)
-    return NodeSeen(name, Machine(None, described=False, allocatable=((GPU, NODES[name]),)), labelled)
+    return NodeSeen(name, Machine(None, described=False, allocatable=((GPU, number),)), labelled)
 
 
 def _merged(one: Json, other: Json) -> Json:

@@ -1,0 +1,111 @@
+"""Where room is held, and how much of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputopo.labels.reservations import Holding, Seat
+from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.hold import Ending
+from scheduler_core.gangs.member import Member
+from scheduler_core.gangs.planning import Options
+from scheduler_core.nodes import NodeRecord
+from scheduler_core.planner.holding import Held, HoldJob, holding
+from scheduler_core.planner.placing import Names
+from scheduler_core.policy import Policy
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, occupant, record
+from tests.scheduler_core.gangs.crews import GANG, RACK, crew, member, view
+
+H100 = MACHINES["hgx_h100"]()
+BUSY = {name: record(name, H100, pods=[occupant(f"on-{name}", 8)], held={f"on-{name}": range(8)}) for name in "abc"}
+
+
+def job(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...] = (), **changed: Any) -> HoldJob:
+    """All nodes may be held; those first are free first."""
+    racks = {each.name: {RACK: "r1" if each.name in "ab" else "r2"} for each in records}
+    seats = tuple(Seat(each.uid, each.name, each.node) for each in placed)
+    plain = HoldJob(
+        Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), placed=placed, size=len(members) + len(placed)),
+        {},
+        view(*records, labels=racks),
+        tuple(Ending(each.name, float(at), 1) for at, each in enumerate(records)),
+        Options(placed=seats),
+        Names("gputopo", lambda: "abc"),
+        NOW,
+        Policy(),
+        lambda: False,
+    )
+    return plain._replace(**changed)
+
+
+def held(found: Held) -> tuple[Holding, ...]:
+    assert found.create is not None
+    assert (found.create.namespace, found.create.name) == ("team", "llm-abc")
+    assert (found.create.spec.gang, found.create.spec.seats) == ("llm", ())
+    return found.create.spec.held
+
+
+def test_as_much_as_the_members_will_take_where_it_is_free_first() -> None:
+    assert held(holding(job(crew(3, 4), *BUSY.values()))) == (Holding("a", 8), Holding("b", 4))
+
+
+def test_all_of_a_node_where_it_matters_which_gpus_become_free() -> None:
+    assert held(holding(job(crew(1, 4, island="required"), *BUSY.values()))) == (Holding("a", 8),)
+
+
+def test_a_member_without_gpus_needs_no_room() -> None:
+    assert held(holding(job([member("launcher", 0), *crew(1, 4)], *BUSY.values()))) == (Holding("a", 4),)
+
+
+def test_all_in_one_rack_where_that_is_required() -> None:
+    found = holding(job(crew(2, 8, required="rack"), BUSY["c"], BUSY["a"], BUSY["b"]))
+
+    assert held(found) == (Holding("a", 8), Holding("b", 8))
+
+
+def test_what_its_own_members_have_will_not_become_free() -> None:
+    there = member("first", 4)._replace(node="a")
+    shared = record(
+        "a",
+        H100,
+        pods=[occupant("first", 4), occupant("other", 4)],
+        held={"first": range(4), "other": range(4, 8)},
+    )
+
+    found = holding(job(crew(3, 4), shared, BUSY["b"], placed=(there,)))
+
+    assert held(found) == (Holding("a", 4), Holding("b", 8))
+
+
+def test_what_is_held_already_may_be_enough() -> None:
+    members = crew(3, 4)
+
+    assert holding(job(members, *BUSY.values(), held={"b": 4, "c": 8})) == Held(_gang(members), enough=True)
+    assert held(holding(job(members, *BUSY.values(), held={"b": 4, "c": 4}))) == (Holding("a", 8), Holding("b", 4))
+    assert held(holding(job(members, *BUSY.values(), held={"b": 4, "lost": 8}))) == (Holding("a", 8), Holding("b", 4))
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        pytest.param(crew(4, 8), id="more than there is"),
+        pytest.param(crew(1, 9), id="more than any node has"),
+        pytest.param([member("launcher", 0)], id="no GPU at all"),
+    ],
+)
+def test_nothing_is_held_for_what_would_not_fit_whoever_ends(members: list[Member]) -> None:
+    assert holding(job(members, *BUSY.values())) == Held(_gang(members))
+
+
+def test_where_the_time_runs_out_what_is_held_stays() -> None:
+    late = job(crew(4, 8), *BUSY.values(), held={"a": 8}, over=lambda: True)
+
+    assert holding(late) == Held(late.gang, enough=True)
+    assert holding(late._replace(held={})) == Held(late.gang)
+
+
+def _gang(members: list[Member]) -> Gang:
+    return job(members, *BUSY.values()).gang

@@ -1,0 +1,203 @@
+"""A term of leadership when writes are not done, or come to nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.labels import keys
+from gputopo.labels.reservations import State
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
+from scheduler_core.planner.writer import Outcome
+from tests.scheduler_core.gangs.commit.apiserver import ApiServer
+from tests.scheduler_core.planner.desk import Desk
+
+
+def gang(server: ApiServer, name: str, size: int = 2, gpus: int = 1) -> list[str]:
+    """UIDs of its members."""
+    return [server.create_pod(name, gpus, name, size) for _ in range(size)]
+
+
+def planned(server: ApiServer) -> list[str]:
+    """Gangs that have a reservation."""
+    return sorted(each.spec.gang for each in server.reservations.values())
+
+
+def reservations_of(desk: Desk, name: str) -> int:
+    """How often one was asked for."""
+    return sum(isinstance(each, CreateReservation) and each.spec.gang == name for each in desk.writes)
+
+
+def refusing(name: str, outcome: Outcome) -> Desk:
+    """A planner whose API server takes no reservation of that gang; another is behind it."""
+    server = ApiServer()
+    gang(server, "a")
+    gang(server, "b")
+    desk = Desk(server)
+
+    def refuses(what: Write) -> Outcome | None:
+        return outcome if isinstance(what, CreateReservation) and what.spec.gang == name else None
+
+    desk.refuses = refuses
+    return desk
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.CONFLICT, Outcome.GONE], ids=lambda each: each.value)
+def test_a_gang_whose_reservation_is_refused_lets_the_next_pass_and_is_tried_again_later(outcome: Outcome) -> None:
+    desk = refusing("a", outcome)
+
+    desk.run()
+    assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
+    assert [(each.reason, each.message) for each in desk.told if each.reason == "GangUnplaced"] == [
+        ("GangUnplaced", "gang a: the API server does not take its reservation: it is refused")
+    ]
+    desk.refuses = lambda _: None
+    desk.now += 10
+    desk.run()
+    assert (planned(desk.server), reservations_of(desk, "a")) == (["a", "b"], 2)
+
+
+def single(server: ApiServer, name: str) -> str:
+    """The UID of a pod that is to be planned by itself."""
+    uid = server.create_pod(name, 1, name, 1)
+    server.pods[uid]["metadata"]["annotations"] = {keys.POD_PLANNED.key: "true"}
+    return uid
+
+
+def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
+    server = ApiServer()
+    uids = {single(server, "one"), single(server, "two")}
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.REFUSED if isinstance(what, CreateReservation) else None
+
+    desk.run()
+
+    waiting = desk.term.queue.order()
+    assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
+
+
+def states(server: ApiServer) -> list[State | None]:
+    """Of all reservations."""
+    return [each.status.state for each in server.reservations.values()]
+
+
+def test_a_gang_that_was_bound_while_the_watches_were_silent_is_not_taken_back() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 3)
+    desk = Desk(server)
+    desk.run()
+    (plan,) = server.reservations.values()
+    nodes = {seat.uid: seat.node or "" for seat in plan.spec.seats}
+    server.bind(uids[0], nodes[uids[0]])
+    desk.run()
+
+    desk.deaf = True
+    for uid in uids[1:]:
+        server.bind(uid, nodes[uid])
+    desk.now += 31
+    desk.run()
+    assert (states(server), set(server.pods)) == ([State.COMMITTED], set(uids))
+    desk.deaf = False
+    desk.now += 2
+    desk.run()
+    assert (states(server), set(server.pods)) == ([State.BOUND], set(uids))
+    assert not any(isinstance(each, DeletePod) for each in desk.writes)
+
+
+def test_a_gang_that_is_late_is_taken_back() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+
+    desk.now += 31
+    desk.run()
+
+    assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
+
+
+def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_made_again() -> None:
+    server = ApiServer()
+    gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    (first,) = server.reservations.values()
+    desk.now += 31
+    desk.run()
+    assert (server.pods, server.reservations) == ({}, {})
+
+    gang(server, "a", 2)
+    desk.now += 11
+    desk.run()
+
+    (second,) = server.reservations.values()
+    assert not {seat.node for seat in first.spec.seats} & {seat.node for seat in second.spec.seats}
+
+
+def test_where_one_namespace_is_not_answered_others_go_on() -> None:
+    desk = refusing("a", Outcome.AWAY)
+
+    desk.run()
+    assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
+    desk.refuses = lambda _: None
+    desk.now += 10
+    desk.run()
+    assert planned(desk.server) == ["a", "b"]
+
+
+def test_a_member_whose_patch_is_not_answered_is_let_go_later_and_its_siblings_now() -> None:
+    server = ApiServer()
+    first, second = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.AWAY if isinstance(what, LetGo) and what.member.uid == first else None
+    desk.run()
+    assert [bool(server.pods[uid]["spec"]["schedulingGates"]) for uid in (first, second)] == [True, False]
+    desk.refuses = lambda _: None
+    desk.now += 2
+    desk.run()
+    assert server.pods[first]["spec"]["schedulingGates"] == []
+
+
+def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_for_longer() -> None:
+    server = ApiServer()
+    desk = Desk(server)
+    desk.run()
+    gang(server, "a", 2)
+    asked: list[float] = []
+
+    def refuses(what: Write) -> Outcome | None:
+        if what.key[0] != "ledger" or len(asked) == 4:
+            return None
+        asked.append(desk.now)
+        return Outcome.AWAY
+
+    desk.refuses = refuses
+    desk.run()
+
+    assert [at - asked[0] for at in asked] == [0, 1, 2, 3]
+    desk.now += 2
+    desk.run()
+    assert states(server) == [State.COMMITTED]
+
+
+def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_pass() -> None:
+    server = ApiServer({"n0": 2})
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+
+    def refuses(what: Write) -> Outcome | None:
+        return Outcome.REFUSED if isinstance(what, LetGo | Touch) and what.member.uid in uids else None
+
+    desk.refuses = refuses
+    desk.run()
+    (plan,) = server.reservations.values()
+    assert [each.message for each in desk.told if each.reason == "GangNotLetGo"] == [
+        f"reservation {plan.name}: the API server does not let it go: it is refused"
+    ] * 2
+    gang(server, "b", 2)
+    desk.now += 31
+    desk.run()
+    assert planned(server) == []
+    desk.now += 31  # what was struck may have been bound a moment ago
+    desk.run()
+
+    assert planned(server) == ["b"]
