@@ -239,16 +239,16 @@ def four_run(cluster: Cluster) -> list[Object] | None:
 
 
 def test_members_that_may_not_share_a_node_have_one_each(cluster: Cluster, ready: Ready) -> None:
-    """The first two at once, on empty nodes that would take both; the third beside the ones that run."""
+    """The first two at once, on empty nodes that would take both; one of another gang beside those that have places."""
     ready("", "", "")
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "train"}}}
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    pods = gang("train", asked(3, 1, gang_minimum="2"), affinity=apart)
-    for each in pods:
+    first, later = (gang(name, asked(size, 1), affinity=apart) for name, size in (("train", 2), ("later", 1)))
+    for each in (*first, *later):
         each["metadata"]["labels"] = {"app": "train"}
 
-    create(cluster, *pods[:2])
-    assert sorted(places(wait_until_whole(cluster, "train", 2)).values()) == [1, 1]
+    create(cluster, *first)
+    there = places(wait_until_whole(cluster, "train", 2))
+    create(cluster, *later)
 
-    create(cluster, pods[2])
-    assert places(wait_until_whole(cluster, "train", 3)) == {"gpu-0": 1, "gpu-1": 1, "gpu-2": 1}
+    assert there + places(wait_until_whole(cluster, "later", 1)) == {"gpu-0": 1, "gpu-1": 1, "gpu-2": 1}
