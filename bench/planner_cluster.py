@@ -180,24 +180,25 @@ def sustain(cluster: Cluster, minutes: float) -> None:
         parts.callback(bound.stop)
         count = round(minutes * A_MINUTE)
         offset = cluster.plane.audit_log.stat().st_size
-        came = arrive(cluster, count)
+        came = arrive(cluster, count, bound)
         backlog = len(came) - len(bound.whole)
         wait_for(lambda: len(bound.whole) == count, "the last gang to be whole", PATIENCE_S)
         time.sleep(2.0)  # what the planner still writes about the last of them
         report([bound.whole[name] - at for name, at in came.items()], backlog, writes(cluster, offset))
 
 
-def arrive(cluster: Cluster, count: int) -> dict[str, float]:
-    """When each gang was there."""
-    began, came = time.perf_counter(), dict[str, float]()
+def arrive(cluster: Cluster, count: int, bound: Bound) -> dict[str, float]:
+    """When each gang was there. Only a gang that is whole leaves."""
+    began, came, left = time.perf_counter(), dict[str, float](), 0
     for number in range(count):
         time.sleep(max(0.0, began + number * 60 / A_MINUTE - time.perf_counter()))
         name = f"gang-{number}"
         cluster.api.create_all([(cluster.pods(), each) for each in members.gang(name, SMALL)], SMALL.size)
         came[name] = time.perf_counter()
-        if number >= KEPT:
+        for gone in list(bound.whole)[left : max(0, len(bound.whole) - KEPT)]:
+            left += 1
             for at in range(SMALL.size):
-                cluster.api.delete(cluster.pods(f"gang-{number - KEPT}-{at}"))
+                cluster.api.delete(cluster.pods(f"{gone}-{at}"))
     return came
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pytest
 
 from gputopo.labels import keys
-from gputopo.labels.reasons import Reason
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
@@ -15,7 +14,7 @@ from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, node_of, 
 from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved
 from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
-from tests.e2e.scheduler.running import Extender, gpu_pod, placed, refused, started
+from tests.e2e.scheduler.running import Extender, condition, gpu_pod, placed, started
 from tests.e2e.simulation.fleet import Fleet
 from tests.e2e.simulation.node import NodeSpec
 from tests.e2e.simulation.shapes import islands_4_4
@@ -85,7 +84,7 @@ def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for
 
     end(cluster, fleet, "pod-1")
     cluster.create_pod(from_outside(5))
-    assert Reason.RESERVED.value in refused(cluster, "pod-5")
+    wait_for(lambda: condition(cluster.pod("pod-5")), "pod-5 to be refused")
     create(cluster, *gang("small", SMALL))
     assert {node_of(each) for each in wait_until_whole(cluster, "small", SMALL.size)} == {"gpu-2"}
     create(cluster, *gang("late", SMALL))

@@ -80,7 +80,7 @@ class Commit(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = ApiServer()
+        self.server = ApiServer(NODES)
         if not self.mutant.swaps:
             self.server.write_ledger = self._overwritten  # type: ignore[method-assign]
         self.gangs: dict[str, int] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +20,8 @@ from scheduler_core.stock import StockNode
 from scheduler_core.watch import pod_seen
 
 GPU = "nvidia.com/gpu"
-NODES = {"n0": 2, "n1": 2, "n2": 2}  # GPUs
+TWO = {"n0": 2, "n1": 2}  # nodes and their GPUs
+NODES = TWO | {"n2": 2}
 # Where the pods without gate go that each scheduler places: what two of them do to each other is none of ours.
 OWN = (frozenset({"n0", "n1"}), frozenset({"n2"}))
 SPACE = "team"
@@ -48,7 +48,7 @@ class Event(NamedTuple):
 class ApiServer:
     """One etcd: every write gets the next version."""
 
-    def __init__(self, nodes: Mapping[str, int] = MappingProxyType(NODES)) -> None:
+    def __init__(self, nodes: Mapping[str, int] = TWO) -> None:
         """``nodes``: how many GPUs each has."""
         self.nodes = nodes
         self.now = 0.0

@@ -34,7 +34,6 @@ from scheduler_core.registration import Registration
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
 from tests.scheduler_core.gangs.commit.apiserver import (
     GPU,
-    NODES,
     SPACE,
     ApiServer,
     Json,
@@ -244,4 +243,4 @@ class Scheduler:
 
     def _free(self, node: str) -> int:
         taken = sum(gpus(each) for each in self.bound.values() if each["spec"]["nodeName"] == node)
-        return NODES[node] - taken - sum(number for where, number in self.assumed.values() if where == node)
+        return self.server.nodes[node] - taken - sum(number for where, number in self.assumed.values() if where == node)
