@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 from scheduler_core.server import Listener, serve
@@ -64,16 +65,25 @@ async def run(
 ) -> None:
     """Until ``ended``, which a signal sets too. What is being asked then is still answered.
 
-    ``retire``: what is to be done then, while the watches still run.
+    ``retire``: what is to be done then, while the watches still run. Raises what ``take`` or ``tick`` raised, which
+    ends it too: without a batch, or without time that passes, what it knows is wrong from then on.
     """
     loop = asyncio.get_running_loop()
+    broken: list[Exception] = []
+
+    def own(work: Callable[..., None], *of: object) -> None:
+        try:
+            work(*of)
+        except Exception as error:  # noqa: BLE001  raised at the end
+            broken.append(error)
+            service.ended.set()
 
     def deliver(batch: Batch[Any]) -> None:
-        loop.call_soon_threadsafe(service.take, batch)
+        loop.call_soon_threadsafe(own, service.take, batch)
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, service.ended.set)
-    ticking = asyncio.create_task(_tick_forever(service))
+    ticking = asyncio.create_task(_tick_forever(partial(own, service.tick)))
     try:
         with service.watched(watching(deliver)):
             await serve(listeners, service.ended)
@@ -81,9 +91,11 @@ async def run(
                 await retire()
     finally:
         ticking.cancel()
+    if broken:
+        raise broken[0]
 
 
-async def _tick_forever(service: Follower) -> None:
+async def _tick_forever(tick: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(_TICK_S)
-        service.tick()
+        tick()
