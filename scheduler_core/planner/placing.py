@@ -60,7 +60,18 @@ class Placing(NamedTuple):
 
 
 def placing(job: Job) -> Placing:
-    """Plan in order, up to the first that finds its place."""
+    """Plan in order, up to the first that finds its place.
+
+    Where nobody does, nodes that were reached in vain are better than none: tries grow rarer, and others came first.
+    """
+    found = _placing(job)
+    if found.created or job.over() or not any(job.avoid.get(each.gang.name) for batch in job.batches for each in batch):
+        return found
+    again = _placing(job._replace(avoid={}))
+    return again if again.created else found
+
+
+def _placing(job: Job) -> Placing:
     unplaced: dict[GangName, Unplaced] = {}
     steps = 0
     for batch in job.batches:

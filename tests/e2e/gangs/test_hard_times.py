@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from functools import partial
+from http import HTTPStatus
 
 import pytest
 
 from gputopo.kube.access import LEASES
+from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
@@ -111,8 +113,20 @@ def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner
     between.open()
 
     wait_until_whole(cluster, "train", ASKED.size)
+    wait_for(lambda: is_served(cluster), "the API server to have its custom resources again")
     assert running.server.running
     wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+
+
+def is_served(cluster: Cluster) -> bool:
+    """Whether ledgers can be read: ready as it is, an API server is still setting up custom resources."""
+    try:
+        ledger(cluster)
+    except ApiError as error:
+        if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+            raise
+        return False
+    return True
 
 
 @pytest.mark.usefixtures("stock", "controller_manager")

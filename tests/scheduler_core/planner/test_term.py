@@ -201,3 +201,19 @@ def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_
     desk.run()
 
     assert planned(server) == ["b"]
+
+
+def test_where_there_are_no_other_nodes_those_reached_in_vain_are_tried_again() -> None:
+    server = ApiServer({"n0": 2})
+    gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    desk.now += 31
+    desk.run()
+    assert server.pods == {}
+
+    gang(server, "a", 2)
+    desk.now += 11
+    desk.run()
+
+    assert planned(server) == ["a"]
