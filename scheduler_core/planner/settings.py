@@ -242,8 +242,8 @@ TABLE = (
         "GPUTOPO_MAX_SILENCE",
         "2m",
         "SECONDS",
-        "How long a watch may have heard nothing, not even a bookmark, before /readyz says so and nothing more is "
-        "planned.",
+        "How long a watch may have heard nothing, not even a bookmark, before /readyz says so. The planner goes on "
+        "with what it knows.",
         seconds(_LEAST_SILENCE_S),
     ),
     Setting(
