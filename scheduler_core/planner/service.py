@@ -15,10 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from gputopo.kube.access import LEDGERS
 from gputopo.kube.errors import KubeError
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
-from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.gangs.writes import CreateLedger, Tell, Write
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.placing import Job, Placing, placing
@@ -80,6 +81,7 @@ class Service:
         self._terms = 0
         self._next_look = 0.0
         self._troubles: tuple[str, ...] = ()
+        self._unserved: str | None = None  # what the API server said when it did not know the ledger's kind
 
     def watching(self, _: Deliver) -> Watching:
         """Nothing is watched for as long as it does not lead: each term has watches of its own."""
@@ -124,7 +126,7 @@ class Service:
         if not elected.holds:
             return None if elected.holder else "no planner holds the Lease yet"
         if self.term is None or not self.term.leads:
-            return "this planner has not taken over the ledger yet"
+            return self._unserved or "this planner has not taken over the ledger yet"
         missing = self.term.view.knowledge.missing
         if missing:
             return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
@@ -228,11 +230,24 @@ class Service:
     def note(self, answer: Answer) -> None:
         """A write was answered."""
         fields = {"write": type(answer.write).__name__, "of": answer.write.key[1], "outcome": answer.outcome.value}
-        if answer.outcome in (Outcome.AWAY, Outcome.REFUSED):
+        if answer.outcome in (Outcome.AWAY, Outcome.REFUSED) or self._newly_unserved(answer):
             _log.warning("write", extra={"fields": fields | {"error": answer.error}})
         else:
             _log.debug("write", extra={"fields": fields | {"seconds": round(answer.seconds, 4)}})
         self._parts.metrics.note(answer)
+
+    def _newly_unserved(self, answer: Answer) -> bool:
+        """Whether the ledger cannot be made because nobody applied its kind, and nobody was told yet."""
+        before = self._unserved
+        if answer.write.key[0] != "ledger" or answer.outcome in (Outcome.AWAY, Outcome.DEPOSED):
+            return False  # says nothing of that
+        gone = isinstance(answer.write, CreateLedger) and answer.outcome is Outcome.GONE
+        self._unserved = (
+            f"the API server does not serve {LEDGERS.plural} ({answer.error}): apply daemonset/scheduler/planner"
+            if gone
+            else None
+        )
+        return gone and before is None
 
     def tell(self, what: Tell) -> None:
         """Write an Event."""

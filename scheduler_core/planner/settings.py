@@ -18,6 +18,8 @@ from scheduler_core.lease import LeaseName, lease_name
 
 _LEAST_SILENCE_S = 100.0  # a watch on which all is well may be silent for ``gputopo.kube.client.SILENCE_S``
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # a DNS subdomain
+_LONGEST = 253
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,15 @@ def _unless_off(text: str) -> float | None:
     return None if text == "off" else seconds(1)(text)
 
 
+def _name(text: str) -> str:
+    if len(text) > _LONGEST or _NAME.fullmatch(text) is None:
+        raise ValueError(
+            "write the name of an object: lower-case letters, digits, - and ., beginning and ending with a letter or "
+            f"digit, each part between dots too, at most {_LONGEST} characters"
+        )
+    return text
+
+
 def _namespace(text: str) -> str | None:
     return text or None
 
@@ -126,7 +137,7 @@ TABLE = (
         POOL,
         "NAME",
         "The PlacementLedger that says what counts. Two installations on the same nodes must share one.",
-        str,
+        _name,
     ),
     Setting(
         "extenders",
@@ -231,8 +242,8 @@ TABLE = (
         "GPUTOPO_MAX_SILENCE",
         "2m",
         "SECONDS",
-        "How long a watch may have heard nothing, not even a bookmark, before /readyz says so and nothing more is "
-        "planned.",
+        "How long a watch may have heard nothing, not even a bookmark, before /readyz says so. The planner goes on "
+        "with what it knows.",
         seconds(_LEAST_SILENCE_S),
     ),
     Setting(

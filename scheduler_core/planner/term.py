@@ -154,6 +154,7 @@ class Term:
         self._pause = 0.0  # monotonic: nothing is written before
         self._next_plan = 0.0  # monotonic: not before, for those that did not fit
         self._tried: object = None
+        self._let_off: set[GangName] = set()  # whose release is counted: pods are released one by one
 
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
@@ -284,6 +285,8 @@ class Term:
         touched, self._touched = self._touched, set()
         for name in touched:
             gang = self.view.roster.gang(name)
+            if gang is None or not gang.placed:  # those that were released have gone
+                self._let_off.discard(name)
             if gang is None:
                 self.queue.forget(name)
                 self.unplaced.pop(name, None)
@@ -320,7 +323,9 @@ class Term:
             self._changed_state(what)
         if isinstance(what, Release):
             self._hands.tell(of_release(what))
-            self._waited("released", what.member.wanted.gang)
+            if what.member.wanted.gang not in self._let_off:
+                self._let_off.add(what.member.wanted.gang)
+                self._waited("released", what.member.wanted.gang)
         if isinstance(what, WriteLedger):
             self._struck(what)
 
@@ -364,7 +369,7 @@ class Term:
 
     def _waited(self, outcome: str, name: GangName) -> None:
         gang = self.view.roster.gang(name)
-        if gang is not None:
+        if gang is not None and gang.created:  # nobody knows since when, once none of its pods is left
             self._hands.placed(outcome, gang, max(0.0, self._clock.wall() - gang.created))
 
     def _taken_back(self, reservation: ReservationSeen) -> None:

@@ -79,6 +79,6 @@ def test_what_gangs_do_and_why_one_does_not_start(
     assert large["unfit"]["best"] == 1
     assert [each["members"] for each in large["unfit"]["lacks"]] == [["large-1", "large-2"]]
     assert large["relief"]["nodes"] == ["gpu-0"]
-    assert large["relief"]["pods"] == [f"{cluster.namespace}/runs-{at}" for at in range(2)]
+    assert sorted(large["relief"]["pods"]) == [f"{cluster.namespace}/runs-{at}" for at in range(2)]
     assert large["gang"]["rollbacks"] == 0
     assert (runs["gang"]["domain"], runs["gang"]["nodes"]) == ("rack=r1", ["gpu-0"])

@@ -29,17 +29,20 @@ START = 1_795_300_000.0  # hours after the pods were created
 class Desk:
     """A planner in a pool where every pod is gated. ``ledgers``: what the ledger listed, version after version."""
 
-    def __init__(self, server: ApiServer, me: str = "one", pace: Pace = PACE) -> None:
+    def __init__(
+        self, server: ApiServer, me: str = "one", pace: Pace = PACE, release_after_s: float | None = None
+    ) -> None:
         self.server = server
         self.ledgers: list[tuple[Entry, ...]] = []
         self.writes: list[Write] = []
         self.told: list[Tell] = []
+        self.waits: list[tuple[str, str, float]] = []  # outcome, gang, seconds
         self.refuses: Callable[[Write], Outcome | None] = lambda _: None  # what the API server does not do
         self._sender = Planner(server, me, Terms())
         self._todo: list[Callable[[], None]] = []
         self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
-        settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS)
+        settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS, release_after_s)
         self.now = START
         self._rested = False
         clock = Clock(lambda: self.now - START, lambda: self.now)
@@ -92,7 +95,8 @@ class Desk:
         self.told.append(what)
 
     def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
-        """Nobody counts."""
+        """Somebody counts."""
+        self.waits.append((outcome, gang.name.name, seconds))
 
     def hear(self) -> None:
         """All that the watches show by now."""

@@ -217,3 +217,44 @@ def test_where_there_are_no_other_nodes_those_reached_in_vain_are_tried_again() 
     desk.run()
 
     assert planned(server) == ["a"]
+
+
+def end(server: ApiServer, uid: str) -> None:
+    """Its deletion has begun."""
+    version = server.pods[uid]["metadata"]["resourceVersion"]
+    ends = {"uid": uid, "resourceVersion": version, "deletionTimestamp": "2026-11-21T22:30:00Z"}
+    server.patch_pod({"metadata": ends})
+
+
+def test_how_long_a_gang_waited_that_is_taken_back_is_told_where_a_pod_of_it_is_left() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 2)
+    gang(server, "b", 2)
+    desk = Desk(server)
+    desk.run()
+    for uid in uids:
+        end(server, uid)
+    desk.now += 31
+    desk.run()
+
+    taken_back = [each for each in desk.told if each.reason == "TakenBack"]
+    assert len(taken_back) == 2
+    ((outcome, name, seconds),) = desk.waits
+    assert (outcome, name) == ("rolled back", "b")
+    assert 22 * 3600 < seconds < 23 * 3600  # made at midnight, and it is half past ten in the evening
+
+
+def test_a_gang_that_is_released_is_counted_once_each_time() -> None:
+    server = ApiServer({"n0": 2})
+    uids = gang(server, "a", 3)
+    desk = Desk(server, release_after_s=60.0)
+    desk.run()
+    assert [not each["spec"]["schedulingGates"] for each in server.pods.values()] == [True] * 3
+    assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")]
+
+    for uid in uids:
+        server.delete_pod(uid)
+    gang(server, "a", 3)
+    desk.run()
+
+    assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")] * 2

@@ -19,6 +19,7 @@ from scheduler_core.gangs.writes import (
     DeleteReservation,
     DropRegistration,
     LetGo,
+    Release,
     Touch,
     Write,
     WriteLedger,
@@ -128,7 +129,9 @@ class Planner:
             return server.patch_pod(pins.let_go(what.member, what.seat, what.reservation))
         if isinstance(what, Touch):
             return server.patch_pod(pins.touch(what.member, what.of))
-        assert isinstance(what, DeletePod)  # pods of ReplicaSets have no finalizer; nothing is released
+        if isinstance(what, Release):
+            return server.patch_pod(pins.release(what.member))
+        assert isinstance(what, DeletePod)  # pods of ReplicaSets have no finalizer
         return server.delete_pod(what.member.uid, what.member.version)
 
     def answered(self, what: Write, made: Any) -> None:
