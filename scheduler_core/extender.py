@@ -19,7 +19,7 @@ from scheduler_core.doubts import firm
 from scheduler_core.evaluate import most, remembered, tolerance
 from scheduler_core.hopes import soon
 from scheduler_core.knowledge import Knowledge
-from scheduler_core.nodes import NodeTable, state_if
+from scheduler_core.nodes import NodeTable, is_held, state_if
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pods import Pod, waits_for_volumes
 from scheduler_core.policies import Placement, Policies
@@ -125,10 +125,13 @@ class Extender:
         return found
 
     def _shut(self, uid: str, table: NodeTable, names: AbstractSet[str]) -> frozenset[str]:
-        """Nodes where something is kept, but for the pod itself: its own place was vouched for."""
-        own = self._knowledge.reserved.places(uid)
-        states = table.states
-        return frozenset(name for name in names if name not in own and name in states and states[name].open is not None)
+        """Nodes where a place is kept, but for the pod itself: its own was vouched for. Held room can wait a little."""
+        own, records = self._knowledge.reserved.places(uid), table.records
+        return frozenset(
+            name
+            for name in names
+            if name not in own and name in records and not all(map(is_held, records[name].reserved))
+        )
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
         """How well each named node suits the pod, 0 to 10; 0 where it does not, or is not known.

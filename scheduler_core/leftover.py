@@ -101,15 +101,18 @@ def _room(shape: Shape, free: Left, cpu_milli: int | None) -> Room:
 
 @lru_cache(maxsize=1 << 14)
 def _told_apart(free: Sets, sets: Sets) -> tuple[Sets, Sets]:
-    """Where only the number of free GPUs is known, the first so many stand for them, and the first of those are taken.
+    """Where it is not known which GPUs are free, some that may be stand for them, and the pod's are among those.
 
-    Without an agent that is so on every node in use; which nodes are full counts there as elsewhere.
+    Without an agent that is so on every node in use, and on any until the kubelet has named what it gave out. How many
+    are free is known, and which nodes are full counts there as elsewhere.
     """
-    if not isinstance(free, AnyOf) or free.size == free.among.bit_count():
+    if len(free.masks) <= 1 if isinstance(free, OneOf) else free.size == free.among.bit_count():
         return free, sets
-    size = sets.size if isinstance(sets, AnyOf) else sets.masks[0].bit_count()
-    there = _first(free.among, free.size)
-    return OneOf((there,)), OneOf((_first(there, size),))
+    there = free.masks[0] if isinstance(free, OneOf) else _first(free.among, free.size)
+    if isinstance(sets, AnyOf):
+        return OneOf((there,)), OneOf((_first(there, sets.size),))
+    inside = tuple(mask for mask in sets.masks if not mask & ~there)
+    return OneOf((there,)), OneOf(inside or (_first(there, sets.masks[0].bit_count()),))
 
 
 def _first(among: int, size: int) -> int:

@@ -162,5 +162,5 @@ def test_pods_do_get_placed_and_predicted(lag: bool) -> None:
 
     checks = [each.check for each in crowd.settled]
     assert crowd.kept > 20
-    assert min(checks.count(Check.HIT), checks.count(Check.AMBIGUOUS)) > 5
+    assert min(checks.count(Check.HIT), checks.count(Check.AMBIGUOUS)) >= 5
     assert checks.count(Check.MISS) <= len(checks) / 20

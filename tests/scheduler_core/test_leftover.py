@@ -140,9 +140,14 @@ def test_where_only_the_number_of_free_gpus_is_known_it_counts_as_where_all_is_k
     machine = islands("X", (4,))
     known = state_of(record("n", machine, held={"a": (0, 1)}, pods=[occupant("a", 2)]), NOW, POLICY)
     labelled = msgspec.structs.replace(known, free=AnyOf(0b1111, 2))
+    settling = msgspec.structs.replace(known, free=OneOf((0b0011, 0b0101, 0b1100)))  # until the kubelet has named them
 
     for size, some, any_ in ((1, OneOf((0b100,)), OneOf((1, 2, 4, 8))), (2, OneOf((0b1100,)), AnyOf(0b1111, 2))):
-        assert leftover(profile(size), labelled, USUAL, any_) == leftover(profile(size), known, USUAL, some)
+        for unsure in (labelled, settling):
+            assert leftover(profile(size), unsure, USUAL, any_) == leftover(profile(size), known, USUAL, some)
+    assert leftover(profile(2), settling, USUAL, OneOf((0b1100,))) == leftover(
+        profile(2), known, USUAL, OneOf((0b1100,))
+    )
 
 
 def test_nodes_in_use_are_filled_first_by_labels_alone() -> None:

@@ -161,7 +161,7 @@ def test_all_kinds_of_answers_are_among_those() -> None:
             for each in life.stage.records
         }
 
-    assert {(3, False, True, False), (1, True, True, False), (0, False, True, True), (0, False, False, False)} <= kinds
+    assert {(2, False, True, False), (1, True, True, False), (0, False, True, True), (0, False, False, False)} <= kinds
 
 
 class Feed:
