@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gputopo.model import NodeTopology
 
 NO_CLUSTER = 4
+_TIMEOUT_S = 30.0  # for a page
+_UNSEEN = 120  # columns where nobody looks
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OUTPUT = click.Choice(["table", "json", "yaml"])
 
@@ -229,3 +231,28 @@ def print_document(document: dict[str, Any], output: str) -> None:
     import yaml  # noqa: PLC0415  20 ms, and only this output needs it
 
     click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1_000_000), nl=False)
+
+
+def page(url: str) -> bytes:
+    """What a running extender or planner answers; the program ends where it does not."""
+    import urllib3  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.terminal import fail  # noqa: PLC0415
+
+    try:
+        answer = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False)
+    except (urllib3.exceptions.HTTPError, ValueError) as error:
+        fail(f"no answer from {url}: {error}", NO_CLUSTER)
+    if answer.status != 200:
+        fail(f"{url}: {answer.status}: {answer.data[:500].decode(errors='replace').strip()}", NO_CLUSTER)
+    return answer.data
+
+
+def print_text(text: Callable[[int, bool], str]) -> None:
+    """A text on standard output. ``text``: of a width in columns, and whether only ASCII may be in it."""
+    import os  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.terminal import says_unicode, write_out  # noqa: PLC0415
+
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else _UNSEEN
+    write_out(text(width, not says_unicode()))

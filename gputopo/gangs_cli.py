@@ -6,14 +6,12 @@ gang in the queue and when it tries again, its page /gangs adds (``--server``).
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, print_document, print_table
-from gputopo.terminal import fail, says_unicode, write_out
+from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, page, print_document, print_table, print_text
+from gputopo.terminal import fail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
     from scheduler_core.gangs.member import GangName
     from scheduler_core.policies import Policies
 
-_TIMEOUT_S = 30.0
 _TRIALS_S = 5.0  # for all plans that are tried; what was found until then is told
-_UNSEEN = 120  # columns where nobody looks
 _UNREAD = "gputopo: you may not list {}, so what these say of gangs is not shown"
 
 
@@ -126,21 +122,14 @@ def why_gang(asked: Asked, output: str) -> None:
 
 def _said(server: str) -> Mapping[GangName, Said]:
     """What a running planner says of all gangs."""
-    import urllib3  # noqa: PLC0415  start-up of all other commands
-
+    # As everywhere here: start-up of all other commands.
     from scheduler_core.gang_view.said import NotAPlannerError, read_said  # noqa: PLC0415
 
     if not server.startswith(("http://", "https://")):
         raise click.UsageError(f"--server {server!r}: write a URL like http://127.0.0.1:9439")
     url = f"{server.rstrip('/')}/gangs"
     try:
-        answer = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False)
-    except (urllib3.exceptions.HTTPError, ValueError) as error:
-        fail(f"no answer from {url}: {error}", NO_CLUSTER)
-    if answer.status != 200:
-        fail(f"{url}: {answer.status}: {answer.data[:500].decode(errors='replace').strip()}", NO_CLUSTER)
-    try:
-        return read_said(answer.data)
+        return read_said(page(url))
     except NotAPlannerError as error:
         fail(f"{url}: {error}", NO_CLUSTER)
 
@@ -152,5 +141,4 @@ def _print(told: GangStory, output: str) -> None:
     if output != "text":
         print_document(document(told), output)
         return
-    width = os.get_terminal_size().columns if sys.stdout.isatty() else _UNSEEN
-    write_out(text(told, width, ascii_only=not says_unicode()))
+    print_text(lambda width, ascii_only: text(told, width, ascii_only=ascii_only))

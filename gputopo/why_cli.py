@@ -6,14 +6,12 @@ with the user's own rights, and knows nothing of what a running extender has pro
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, print_document
-from gputopo.terminal import fail, read_bytes, says_unicode, write_out
+from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, page, print_document, print_text
+from gputopo.terminal import fail, read_bytes
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
     from scheduler_core.policies import Policies
     from scheduler_core.stock import StockPod
 
-_TIMEOUT_S = 30.0
 _UNREAD = "you may not list PlacementReservations and PlacementLedgers, so what planners keep for gangs is not counted"
 _KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
-_UNSEEN = 120  # columns where nobody looks
 
 
 class _Options(NamedTuple):
@@ -230,18 +226,10 @@ def _explained(kube: Kube, pod: StockPod, judging: Judging, bound: str | None) -
 
 def _asked(url: str) -> Explanation:
     """What a running extender says."""
-    import urllib3  # noqa: PLC0415  start-up of all other commands
-
-    from scheduler_core.explain import NoExplanationError, read  # noqa: PLC0415
+    from scheduler_core.explain import NoExplanationError, read  # noqa: PLC0415  start-up of all other commands
 
     try:
-        answer = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False)
-    except (urllib3.exceptions.HTTPError, ValueError) as error:
-        fail(f"no answer from {url}: {error}", NO_CLUSTER)
-    if answer.status != 200:
-        fail(f"{url}: {answer.status}: {answer.data[:500].decode(errors='replace').strip()}", NO_CLUSTER)
-    try:
-        return read(answer.data)
+        return read(page(url))
     except NoExplanationError as error:
         fail(f"{url} is no extender of this version: {error}", NO_CLUSTER)
 
@@ -252,5 +240,4 @@ def _print(told: Explanation, output: str) -> None:
     if output != "text":
         print_document(document(told), output)
         return
-    width = os.get_terminal_size().columns if sys.stdout.isatty() else _UNSEEN
-    write_out(text(told, width, ascii_only=not says_unicode()))
+    print_text(lambda width, ascii_only: text(told, width, ascii_only=ascii_only))
