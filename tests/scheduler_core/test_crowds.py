@@ -158,9 +158,9 @@ def test_every_prediction_comes_true_where_the_watches_keep_up(seed: int) -> Non
 @pytest.mark.parametrize("lag", [False, True], ids=["keeping up", "lagging"])
 def test_pods_do_get_placed_and_predicted(lag: bool) -> None:
     """The laws above would hold of an extender that refuses everything."""
-    crowd = live(7, lag=lag, steps=400)
+    crowd = live(11, lag=lag, steps=400)
 
     checks = [each.check for each in crowd.settled]
     assert crowd.kept > 20
-    assert min(checks.count(Check.HIT), checks.count(Check.AMBIGUOUS)) >= 5
+    assert min(checks.count(Check.HIT), checks.count(Check.AMBIGUOUS)) > 5
     assert checks.count(Check.MISS) <= len(checks) / 20
