@@ -92,7 +92,7 @@ def test_all_gangs_of_the_cluster(tmp_path: Path) -> None:
         shown.output
         == """\
 NAMESPACE  GANG       PHASE             PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON
-a          kueued     gathering 1 of 2  0         1/2      2     -      -       -     2d       1 of 2 members are there
+a          kueued     gathering 1 of 2  0         1/2      2     -      -       -     2d       1 of 2 members is there
 a          llm        queued            0         2/2      4     -      -       -     2d       2 members to be placed
 b          job.train  gathering 2 of 3  0         2/3      4     -      -       -     2d       2 of 3 members are there
 """
@@ -148,7 +148,7 @@ def test_who_may_not_read_pods_learns_what_to_ask_for(tmp_path: Path) -> None:
 
 def page(**said: Any) -> Answer:
     """What a planner says of LLM."""
-    known = {"namespace": "a", "name": "llm", "phase": "queued", "reason": "1 of 2 members fit at once", "rollbacks": 2}
+    known = {"namespace": "a", "name": "llm", "phase": "queued", "reason": "1 of 2 members fits at once", "rollbacks": 2}
     return Answer({"leads": True, "gangs": [{**known, "next_try_s": 30.0}], **said})
 
 
@@ -158,8 +158,8 @@ def test_a_planner_is_asked_too(tmp_path: Path) -> None:
         shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url).output
 
     (gang,) = (each for each in told["items"] if each["name"] == "llm")
-    assert (gang["reason"], gang["rollbacks"], gang["nextTrySeconds"]) == ("1 of 2 members fit at once", 2, 30.0)
-    assert shown.startswith("gang a/llm: queued: 1 of 2 members fit at once.\n")
+    assert (gang["reason"], gang["rollbacks"], gang["nextTrySeconds"]) == ("1 of 2 members fits at once", 2, 30.0)
+    assert shown.startswith("gang a/llm: queued: 1 of 2 members fits at once.\n")
     assert shown.endswith("Note: it was rolled back 2 times; it is tried again in 30 s.\n")
     assert [each.path for each in planner.asked] == ["/gangs", "/gangs"]
 

@@ -47,7 +47,7 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         namespace="team",
         name="llm",
         phase="committed",
-        reason="1 of 2 members have nodes",
+        reason="1 of 2 members has its node",
         by="annotations",
         priority=7,
         size=2,
@@ -110,11 +110,11 @@ def test_phases(found: Seen, phase: str) -> None:
 
 
 def test_what_only_the_planner_knows() -> None:
-    said = Said("team", "llm", "queued", "1 of 2 members fit at once", (), 2, 30.0)
+    said = Said("team", "llm", "queued", "1 of 2 members fits at once", (), 2, 30.0)
     told, other = only(seen(crew(2)), said), only(seen(crew(2)[:1]), said)
 
     assert (told.reason, told.rollbacks, told.next_try_seconds) == (said.reason, 2, 30.0)
-    assert other.reason == "1 of 2 members are there"  # it has changed since the planner looked
+    assert other.reason == "1 of 2 members is there"  # it has changed since the planner looked
 
 
 def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:
