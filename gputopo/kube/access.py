@@ -40,6 +40,7 @@ class Resource(NamedTuple):
 
 
 NODES = Resource("nodes")
+NAMESPACES = Resource("namespaces")
 PODS = Resource("pods", namespaced=True)
 EVENTS = Resource("events", namespaced=True)
 NODE_GPUS = Resource(nodegpus.PLURAL, API_GROUP, nodegpus.VERSION)
@@ -117,8 +118,11 @@ READER = Role(
         LEDGERS: ("list",),
     },
 )
-# The same person: `gputopo gangs`, `why gang`. What says the sizes of gangs is read where that is allowed.
-GANG_READER = Role("reader", {**READER.verbs, **dict.fromkeys(SAY_SIZES, ("list",))})
+# The same person: `gputopo gangs`, `why gang`. What says the sizes of gangs, whether a planner is there, and whether a
+# namespace has opted in is read where that is allowed.
+GANG_READER = Role(
+    "reader", {**READER.verbs, **dict.fromkeys(SAY_SIZES, ("list",)), LEASES: ("get",), NAMESPACES: ("get",)}
+)
 # An administrator: `gputopo cleanup`. It looks at pods for gates that nobody would remove any more.
 CLEANER = Role(
     "cleanup",

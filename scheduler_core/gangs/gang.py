@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
+from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.counted import counted, first_of, part
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.request import Refused
@@ -128,6 +129,12 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
     return gang._replace(phase=phase, reason=reason)
 
 
+def pod_of(gang: Gang) -> str | None:
+    """The name of a pod that is on its own; None: it is a gang, or nobody is left of it."""
+    live = (*gang.ready, *gang.held, *gang.placed)
+    return live[0].name if live and is_alone(gang.name) else None
+
+
 def by_rank(member: Member) -> tuple[Any, ...]:
     """Sorts members: by rank, those without after those with one; then by name, "w-9" before "w-10"."""
     rank = member.wanted.rank
@@ -196,9 +203,7 @@ def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None
     return frozenset(each.uid for each in gated) - frozenset(chosen[:room])
 
 
-def _refusal(
-    gated: Sequence[Member], live: Iterable[Member], words: Collection[Words]
-) -> tuple[GangPhase, str] | None:
+def _refusal(gated: Sequence[Member], live: Iterable[Member], words: Collection[Words]) -> tuple[GangPhase, str] | None:
     """Why it is not planned, whoever else comes."""
     if not gated:
         return None

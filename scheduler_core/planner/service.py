@@ -279,7 +279,8 @@ class Service:
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
-        return status(self.term, self._parts.elected.holds, self.unready(), self.statuses())
+        elected = self._parts.elected
+        return status(self.term, elected.holds, self.unready(), self.statuses(), elected.holder)
 
     def _look_at_policy(self) -> None:
         policy, before = self._parts.policy, self._parts.policy.trouble

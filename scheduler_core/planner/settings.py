@@ -46,7 +46,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def terms(self) -> Terms:
         """How gangs are committed and rolled back."""
-        return Terms(self.pool == "gated", self.extenders, self.settle_s, Rollback(self.rollback))
+        rollback, lease = Rollback(self.rollback), f"{self.lease.namespace}/{self.lease.name}"
+        return Terms(
+            self.pool == "gated", self.extenders, self.settle_s, rollback, lease=lease, levels=spelled(self.levels)
+        )
 
     @property
     def pace(self) -> Pace:
@@ -72,6 +75,11 @@ def levels(text: str) -> Levels:
             raise ValueError(f"{name!r} is no level: there are {known}; pods ask for any other label by its key")
         found[name] = labels
     return found or LEVELS
+
+
+def spelled(found: Levels) -> str:
+    """As ``levels`` reads them."""
+    return ",".join(f"{name}={'|'.join(keys)}" for name, keys in found.items())
 
 
 def _unless_off(text: str) -> float | None:
