@@ -26,7 +26,7 @@ from scheduler_core.watch import KEPT, Sources, listed_of
 SAID_BY: dict[str, tuple[type[Any], ...]] = {
     "job": (sizes.OfJob,),
     "jobset": (sizes.OfJobSet,),
-    "group": (sizes.OfGroup,),
+    "group": (sizes.OfGroup, sizes.OfAlphaGroup, sizes.OfOldGroup),
     "podgroup": (sizes.OfPodGroup, sizes.OfOldPodGroup),
     "volcano": (sizes.OfVolcanoGroup,),
     "kubeflow": (
