@@ -17,7 +17,7 @@ from scheduler_core.gangs.hold import Ends
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.memory import Memory, noted
 from scheduler_core.gangs.roster import Roster
-from scheduler_core.gangs.steps import World
+from scheduler_core.gangs.world import World
 from scheduler_core.gangs.writes import (
     CreateLedger,
     CreateReservation,
