@@ -77,6 +77,7 @@ class Watches:
                 each.failures,
                 each.trouble,
                 each.lag_s,
+                each.served,
             )
             for kind, each in found
         )

@@ -48,6 +48,7 @@ class Elected:
 
     holds = True
     holder: str | None = "me"
+    trouble: str | None = None
 
 
 class Watch:
