@@ -180,7 +180,7 @@ class Service:
             missing = self.knowledge.missing
             advice = "; where there is no planner, say --reservations off" if troubles and set(missing) <= _KEPT else ""
             return trouble + troubles + advice
-        return silence(self._statuses(), self._settings.max_silence_s)
+        return silence(self._statuses())
 
     def status(self, listener: Listener) -> Status:
         """What is known now, for the metrics."""

@@ -94,7 +94,7 @@ class Service:
 
     def unready(self) -> str | None:
         """Why the cluster is not followed; None: it is."""
-        return self.observer.knowledge.unready or silence(self._statuses(), self._settings.max_silence_s)
+        return self.observer.knowledge.unready or silence(self._statuses())
 
     def report(self) -> Mapping[str, Any]:
         """All that was seen, as a document."""

@@ -15,7 +15,7 @@ import uvloop
 from gputopo.daemon import bound, fail
 from gputopo.kube.access import PLANNER
 from gputopo.kube.client import Kube
-from gputopo.kube.connect import default_namespace
+from gputopo.labels.reservations import POOL
 from gputopo.settings import options
 from scheduler_core.announcing import MANY, Announcer
 from scheduler_core.lease import Leader
@@ -68,7 +68,7 @@ def plan_forever(read: Settings) -> None:
         metrics = Metrics()
         announcer = Announcer(kube.within(_WRITE_S), "gputopo-planner", MANY, metrics.note_event)
         parts.callback(announcer.close)
-        service = Service(_settled(read), read.max_silence_s, _parts(kube, leader, policy, announcer, metrics))
+        service = Service(_settled(read), _parts(kube, leader, policy, announcer, metrics))
         metrics.expose(service.status)
         listeners = listeners_of(read, service, metrics)
         uvloop.run(run(service, listeners, service.watching))
@@ -88,15 +88,8 @@ def _parts(kube: Kube, leader: Leader, policy: PolicyReload, announcer: Announce
 
 
 def _settled(read: Settings) -> Settled:
-    release_after_s = read.release_after_s if read.unplaceable == "release" else None
     return Settled(
-        read.ledger,
-        read.namespace or default_namespace(),
-        read.terms,
-        read.pace,
-        read.levels,
-        release_after_s,
-        read.gate_timeout_s,
+        POOL, read.lease.namespace, read.terms, read.pace, read.levels, read.release_after_s, read.gate_timeout_s
     )
 
 

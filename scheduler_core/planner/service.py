@@ -33,7 +33,7 @@ from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
 from scheduler_core.tells import Tell
 from scheduler_core.troubles import Troubles
-from scheduler_core.watch import silence
+from scheduler_core.watch import SILENT_S, silence
 
 T = TypeVar("T")
 WRITERS = 8  # threads
@@ -56,10 +56,10 @@ class Parts(NamedTuple):
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
 
-    def __init__(self, settled: Settled, max_silence_s: float, parts: Parts) -> None:
+    def __init__(self, settled: Settled, parts: Parts, silent_s: float = SILENT_S) -> None:
         self.ended = asyncio.Event()
         self.term: Term | None = None
-        self._settled, self._max_silence_s, self._parts = settled, max_silence_s, parts
+        self._settled, self._parts, self._silent_s = settled, parts, silent_s
         self._watches: Watching | None = None
         self._writers: ThreadPoolExecutor | None = None
         self._planner: ThreadPoolExecutor | None = None
@@ -118,7 +118,7 @@ class Service:
         missing = self.term.view.knowledge.missing
         if missing:
             return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
-        return silence(self.statuses(), self._max_silence_s)
+        return silence(self.statuses(), self._silent_s)
 
     def statuses(self) -> tuple[WatchStatus, ...]:
         """How each watch is doing."""
