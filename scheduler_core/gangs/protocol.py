@@ -72,15 +72,16 @@ def counting(spec: LedgerSpec, reservations: Mapping[str, ReservationSeen]) -> d
     }
 
 
-def voucher(uid: str, since: int, extenders: Mapping[str, Vouching], least: int) -> Voucher:
+def voucher(uid: str, since: int, extenders: Mapping[str, Vouching]) -> Voucher:
     """Whether a proposal may be committed: every extender that is listed holds it, and it is in nobody's way.
 
-    ``since``: a generation of the ledger that lists it, as do all since then. ``least``: extenders that there must be.
+    ``since``: a generation of the ledger that lists it, as do all since then. Where no extender is listed, one that
+    answers may not have been heard of yet.
     """
     said = extenders.values()
     if any(uid in each.blocked for each in said):
         return Voucher.BLOCKED
-    if len(said) < least or any(each.generation < since for each in said):
+    if not said or any(each.generation < since for each in said):
         return Voucher.AWAITED
     return Voucher.CLEAR
 

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from gputopo.labels.reservations import ReservationStatus, State, Vouching
-from scheduler_core.gangs.counted import counted
 from scheduler_core.gangs.memory import Silence
 from scheduler_core.gangs.protocol import Voucher
 from scheduler_core.gangs.seated import is_bound, seats_of
@@ -48,10 +47,8 @@ def waits_for(world: World, terms: Terms, reservation: ReservationSeen, said: Vo
     if said is Voucher.BLOCKED:
         against = [_titled(name, each) for name, each in extenders.items() if reservation.key in each.blocked]
         return f"the extender {names(against)} has let in a pod that it conflicts with", ""
-    if len(extenders) < terms.extenders:
-        there = f"only {counted(len(extenders), 'extender')}" if extenders else "no extender"
-        are, have = "is" if len(extenders) < 2 else "are", "has" if terms.extenders == 1 else "have"
-        return f"{there} {are} registered, and {terms.extenders} {have} to vouch for it", ""
+    if not extenders:
+        return "no extender is registered that could vouch for it", ""
     since = world.memory.since[reservation.key].generation
     behind = {name: each for name, each in extenders.items() if each.generation < since}
     left = max(_left(silent[name], world.now, terms) for name in behind)

@@ -175,7 +175,7 @@ def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
     if uid in world.crowded or not is_waiting(world, reservation):
         return Step(strike=True)
     assert world.ledger is not None  # it lists it
-    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.extenders, terms.extenders)
+    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.extenders)
     if said is Voucher.CLEAR:
         return Step(phase=Phase.COMMITTED)
     if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:

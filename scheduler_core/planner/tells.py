@@ -14,8 +14,9 @@ from scheduler_core.gangs.counted import counted, part
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.planning import Unplaced
-from scheduler_core.gangs.writes import LetGo, Release, Tell, WriteStatus
+from scheduler_core.gangs.writes import LetGo, Release, WriteStatus
 from scheduler_core.sightings import ReservationSeen
+from scheduler_core.tells import Tell
 
 _PODS = 16  # of a gang that are told; the others are told by their reservation
 _REASONS = {

@@ -10,7 +10,7 @@ from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Settled
 from scheduler_core.planner.holding import HoldJob
 from scheduler_core.planner.metrics import samples
@@ -22,6 +22,7 @@ from scheduler_core.planner.writer import Answer
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.request import Refused
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
+from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.members import BOUND, LLM, RUNNING, member, members
 from tests.scheduler_core.plans import COMMITTED, HELD, entry, ledger, plan
 
