@@ -132,7 +132,7 @@ def why_gang(asked: Asked, output: str) -> None:
     from gputopo.kube.access import GANG_READER  # noqa: PLC0415
     from scheduler_core.gang_view.leading import levels_of  # noqa: PLC0415
     from scheduler_core.gang_view.prospects import Rules  # noqa: PLC0415
-    from scheduler_core.gang_view.reading import read_all, read_opted_in, read_verdicts  # noqa: PLC0415
+    from scheduler_core.gang_view.reading import read_all, read_opted_in  # noqa: PLC0415
     from scheduler_core.gang_view.telling import About, NoGangError, tell  # noqa: PLC0415
     from scheduler_core.gangs.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.gangs.member import GangName  # noqa: PLC0415
@@ -143,13 +143,12 @@ def why_gang(asked: Asked, output: str) -> None:
     with cluster(asked.kubeconfig, asked.context, GANG_READER) as kube:
         seen = read_all(kube, asked.policies, time.time())
         gang = seen.view.roster.gang(name)
-        verdicts = {} if gang is None else read_verdicts(kube, gang)
         elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE
         opted_in = read_opted_in(kube, asked.namespace) if elsewhere else None
     until = time.monotonic() + _TRIALS_S
     rules = Rules(asked.policies, levels_of(seen) or LEVELS, lambda: time.monotonic() > until)
     try:
-        told = tell(seen, About(name, rules, said, verdicts, opted_in), time.time())
+        told = tell(seen, About(name, rules, said, opted_in), time.time())
     except NoGangError as error:
         fail(str(error), NO_CLUSTER)
     _print(told, output)

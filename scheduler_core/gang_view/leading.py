@@ -10,7 +10,7 @@ from scheduler_core.planner.settings import levels
 
 _SLACK = 2.0  # durations of a Lease that the clocks of its holder and of whoever asks may lie apart
 _NEVER = (
-    f"no planner has ever worked here: there is no {LEDGER_KIND}. Pods that the gate holds wait for one: kubectl apply "
+    f"no planner is installed: there is no {LEDGER_KIND}. Pods that the gate holds wait for one: kubectl apply "
     "-k daemonset/scheduler/planner, or gputopo release to let them go without a place"
 )
 _GONE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gputopo.kube.access import LEASES, NAMESPACES, PODS, Resource
@@ -19,7 +19,6 @@ from scheduler_core.planner import sizes
 from scheduler_core.planner.seen import Candidate, GangPod, planner_sources
 from scheduler_core.planner.view import View
 from scheduler_core.policies import Policies
-from scheduler_core.stock import StockPod
 from scheduler_core.watch import KEPT, Sources, listed_of
 
 # Which kinds say the sizes of gangs whose names begin so.
@@ -86,16 +85,6 @@ def read_opted_in(kube: Kube, namespace: str) -> bool | None:
     except ForbiddenError:
         return None
     return (found.metadata.labels or {}).get(GANGS_ENABLED.key) == GANGS_ENABLED.example
-
-
-def read_verdicts(kube: Kube, gang: Gang) -> Mapping[str, str]:
-    """What kube-scheduler says of the members that it could not bind, by name. Raises ``KubeError``."""
-    open_ = {each.name for each in gang.placed if each.node is None}
-    if not open_:
-        return {}
-    pods = kube.items(PODS, StockPod, Query(gang.name.namespace, fields="spec.nodeName="))
-    said = ((pod.metadata.name, each) for pod in pods for each in pod.status.conditions or ())
-    return {name: each.message for name, each in said if name in open_ and each.reason == "Unschedulable"}
 
 
 def _pods(policies: Policies) -> tuple[type[Any], Source[Any]]:

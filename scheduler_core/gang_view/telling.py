@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -46,7 +46,6 @@ class About(NamedTuple):
     name: GangName
     rules: Rules
     said: Said | None = None  # by the planner, where it was asked
-    verdicts: Mapping[str, str] = {}  # what kube-scheduler says of members that it could not bind, by name
     opted_in: bool | None = None  # whether the namespace has; None: nobody looked
 
 
@@ -66,7 +65,7 @@ def tell(seen: Seen, about: About, now: float) -> GangStory:
         required=gang.required,
         preferred=gang.preferred,
         timeout_seconds=TIMEOUT_S if gang.timeout_s is None else gang.timeout_s,
-        standing=tuple(_standing(seen.view.roster.members(gang.name), gang, about.verdicts)),
+        standing=tuple(_standing(seen.view.roster.members(gang.name), gang)),
         absent_ranks=_absent(gang),
         before=_before(seen, gang) if state.phase in _QUEUED else (),
         places=tuple(_places(seen, gang, state)),
@@ -106,13 +105,11 @@ def _with(story: GangStory, seen: Seen, gang: Gang, found: Prospects) -> GangSto
     )
 
 
-def _standing(members: Iterable[Member], gang: Gang, verdicts: Mapping[str, str]) -> Iterator[Standing]:
+def _standing(members: Iterable[Member], gang: Gang) -> Iterator[Standing]:
     surplus = {each.uid for each in gang.surplus}
     found: dict[str, list[str]] = {}
     for each in members:
         state = "more than its size, so it waits until another goes" if each.uid in surplus else _state(each)
-        if each.name in verdicts:
-            state = f"{state} (kube-scheduler: {verdicts[each.name]})"
         found.setdefault(state, []).append(each.name)
     return (Standing(state, tuple(names)) for state, names in found.items())
 
@@ -128,7 +125,8 @@ def _state(member: Member) -> str:
         gates = [each for each in member.gates if each != GATE] or member.gates
         return f"held by the gate {', '.join(gates)}" if len(gates) == 1 else f"held by the gates {', '.join(gates)}"
     if member.node is None:
-        return "not bound yet" if member.reservation is None else "let go, and not bound yet"
+        said = "" if member.unbound is None else f" (kube-scheduler: {member.unbound})"
+        return "not bound yet" if member.reservation is None else f"let go, and not bound yet{said}"
     return "running" if member.started else "bound"
 
 

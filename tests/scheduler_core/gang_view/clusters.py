@@ -104,5 +104,5 @@ def only(found: Seen, said: Said | None = None) -> GangSeen:
 
 
 def story(found: Seen, name: GangName = LLM, said: Said | None = None, rules: Rules = RULES, **more: Any) -> GangStory:
-    """Of one gang. ``more``: ``verdicts``, ``opted_in``."""
+    """Of one gang. ``more``: ``opted_in``."""
     return tell(found, About(name, rules, said, **more), NOW)

@@ -48,7 +48,7 @@ def led(**spec: Any) -> Led:
         ),
         pytest.param(
             seen(ledger=NONE),
-            f"no planner has ever worked here: there is no PlacementLedger. {WAIT}: kubectl apply -k "
+            f"no planner is installed: there is no PlacementLedger. {WAIT}: kubectl apply -k "
             "daemonset/scheduler/planner, or gputopo release to let them go without a place",
             id="there never was one",
         ),

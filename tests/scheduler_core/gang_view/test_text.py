@@ -171,8 +171,11 @@ STORIES = {
     "settling": story(seen(crew(2), FREE, planned=[SETTLING], ledger=ledger())),
     "awaits-an-extender": story(seen(crew(2), FREE, planned=[AWAITING], ledger=ledger(entry(AWAITING, PROPOSED)))),
     "kube-scheduler-refuses": story(
-        seen([member("w-0", **LET_GO), member("w-1", **LET_GO)], FREE, **committed(deadline=moment(NOW + 12.0))),
-        verdicts={"w-1": '0/2 nodes are available: persistentvolumeclaim "data" not found.'},
+        seen(
+            [member("w-0", **LET_GO), member("w-1", **LET_GO, unbound="0/2 nodes are available: no volume.")],
+            FREE,
+            **committed(deadline=moment(NOW + 12.0)),
+        )
     ),
     "deadline-passed": story(
         seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], FREE, **committed(deadline=moment(NOW - 2.0)))

@@ -307,6 +307,11 @@ def test_nothing_is_to_be_done(scene: Scene, terms: Terms) -> None:
             id="a member was deleted",
         ),
         pytest.param(
+            Scene((A_BOUND, let_go("b", unbound="no volume")), (in_state(State.COMMITTED),), COMMITTED, age=30),
+            (State.ROLLING_BACK, "b not bound within 30 s (kube-scheduler: no volume)"),
+            id="kube-scheduler could not bind it",
+        ),
+        pytest.param(
             Scene((A_BOUND, let_go("b", phase="Failed")), (in_state(State.COMMITTED),), COMMITTED),
             (State.ROLLING_BACK, "b went away before all were bound"),
             id="a member failed",
