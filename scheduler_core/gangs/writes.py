@@ -6,6 +6,7 @@ what it writes to; of one key one write is under way at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
@@ -197,3 +198,12 @@ class Tell(NamedTuple):
 def gang_of(reservation: ReservationSeen) -> GangName | None:
     """Whose it is; None: of single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None
+
+
+def whose(namespace: str, spec: ReservationSpec, member: Callable[[str], Member | None]) -> Iterator[GangName]:
+    """The gang that a reservation is for, or the single pods that are there. ``member``: a pod by its UID."""
+    if spec.gang:
+        yield GangName(namespace, spec.gang)
+        return
+    members = (member(seat.uid) for seat in spec.seats)
+    yield from (each.wanted.gang for each in members if each is not None)

@@ -16,7 +16,7 @@ from scheduler_core.gangs.hold import Ending, endings
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import counting
 from scheduler_core.gangs.queue import Queue, Waiting, wants
-from scheduler_core.gangs.writes import gang_of
+from scheduler_core.gangs.writes import gang_of, whose
 from scheduler_core.nodes import NodeTable, is_held
 from scheduler_core.planner.holding import Held
 from scheduler_core.planner.view import View
@@ -145,7 +145,8 @@ class Holds:
         """Whose gang has its places."""
         view, ledger = self._view, self._view.ledger
         entries = {} if ledger is None else counting(ledger.spec, view.reservations)
-        served = {gang_of(view.reservations[uid]) for uid, each in entries.items() if each.phase is not Phase.HELD}
+        places = [view.reservations[uid] for uid, each in entries.items() if each.phase is Phase.COMMITTED]
+        served = {name for each in places for name in whose(each.namespace, each.spec, view.roster.member)}
         yield from (each.reservation.key for each in holds if each.gang in served)
 
     def _grounds(self, hold: Hold, waiting: Waiting) -> tuple[Any, ...]:

@@ -41,11 +41,11 @@ class Planning:
         if sought is not None:
             self._under_way = True
             self._given.hands.hold(self._hold_job(sought, now))
-        elif batches := self._batches():
+        elif batches := self._batches(now):
             if now < self._not_before and all(one.misfit is not None for each in batches for one in each):
                 self._given.hands.wake(self._not_before - now)
                 return
-            self._under_way, self._tried = True, self._view.knowledge.table.generation
+            self._under_way, self._tried = True, self._view.state(now)
             self._given.hands.plan(self._job(batches, now))
 
     def planned(self, found: Placing, now: float) -> None:
@@ -64,7 +64,7 @@ class Planning:
         self.holds.found(found, now)
         return found.create
 
-    def _batches(self) -> tuple[tuple[Waiting, ...], ...]:
+    def _batches(self, now: float) -> tuple[tuple[Waiting, ...], ...]:
         """Whose turn it is. Where it is nobody's, what the nodes look like need not be worked out."""
         queue, spoken = self._backlog.queue, spoken_for(self._view)
         if not queue.has(spoken.is_free):
@@ -72,7 +72,7 @@ class Planning:
         wall = self._given.clock.wall()
         found = tuple(
             batch
-            for each in queue.batches(wall, self._view.knowledge.table.generation, _BATCH)
+            for each in queue.batches(wall, self._view.state(now), _BATCH)
             if (batch := tuple(one for one in each if spoken.is_free(one.gang)))
         )
         if not found and (due := queue.next_due(wall)) is not None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from gputopo.labels.reservations import Holding, Phase, ReservationStatus, State
+from gputopo.labels.reservations import Holding, Phase, ReservationStatus, State, Vouching
 from scheduler_core.gangs.hold import PodEnd
 from scheduler_core.gangs.queue import Pace
+from scheduler_core.gangs.steps import BLOCKED_S
+from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import WriteStatus
 from scheduler_core.planner.holds import AWAY_S, LOOK_S, SOON_S
+from scheduler_core.planner.view import TRY_S
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.desk import Desk
 
-HELD, COMMITTED = Phase.HELD, Phase.COMMITTED
+HELD, PROPOSED, COMMITTED = Phase
 
 
 def busy(**gpus: int) -> tuple[ApiServer, dict[str, str]]:
@@ -296,3 +299,75 @@ def test_people_are_told_of_a_hold_once() -> None:
 
     assert [each.status.state for each in desk.writes if isinstance(each, WriteStatus)] == [State.HELD]
     assert [each.namespace for each in server.reservations.values()] == [SPACE]
+
+
+MIXED = Terms(settle_s=0.0)
+
+
+def says(server: ApiServer, *blocked: str) -> None:
+    """The extender has taken in all that there will be, and vouches for all but those."""
+    server.apply("extender", Vouching(generation=1_000_000, blocked=blocked))
+
+
+def proposal(server: ApiServer) -> str:
+    """The UID of what is proposed."""
+    assert server.ledger is not None
+    (found,) = [each.uid for each in server.ledger.spec.entries if each.phase is PROPOSED]
+    return found
+
+
+def test_what_is_held_stays_so_until_the_places_are_committed() -> None:
+    server, pods = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    desk = Desk(server, terms=MIXED)
+    desk.run()
+    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
+    before = len(desk.ledgers)
+
+    finish(server, *pods.values())
+    desk.run()
+    says(server)
+    desk.run()
+
+    assert [[each.phase for each in entries] for entries in desk.ledgers[before:]] == [[HELD, PROPOSED], [COMMITTED]]
+    assert planned(server, "big") == {"n0", "n1"}
+
+
+def test_a_proposal_that_is_in_the_way_of_others_falls_back_to_what_is_held() -> None:
+    server, pods = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    desk = Desk(server, terms=MIXED)
+    desk.run()
+    before = len(desk.ledgers)
+
+    finish(server, *pods.values())
+    desk.run()
+    says(server, proposal(server))
+    desk.now += BLOCKED_S
+    desk.run()
+
+    first, second, *_ = [[each.phase for each in entries] for entries in desk.ledgers[before:]]
+    assert [first, second] == [[HELD, PROPOSED], [HELD]]
+    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
+    says(server)
+    desk.now += TRY_S
+    desk.run()
+    assert (planned(server, "big"), held(server)) == ({"n0", "n1"}, {})
+
+
+def test_a_smaller_gang_goes_around_what_is_held_while_a_proposal_waits() -> None:
+    server, pods = busy(n0=2, n1=1)
+    gang(server, "big", 1, 2)
+    desk = Desk(server, terms=MIXED)
+    desk.run()
+    assert held(server) == {"big": (Holding("n1", 2),)}
+
+    finish(server, pods["n0"])
+    desk.run()
+    gang(server, "small", 1, 1)
+    desk.run()
+
+    assert (planned(server, "big"), planned(server, "small")) == ({"n0"}, set())
+    says(server)
+    desk.run()
+    assert planned(server, "small") == {"n1"}
