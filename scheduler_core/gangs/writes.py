@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
+from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
@@ -198,6 +199,12 @@ class Tell(NamedTuple):
 def gang_of(reservation: ReservationSeen) -> GangName | None:
     """Whose it is; None: of single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None
+
+
+def gang_named(reservation: ReservationSeen) -> str | None:
+    """The same for people: NAMESPACE/NAME; None: of single pods, or of one."""
+    name = gang_of(reservation)
+    return None if name is None or is_alone(name) else "/".join(name)
 
 
 def whose(namespace: str, spec: ReservationSpec, member: Callable[[str], Member | None]) -> Iterator[GangName]:
