@@ -27,12 +27,12 @@ from gputopo.settings import SettingError, options
 from scheduler_core.lease import Leader, LeaseName
 from scheduler_core.planner import settings
 from scheduler_core.planner.announcing import Announcer
+from scheduler_core.planner.given import Settled
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.pages import pages
 from scheduler_core.planner.seen import planner_sources
 from scheduler_core.planner.service import Parts, Service
 from scheduler_core.planner.settings import Settings
-from scheduler_core.planner.term import Settled
 from scheduler_core.planner.writer import Writer
 from scheduler_core.pods import Pod
 from scheduler_core.policy_file import PolicyError

@@ -20,11 +20,12 @@ from gputopo.kube.errors import KubeError
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.writes import CreateLedger, Tell, Write
+from scheduler_core.planner.given import Settled
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.placing import Job, Placing, placing
 from scheduler_core.planner.status import Status, status
-from scheduler_core.planner.term import Settled, Term
+from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
 from scheduler_core.policy_reload import EVERY_S, PolicyReload
 from scheduler_core.running import Deliver, Watching

@@ -13,7 +13,7 @@ from gputopo.settings import Setting, address, number, one_of, path, seconds, va
 from scheduler_core import together
 from scheduler_core.gangs.planning import LEVELS, Levels
 from scheduler_core.gangs.queue import USUAL, Pace
-from scheduler_core.gangs.steps import Rollback, Terms
+from scheduler_core.gangs.world import Rollback, Terms
 from scheduler_core.lease import LeaseName, lease_name
 
 _LEAST_SILENCE_S = 100.0  # a watch on which all is well may be silent for ``gputopo.kube.client.SILENCE_S``

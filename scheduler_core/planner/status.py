@@ -79,11 +79,11 @@ def _own(term: Term) -> dict[GangName, list[ReservationSeen]]:
 
 
 def _gang(term: Term, gang: Gang, found: Progress) -> GangStatus:
-    waiting = term.queue.of(gang.name)
+    waiting = term.backlog.queue.of(gang.name)
     rollbacks, until = (0, None) if waiting is None else (waiting.rollbacks, waiting.until or None)
     if found.open is not None:
         return GangStatus(gang, found.phase, found.reason, found.open.name, (), rollbacks, until)
-    why = term.unplaced.get(gang.name)
+    why = term.backlog.unplaced.get(gang.name)
     if gang.phase is GangPhase.QUEUED and why is not None:
         missing = tuple((name, getattr(each, "value", str(each))) for name, each in why.missing)
         return GangStatus(gang, found.phase, why.reason, None, missing, rollbacks, until)

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from gputopo.labels import keys
-from scheduler_core.gangs.steps import Terms
+from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import AskForPod, Write, WriteLedger
 from scheduler_core.sightings import LedgerSeen
 from tests.scheduler_core.gangs.commit.apiserver import NODES, OWN, ApiServer, Conflict, Json, NotFound

@@ -15,7 +15,8 @@ from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.memory import Memory, Silence, Since, noted
 from scheduler_core.gangs.owners import JOB_TRACKING
-from scheduler_core.gangs.steps import Rollback, Terms, World, steps
+from scheduler_core.gangs.steps import steps
+from scheduler_core.gangs.world import Rollback, Terms, World
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,

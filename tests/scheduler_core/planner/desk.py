@@ -10,12 +10,13 @@ from gputopo.labels.reservations import POOL, Entry
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.gangs.queue import Pace
-from scheduler_core.gangs.steps import Terms
+from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.planner.given import Clock, Settled
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.placing import Job, placing
 from scheduler_core.planner.seen import Candidate
-from scheduler_core.planner.term import Clock, Settled, Term
+from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.sightings import LedgerSeen, ReservationSeen

@@ -283,9 +283,9 @@ def test_what_became_of_a_gang_is_worked_out_once_for_all_that_happened_since_th
 
     gang(server, "big", 4, 1)
     desk.hear()
-    assert desk.term.queue.order() == ()
+    assert desk.term.backlog.queue.order() == ()
     desk.term.round()
-    assert [each.gang.name.name for each in desk.term.queue.order()] == ["big"]
+    assert [each.gang.name.name for each in desk.term.backlog.queue.order()] == ["big"]
 
 
 def test_people_are_told_of_a_hold_once() -> None:

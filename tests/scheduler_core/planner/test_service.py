@@ -15,10 +15,10 @@ from gputopo.kube.connect import from_kubeconfig
 from gputopo.labels.reservations import POOL
 from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.gangs.queue import USUAL
-from scheduler_core.gangs.steps import Terms
+from scheduler_core.gangs.world import Terms
+from scheduler_core.planner.given import Settled
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.service import Parts, Service
-from scheduler_core.planner.term import Settled
 from scheduler_core.planner.writer import Writer
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.sightings import WatchStatus

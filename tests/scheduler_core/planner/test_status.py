@@ -9,13 +9,14 @@ from gputopo.labels.reservations import ReservationStatus, State
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.queue import Pace
-from scheduler_core.gangs.steps import Terms
+from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.planner.given import Settled
 from scheduler_core.planner.holding import HoldJob
 from scheduler_core.planner.placing import Job
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.status import Status, status
-from scheduler_core.planner.term import Settled, Term
+from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen

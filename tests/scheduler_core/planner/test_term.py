@@ -71,7 +71,7 @@ def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
 
     desk.run()
 
-    waiting = desk.term.queue.order()
+    waiting = desk.term.backlog.queue.order()
     assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
 
 

@@ -10,7 +10,8 @@ from scheduler_core.extender import Extender, NotReadyError
 from scheduler_core.gangs import pins
 from scheduler_core.gangs.gang import GangPhase
 from scheduler_core.gangs.protocol import Turn, counting, turn
-from scheduler_core.gangs.steps import Terms, steps
+from scheduler_core.gangs.steps import steps
+from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,

@@ -1,0 +1,72 @@
+"""When a committed plan is taken back, and by what writes. Pure; ``steps`` says where in a plan's life that is."""
+
+from __future__ import annotations
+
+from gputopo.labels.reservations import State
+from scheduler_core.gangs.member import Member
+from scheduler_core.gangs.owners import replaced, stripped, to_strip
+from scheduler_core.gangs.seated import (
+    enough_bound,
+    is_bound,
+    is_enough,
+    is_gated,
+    is_lost,
+    is_over,
+    open_of,
+    seats_of,
+)
+from scheduler_core.gangs.statuses import names, status_of
+from scheduler_core.gangs.world import Rollback, Step, Terms, World
+from scheduler_core.gangs.writes import DeletePod, StripFinalizer, Touch
+from scheduler_core.sightings import ReservationSeen
+
+
+def trouble_with(world: World, reservation: ReservationSeen) -> str | None:
+    """Why it is taken back; None: all is well so far."""
+    open_ = open_of(world, reservation)
+    if reservation.spec.gang:
+        if not is_enough(world, reservation):
+            lost = [seat.name for seat, member in seats_of(world, reservation) if is_lost(member, reservation)]
+            return f"{names(lost)} went away before all were bound"
+        nowhere = [seat for seat, _ in open_ if seat.node is not None and seat.node not in world.nodes]
+        if nowhere:
+            return f"node {nowhere[0].node}, where {nowhere[0].name} was to go, is gone"
+    if open_ and world.now - world.memory.since[reservation.key].at >= reservation.spec.timeout_s:
+        return f"{names([seat.name for seat, _ in open_])} not bound within {reservation.spec.timeout_s:g} s"
+    return None
+
+
+def rolling_back(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
+    """What is left of it to take back; it is struck when nothing is."""
+    seats = [(seat, member) for seat, member in seats_of(world, reservation) if member is not None]
+    doomed = [member for member in _doomed(world, terms, reservation) if not member.ending]
+    kept = [member.name for member in doomed if not replaced(member)]
+    if kept and reservation.spec.gang:
+        reason = f"{reservation.status.reason}; nobody would make {names(kept)} again, so all are left as they are"
+        return Step((status_of(world, reservation, State.FAILED, reason),))
+    gone = tuple(_deletion(member) for member in doomed if replaced(member))
+    waiting = [member for _, member in seats if is_gated(member)]
+    untouched = [each for each in waiting if (reservation.key, each.uid) not in world.memory.touched]
+    touches = tuple(Touch(member, reservation.key) for member in untouched)
+    return Step((*gone, *touches), strike=not gone and not touches)
+
+
+def _doomed(world: World, terms: Terms, reservation: ReservationSeen) -> list[Member]:
+    """Those that were let go by it and are to go."""
+    let_go = [
+        member
+        for _, member in seats_of(world, reservation)
+        if member is not None
+        and not is_gated(member)
+        and member.reservation == reservation.name
+        and not is_over(member)
+    ]
+    if not reservation.spec.gang or enough_bound(world, reservation):
+        return [member for member in let_go if stripped(member) or not is_bound(member)]
+    whole = terms.rollback is Rollback.GANG
+    return [member for member in let_go if whole or stripped(member) or not member.started]
+
+
+def _deletion(member: Member) -> StripFinalizer | DeletePod:
+    finalizer = to_strip(member)
+    return DeletePod(member) if finalizer is None else StripFinalizer(member, finalizer)

@@ -1,0 +1,89 @@
+"""What follows from writes that were done: for the view, the queue, for people and the metrics. No I/O."""
+
+from __future__ import annotations
+
+from gputopo.labels.reservations import Phase, State
+from scheduler_core.gangs.member import GangName
+from scheduler_core.gangs.writes import (
+    AskForPod,
+    CreateLedger,
+    LetGo,
+    Release,
+    Touch,
+    Write,
+    WriteLedger,
+    WriteStatus,
+    gang_of,
+)
+from scheduler_core.planner.backlog import Backlog, whose
+from scheduler_core.planner.given import Given
+from scheduler_core.planner.tells import of_not_let_go, of_release, of_status
+from scheduler_core.planner.view import Told, View
+from scheduler_core.planner.waits import Waits
+from scheduler_core.planner.writer import Answer
+
+_OUTCOMES = {State.BOUND: "bound", State.ROLLING_BACK: "rolled back", State.FAILED: "failed"}
+
+
+class Consequences:
+    """For one thread, and one term of leadership."""
+
+    def __init__(self, given: Given, view: View, backlog: Backlog, waits: Waits) -> None:
+        self._given, self._view, self._backlog, self._waits = given, view, backlog, waits
+
+    def done(self, answer: Answer) -> frozenset[GangName]:
+        """A write was done. Answers the gangs that may be others by that."""
+        what, found = answer.write, answer.metadata
+        told = None if found is None else Told(found.uid, found.resource_version, found.generation)
+        touched = self._view.wrote(what, told, self._given.clock.wall())
+        if isinstance(what, CreateLedger):
+            self._view.memory = self._view.memory._replace(fresh=True)
+        if isinstance(what, WriteStatus):
+            self._changed_state(what)
+        if isinstance(what, Release):
+            self._given.hands.tell(of_release(what))
+            self._waits.released(what.member.wanted.gang)
+        if isinstance(what, WriteLedger):
+            self._struck(what)
+        return touched
+
+    def refused(self, what: Write, error: str) -> None:
+        """Whom the API server does not let us write a predecessor cannot let go either: its room is given up."""
+        if isinstance(what, Touch):
+            self._view.touched(what)
+        elif isinstance(what, LetGo):
+            self._given.hands.tell(of_not_let_go(what, error))
+
+    def heard_of(self, what: AskForPod, *, gone: bool, now: float) -> None:
+        """Whether the pod of an extender that is silent is there. ``now``: monotonic seconds."""
+        memory = self._view.memory
+        silence = memory.silent.get(what.identity)
+        if silence is not None:
+            silence = silence._replace(asked=now, gone=now if gone and silence.gone is None else silence.gone)
+            self._view.memory = memory._replace(silent={**memory.silent, what.identity: silence})
+
+    def _changed_state(self, what: WriteStatus) -> None:
+        state, name = what.status.state, gang_of(what.of)
+        members = (self._view.roster.member(seat.uid) for seat in what.of.spec.seats)
+        if state is not what.of.status.state:
+            for tell in of_status(what, (each for each in members if each is not None)):
+                self._given.hands.tell(tell)
+        if state is State.ROLLING_BACK:
+            self._backlog.taken_back(what.of)
+        elif state is State.BOUND and name is not None:
+            self._backlog.queue.started(name)
+        if name is not None and state in _OUTCOMES:
+            self._waits.ended(_OUTCOMES[state], name)
+
+    def _struck(self, what: WriteLedger) -> None:
+        """Single pods are bound once their batch is struck; a plan that was given up is not made again at once."""
+        left = {each.uid for each in what.spec.entries}
+        for entry in what.over.spec.entries:
+            reservation = self._view.reservations.get(entry.uid)
+            if entry.uid in left or reservation is None:
+                continue
+            for name in whose(reservation.namespace, reservation.spec, self._view.roster):
+                if entry.phase is Phase.PROPOSED:
+                    self._backlog.overtaken(name, self._view.knowledge.table.generation)
+                elif entry.phase is Phase.COMMITTED and not reservation.spec.gang:
+                    self._waits.ended("bound", name)

@@ -1,0 +1,80 @@
+"""What a term of leadership is given: what the operator decided, a clock, and hands that do the work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.planning import Levels
+from scheduler_core.gangs.queue import Pace
+from scheduler_core.gangs.world import Terms
+from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.placing import Job
+from scheduler_core.planner.writer import Answer
+from scheduler_core.policies import Policies
+
+
+class Settled(NamedTuple):
+    """What the operator has decided."""
+
+    pool: str
+    namespace: str  # of reservations of single pods
+    terms: Terms
+    pace: Pace
+    levels: Levels
+    release_after_s: float | None = None  # a gang that fits nowhere is released after so long; None: never
+    gate_timeout_s: float | None = None  # the same of a single pod
+
+
+class Clock(NamedTuple):
+    """Seconds."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time  # since 1970
+
+
+CLOCK = Clock()
+
+
+class Hands(Protocol):
+    """What does the work. Answers come back by ``Term.answered`` and ``Term.planned``."""
+
+    def write(self, what: Write) -> None:
+        """Carry it out."""
+        ...
+
+    def plan(self, job: Job) -> None:
+        """Work it out."""
+        ...
+
+    def hold(self, job: HoldJob) -> None:
+        """Work it out. Comes back by ``Term.found_room``."""
+        ...
+
+    def wake(self, seconds: float) -> None:
+        """Call ``Term.round`` after that time, or sooner."""
+        ...
+
+    def note(self, answer: Answer) -> None:
+        """A write was answered."""
+        ...
+
+    def tell(self, what: Tell) -> None:
+        """Write an Event."""
+        ...
+
+    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+        """How long a gang waited: bound, rolled back, failed, released."""
+        ...
+
+
+class Given(NamedTuple):
+    """All of it."""
+
+    settled: Settled
+    policies: Callable[[], Policies]
+    hands: Hands
+    clock: Clock = CLOCK

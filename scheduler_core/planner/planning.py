@@ -1,0 +1,120 @@
+"""What is planned next, and on what: places for gangs and single pods, or where to hold room; one at a time. No I/O."""
+
+from __future__ import annotations
+
+import secrets
+
+from scheduler_core.gangs.planning import NodeView
+from scheduler_core.gangs.queue import Waiting
+from scheduler_core.gangs.writes import CreateReservation
+from scheduler_core.planner.backlog import Backlog
+from scheduler_core.planner.given import Given
+from scheduler_core.planner.holding import Held, HoldJob
+from scheduler_core.planner.holds import Holds, Sought
+from scheduler_core.planner.placing import Job, Names, Placing, options_of
+from scheduler_core.planner.spoken_for import spoken_for
+from scheduler_core.planner.view import View
+from scheduler_core.policy import Policy
+from scheduler_core.request import PodRequest
+
+PLAN_S = 1.0  # for one plan
+ROOM_S = 3.0  # to find where to hold room
+_AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
+_BATCH = 256  # single pods in a reservation
+
+
+class Planning:
+    """For one thread, and one term of leadership."""
+
+    def __init__(self, given: Given, view: View, backlog: Backlog) -> None:
+        self.holds = Holds(view, backlog.queue)
+        self._given, self._view, self._backlog = given, view, backlog
+        self._under_way = False
+        self._not_before = 0.0  # monotonic: for those that did not fit
+        self._tried: object = None
+
+    def begin(self, now: float) -> None:
+        """Have the next of the queue planned, unless something planned is still to be listed."""
+        if self._under_way or self._view.memory.made:
+            return
+        sought = self.holds.sought(self._given.clock.wall(), now)
+        if sought is not None:
+            self._under_way = True
+            self._given.hands.hold(self._hold_job(sought, now))
+        elif batches := self._batches():
+            if now < self._not_before and all(one.misfit is not None for each in batches for one in each):
+                self._given.hands.wake(self._not_before - now)
+                return
+            self._under_way, self._tried = True, self._view.knowledge.table.generation
+            self._given.hands.plan(self._job(batches, now))
+
+    def planned(self, found: Placing, now: float) -> None:
+        """What came of a plan."""
+        self._under_way = False
+        for name, why in found.unplaced.items():
+            self._backlog.unfit(name, why, self._tried)
+        for name in found.gangs:
+            self._backlog.unplaced.pop(name, None)
+        if not found.created:
+            self._not_before = now + _AGAIN_UNPLACED_S
+
+    def found_room(self, found: Held, now: float) -> CreateReservation | None:
+        """Where room is to be held."""
+        self._under_way = False
+        self.holds.found(found, now)
+        return found.create
+
+    def _batches(self) -> tuple[tuple[Waiting, ...], ...]:
+        """Whose turn it is. Where it is nobody's, what the nodes look like need not be worked out."""
+        queue, spoken = self._backlog.queue, spoken_for(self._view)
+        if not queue.has(spoken.is_free):
+            return ()
+        wall = self._given.clock.wall()
+        found = tuple(
+            batch
+            for each in queue.batches(wall, self._view.knowledge.table.generation, _BATCH)
+            if (batch := tuple(one for one in each if spoken.is_free(one.gang)))
+        )
+        if not found and (due := queue.next_due(wall)) is not None:
+            self._given.hands.wake(max(0.0, due - wall))
+        return found
+
+    def _hold_job(self, sought: Sought, now: float) -> HoldJob:
+        gang, until = sought.waiting.gang, now + ROOM_S
+        options = options_of(gang, self._view.seats(), self._given.settled.levels)
+        return HoldJob(
+            gang,
+            sought.held,
+            self._node_view(),
+            sought.endings,
+            options._replace(avoid=self._backlog.avoided(gang.name, now), there=self._view.there()),
+            self._new_names(),
+            self._given.clock.wall(),
+            self._given.policies().common,
+            lambda: self._given.clock.monotonic() > until,
+        )
+
+    def _job(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Job:
+        until = now + PLAN_S
+        return Job(
+            batches,
+            self._node_view(),
+            self.holds.tables(batches),
+            self._view.seats(),
+            self._backlog.all_avoided(now),
+            self._given.settled.levels,
+            self._new_names(),
+            lambda: self._given.clock.monotonic() > until,
+            self._view.there(),
+        )
+
+    def _node_view(self) -> NodeView:
+        policies = self._given.policies()
+
+        def judged_by(request: PodRequest) -> Policy:
+            return policies.placement(request).policy
+
+        return NodeView(self._view.knowledge.table, dict(self._view.rules), judged_by)
+
+    def _new_names(self) -> Names:
+        return Names(self._given.settled.namespace, lambda: secrets.token_hex(3))
