@@ -215,6 +215,8 @@ def _committed(world: World, reservation: ReservationSeen) -> Step:
         if status.state is State.BOUND or not reservation.spec.gang:
             return Step(strike=True)
         return Step((status_of(world, reservation, State.BOUND),))
+    if status.state is State.BOUND:  # by a planner that has seen more of the pods: this one stood still, and is deposed
+        return Step()
     if status.state is not State.COMMITTED:
         return Step((status_of(world, reservation, State.COMMITTED),))
     return Step(tuple(LetGo(member, seat, reservation.name) for seat, member in open_ if is_gated(member)))

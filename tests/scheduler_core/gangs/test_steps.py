@@ -225,6 +225,9 @@ def test_what_the_ledger_says_next(scene: Scene, terms: Terms, said: list[Phase]
             Scene((A_GOES, B_GOES), (in_state(State.COMMITTED),), COMMITTED), MIXED, id="all are on their way"
         ),
         pytest.param(Scene((A_BOUND, B_BOUND), (in_state(State.BOUND),)), MIXED, id="a gang that runs"),
+        pytest.param(
+            Scene((A_GOES, B), (in_state(State.BOUND),), COMMITTED), MIXED, id="another planner has seen all bound"
+        ),
         pytest.param(Scene((A_GOES, B_BOUND), (in_state(State.FAILED),)), MIXED, id="one that failed"),
         pytest.param(Scene(reservations=(HOLD._replace(status=ROOM),), phase=HELD), MIXED, id="room that is held"),
         pytest.param(
