@@ -1,7 +1,7 @@
 """The one patch that lets a member go, and the others that pods get. Pure: bodies of JSON merge patches (RFC 7396).
 
-Each carries the UID and the resource version that it was worked out from: the API server refuses it (409) once the pod
-is another one or has changed.
+Each carries the UID and the resource version that it was worked out from: the API server refuses it once the pod has
+changed (409) or is another one (422: the UID is immutable).
 
 Source: KEP-3838. Of a pod that has a gate the required node affinity may be set where there is none, and its terms may
 get further requirements; a term without any, which matches no node, must stay as it is.
@@ -15,9 +15,8 @@ from typing import Any
 from gputopo.labels import keys
 from gputopo.labels.reservations import Seat
 from scheduler_core.gangs.member import Member
-from scheduler_core.stock import RequiredTerm, RequiredTerms, Requirement
+from scheduler_core.pods import NODE_NAME, RequiredTerm, RequiredTerms, Requirement
 
-_NAME = "metadata.name"
 Body = dict[str, Any]
 
 
@@ -50,7 +49,7 @@ def strip(member: Member, finalizer: str) -> Body:
 
 def narrowed(terms: RequiredTerms | None, node: str) -> list[Body]:
     """``nodeSelectorTerms`` that allow that node only, and it only where it was allowed before."""
-    pin = {"key": _NAME, "operator": "In", "values": [node]}
+    pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
     found = () if terms is None else terms.node_selector_terms or ()
     return [_narrowed(each, pin) for each in found] or [{"matchFields": [pin]}]
 
