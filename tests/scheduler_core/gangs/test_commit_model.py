@@ -417,12 +417,14 @@ class Commit(RuleBasedStateMachine):
             gated = [bool(pod["spec"]["schedulingGates"]) for pod in members]
             assert len(members) == size
             assert all(node is not None or held for node, held in zip(nodes, gated, strict=True)), f"{gang}: {nodes}"
-            # A member that took the place of another waits for room where there is none.
-            assert all(nodes) or all(gated) or gated.count(True) > self._free(), f"{gang}: {nodes}"
+            # A member that took the place of another waits for room where there is none, or it is held for others.
+            assert all(nodes) or all(gated) or self._is_short_of(gated.count(True)), f"{gang}: {nodes}"
         self.what_is_held_is_not_lost()
 
-    def _free(self) -> int:
-        return sum(there - self.server.bound(node) - self.server.committed(node) for node, there in NODES.items())
+    def _is_short_of(self, gpus: int) -> bool:
+        ledger = self.server.ledger
+        free = (there - self.server.bound(node) - self.server.committed(node) for node, there in NODES.items())
+        return ledger is None or any(each.phase is HELD for each in ledger.spec.entries) or sum(free) < gpus
 
     def _all_works(self) -> None:
         self.quieten()
