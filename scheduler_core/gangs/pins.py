@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gputopo.labels import keys
+from gputopo.labels.gate import released
 from gputopo.labels.reservations import Seat
 from scheduler_core.gangs.member import Member
 from scheduler_core.pods import NODE_NAME, RequiredTerm, RequiredTerms, Requirement
@@ -24,7 +25,7 @@ def let_go(member: Member, seat: Seat, reservation: str) -> Body:
     """Our gate away, and the pod on its node: kube-scheduler itself sees to that from here on."""
     rank = {} if seat.rank is None else {keys.POD_GANG_RANK.key: str(seat.rank)}
     body = _body(member, {"annotations": {**rank, keys.POD_RESERVATION.key: reservation}})
-    body["spec"] = {"schedulingGates": _gates(member)}
+    body["spec"] = release(member)["spec"]
     if seat.node is not None:
         terms = narrowed(member.terms, seat.node)
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -34,7 +35,7 @@ def let_go(member: Member, seat: Seat, reservation: str) -> Body:
 
 def release(member: Member) -> Body:
     """Our gate away, and nothing else."""
-    return _body(member, {}) | {"spec": {"schedulingGates": _gates(member)}}
+    return released(_identity(member), member.gates)
 
 
 def touch(member: Member, reservation: str) -> Body:
@@ -67,18 +68,17 @@ def _requirement(each: Requirement) -> Body:
     return {"key": each.key, "operator": each.operator, **values}
 
 
-def _gates(member: Member) -> list[Body]:
-    return [{"name": each} for each in member.gates if each != keys.GATE]
-
-
 def _body(member: Member, metadata: Body) -> Body:
-    identity = {
+    return {"metadata": _identity(member) | metadata}
+
+
+def _identity(member: Member) -> dict[str, str]:
+    return {
         "name": member.name,
         "namespace": member.namespace,
         "uid": member.uid,
         "resourceVersion": member.version,
     }
-    return {"metadata": identity | metadata}
 
 
 def gated(gates: Iterable[str]) -> bool:
