@@ -30,7 +30,7 @@ class Silence(NamedTuple):
     gone: float | None = None  # when its pod was first found to have ended
 
 
-class Refused(NamedTuple):
+class Denial(NamedTuple):
     """A write of a pod that the API server does not take, or that fails in its admission."""
 
     since: float  # monotonic seconds, of the first refusal in a row
@@ -47,24 +47,24 @@ class Memory(NamedTuple):
     made: frozenset[str] = frozenset()  # reservations of this planner that were not listed yet
     touched: frozenset[tuple[str, str]] = frozenset()  # reservation, pod
     silent: Mapping[str, Silence] = {}  # by the identity of the extender
-    refused: Mapping[tuple[type, str], Refused] = {}  # by what was to be written, and the UID of the pod
+    denied: Mapping[tuple[type, str], Denial] = {}  # by what was to be written, and the UID of the pod
 
 
 _IN_A_ROW_S = 90.0  # a refusal that is older has no successor: the write was not wanted any more
 
 
-def with_refusal(memory: Memory, what: type, uid: str, error: str, now: float) -> Memory:
+def with_denial(memory: Memory, what: type, uid: str, error: str, now: float) -> Memory:
     """It was refused, again or for the first time."""
-    before = memory.refused.get((what, uid))
-    again = Refused(now if before is None else before.since, now, error)
-    return memory._replace(refused={**memory.refused, (what, uid): again})
+    before = memory.denied.get((what, uid))
+    again = Denial(now if before is None else before.since, now, error)
+    return memory._replace(denied={**memory.denied, (what, uid): again})
 
 
-def without_refusal(memory: Memory, what: type, uid: str) -> Memory:
+def without_denial(memory: Memory, what: type, uid: str) -> Memory:
     """It was done."""
-    if (what, uid) not in memory.refused:
+    if (what, uid) not in memory.denied:
         return memory
-    return memory._replace(refused={key: each for key, each in memory.refused.items() if key != (what, uid)})
+    return memory._replace(denied={key: each for key, each in memory.denied.items() if key != (what, uid)})
 
 
 def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, ReservationSeen], now: float) -> Memory:
@@ -84,7 +84,7 @@ def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, 
         made=frozenset(uid for uid in memory.made if uid in reservations and uid not in entries),
         touched=frozenset(each for each in memory.touched if each[0] in reservations),
         silent=dict(_silent(memory, since, ledger, now)),
-        refused={key: each for key, each in memory.refused.items() if now - each.last < _IN_A_ROW_S},
+        denied={key: each for key, each in memory.denied.items() if now - each.last < _IN_A_ROW_S},
     )
 
 

@@ -78,13 +78,13 @@ def deletions(world: World, terms: Terms, reservation: ReservationSeen) -> tuple
 
 
 def _is_given_up(world: World, what: Touch | StripFinalizer | DeletePod) -> bool:
-    refused = world.memory.refused.get((type(what), what.member.uid))
+    refused = world.memory.denied.get((type(what), what.member.uid))
     return refused is not None and world.now - refused.since >= GIVE_UP_S
 
 
 def _refusal(world: World, what: str, writes: Iterable[LetGo | StripFinalizer | DeletePod]) -> str:
     """In the API server's own words, of the first of them; "": it refused nothing."""
-    known = world.memory.refused
+    known = world.memory.denied
     refused = {
         each.member.name: known[type(each), each.member.uid].error
         for each in writes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.memory import with_refusal
+from scheduler_core.gangs.memory import with_denial
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
@@ -58,7 +58,7 @@ class Consequences:
         """
         if isinstance(what, LetGo | Touch | StripFinalizer | DeletePod):
             view = self._view
-            view.memory = with_refusal(view.memory, type(what), what.member.uid, error, now)
+            view.memory = with_denial(view.memory, type(what), what.member.uid, error, now)
         if outcome is Outcome.REFUSED and isinstance(what, Touch):
             self._view.touched(what)
         elif outcome is Outcome.REFUSED and isinstance(what, LetGo):

@@ -15,7 +15,7 @@ from scheduler_core.gangs.apart import There
 from scheduler_core.gangs.gang import Declared
 from scheduler_core.gangs.hold import Ends
 from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.memory import Memory, noted, without_refusal
+from scheduler_core.gangs.memory import Memory, noted, without_denial
 from scheduler_core.gangs.roster import Roster
 from scheduler_core.gangs.world import World
 from scheduler_core.gangs.writes import (
@@ -142,7 +142,7 @@ class View:
         elif isinstance(what, Touch):
             self.touched(what)
         if isinstance(what, LetGo | Release | Touch | StripFinalizer | DeletePod):
-            self.memory = without_refusal(self.memory, type(what), what.member.uid)
+            self.memory = without_denial(self.memory, type(what), what.member.uid)
             return self._changed(what, told)
         return frozenset()
 

@@ -23,7 +23,7 @@ from gputopo.labels.reservations import (
 from scheduler_core.asks import WHOLE
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName, Member, Wanted
-from scheduler_core.gangs.memory import Memory, Refused, Silence, Since, noted, with_refusal, without_refusal
+from scheduler_core.gangs.memory import Denial, Memory, Silence, Since, noted, with_denial, without_denial
 from scheduler_core.gangs.owners import JOB_TRACKING
 from scheduler_core.gangs.steps import steps
 from scheduler_core.gangs.world import Rollback, Terms, World
@@ -102,7 +102,7 @@ class Scene(NamedTuple):
     silent: Mapping[str, Silence] = MappingProxyType({})
     gone: bool = False  # nobody knows the gang
     touched: frozenset[tuple[str, str]] = frozenset()
-    refused: Mapping[tuple[type, str], Refused] = MappingProxyType({})
+    refused: Mapping[tuple[type, str], Denial] = MappingProxyType({})
 
 
 NOW = 1000.0
@@ -120,7 +120,7 @@ def found(scene: Scene, terms: Terms = MIXED) -> tuple[Write, ...]:
         made=frozenset(each.key for each in scene.reservations) if scene.made else frozenset(),
         silent=scene.silent,
         touched=scene.touched,
-        refused=scene.refused,
+        denied=scene.refused,
     )
     return steps(_world(scene, book, memory), terms, "gpus")
 
@@ -677,8 +677,8 @@ STUCK = (
 )
 
 
-def refused(what: type, uid: str, since: float = 60.0) -> dict[tuple[type, str], Refused]:
-    return {(what, uid): Refused(NOW - since, NOW, REFUSED)}
+def refused(what: type, uid: str, since: float = 60.0) -> dict[tuple[type, str], Denial]:
+    return {(what, uid): Denial(NOW - since, NOW, REFUSED)}
 
 
 @pytest.mark.parametrize(
@@ -741,15 +741,15 @@ def test_why_a_member_was_not_let_go_is_said_in_the_words_of_the_api_server() ->
 
 
 def test_a_refusal_is_remembered_from_its_first_time_until_the_write_is_done_or_not_tried_any_more() -> None:
-    once = with_refusal(Memory(), LetGo, "uid-a", "no", 10.0)
-    twice = with_refusal(once, LetGo, "uid-a", "not yet", 40.0)
+    once = with_denial(Memory(), LetGo, "uid-a", "no", 10.0)
+    twice = with_denial(once, LetGo, "uid-a", "not yet", 40.0)
     book = ledger()
 
-    assert twice.refused == {(LetGo, "uid-a"): Refused(10.0, 40.0, "not yet")}
-    assert without_refusal(twice, Touch, "uid-a") == twice
-    assert without_refusal(twice, LetGo, "uid-a").refused == {}
-    assert noted(twice, book, {}, 129.0).refused == twice.refused
-    assert noted(twice, book, {}, 130.0).refused == {}
+    assert twice.denied == {(LetGo, "uid-a"): Denial(10.0, 40.0, "not yet")}
+    assert without_denial(twice, Touch, "uid-a") == twice
+    assert without_denial(twice, LetGo, "uid-a").denied == {}
+    assert noted(twice, book, {}, 129.0).denied == twice.denied
+    assert noted(twice, book, {}, 130.0).denied == {}
 
 
 def test_what_is_remembered() -> None:

@@ -10,8 +10,7 @@ from gputopo.kube.objects import Metadata
 from gputopo.labels.reservations import Phase
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.memory import Refused as RefusedWrite
-from scheduler_core.gangs.memory import Silence
+from scheduler_core.gangs.memory import Denial, Silence
 from scheduler_core.gangs.planning import LEVELS, Unplaced
 from scheduler_core.gangs.protocol import striking
 from scheduler_core.gangs.queue import Pace
@@ -177,8 +176,8 @@ def test_nodes_that_were_reached_in_vain_are_avoided_for_a_while_by_those_who_di
 
 def test_a_refusal_is_remembered_of_pods_only(office: Office) -> None:
     office.consequences.not_taken(CreateReservation("team", PLAN.name, PLAN.spec), Outcome.REFUSED, "no", 50.0)
-    assert office.view.memory.refused == {}
+    assert office.view.memory.denied == {}
 
     office.consequences.not_taken(Touch(member("w-0"), PLAN.key), Outcome.AWAY, "no answer", 50.0)
-    assert office.view.memory.refused == {(Touch, "uid-w-0"): RefusedWrite(50.0, 50.0, "no answer")}
+    assert office.view.memory.denied == {(Touch, "uid-w-0"): Denial(50.0, 50.0, "no answer")}
     assert office.view.memory.touched == frozenset()
