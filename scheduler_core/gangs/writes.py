@@ -184,18 +184,6 @@ Write = (
 )
 
 
-class Tell(NamedTuple):
-    """An Event on a pod or a reservation."""
-
-    kind: str  # "Pod", "PlacementReservation"
-    namespace: str
-    name: str
-    uid: str
-    reason: str  # one word, for machines
-    message: str
-    warning: bool = False
-
-
 def gang_of(reservation: ReservationSeen) -> GangName | None:
     """Whose it is; None: of single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None

@@ -70,7 +70,7 @@ class Consequences:
             for tell in of_status(what, (each for each in members if each is not None)):
                 self._given.hands.tell(tell)
         if state is State.ROLLING_BACK:
-            self._backlog.taken_back(what.of)
+            self._backlog.taken_back(what.of, what.status.reason)
         elif state is State.BOUND and name is not None:
             self._backlog.queue.started(name)
         if name is not None and state in _OUTCOMES:

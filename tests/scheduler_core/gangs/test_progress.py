@@ -29,4 +29,6 @@ def test_what_is_held_is_told_while_nothing_is_proposed() -> None:
 
 
 def test_what_counts_no_more_says_nothing() -> None:
-    assert progress(QUEUED, [PLAN], {}) == Progress("queued", "to be placed", None, PLAN)
+    done = plan("done", {"w-0": ("a", 8)}, status=ReservationStatus(State.BOUND))
+
+    assert progress(QUEUED, [done], {}) == Progress("queued", "to be placed", None, done)

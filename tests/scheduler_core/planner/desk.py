@@ -11,7 +11,7 @@ from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Clock, Settled
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.placing import Job, placing
@@ -20,6 +20,7 @@ from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
+from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
 from tests.scheduler_core.gangs.commit.processes import KINDS, Planner
 
