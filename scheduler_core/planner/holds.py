@@ -75,14 +75,12 @@ class Holds:
     def open(self) -> tuple[Hold, ...]:
         """Those that count, and those that were written and are about to; the highest priority first."""
         view, ledger = self._view, self._view.ledger
-        if ledger is None or all(not each.spec.held for each in view.reservations.values()):
-            return ()
-        entries = counting(ledger.spec, view.reservations)
+        entries = () if ledger is None else counting(ledger.spec, view.reservations)
         found = [
             Hold(each, name, gang.priority)
-            for uid, each in view.reservations.items()
-            if each.spec.held
-            and (uid in entries or uid in view.memory.made)
+            for uid in {*entries, *view.memory.made}
+            if (each := view.reservations.get(uid)) is not None
+            and each.spec.held
             and (name := gang_of(each)) is not None
             and (gang := view.roster.gang(name)) is not None
         ]
