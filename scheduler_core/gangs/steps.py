@@ -37,14 +37,15 @@ from scheduler_core.gangs.protocol import (
     voucher,
     without_extenders,
 )
-from scheduler_core.gangs.seated import gang_for, is_bound, is_gated, is_placed, is_waiting, open_of, seats_of
-from scheduler_core.gangs.statuses import moment, room_reason, status_of, waits_for
-from scheduler_core.gangs.taking_back import rolling_back, trouble_with
+from scheduler_core.gangs.seated import gang_for, is_gated, is_waiting, open_of
+from scheduler_core.gangs.statuses import room_reason, status_of, waits_for
+from scheduler_core.gangs.taking_back import rolling_back, taken_back, trouble_with
+from scheduler_core.gangs.unlisted import settles_for, unlisted, was_committed
+from scheduler_core.gangs.vanished import vanished
 from scheduler_core.gangs.world import Step, Terms, World
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
-    DeleteReservation,
     DropRegistration,
     LetGo,
     Write,
@@ -68,7 +69,7 @@ def steps(world: World, terms: Terms, pool: str) -> tuple[Write, ...]:
     entries = counting(ledger.spec, world.reservations)
     found = {uid: _step(world, terms, each, entries.get(uid)) for uid, each in world.reservations.items()}
     about = [write for each in found.values() for write in each.writes]
-    return (*about, *_ledger(world, terms, ledger, found), *_questions(world, ledger))
+    return (*about, *vanished(world), *_ledger(world, terms, ledger, found), *_questions(world, ledger))
 
 
 def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, Step]) -> Iterator[Write]:
@@ -92,6 +93,7 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
             held=phases.count(Phase.HELD),
             withdrawn=sum(counted[uid].phase is not Phase.COMMITTED for uid in struck if uid in counted),
             released=sum(counted[uid].phase is Phase.COMMITTED for uid in struck if uid in counted),
+            again=sum(each.again for each in found.values()),
         )
 
 
@@ -126,15 +128,15 @@ def _questions(world: World, ledger: LedgerSeen) -> Iterator[AskForPod]:
 
 def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry | None) -> Step:
     if entry is None:
-        return _unlisted(world, terms, reservation)
+        return unlisted(world, terms, reservation)
     if entry.phase is Phase.HELD:
         return _held_room(world, reservation)
-    if entry.phase is Phase.PROPOSED:
-        return _proposed(world, terms, reservation)
     if reservation.status.state is State.FAILED:
         return Step(strike=True)
     if reservation.status.state is State.ROLLING_BACK:
         return rolling_back(world, terms, reservation)
+    if entry.phase is Phase.PROPOSED:
+        return _proposed(world, terms, reservation)
     return _committed(world, reservation)
 
 
@@ -149,51 +151,37 @@ def _held_room(world: World, reservation: ReservationSeen) -> Step:
     return Step() if write.status == reservation.status else Step((write,))
 
 
-def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
-    placed = [member for _, member in seats_of(world, reservation) if member is not None and is_placed(member)]
-    state = reservation.status.state
-    if placed and reservation.spec.gang:
-        if all(is_bound(member) for member in placed):
-            return Step() if state is State.BOUND else Step((status_of(world, reservation, State.BOUND),))
-        reason = reservation.status.reason or "the ledger does not list it"
-        return Step() if state is State.FAILED else Step((status_of(world, reservation, State.FAILED, reason),))
-    if reservation.key not in world.memory.made or world.ledger is None or not _may_be_listed(world, reservation):
-        return Step((DeleteReservation(reservation),))
-    if reservation.spec.held:
-        return Step(phase=Phase.HELD)
-    left = _settles_for(world, terms)
-    if left > 0:
-        reason = f"planned; the ledger is new, and extenders have until {moment(world.wall + left)} to see it"
-        return Step() if state is State.PROPOSED else Step((status_of(world, reservation, State.PROPOSED, reason),))
-    return Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED)
-
-
-def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
-    """Whether the plan still is what its members need."""
-    if reservation.spec.held:
-        return reservation.key not in world.unheld
-    return is_waiting(world, reservation) and reservation.key not in world.crowded
-
-
-def _settles_for(world: World, terms: Terms) -> float:
-    """Seconds, until every extender has had the time to see that there is a ledger; 0 or less: it has."""
-    memory = world.memory
-    if terms.gated or not memory.fresh or memory.ledger is None:
-        return 0.0
-    return terms.settle_s - (world.now - memory.ledger)
-
-
 def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
+    if was_committed(world, reservation):
+        return _proposed_again(world, terms, reservation)
     uid, since = reservation.key, world.memory.since[reservation.key]
     if uid in world.crowded or not is_waiting(world, reservation):
         return Step(strike=True)
-    assert world.ledger is not None  # it lists it
-    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.extenders)
+    said = _said(world, terms, uid)
     if said is Voucher.CLEAR:
         return Step(phase=Phase.COMMITTED)
     if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:
         return Step(strike=True)
     return _told(world, terms, reservation, said) if world.now - since.at >= 1.0 else Step()  # for people: not each one
+
+
+def _proposed_again(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
+    """Its members are on their way: it is committed, or they are taken back."""
+    uid, since = reservation.key, world.memory.since[reservation.key]
+    said = _said(world, terms, uid)
+    trouble = trouble_with(world, reservation)
+    if uid in world.crowded or (said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S):
+        trouble = trouble or "the ledger had lost it, and others have its places since"
+    if trouble is not None:
+        return taken_back(world, reservation, trouble)
+    return Step(phase=Phase.COMMITTED) if said is Voucher.CLEAR and settles_for(world, terms) <= 0 else Step()
+
+
+def _said(world: World, terms: Terms, uid: str) -> Voucher:
+    assert world.ledger is not None  # it lists it
+    if terms.gated:
+        return Voucher.CLEAR
+    return voucher(uid, world.memory.since[uid].generation, world.ledger.extenders)
 
 
 def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> Step:
@@ -209,8 +197,7 @@ def _committed(world: World, reservation: ReservationSeen) -> Step:
     trouble, status = trouble_with(world, reservation), reservation.status
     open_ = open_of(world, reservation)
     if trouble is not None:
-        write = status_of(world, reservation, State.ROLLING_BACK, trouble)
-        return Step((write._replace(unless_changed=open_[0][1] if open_ else None),))
+        return taken_back(world, reservation, trouble)
     if not open_:
         if status.state is State.BOUND or not reservation.spec.gang:
             return Step(strike=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ class World(NamedTuple):
     memory: Memory
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
+    coming: Collection[Member] = ()  # all that were let go and have no node yet
 
 
 class Step(NamedTuple):
@@ -59,3 +60,4 @@ class Step(NamedTuple):
     writes: tuple[Write, ...] = ()
     phase: Phase | None = None  # the ledger shall say that of it
     strike: bool = False  # the ledger shall forget it
+    again: bool = False  # the ledger listed it before, and lost it

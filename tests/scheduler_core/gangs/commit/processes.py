@@ -83,6 +83,7 @@ class Planner:
             self.watcher = Watcher(self.server, KINDS, (Candidate, candidate_of))
             for batch in self.watcher.lists():
                 self.hear(batch)
+            return self.writes()
         view.look(self.server.now)
         self.unheld = frozenset(uid for uid, gang in self._holds().items() if gang not in self._queued())
         wanted = Wanted(unheld=self.unheld, estimates=dict.fromkeys(self._holds()))
