@@ -14,6 +14,8 @@ deadline; no reservation is deleted before the ledger has forgotten it.
     Committed  all bound                          Bound, struck
     Committed  one gone, a node gone, too late    RollingBack
     RollingBack                                   gated ones touched, others deleted, then struck; or Failed, struck
+
+Where what is known may be old nothing more is listed, proposed or committed; what is committed goes on.
 """
 
 from __future__ import annotations
@@ -73,7 +75,11 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
     counted = counting(ledger.spec, world.reservations)
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
     struck = strays | {uid for uid, each in found.items() if each.strike}
-    new = [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
+    new = (
+        []
+        if world.blind
+        else [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
+    )
     served = {gang_of(world.reservations[each.uid]) for each in new} - {None}
     struck |= {  # in the same write: nobody gets between what is held for a gang and its places
         uid for uid, each in counted.items() if each.phase is Phase.HELD and gang_of(world.reservations[uid]) in served
@@ -152,7 +158,9 @@ def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
 
 
 def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
-    """Whether the plan still is what its members need."""
+    """Whether the plan still is what its members need, as far as can be seen."""
+    if world.blind:
+        return False
     if reservation.spec.held:
         return reservation.key not in world.unheld
     return is_waiting(world, reservation) and reservation.key not in world.crowded

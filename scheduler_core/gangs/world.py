@@ -49,6 +49,7 @@ class World(NamedTuple):
     memory: Memory
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
+    blind: bool = False  # all of that may be old: nothing more is planned and committed
 
 
 class Step(NamedTuple):

@@ -50,6 +50,9 @@ GAUGES = {
     "gputopo_planner_info": About(("version", "python"), "Always 1; what this planner is."),
     "gputopo_planner_ready": About((), "1 where gangs are planned, here or by the planner that leads."),
     "gputopo_planner_leader": About((), "1 where this planner leads."),
+    "gputopo_planner_blind": About(
+        (), "1 where this planner leads and plans nothing: its watches are silent, or do not show what it wrote."
+    ),
     "gputopo_planner_gangs": About(("phase",), "Gangs, single pods that are planned among them, by phase."),
     "gputopo_planner_held_gpus": About((), "GPUs that reservations keep for members that have no node yet."),
     "gputopo_planner_oldest_gate_age_seconds": About(
@@ -113,6 +116,7 @@ def samples(status: Status, now: float) -> Iterator[Sample]:
     yield "gputopo_planner_info", BUILD, 1
     yield "gputopo_planner_ready", (), status.unready is None
     yield "gputopo_planner_leader", (), status.leads
+    yield "gputopo_planner_blind", (), status.blind
     phases = Counter(each.phase for each in status.gangs)
     yield from (("gputopo_planner_gangs", (phase,), phases[phase]) for phase in PHASES)
     yield "gputopo_planner_held_gpus", (), status.held_gpus

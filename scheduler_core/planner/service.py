@@ -25,6 +25,7 @@ from scheduler_core.planner.given import Settled
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.placing import Job, Placing, placing
+from scheduler_core.planner.sight import Sight
 from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
@@ -33,7 +34,7 @@ from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
 from scheduler_core.tells import Tell
 from scheduler_core.troubles import Troubles
-from scheduler_core.watch import SILENT_S, silence
+from scheduler_core.watch import silence
 
 T = TypeVar("T")
 WRITERS = 8  # threads
@@ -51,15 +52,16 @@ class Parts(NamedTuple):
     watching: Callable[[Deliver], Watching]  # made anew for each term
     tell: Callable[[Tell], None]
     metrics: Metrics
+    sight: Callable[[], Sight] = Sight  # as is ``watching``
 
 
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
 
-    def __init__(self, settled: Settled, parts: Parts, silent_s: float = SILENT_S) -> None:
+    def __init__(self, settled: Settled, parts: Parts) -> None:
         self.ended = asyncio.Event()
         self.term: Term | None = None
-        self._settled, self._parts, self._silent_s = settled, parts, silent_s
+        self._settled, self._parts = settled, parts
         self._watches: Watching | None = None
         self._writers: ThreadPoolExecutor | None = None
         self._planner: ThreadPoolExecutor | None = None
@@ -103,7 +105,7 @@ class Service:
                 self._not_before = time.monotonic() + _STEP_BACK_S
             self._end()
         elif self.term is not None:
-            self._own(self.term.tick)
+            self._own(self.term.tick, self.statuses())
         elif holds and time.monotonic() >= self._not_before:
             self._begin()
         self._troubles.tell(self.statuses())
@@ -118,7 +120,9 @@ class Service:
         missing = self.term.view.knowledge.missing
         if missing:
             return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
-        return silence(self.statuses(), self._silent_s)
+        if self.term.sight.trouble is not None:
+            return f"nothing is planned, by what is known: {self.term.sight.trouble}"
+        return silence(self.statuses())
 
     def statuses(self) -> tuple[WatchStatus, ...]:
         """How each watch is doing."""
@@ -128,7 +132,9 @@ class Service:
         """Lead: the ledger first, then everything else."""
         self._terms += 1
         me = f"{self._parts.me}/{self._terms}"  # what an earlier term of ours may still send is another's
-        term = self.term = Term(self._settled, lambda: self._parts.policy.current, me, _Hands(self))
+        term = self.term = Term(
+            self._settled, lambda: self._parts.policy.current, me, _Hands(self), sight=self._parts.sight()
+        )
         _log.info("term", extra={"fields": {"begins": True}})
         self._read_ledger(term)
 

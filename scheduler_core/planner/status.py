@@ -41,6 +41,7 @@ class Status(NamedTuple):
     epoch: int = 0
     entries: int = 0
     extenders: int = 0
+    blind: bool = False  # nothing is planned: what is known may be old
 
 
 def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[WatchStatus, ...]) -> Status:
@@ -64,6 +65,7 @@ def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[W
         ledger.spec.epoch,
         len(ledger.spec.entries),
         len(ledger.extenders),
+        term.sight.trouble is not None,
     )
 
 

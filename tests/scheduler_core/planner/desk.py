@@ -19,7 +19,7 @@ from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import BUILT_IN
-from scheduler_core.sightings import LedgerSeen, ReservationSeen
+from scheduler_core.sightings import LedgerSeen, ReservationSeen, WatchStatus
 from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
 from tests.scheduler_core.gangs.commit.processes import KINDS, Planner
@@ -42,6 +42,7 @@ class Desk:
         self.refuses: Callable[[Write], Outcome | None] = lambda _: None  # what the API server does not do
         self._sender = Planner(server, me, Terms())
         self._todo: list[Callable[[], None]] = []
+        self.watches: tuple[WatchStatus, ...] = ()  # how they are doing
         self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
         settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS, release_after_s)
@@ -72,7 +73,7 @@ class Desk:
     def _wait(self, seconds: float) -> None:
         self.now += seconds
         self._rested = False
-        self.term.tick()
+        self.term.tick(self.watches)
 
     def write(self, what: Write) -> None:
         """Carry it out, and answer."""

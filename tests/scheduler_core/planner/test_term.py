@@ -7,7 +7,9 @@ import pytest
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
 from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
+from scheduler_core.planner.sight import AWAKE_S, SHOWN_S
 from scheduler_core.planner.writer import Outcome
+from scheduler_core.sightings import WatchStatus
 from tests.scheduler_core.gangs.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.desk import Desk
 
@@ -101,6 +103,49 @@ def test_a_gang_that_was_bound_while_the_watches_were_silent_is_not_taken_back()
     desk.run()
     assert (states(server), set(server.pods)) == ([State.BOUND], set(uids))
     assert not any(isinstance(each, DeletePod) for each in desk.writes)
+
+
+def let_go(server: ApiServer, uids: list[str]) -> list[bool]:
+    """Which of those pods have no gate any more."""
+    return [not server.pods[uid]["spec"]["schedulingGates"] for uid in uids]
+
+
+def test_while_the_watches_are_silent_nothing_is_planned_and_what_is_committed_goes_on() -> None:
+    server = ApiServer()
+    first = gang(server, "a")
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) else None
+    desk.run()
+    assert (states(server), let_go(server, first)) == ([State.COMMITTED], [False, False])
+
+    desk.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
+    desk.refuses = lambda _: None
+    second = gang(server, "b")
+    desk.now += 2
+    desk.run()
+    assert (planned(server), let_go(server, first), let_go(server, second)) == (["a"], [True, True], [False, False])
+
+    desk.watches = ()
+    for _ in range(int(AWAKE_S) + 1):
+        desk.run()
+    assert (planned(server), let_go(server, second)) == (["a", "b"], [True, True])
+
+
+def test_a_planner_that_does_not_see_what_it_wrote_plans_nothing() -> None:
+    server = ApiServer()
+    gang(server, "a", 1)
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) else None
+    desk.run()
+    desk.refuses = lambda _: None
+
+    desk.deaf = True
+    desk.now += 2
+    desk.run()  # it is let go
+    assert desk.term.sight.trouble is None
+    desk.now += SHOWN_S
+    desk.run()
+    assert desk.term.sight.trouble == "no watch has shown what gputopo wrote 13 s ago"
 
 
 def test_a_gang_that_is_late_is_taken_back() -> None:

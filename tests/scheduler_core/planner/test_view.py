@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reservations import POOL, ReservationSpec, ReservationStatus, Seat, State, spec_hash
-from scheduler_core.gangs.writes import CreateReservation, DeleteReservation, LetGo, WriteStatus
+from scheduler_core.gangs.writes import CreateReservation, DeleteReservation, LetGo, Release, WriteStatus
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.view import Told, View
 from scheduler_core.policy import Policy
@@ -124,3 +124,38 @@ def test_a_reservation_whose_end_a_watch_has_shown_before_the_answer_is_not_wait
     view.wrote(DeleteReservation(of), None, 0.0)
 
     assert kept(view) == 0
+
+
+def test_a_write_that_no_watch_has_shown_is_waited_for(view: View) -> None:
+    pod = member("w-1", version="10")
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    of = made(view, "a", 11)
+    assert view.unshown_since() is None
+
+    view.wrote(WriteStatus(of, BOUND), Told("a", "13"), 7.0)
+    view.wrote(LetGo(pod, Seat(pod.uid, pod.name, "n0"), of.name), Told(pod.uid, "12"), 8.0)
+    assert view.unshown_since() == 7.0
+    view.take(Batch(ReservationSeen, (seen("a", 13, BOUND),)), 9.0)
+    assert view.unshown_since() == 8.0
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 9.5)  # as it was before
+    assert view.unshown_since() == 8.0
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod._replace(version="12")),)), 9.5)
+    assert view.unshown_since() is None
+
+
+def test_of_a_pod_that_is_no_member_any_more_nothing_is_waited_for(view: View) -> None:
+    pod = member("w-1", version="10")
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    view.wrote(Release(pod, "no place", "gate-timeout"), Told(pod.uid, "12"), 8.0)
+
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, None),)), 9.0)
+
+    assert view.unshown_since() is None
+
+
+def test_of_several_writes_of_one_object_the_last_is_waited_for(view: View) -> None:
+    first, second = made(view, "a"), made(view, "b")
+    for of, version, at in ((first, 3, 1.0), (second, 4, 2.0), (first, 5, 3.0)):
+        view.wrote(WriteStatus(of, BOUND), Told(of.key, str(version)), at)
+
+    assert view.unshown_since() == 2.0
