@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from gputopo.labels.definition import Kind, definition, structural
+from gputopo.labels.keys import GPU_RESOURCES
 
 VERSION = "v1alpha1"
 RESERVATION_KIND = "PlacementReservation"
@@ -54,10 +55,11 @@ class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """GPUs of a node that are kept for a gang that does not fit yet: what becomes free there is not for others."""
+    """Devices of a node that are kept for a gang that does not fit yet: what becomes free there is not for others."""
 
     node: _Name
-    gpus: _Count
+    gpus: _Count  # of that resource
+    resource: Annotated[str, _limit(minLength=1, maxLength=317)] = GPU_RESOURCES[0]
 
 
 class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -53,7 +53,7 @@ class Unfit(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Keeper(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A reservation of others without which it would fit, alone or with others."""
 
-    gang: str | None  # "namespace/name"; None: of pods that are planned one by one
+    gang: str | None  # "namespace/name"; None: of pods that are planned one by one, or one of them
     reservation: str  # "namespace/name"
     phase: str
     until: str | None  # RFC 3339

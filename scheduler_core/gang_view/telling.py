@@ -21,6 +21,7 @@ from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.planning import Unplaced
 from scheduler_core.gangs.progress import PHASES, Progress
+from scheduler_core.gangs.writes import gang_named
 from scheduler_core.observe.sources import OF_PODS, SPREAD
 from scheduler_core.planner.placing import TIMEOUT_S
 from scheduler_core.request import Refused
@@ -167,11 +168,11 @@ def _keeper(counting: Counting) -> Keeper:
     held = entry.phase is Phase.HELD
     seats = sum(number for seat in counting.seats for _, number in seat.gpus)
     return Keeper(
-        gang=f"{entry.namespace}/{reservation.spec.gang}" if reservation.spec.gang else None,
+        gang=gang_named(reservation),
         reservation=f"{entry.namespace}/{entry.name}",
         phase=entry.phase.value,
         until=reservation.status.estimate if held else reservation.status.deadline,
-        gpus=seats + sum(gpus for _, gpus in counting.held),
+        gpus=seats + sum(each.gpus for each in counting.held),
         nodes=tuple(sorted(counting.nodes)),
     )
 

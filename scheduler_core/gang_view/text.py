@@ -109,7 +109,8 @@ def _unfit(unfit: Unfit, told: GangStory, width: int) -> Iterator[str]:
 
 
 def _keeper(keeper: Keeper) -> str:
-    whom = "pods that are planned one by one" if keeper.gang is None else f"the gang {keeper.gang}"
+    single = "a single pod" if keeper.phase == Phase.HELD.value else "pods that are planned one by one"
+    whom = single if keeper.gang is None else f"the gang {keeper.gang}"
     until = "" if keeper.until is None else f", until {keeper.until}"
     if keeper.phase == Phase.HELD.value:
         until = ", until it fits" if keeper.until is None else f", until it fits, which is expected at {keeper.until}"

@@ -1,12 +1,12 @@
 """Whose turn it is: by priority, then age; who does not fit lets smaller ones pass, but not for ever. Pure.
 
 A gang that was rolled back waits longer each time. One that still did not fit after ``patience_s`` may have the next
-room that becomes free held for it: one gang of each priority at most, the first that waits (``hold`` chooses the room).
+room that becomes free held for it: one of each priority at most (``planner.holds``; ``hold`` chooses the room).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -123,14 +123,16 @@ class Queue:
         gang = self._queued.get(name)
         return None if gang is None else self._waiting(gang)
 
-    def batches(self, now: float, state: Hashable, most: int = 256) -> Iterator[tuple[Waiting, ...]]:
+    def batches(
+        self, now: float, state: Hashable, most: int = 256, apart: Container[GangName] = ()
+    ) -> Iterator[tuple[Waiting, ...]]:
         """What to try now, in order: a gang, or at most so many single pods of one priority that follow one another.
 
-        ``state``: as ``unplaced`` will be told it; never None.
+        ``state``: as ``unplaced`` will be told it; never None. ``apart``: single pods that are tried by themselves.
         """
         self._expire(now)
         due = [each for each in self.order() if self.due(each) <= now and each.misfit != state]
-        for priority, group in groupby(due, key=_together):
+        for priority, group in groupby(due, key=lambda each: None if each.gang.name in apart else _together(each)):
             found = list(group)
             size = 1 if priority is None else most
             yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
@@ -143,18 +145,9 @@ class Queue:
         """When the next may be tried that may not yet; None: none waits for its time."""
         return min((at for each in self.order() if (at := self.due(each)) > now), default=None)
 
-    def entitled(self, now: float) -> tuple[Waiting, ...]:
-        """For whom room may be held: of each priority the first, if it did not fit and has waited long enough.
-
-        Single pods are not: whatever becomes free anywhere fits them as soon as it fits anybody.
-        """
-        found: dict[int, Waiting] = {}
-        for each in self.order():
-            if not is_alone(each.gang.name):
-                found.setdefault(each.gang.priority, each)
-        return tuple(
-            each for each in found.values() if each.misfit is not None and now - each.since >= self._pace.patience_s
-        )
+    def entitled(self, now: float) -> Iterator[Waiting]:
+        """For whom room may be held once they do not fit, in order: all that have waited long enough."""
+        return (each for each in self.order() if now - each.since >= self._pace.patience_s)
 
     def _waiting(self, gang: Gang) -> Waiting:
         since, rollbacks, until = self._past[gang.name]

@@ -9,7 +9,9 @@ deadline; no reservation is deleted before the ledger has forgotten it.
     none       all placed                         the status says Bound; it stays for the siblings of later members
     none       none placed                        listed, where this planner made it just now; else deleted
     Proposed   all gated, the extenders vouch     Committed
-    Proposed   one gone, blocked, or no room      struck
+    Proposed   one gone, blocked, or no room      struck; what was held for its gang is held still
+    Held       waits                              held, until its gang's places are committed or it is held others
+    Held       does not wait any more             struck
     Committed  gated                              let go
     Committed  all bound                          Bound, struck
     Committed  one gone, a node gone, too late    RollingBack
@@ -20,7 +22,7 @@ Where what is known may be old nothing more is listed, proposed or committed; wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -50,6 +52,7 @@ from scheduler_core.gangs.writes import (
     Write,
     WriteLedger,
     gang_of,
+    whose,
 )
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
@@ -75,15 +78,8 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
     counted = counting(ledger.spec, world.reservations)
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
     struck = strays | {uid for uid, each in found.items() if each.strike}
-    new = (
-        []
-        if world.blind
-        else [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
-    )
-    served = {gang_of(world.reservations[each.uid]) for each in new} - {None}
-    struck |= {  # in the same write: nobody gets between what is held for a gang and its places
-        uid for uid, each in counted.items() if each.phase is Phase.HELD and gang_of(world.reservations[uid]) in served
-    }
+    new = [] if world.blind else list(_listed(world, found))
+    struck |= _exchanged(world, counted, new)
     lost = _lost(world, terms)
     if lost and not terms.gated:
         yield DropRegistration(ledger, without_extenders(ledger.extenders, lost))
@@ -99,6 +95,23 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
             withdrawn=sum(counted[uid].phase is not Phase.COMMITTED for uid in struck if uid in counted),
             released=sum(counted[uid].phase is Phase.COMMITTED for uid in struck if uid in counted),
         )
+
+
+def _exchanged(world: World, counted: Mapping[str, Entry], new: Sequence[Entry]) -> set[str]:
+    """What was held for those whose places are committed, or for whom others are held, by this very write.
+
+    Nobody gets between. What is only proposed may come to nothing: then all is as it was.
+    """
+    held = {uid: gang_of(world.reservations[uid]) for uid, each in counted.items() if each.phase is Phase.HELD}
+    if not held:
+        return set()
+    listed = (world.reservations[each.uid] for each in new if each.phase is not Phase.PROPOSED)
+    served = {name for each in listed for name in whose(each.namespace, each.spec, world.member)}
+    return {uid for uid, name in held.items() if name in served}
+
+
+def _listed(world: World, found: Mapping[str, Step]) -> Iterator[Entry]:
+    return (entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None)
 
 
 def _lost(world: World, terms: Terms) -> frozenset[str]:

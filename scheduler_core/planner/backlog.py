@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 
-from gputopo.labels.reservations import ReservationSpec
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.planning import Unplaced
 from scheduler_core.gangs.queue import Queue
 from scheduler_core.gangs.roster import Roster
-from scheduler_core.gangs.writes import CreateReservation, gang_of
+from scheduler_core.gangs.writes import CreateReservation, gang_of, whose
 from scheduler_core.planner.given import Given
 from scheduler_core.planner.tells import of_refused, of_unplaced
 from scheduler_core.sightings import ReservationSeen
@@ -54,7 +53,7 @@ class Backlog:
         if what.spec.held:
             return  # ``Holds`` waits by itself
         why = Unplaced(f"the API server does not take its reservation: {error}")
-        for name in set(whose(what.namespace, what.spec, self._roster)):
+        for name in set(whose(what.namespace, what.spec, self._roster.member)):
             self.queue.rolled_back(name, self._given.clock.wall())
             self.unplaced[name] = why
             self._tell(name, why)
@@ -88,12 +87,3 @@ class Backlog:
         if (gang := self._roster.gang(name)) is not None:
             for tell in of_unplaced(gang, why):
                 self._given.hands.tell(tell)
-
-
-def whose(namespace: str, spec: ReservationSpec, roster: Roster) -> Iterator[GangName]:
-    """The gang that a reservation is for, or the single pods that are there."""
-    if spec.gang:
-        yield GangName(namespace, spec.gang)
-        return
-    members = (roster.member(seat.uid) for seat in spec.seats)
-    yield from (each.wanted.gang for each in members if each is not None)

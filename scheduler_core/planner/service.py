@@ -1,7 +1,7 @@
 """The planner at work: watches tell what there is, one event loop owns all that is known, threads write and plan.
 
 watch threads ──Batch──▶ loop: ``Term`` ──Write──▶ threads ──▶ API server
-Lease thread ──holds───▶   ▲    │ └─────Job────▶ thread: ``placing``
+Lease thread ──holds───▶   ▲    │ └─────Job────▶ threads: ``placing``, ``holding``
                            └────┴──────Answer, Placing
 """
 
@@ -38,6 +38,7 @@ from scheduler_core.watch import silence
 
 T = TypeVar("T")
 WRITERS = 8  # threads
+PLANNERS = 2  # one for places, one to seek room to hold
 _STEP_BACK_S = 5.0  # after another planner took over while we held the Lease
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Service:
         with ExitStack() as parts:
             self._writers = ThreadPoolExecutor(WRITERS, "write")
             parts.callback(self._writers.shutdown, wait=False, cancel_futures=True)
-            self._planner = ThreadPoolExecutor(1, "plan")
+            self._planner = ThreadPoolExecutor(PLANNERS, "plan")
             parts.callback(self._planner.shutdown, wait=False, cancel_futures=True)
             parts.callback(self._end)
             yield

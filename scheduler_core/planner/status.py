@@ -95,7 +95,7 @@ def _gang(term: Term, gang: Gang, found: Progress) -> GangStatus:
 def _kept(counting: Counting, member: Callable[[str], Member | None]) -> int:
     """GPUs that nobody has yet."""
     seats = (seat for seat in counting.seats if (found := member(seat.uid)) is None or found.node is None)
-    return sum(number for seat in seats for _, number in seat.gpus) + sum(number for _, number in counting.held)
+    return sum(number for seat in seats for _, number in seat.gpus) + sum(each.gpus for each in counting.held)
 
 
 def document(found: Status, now: float) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ watches lag behind answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from gputopo.labels import keys
@@ -37,6 +37,8 @@ from scheduler_core.planner.seen import Candidate, split
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, LedgerSeen, NodeSeen, ReservationSeen
 from scheduler_core.stock import StockNode
+
+TRY_S = 10.0  # what did not fit is tried again after so long, though nothing was seen to change
 
 
 class Told(NamedTuple):
@@ -182,6 +184,13 @@ class View:
         """When the oldest of our writes was done that no watch has shown, in seconds since 1970."""
         oldest = (next(iter(each.values()), None) for each in (self._pods, self._statuses))
         return min((each.at for each in oldest if each is not None), default=None)
+
+    def state(self, monotonic: float) -> Hashable:
+        """What a plan that is made now is made on. After a while it is another: not all that lets a gang in is seen.
+
+        Nodes that were reached in vain count again, and extenders forget whom they let in.
+        """
+        return self.knowledge.table.generation, int(monotonic // TRY_S)
 
     def seats(self) -> dict[str, Seat]:
         """Of all reservations, by the pod's UID."""

@@ -57,6 +57,23 @@ def test_room_that_is_held_is_refused_for_good() -> None:
     assert (dict(found.failed), found.soon) == ({"a": RESERVED}, False)
 
 
+@pytest.mark.parametrize(
+    ("resource", "wishes"),
+    [
+        pytest.param("nvidia.com/mig-1g.10gb", {}, id="MIG devices"),
+        pytest.param("nvidia.com/gpu.shared", {}, id="shares of GPUs"),
+        pytest.param("nvidia.com/gpu.shared", {"vram": "10Gi"}, id="shares of a size"),
+    ],
+)
+def test_room_is_held_of_parts_of_gpus_too(resource: str, wishes: dict[str, str]) -> None:
+    stage = Stage.planned({"a": H100})
+    stage.offer("a", {resource: 8})
+    stage.keep((plan("r", held={"a": 6}, resource=resource), HELD))
+
+    assert dict(stage.ask(asking("x", 3, resource=resource, **wishes)).failed) == {"a": RESERVED}
+    assert stage.ask(asking("y", 2, resource=resource, **wishes)).nodes == ("a",)
+
+
 def test_a_member_gets_in() -> None:
     stage = a_gang()
 

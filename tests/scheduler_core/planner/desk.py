@@ -25,14 +25,23 @@ from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer, Confli
 from tests.scheduler_core.gangs.commit.processes import KINDS, Planner
 
 PACE = Pace(patience_s=300.0)
+GATED = Terms(gated=True)
 START = 1_795_300_000.0  # hours after the pods were created
 
 
 class Desk:
-    """A planner in a pool where every pod is gated. ``ledgers``: what the ledger listed, version after version."""
+    """A planner, by default in a pool where every pod is gated.
+
+    ``ledgers``: what the ledger listed, version after version.
+    """
 
     def __init__(
-        self, server: ApiServer, me: str = "one", pace: Pace = PACE, release_after_s: float | None = None
+        self,
+        server: ApiServer,
+        me: str = "one",
+        pace: Pace = PACE,
+        release_after_s: float | None = None,
+        terms: Terms = GATED,
     ) -> None:
         self.server = server
         self.ledgers: list[tuple[Entry, ...]] = []
@@ -45,7 +54,7 @@ class Desk:
         self.watches: tuple[WatchStatus, ...] = ()  # how they are doing
         self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
-        settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS, release_after_s)
+        settled = Settled(POOL, SPACE, terms, pace, LEVELS, release_after_s)
         self.now = START
         self._rested = False
         clock = Clock(lambda: self.now - START, lambda: self.now)
