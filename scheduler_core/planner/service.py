@@ -273,7 +273,7 @@ class Service:
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
-        return status(self.term, self._parts.elected.holds, self.unready(), self.statuses())
+        return status(self.term, self._parts.elected.holds, self.unready(), self.statuses(), time.monotonic())
 
     def hold(self, job: HoldJob) -> None:
         """Work it out."""

@@ -24,7 +24,7 @@ class GangStatus(NamedTuple):
     reservation: str | None = None
     missing: tuple[tuple[str, str], ...] = ()  # of one that fits nowhere: member, and what it is missing
     rollbacks: int = 0
-    until: float | None = None  # not tried before that, in seconds since 1970
+    next_try_s: float | None = None  # not tried before that has passed
 
 
 class Status(NamedTuple):
@@ -44,8 +44,8 @@ class Status(NamedTuple):
     blind: bool = False  # nothing is planned: what is known may be old
 
 
-def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[WatchStatus, ...]) -> Status:
-    """Of now."""
+def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[WatchStatus, ...], now: float) -> Status:
+    """Of now, in monotonic seconds."""
     if term is None or not term.leads:
         return Status(leads, unready, watches)
     view, ledger = term.view, term.view.ledger
@@ -59,7 +59,7 @@ def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[W
         watches,
         view.knowledge.table,
         len(view.knowledge.pods),
-        tuple(_gang(term, each, progress(each, own.get(each.name, ()), phases)) for each in gangs),
+        tuple(_gang(term, each, progress(each, own.get(each.name, ()), phases), now) for each in gangs),
         sum(_kept(each, view.roster.member) for each in counting.values()),
         tuple(one.created for each in gangs for one in (*each.ready, *each.held, *each.surplus)),
         ledger.spec.epoch,
@@ -80,16 +80,17 @@ def _own(term: Term) -> dict[GangName, list[ReservationSeen]]:
     return found
 
 
-def _gang(term: Term, gang: Gang, found: Progress) -> GangStatus:
+def _gang(term: Term, gang: Gang, found: Progress, now: float) -> GangStatus:
     waiting = term.backlog.queue.of(gang.name)
-    rollbacks, until = (0, None) if waiting is None else (waiting.rollbacks, waiting.until or None)
+    rollbacks, until = (0, 0.0) if waiting is None else (waiting.rollbacks, waiting.until)
+    wait_s = max(0.0, until - now) if until else None
     if found.open is not None:
-        return GangStatus(gang, found.phase, found.reason, found.open.name, (), rollbacks, until)
+        return GangStatus(gang, found.phase, found.reason, found.open.name, (), rollbacks, wait_s)
     why = term.backlog.unplaced.get(gang.name)
     if gang.phase is GangPhase.QUEUED and why is not None:
         missing = tuple((name, getattr(each, "value", str(each))) for name, each in why.missing)
-        return GangStatus(gang, found.phase, why.reason, None, missing, rollbacks, until)
-    return GangStatus(gang, found.phase, found.reason, None, (), rollbacks, until)
+        return GangStatus(gang, found.phase, why.reason, None, missing, rollbacks, wait_s)
+    return GangStatus(gang, found.phase, found.reason, None, (), rollbacks, wait_s)
 
 
 def _kept(counting: Counting, member: Callable[[str], Member | None]) -> int:
@@ -131,5 +132,5 @@ def _document(each: GangStatus, now: float) -> dict[str, Any]:
         "reservation": each.reservation,
         "missing": [{"member": name, "reason": why} for name, why in each.missing],
         "rollbacks": each.rollbacks,
-        "next_try_s": None if each.until is None else round(max(0.0, each.until - now), 1),
+        "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
     }

@@ -159,7 +159,7 @@ class Term:
         for write in steps(self.view.world(now, wall, wanted), settled.terms, settled.pool):
             self._sending.submit(write, now)
         if self.leads:
-            for write in releases(settled, self.view, self.backlog, wall):
+            for write in releases(settled, self.view, self.backlog, now):
                 self._sending.submit(write, now)
 
     def _crowded(self) -> frozenset[str]:

@@ -24,7 +24,7 @@ from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
 from tests.scheduler_core.gangs.commit.processes import KINDS, Planner
 
-PACE = Pace(patience_s=300.0)
+PACE = Pace(patience_s=0.0)
 GATED = Terms(gated=True)
 START = 1_795_300_000.0  # hours after the pods were created
 

@@ -60,7 +60,7 @@ def told(
     term.take(Batch(ReservationSeen, tuple(reservations), (), complete=True))
     term.take(Batch(LedgerSeen, (ledger(*(entry(each, phase) for each, phase in kept)),), (), complete=True))
     term.leads = True
-    return status(term, True, None, ())
+    return status(term, True, None, (), 0.0)
 
 
 def phases(found: Status) -> dict[GangName, tuple[str, str | None]]:

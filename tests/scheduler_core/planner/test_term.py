@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gputopo.labels import keys
@@ -294,6 +295,9 @@ def test_a_gang_that_is_released_is_counted_once_each_time() -> None:
     uids = gang(server, "a", 3)
     desk = Desk(server, release_after_s=60.0)
     desk.run()
+    assert desk.waits == []
+    desk.now += 60
+    desk.run()
     assert [not each["spec"]["schedulingGates"] for each in server.pods.values()] == [True] * 3
     assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")]
 
@@ -301,5 +305,49 @@ def test_a_gang_that_is_released_is_counted_once_each_time() -> None:
         server.delete_pod(uid)
     gang(server, "a", 3)
     desk.run()
+    desk.now += 60
+    desk.run()
 
     assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")] * 2
+
+
+def told(desk: Desk) -> list[tuple[str, str]]:
+    """How the waits of gangs ended."""
+    return [(outcome, name) for outcome, name, _ in desk.waits]
+
+
+def test_an_attempt_is_counted_once_by_how_it_ended() -> None:
+    server = ApiServer()
+    gang(server, "a", 1)
+    gang(server, "b", 1)
+    bare = gang(server, "c", 1)
+    del server.pods[bare[0]]["metadata"]["ownerReferences"]
+    desk = Desk(server)
+    desk.run()
+    (first,) = (each for each in server.reservations.values() if each.spec.gang == "a")
+    server.bind(first.spec.seats[0].uid, first.spec.seats[0].node or "")
+    desk.run()
+    assert told(desk) == [("bound", "a")]
+
+    desk.now += 31
+    desk.run()
+    assert told(desk) == [("bound", "a"), ("failed", "c"), ("rolled back", "b")]
+    for each in list(server.reservations.values()):  # somebody writes it, and it is put right
+        server.write_status(each, msgspec.structs.replace(each.status, bound=0, reason="written by hand"))
+    desk.now += 31
+    desk.run()
+    assert len(desk.waits) == 3
+
+
+def test_single_pods_of_one_batch_are_told_of_one_by_one() -> None:
+    server = ApiServer()
+    uids = [single(server, "one"), single(server, "two")]
+    desk = Desk(server)
+    desk.run()
+    (batch,) = server.reservations.values()
+    server.bind(uids[0], next(seat.node or "" for seat in batch.spec.seats if seat.uid == uids[0]))
+
+    desk.now += 31
+    desk.run()
+
+    assert sorted(told(desk)) == [("bound", f"pod.{uids[0]}"), ("rolled back", f"pod.{uids[1]}")]
