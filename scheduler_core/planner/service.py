@@ -21,7 +21,7 @@ from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.writes import CreateLedger, Write
 from scheduler_core.lease import Elected
-from scheduler_core.planner.given import Settled
+from scheduler_core.planner.given import Clock, Settled
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.placing import Job, Placing, placing
@@ -32,6 +32,7 @@ from scheduler_core.planner.writer import Answer, Outcome, Writer
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
+from scheduler_core.steady import Steady
 from scheduler_core.tells import Tell
 from scheduler_core.troubles import Troubles
 from scheduler_core.watch import silence
@@ -134,7 +135,12 @@ class Service:
         self._terms += 1
         me = f"{self._parts.me}/{self._terms}"  # what an earlier term of ours may still send is another's
         term = self.term = Term(
-            self._settled, lambda: self._parts.policy.current, me, _Hands(self), sight=self._parts.sight()
+            self._settled,
+            lambda: self._parts.policy.current,
+            me,
+            _Hands(self),
+            Clock(wall=Steady()),
+            self._parts.sight(),
         )
         _log.info("term", extra={"fields": {"begins": True}})
         self._read_ledger(term)

@@ -20,7 +20,7 @@ from scheduler_core.gangs.steps import steps
 from scheduler_core.gangs.writes import AskForPod, CreateReservation
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.consequences import Consequences
-from scheduler_core.planner.given import CLOCK, Clock, Given, Hands, Settled
+from scheduler_core.planner.given import Clock, Given, Hands, Settled
 from scheduler_core.planner.holding import Held
 from scheduler_core.planner.placing import Placing
 from scheduler_core.planner.planning import Planning
@@ -48,7 +48,7 @@ class Term:
         policies: Callable[[], Policies],
         me: str,
         hands: Hands,
-        clock: Clock = CLOCK,
+        clock: Clock,
         sight: Sight | None = None,
     ) -> None:
         given = Given(settled, policies, hands, clock)

@@ -11,7 +11,7 @@ from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Write
-from scheduler_core.planner.given import Settled
+from scheduler_core.planner.given import Clock, Settled
 from scheduler_core.planner.holding import HoldJob
 from scheduler_core.planner.placing import Job
 from scheduler_core.planner.seen import Candidate
@@ -54,7 +54,7 @@ def told(
     found: Iterable[Member], *kept: tuple[ReservationSeen, Any], unlisted: ReservationSeen | None = None
 ) -> Status:
     """By a planner that leads and was shown all that."""
-    term = Term(Settled("gpus", "gputopo", Terms(), Pace(), {}), lambda: BUILT_IN, "me", Idle())
+    term = Term(Settled("gpus", "gputopo", Terms(), Pace(), {}), lambda: BUILT_IN, "me", Idle(), Clock())
     reservations = [each for each, _ in kept] + ([] if unlisted is None else [unlisted])
     term.take(Batch(Candidate, tuple(Candidate(each.uid, None, each) for each in found), (), complete=True))
     term.take(Batch(ReservationSeen, tuple(reservations), (), complete=True))

@@ -7,6 +7,7 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
+from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
 from scheduler_core.planner.sight import AWAKE_S, SHOWN_S
 from scheduler_core.planner.writer import Outcome
@@ -159,6 +160,56 @@ def test_a_gang_that_is_late_is_taken_back() -> None:
     desk.run()
 
     assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
+
+
+HOUR = pytest.mark.parametrize("step", [3600.0, -3600.0], ids=["an hour ahead", "an hour back"])
+
+
+@HOUR
+def test_a_wall_clock_that_is_set_takes_nobody_back(step: float) -> None:
+    server = ApiServer()
+    gang(server, "a")
+    desk = Desk(server)
+    desk.run()
+
+    desk.wrong_s = step
+    desk.run()
+    assert states(server) == [State.COMMITTED]
+    desk.now += 31
+    desk.run()
+    assert (states(server), desk.term.backlog.queue.rolled_back(GangName("team", "a"), 0.0)) == ([], 20.0)
+
+
+@HOUR
+def test_a_wall_clock_that_is_set_makes_no_back_off_longer_or_shorter(step: float) -> None:
+    server = ApiServer()
+    gang(server, "a")
+    desk = Desk(server)
+    desk.run()
+    desk.now += 31
+    desk.run()
+
+    desk.wrong_s = step
+    gang(server, "a")
+    desk.run()
+    assert planned(server) == []
+    desk.now += 10
+    desk.run()
+    assert planned(server) == ["a"]
+
+
+@HOUR
+def test_by_a_wall_clock_that_is_wrong_nobody_is_released_before_its_time(step: float) -> None:
+    server = ApiServer({"n0": 2})
+    desk = Desk(server, release_after_s=60.0)
+    desk.wrong_s = step
+    uids = gang(server, "a", 3)
+    desk.run()
+    assert let_go(server, uids) == [False] * 3
+
+    desk.now += 60
+    desk.run()
+    assert let_go(server, uids) == [True] * 3
 
 
 def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_made_again() -> None:
