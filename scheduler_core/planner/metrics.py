@@ -91,7 +91,7 @@ class Metrics:
         if answer.outcome is Outcome.DONE:
             if isinstance(answer.write, Release):
                 self.released.labels(answer.write.policy).inc()
-            elif isinstance(answer.write, WriteStatus) and answer.write.status.state is State.ROLLING_BACK:
+            elif isinstance(answer.write, WriteStatus) and _takes_back(answer.write):
                 self.rollbacks.inc()
 
     def note_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
@@ -109,6 +109,11 @@ class Metrics:
     def _samples(self, status: Status) -> Iterator[Sample]:
         yield from samples(status, time.time())
         yield from self._of_table(status.table)
+
+
+def _takes_back(what: WriteStatus) -> bool:
+    """Whether that begins with it: its reason may be written again."""
+    return State.ROLLING_BACK is what.status.state is not what.of.status.state
 
 
 def samples(status: Status, now: float) -> Iterator[Sample]:

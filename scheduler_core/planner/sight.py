@@ -1,7 +1,7 @@
 """Whether what is known is good enough to plan on: the watches speak, and show what was written. No I/O.
 
 A watch may be silent though all is well with its connection: a proxy that holds it open, an API server whose cache
-stands still. What was written ourselves and does not come back tells that within seconds.
+stands still. What was written ourselves and does not come back tells that sooner than silence does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gputopo.kube.access import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from scheduler_core.sightings import WatchStatus
 from scheduler_core.watch import SILENT_S, silence
 
-SHOWN_S = 10.0  # a watch shows what was written within a second; a busy API server may take some
+SHOWN_S = 30.0  # a watch shows what was written within a second; where all is busy it may take some more
 AWAKE_S = 5.0  # what was held back comes in a bunch: it has been taken in by then
 # Places rest on those. Of how many members a gang has others may tell; where they are silent it stays as it was.
 _NEEDED = frozenset(each.plural for each in (NODES, PODS, NODE_GPUS, RESERVATIONS, LEDGERS))

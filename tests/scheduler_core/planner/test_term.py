@@ -147,7 +147,7 @@ def test_a_planner_that_does_not_see_what_it_wrote_plans_nothing() -> None:
     assert desk.term.sight.trouble is None
     desk.now += SHOWN_S
     desk.run()
-    assert desk.term.sight.trouble == "no watch has shown what gputopo wrote 13 s ago"
+    assert desk.term.sight.trouble == "no watch has shown what gputopo wrote 33 s ago"
 
 
 def test_a_gang_that_is_late_is_taken_back() -> None:
