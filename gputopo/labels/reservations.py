@@ -125,6 +125,9 @@ class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     planner: _Line = ""  # who wrote it last; a new leader writes itself before anything else
     epoch: _Count = 0  # one more with every new leader
     entries: Annotated[tuple[Entry, ...], _MANY] = ()
+    # For people who ask whether that one still plans, and by what: NAMESPACE/NAME of its Lease, and its --levels.
+    lease: _Line = ""
+    levels: Annotated[str, _limit(maxLength=4096)] = ""
 
 
 class Vouching(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

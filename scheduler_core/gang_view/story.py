@@ -29,7 +29,7 @@ class Stop(msgspec.Struct, frozen=True, rename="camel"):
 class Place(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Where all go."""
 
-    of: str  # "plan": as its reservation says; "now": where it would go
+    of: str  # "there": where its members are; "plan": as its reservation says; "now": where it would go
     stops: tuple[Stop, ...]
     domain: str | None
     gbps: float | None
@@ -74,12 +74,13 @@ class GangStory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Why a gang is where it is, or is nowhere."""
 
     gang: GangSeen
+    unplanned: str | None = None  # why nobody plans it: no planner works
     required: str | None = None  # topology
     preferred: str | None = None
     timeout_seconds: float
     standing: tuple[Standing, ...] = ()
     absent_ranks: tuple[int, ...] = ()  # of members that have not come, where ranks tell
-    before: tuple[str, ...] = ()  # gangs of the queue whose turn is first
+    before: tuple[str, ...] = ()  # gangs of the queue whose turn is first, and single pods: "pod namespace/name"
     places: tuple[Place, ...] = ()
     unfit: Unfit | None = None
     kept: tuple[Keeper, ...] = ()  # any one of them is in the way

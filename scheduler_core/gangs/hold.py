@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scheduler_core.gangs.gang import Declared
 from scheduler_core.occupancy import Occupant
@@ -49,25 +49,27 @@ class Ends:
 
     def __init__(self) -> None:
         self._pods: dict[str, float] = {}
-        self._makers: dict[str, float] = {}  # by the UID of the Job
+        self._makers: dict[type[Any], dict[str, float]] = {}  # by the UID of the Job; kinds that say when they end
 
     def take(self, batch: Batch[PodEnd]) -> None:
         """Take note of pods' deadlines."""
         _keep(self._pods, batch, {each.key: each.at for each in batch.seen})
 
     def take_makers(self, batch: Batch[Declared]) -> None:
-        """Take note of Jobs' deadlines."""
-        _keep(self._makers, batch, {each.key: each.ends for each in batch.seen if each.ends is not None})
+        """Take note of Jobs' deadlines. ``batch.kind``: one per source; a list of one says nothing of the others."""
+        found = {each.key: each.ends for each in batch.seen if each.ends is not None}
+        if found or batch.kind in self._makers:
+            _keep(self._makers.setdefault(batch.kind, {}), batch, found)
 
     def now(self) -> Ends:
         """The same for another thread: what is taken from here on does not change it."""
         found = Ends()
-        found._pods, found._makers = dict(self._pods), dict(self._makers)
+        found._pods, found._makers = dict(self._pods), {kind: dict(each) for kind, each in self._makers.items()}
         return found
 
     def of(self, pod: Occupant) -> float | None:
         """When a pod will have ended at the latest; None: nobody can say."""
-        found = (self._pods.get(pod.uid), self._makers.get(pod.owner or ""))
+        found = (self._pods.get(pod.uid), *(each.get(pod.owner or "") for each in self._makers.values()))
         return min((at for at in found if at is not None), default=None)
 
 

@@ -66,3 +66,5 @@ def _open(own: Iterable[ReservationSeen], phases: Mapping[str, Phase] | None) ->
                 yield _BY_STATE[state], each
         elif each.key in phases:
             yield (ROLLING_BACK if state is State.ROLLING_BACK else PHASES[phases[each.key]]), each
+        elif state is State.PROPOSED:  # to be listed, once every extender has seen that there is a ledger
+            yield PHASES[Phase.PROPOSED], each

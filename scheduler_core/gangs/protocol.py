@@ -43,9 +43,9 @@ def turn(ledger: LedgerSeen | None, me: str) -> Turn:
     return Turn.LEAD if ledger.spec.planner == me else Turn.TAKE_OVER
 
 
-def taken_over(spec: LedgerSpec, me: str) -> LedgerSpec:
+def taken_over(spec: LedgerSpec, me: str, lease: str = "", levels: str = "") -> LedgerSpec:
     """A new leader's first write: from here on every write of its predecessor is one over an old version."""
-    return msgspec.structs.replace(spec, planner=me, epoch=spec.epoch + 1)
+    return msgspec.structs.replace(spec, planner=me, epoch=spec.epoch + 1, lease=lease, levels=levels)
 
 
 def entry_of(reservation: ReservationSeen, phase: Phase) -> Entry:

@@ -43,6 +43,7 @@ class Waiting(NamedTuple):
     rollbacks: int = 0
     until: float = 0.0  # not tried before that
     misfit: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
+    trouble: str | None = None  # why it was rolled back last
     met: float = 0.0  # since when it has been waiting
     grown: float = 0.0  # when its newest member was seen first
 
@@ -58,6 +59,7 @@ class _Past(NamedTuple):
     since: float = inf
     rollbacks: int = 0
     until: float = 0.0
+    trouble: str | None = None
     met: float = inf
 
 
@@ -102,12 +104,12 @@ class Queue:
         if past is not None and name in self._queued:  # some of its members are to be placed yet
             self._past[name] = _Past(past.since, met=past.met)
 
-    def rolled_back(self, name: GangName, now: float) -> float:
+    def rolled_back(self, name: GangName, now: float, why: str | None = None) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
         self._order = None
         past = self._past.get(name, _Past())
         until = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _DOUBLINGS))
-        self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until)
+        self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until, trouble=why)
         self._misfits.pop(name, None)
         return until
 
@@ -159,8 +161,9 @@ class Queue:
         return (each for each in self.order() if now - each.met >= self._pace.patience_s)
 
     def _waiting(self, gang: Gang) -> Waiting:
-        since, rollbacks, until, met = self._past[gang.name]
-        return Waiting(gang, since, rollbacks, until, self._misfits.get(gang.name), met, self._grown[gang.name])
+        since, rollbacks, until, trouble, met = self._past[gang.name]
+        misfit, grown = self._misfits.get(gang.name), self._grown[gang.name]
+        return Waiting(gang, since, rollbacks, until, misfit, trouble, met, grown)
 
     def _settle(self, name: GangName) -> None:
         """Without a rollback there is nothing to remember; with one, the gang may come back."""

@@ -40,7 +40,7 @@ from scheduler_core.gangs.protocol import (
     without_extenders,
 )
 from scheduler_core.gangs.seated import gang_for, is_bound, is_gated, is_placed, is_waiting, open_of, seats_of
-from scheduler_core.gangs.statuses import room_reason, status_of
+from scheduler_core.gangs.statuses import moment, room_reason, status_of, waits_for
 from scheduler_core.gangs.taking_back import rolling_back, trouble_with
 from scheduler_core.gangs.world import Step, Terms, World
 from scheduler_core.gangs.writes import (
@@ -64,9 +64,9 @@ def steps(world: World, terms: Terms, pool: str) -> tuple[Write, ...]:
     """Every write that may be done now, for a planner that holds the Lease."""
     ledger = world.ledger
     if ledger is None:
-        return (CreateLedger(pool, taken_over(LedgerSpec(), world.me)),)
+        return (CreateLedger(pool, taken_over(LedgerSpec(), world.me, terms.lease, terms.levels)),)
     if turn(ledger, world.me) is Turn.TAKE_OVER:
-        return (WriteLedger(ledger, taken_over(ledger.spec, world.me)),)
+        return (WriteLedger(ledger, taken_over(ledger.spec, world.me, terms.lease, terms.levels)),)
     entries = counting(ledger.spec, world.reservations)
     found = {uid: _step(world, terms, each, entries.get(uid)) for uid, each in world.reservations.items()}
     about = [write for each in found.values() for write in each.writes]
@@ -167,7 +167,11 @@ def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
         return Step((DeleteReservation(reservation),))
     if reservation.spec.held:
         return Step(phase=Phase.HELD)
-    return Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED) if _settled(world, terms) else Step()
+    left = _settles_for(world, terms)
+    if left > 0:
+        reason = f"planned; the ledger is new, and extenders have until {moment(world.wall + left)} to see it"
+        return Step() if state is State.PROPOSED else Step((status_of(world, reservation, State.PROPOSED, reason),))
+    return Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED)
 
 
 def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
@@ -179,10 +183,12 @@ def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
     return is_waiting(world, reservation) and reservation.key not in world.crowded
 
 
-def _settled(world: World, terms: Terms) -> bool:
-    """Whether every extender has had the time to see that there is a ledger."""
+def _settles_for(world: World, terms: Terms) -> float:
+    """Seconds, until every extender has had the time to see that there is a ledger; 0 or less: it has."""
     memory = world.memory
-    return terms.gated or not memory.fresh or memory.ledger is None or world.now - memory.ledger >= terms.settle_s
+    if terms.gated or not memory.fresh or memory.ledger is None:
+        return 0.0
+    return terms.settle_s - (world.now - memory.ledger)
 
 
 def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
@@ -195,15 +201,16 @@ def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
         return Step(phase=Phase.COMMITTED)
     if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:
         return Step(strike=True)
-    if reservation.status.state is not State.PROPOSED and world.now - since.at >= 1.0:  # for people: not each one
-        return Step((status_of(world, reservation, State.PROPOSED, _AWAITED[said]),))
-    return Step()
+    return _told(world, terms, reservation, said) if world.now - since.at >= 1.0 else Step()  # for people: not each one
 
 
-_AWAITED = {
-    Voucher.AWAITED: "waits for an extender to vouch for it",
-    Voucher.BLOCKED: "an extender has let in a pod that it conflicts with",
-}
+def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> Step:
+    """For whom it waits. Not written again because a time that is told is another by the jitter of clocks."""
+    whom, until = waits_for(world, terms, reservation, said)
+    known = reservation.status
+    if known.state is State.PROPOSED and (known.reason or "").startswith(whom):
+        return Step()
+    return Step((status_of(world, reservation, State.PROPOSED, whom + until),))
 
 
 def _committed(world: World, reservation: ReservationSeen) -> Step:
@@ -216,6 +223,8 @@ def _committed(world: World, reservation: ReservationSeen) -> Step:
         if status.state is State.BOUND or not reservation.spec.gang:
             return Step(strike=True)
         return Step((status_of(world, reservation, State.BOUND),))
+    if status.state is State.BOUND:  # by a planner that has seen more of the pods: this one stood still, and is deposed
+        return Step()
     if status.state is not State.COMMITTED:
         return Step((status_of(world, reservation, State.COMMITTED),))
     return Step(tuple(LetGo(member, seat, reservation.name) for seat, member in open_ if is_gated(member)))

@@ -32,6 +32,8 @@ class Terms(NamedTuple):
     # and what it let in until then is bound, or lost, within ``LIFETIME_S``.
     lost_s: float = 160.0
     ended_s: float = LIFETIME_S  # the same of one whose pod was found to have ended
+    lease: str = ""  # NAMESPACE/NAME; the ledger tells people where to look whether we are there, and what we go by
+    levels: str = ""
 
 
 class World(NamedTuple):

@@ -71,7 +71,7 @@ class Consequences:
         for tell in of_status(what, (each for each in members if each is not None)):
             self._given.hands.tell(tell)
         if state is State.ROLLING_BACK:
-            self._backlog.taken_back(what.of)
+            self._backlog.taken_back(what.of, what.status.reason)
         if name is not None:
             self._ended(what.of.key, state, name)
         elif state is State.ROLLING_BACK:

@@ -279,7 +279,8 @@ class Service:
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
-        return status(self.term, self._parts.elected.holds, self.unready(), self.statuses(), time.monotonic())
+        elected, now = self._parts.elected, time.monotonic()
+        return status(self.term, elected.holds, self.unready(), self.statuses(), now, elected.holder)
 
     def hold(self, job: HoldJob) -> None:
         """Work it out."""

@@ -37,7 +37,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def terms(self) -> Terms:
         """How gangs are committed and rolled back."""
-        return Terms(self.pool == "gated", self.settle_s, Rollback(self.rollback))
+        lease = f"{self.lease.namespace}/{self.lease.name}"
+        rollback, levels = Rollback(self.rollback), spelled(self.levels)
+        return Terms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels)
 
     @property
     def pace(self) -> Pace:
@@ -63,6 +65,11 @@ def levels(text: str) -> Levels:
             raise ValueError(f"{name!r} is no level: there are {known}; pods ask for any other label by its key")
         found[name] = labels
     return found or LEVELS
+
+
+def spelled(found: Levels) -> str:
+    """As ``levels`` reads them."""
+    return ",".join(f"{name}={'|'.join(keys)}" for name, keys in found.items())
 
 
 TABLE = (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from scheduler_core.gangs.conventions import is_alone
-from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.progress import Progress, by_gang, progress
 from scheduler_core.nodes import NodeTable
@@ -25,6 +25,7 @@ class GangStatus(NamedTuple):
     missing: tuple[tuple[str, str], ...] = ()  # of one that fits nowhere: member, and what it is missing
     rollbacks: int = 0
     next_try_s: float | None = None  # not tried before that has passed
+    trouble: str | None = None  # why it was rolled back last
 
 
 class Status(NamedTuple):
@@ -41,13 +42,21 @@ class Status(NamedTuple):
     epoch: int = 0
     entries: int = 0
     extenders: int = 0
+    holder: str | None = None  # of the Lease, as last seen
     blind: bool = False  # nothing is planned: what is known may be old
 
 
-def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[WatchStatus, ...], now: float) -> Status:
+def status(
+    term: Term | None,
+    leads: bool,
+    unready: str | None,
+    watches: tuple[WatchStatus, ...],
+    now: float,
+    holder: str | None = None,
+) -> Status:
     """Of now, in monotonic seconds."""
     if term is None or not term.leads:
-        return Status(leads, unready, watches)
+        return Status(leads, unready, watches, holder=holder)
     view, ledger = term.view, term.view.ledger
     assert ledger is not None  # it leads
     counting = view.knowledge.reserved.counting
@@ -65,6 +74,7 @@ def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[W
         ledger.spec.epoch,
         len(ledger.spec.entries),
         len(ledger.extenders),
+        holder,
         term.sight.trouble is not None,
     )
 
@@ -82,15 +92,16 @@ def _own(term: Term) -> dict[GangName, list[ReservationSeen]]:
 
 def _gang(term: Term, gang: Gang, found: Progress, now: float) -> GangStatus:
     waiting = term.backlog.queue.of(gang.name)
-    rollbacks, until = (0, 0.0) if waiting is None else (waiting.rollbacks, waiting.until)
-    wait_s = max(0.0, until - now) if until else None
+    past: tuple[int, float | None, str | None] = (0, None, None)
+    if waiting is not None:
+        past = waiting.rollbacks, max(0.0, waiting.until - now) if waiting.until else None, waiting.trouble
     if found.open is not None:
-        return GangStatus(gang, found.phase, found.reason, found.open.name, (), rollbacks, wait_s)
+        return GangStatus(gang, found.phase, found.reason, found.open.name, (), *past)
     why = term.backlog.unplaced.get(gang.name)
     if gang.phase is GangPhase.QUEUED and why is not None:
         missing = tuple((name, getattr(each, "value", str(each))) for name, each in why.missing)
-        return GangStatus(gang, found.phase, why.reason, None, missing, rollbacks, wait_s)
-    return GangStatus(gang, found.phase, found.reason, None, (), rollbacks, wait_s)
+        return GangStatus(gang, found.phase, why.reason, None, missing, *past)
+    return GangStatus(gang, found.phase, found.reason, None, (), *past)
 
 
 def _kept(counting: Counting, member: Callable[[str], Member | None]) -> int:
@@ -103,6 +114,7 @@ def document(found: Status, now: float) -> Mapping[str, Any]:
     """As /gangs shows it."""
     return {
         "leads": found.leads,
+        "holder": found.holder,
         "unready": found.unready,
         "epoch": found.epoch,
         "entries": found.entries,
@@ -118,6 +130,7 @@ def _document(each: GangStatus, now: float) -> dict[str, Any]:
     return {
         "namespace": gang.name.namespace,
         "name": gang.name.name,
+        "pod": pod_of(gang),
         "phase": each.phase,
         "reason": each.reason,
         "size": gang.size,
@@ -132,5 +145,6 @@ def _document(each: GangStatus, now: float) -> dict[str, Any]:
         "reservation": each.reservation,
         "missing": [{"member": name, "reason": why} for name, why in each.missing],
         "rollbacks": each.rollbacks,
+        "trouble": each.trouble,
         "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
     }

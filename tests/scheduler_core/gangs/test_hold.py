@@ -152,3 +152,14 @@ def test_deadlines_come_and_go_with_what_says_them() -> None:
     assert [ends.of(pod("a")), ends.of(pod("b")), ends.of(pod("c", owner="job"))] == [150.0, None, None]
     ends.take(Batch(PodEnd, (), complete=True))
     assert (ends.of(pod("a")), before.of(pod("a"))) == (None, 150.0)
+
+
+def test_a_list_of_another_kind_does_not_forget_when_jobs_end() -> None:
+    class OfJobSet(Declared):
+        pass
+
+    ends = Ends()
+    ends.take_makers(Batch(Declared, (Declared("job", (), 200.0),), (), complete=True))
+    ends.take_makers(Batch(OfJobSet, (), (), complete=True))
+
+    assert ends.of(pod("p", owner="job")) == 200.0

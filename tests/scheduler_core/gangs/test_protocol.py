@@ -40,7 +40,7 @@ def test_what_a_planner_is_to_the_ledger(found: LedgerSeen | None, first: Turn) 
 def test_taking_over_changes_nothing_that_counts() -> None:
     before = LedgerSpec("other", 6, (entry(ONE),))
 
-    assert taken_over(before, "me") == LedgerSpec("me", 7, (entry(ONE),))
+    assert taken_over(before, "me", "ns/lease", "rack=a") == LedgerSpec("me", 7, (entry(ONE),), "ns/lease", "rack=a")
 
 
 def test_an_entry_changes_its_phase_in_its_place() -> None:

@@ -27,7 +27,7 @@ def of(*gangs: Gang) -> Queue:
 
 def waits(gang: Gang, since: float, rollbacks: int = 0, until: float = 0.0) -> Waiting:
     """In ``of``."""
-    return Waiting(gang, since, rollbacks, until, None, NOW, NOW)
+    return Waiting(gang, since, rollbacks, until, met=NOW, grown=NOW)
 
 
 def names(waiting: tuple[Waiting, ...]) -> list[str]:
@@ -79,14 +79,15 @@ def test_each_rollback_doubles_the_wait(rollbacks: int, backoff: float) -> None:
 def test_a_gang_whose_pods_were_made_again_keeps_its_age_and_its_rollbacks() -> None:
     queue = of(queued("a", created=50.0), queued("b", created=60.0))
     queue.put(queued("a", phase=GangPhase.LET_GO, created=50.0), NOW)
-    queue.rolled_back(name("a"), NOW)
+    queue.rolled_back(name("a"), NOW, "w-1 not bound within 30 s")
     queue.put(queued("a", phase=GangPhase.ENDED), NOW)
     queue.forget(name("a"))
     queue.put(queued("a", created=NOW + 1), NOW)
 
     (again, _) = queue.order()
 
-    assert again == waits(queued("a", created=NOW + 1), 50.0, 1, NOW + 10)
+    trouble = "w-1 not bound within 30 s"
+    assert again == waits(queued("a", created=NOW + 1), 50.0, 1, NOW + 10)._replace(trouble=trouble)
     assert queue.rolled_back(name("a"), NOW + 20) == NOW + 40
 
 

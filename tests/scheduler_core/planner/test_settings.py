@@ -9,7 +9,7 @@ from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Rollback, Terms
 from scheduler_core.lease import LeaseName
-from scheduler_core.planner.settings import Settings, read
+from scheduler_core.planner.settings import Settings, levels, read, spelled
 
 
 def test_where_nothing_is_said() -> None:
@@ -34,7 +34,9 @@ def test_gangs_are_committed_and_queue_as_is_said() -> None:
         {"pool": "gated", "settle_s": "9s", "rollback": "unstarted", "patience_s": "1h", "back_off_s": "3s"}, {}
     )
 
-    assert found.terms == Terms(gated=True, settle_s=9.0, rollback=Rollback.UNSTARTED)
+    said = Terms(gated=True, settle_s=9.0, rollback=Rollback.UNSTARTED)
+    assert found.terms == said._replace(lease="gputopo/gputopo-planner", levels=spelled(LEVELS))
+    assert levels(found.terms.levels) == LEVELS
     assert found.pace == Pace(patience_s=3600.0, first_s=3.0)
 
 
