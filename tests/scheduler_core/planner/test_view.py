@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reservations import POOL, ReservationSpec, ReservationStatus, Seat, State, spec_hash
-from scheduler_core.gangs.writes import CreateReservation, DeleteReservation, LetGo, Release, WriteStatus
+from scheduler_core.gangs.writes import (
+    CreateReservation,
+    DeletePod,
+    DeleteReservation,
+    LetGo,
+    Release,
+    StripFinalizer,
+    WriteStatus,
+)
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.view import Told, View
 from scheduler_core.policy import Policy
-from scheduler_core.sightings import Batch, ReservationSeen
+from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
 from tests.scheduler_core.gangs.members import member
+from tests.scheduler_core.plans import ledger
 
 SPEC = ReservationSpec("llm")
 BOUND = ReservationStatus(State.BOUND)
@@ -159,3 +168,47 @@ def test_of_several_writes_of_one_object_the_last_is_waited_for(view: View) -> N
         view.wrote(WriteStatus(of, BOUND), Told(of.key, str(version)), at)
 
     assert view.unshown_since() == 2.0
+
+
+def test_a_reservation_that_came_and_went_before_its_answer_is_gone(view: View) -> None:
+    what = CreateReservation("team", "llm-a", SPEC)
+    view.writes(what)
+    view.take(Batch(ReservationSeen, (seen("a"),)), 0.0)
+    view.take(Batch(ReservationSeen, (), ("a",)), 0.0)
+
+    view.wrote(what, Told("a", "1"), 0.0)
+
+    assert (known(view), kept(view)) == ({}, 0)
+
+
+def test_an_answer_that_is_older_than_what_a_watch_has_shown_changes_nothing(view: View) -> None:
+    pod = member("w-1", version="20")
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    listed(view, seen("a", 20))
+
+    view.wrote(WriteStatus(view.reservations["a"], BOUND), Told("a", "19"), 0.0)
+    touched = view.wrote(DeletePod(pod), Told(pod.uid, "19"), 0.0)
+
+    assert (view.reservations["a"], view.roster.member(pod.uid), touched) == (seen("a", 20), pod, frozenset())
+
+
+def test_what_was_written_to_a_pod_shows_before_any_watch_does(view: View) -> None:
+    pod = member("w-1", version="10", finalizers=("batch.kubernetes.io/job-tracking", "example.com/own"))
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+
+    view.wrote(StripFinalizer(pod, "batch.kubernetes.io/job-tracking"), Told(pod.uid, "11"), 0.0)
+    assert view.roster.member(pod.uid) == pod._replace(version="11", finalizers=("example.com/own",))
+    view.wrote(DeletePod(pod), None, 0.0)
+    after = view.roster.member(pod.uid)
+    assert after is not None
+    assert after.ending
+
+
+def test_a_ledger_is_not_undone_by_an_older_event(view: View) -> None:
+    view.take(Batch(LedgerSeen, (ledger()._replace(version="7"),)), 0.0)
+    view.take(Batch(LedgerSeen, (ledger()._replace(version="6"),)), 0.0)
+
+    assert view.ledger is not None
+    assert view.ledger.version == "7"
+    view.read(None, 0.0)
+    assert view.ledger is None
