@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -103,7 +103,7 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
         return Gang(name, GangPhase.ENDED, "no member runs or waits")
     placed = [each for each in live if GATE not in each.gates]
     gated = [each for each in live if GATE in each.gates]
-    words = Counter(map(_said, live))
+    words = set(map(_said, live))
     gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, words, declared)
     if not gated and not any(each.reservation for each in placed):
         return gang._replace(placed=tuple(placed))
@@ -118,7 +118,7 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
         held=tuple(each for each in chosen if each.gates != _OURS),
         surplus=tuple(each for each in gated if each.uid in surplus),
     )
-    phase, reason = _refusal(gated, words) or _started(gang) or _gathered(gang)
+    phase, reason = _refusal(gated, live if len(words) > 1 else ()) or _started(gang) or _gathered(gang)
     return gang._replace(phase=phase, reason=reason)
 
 
@@ -139,10 +139,13 @@ _post = attrgetter("wanted.maker", "wanted.rank")  # what only one member at a t
 _attempt, _created, _priority = attrgetter("wanted.attempt"), attrgetter("created"), attrgetter("priority")
 
 
-def _described(gang: Gang, live: Sequence[Member], words: Iterable[Words], declared: Size | None) -> Gang:
+def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], declared: Size | None) -> Gang:
     """What they say, where they agree; where they do not, ``_refusal`` tells so."""
-    said = [min((each[at] for each in words if each[at] is not None), default=None) for at in range(len(_AGREED))]
-    size, minimum, timeout_s, required, preferred = said
+    if len(words) == 1:
+        ((size, minimum, timeout_s, required, preferred),) = words
+    else:
+        said = [min((each[at] for each in words if each[at] is not None), default=None) for at in range(len(_AGREED))]
+        size, minimum, timeout_s, required, preferred = said
     if declared is not None and size is None and minimum is None:
         size, minimum = declared.size, declared.minimum
     created = list(map(_created, live))
@@ -161,7 +164,7 @@ def _described(gang: Gang, live: Sequence[Member], words: Iterable[Words], decla
 
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
     makers = {each.wanted.maker for each in live} - {None}
-    again = _posts(live)
+    again = set(_posts(live))
     return tuple(
         each
         for each in current
@@ -169,17 +172,17 @@ def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Mem
     )
 
 
-def _posts(members: Iterable[Member]) -> Counter[tuple[str | None, int]]:
-    return Counter(post for post in map(_post, members) if post[1] is not None)
+def _posts(members: Iterable[Member]) -> list[tuple[str | None, int]]:
+    return [post for post in map(_post, members) if post[1] is not None]
 
 
 def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None) -> frozenset[str]:
     """UIDs of those who are too many where more say so than the gang has members: of one rank all but the oldest."""
-    held, asked = _posts(placed), _posts(gated)
-    once = len(asked) == asked.total() and held.keys().isdisjoint(asked)
+    held, asked = set(_posts(placed)), _posts(gated)
+    once = len(set(asked)) == len(asked) and held.isdisjoint(asked)
     if once and (room is None or len(gated) <= room):
         return frozenset()
-    taken = set(held)
+    taken: set[tuple[str | None, int | None]] = set(held)
     chosen: list[str] = []
     for each in sorted(gated, key=lambda each: (each.gates != _OURS, each.created, *by_rank(each))):
         post = _post(each)
@@ -190,14 +193,15 @@ def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None
     return frozenset(each.uid for each in gated) - frozenset(chosen[:room])
 
 
-def _refusal(gated: Sequence[Member], words: Mapping[Words, int]) -> tuple[GangPhase, str] | None:
-    """Why it is not planned, whoever else comes."""
+def _refusal(gated: Sequence[Member], differing: Collection[Member]) -> tuple[GangPhase, str] | None:
+    """Why it is not planned, whoever else comes. ``differing``: all of its members, where they do not say the same."""
     if not gated:
         return None
     for each in gated:
         if isinstance(each.request, Refused):
             return GangPhase.REFUSED, f"{each.name}: {each.request.reason}"
-    for at, plural in enumerate(_AGREED if len(words) > 1 else ()):
+    words = Counter(map(_said, differing)) if differing else {}
+    for at, plural in enumerate(_AGREED if words else ()):
         said: Counter[Any] = Counter()
         for word, count in words.items():
             said[word[at]] += count

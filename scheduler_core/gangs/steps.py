@@ -186,8 +186,8 @@ _AWAITED = {
 
 
 def _committed(world: World, reservation: ReservationSeen) -> Step:
-    trouble, status = trouble_with(world, reservation), reservation.status
-    open_ = open_of(world, reservation)
+    open_, status = open_of(world, reservation), reservation.status
+    trouble = trouble_with(world, reservation, open_)
     if trouble is not None:
         write = status_of(world, reservation, State.ROLLING_BACK, trouble)
         return Step((write._replace(unless_changed=open_[0][1] if open_ else None),))

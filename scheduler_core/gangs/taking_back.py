@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gputopo.labels.reservations import State
+from collections.abc import Sequence
+
+from gputopo.labels.reservations import Seat, State
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.owners import replaced, stripped, to_strip
 from scheduler_core.gangs.seated import (
@@ -12,7 +14,6 @@ from scheduler_core.gangs.seated import (
     is_gated,
     is_lost,
     is_over,
-    open_of,
     seats_of,
 )
 from scheduler_core.gangs.statuses import names, status_of
@@ -21,9 +22,8 @@ from scheduler_core.gangs.writes import DeletePod, StripFinalizer, Touch
 from scheduler_core.sightings import ReservationSeen
 
 
-def trouble_with(world: World, reservation: ReservationSeen) -> str | None:
-    """Why it is taken back; None: all is well so far."""
-    open_ = open_of(world, reservation)
+def trouble_with(world: World, reservation: ReservationSeen, open_: Sequence[tuple[Seat, Member]]) -> str | None:
+    """Why it is taken back; None: all is well so far. ``open_``: its ``open_of``."""
     if reservation.spec.gang:
         if not is_enough(world, reservation):
             lost = [seat.name for seat, member in seats_of(world, reservation) if is_lost(member, reservation)]

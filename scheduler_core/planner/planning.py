@@ -114,7 +114,7 @@ class Planning:
         def judged_by(request: PodRequest) -> Policy:
             return policies.placement(request).policy
 
-        return NodeView(self._view.knowledge.table, dict(self._view.rules), judged_by)
+        return NodeView(self._view.knowledge.table, self._view.rules, judged_by)
 
     def _new_names(self) -> Names:
         return Names(self._given.settled.namespace, lambda: secrets.token_hex(3))

@@ -66,7 +66,7 @@ class View:
         self.roster = Roster()
         self.ends = Ends()
         self.memory = Memory()
-        self.rules: dict[str, StockNode] = {}
+        self.rules: Mapping[str, StockNode] = {}  # another one where anything of it changes: a plan may look at it
         self._pool, self._me = pool, me
         self._ours: dict[str, int] = {}  # by UID, of pods and reservations: the version that we wrote last
         self._created: dict[str, ReservationSeen] = {}  # that no watch has shown yet
@@ -223,11 +223,10 @@ class View:
         return seen
 
     def _take_rules(self, batch: Batch[NodeSeen]) -> None:
-        if batch.complete:
-            self.rules = {}
+        rules = {} if batch.complete else dict(self.rules)
         for name in batch.gone:
-            self.rules.pop(name, None)
-        self.rules |= {each.key: each.rules for each in batch.seen if each.rules is not None}
+            rules.pop(name, None)
+        self.rules = rules | {each.key: each.rules for each in batch.seen if each.rules is not None}
 
     def _reservations(self, batch: Batch[ReservationSeen]) -> Batch[ReservationSeen]:
         self._deleted.difference_update(batch.gone)
