@@ -40,6 +40,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}  # by UID
+        self._refusing: set[str] = set()  # UIDs of those that do not share their node with others
         self._gangs: dict[GangName, _Crew] = {}  # none is empty
         self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
         self._sizes: dict[GangName, dict[str, Size]] = {}  # what they say, of each gang
@@ -57,6 +58,8 @@ class Roster:
             if self._members.get(member.uid) != member:
                 self._drop(member.uid, touched)
                 self._members[member.uid] = member
+                if member.apart:
+                    self._refusing.add(member.uid)
                 self._gangs.setdefault(member.wanted.gang, _Crew()).add(member)
                 touched.add(member.wanted.gang)
         return self._forgotten(touched)
@@ -102,6 +105,11 @@ class Roster:
         """A member of any gang."""
         return self._members.get(uid)
 
+    @property
+    def refuses(self) -> bool:
+        """Whether any of them does not share its node with some others."""
+        return bool(self._refusing)
+
     def living(self) -> Iterator[Member]:
         """Members of all gangs that hold what they have; those that are being deleted do."""
         return (each for each in self._members.values() if each.phase not in OVER)
@@ -110,6 +118,7 @@ class Roster:
         member = self._members.pop(uid, None)
         if member is not None:
             name = member.wanted.gang
+            self._refusing.discard(uid)
             self._gangs[name].remove(member)
             if not self._gangs[name].members:
                 del self._gangs[name]

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, State
+from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.protocol import (
     Turn,
     Voucher,
@@ -63,9 +64,30 @@ def steps(world: World, terms: Terms, pool: str) -> tuple[Write, ...]:
     if turn(ledger, world.me) is Turn.TAKE_OVER:
         return (WriteLedger(ledger, taken_over(ledger.spec, world.me)),)
     entries = counting(ledger.spec, world.reservations)
-    found = {uid: _step(world, terms, each, entries.get(uid)) for uid, each in world.reservations.items()}
+    awake = world.reservations if world.awake is None else world.awake
+    found = {uid: _step(world, terms, world.reservations[uid], entries.get(uid)) for uid in awake}
     about = [write for each in found.values() for write in each.writes]
     return (*about, *_ledger(world, terms, ledger, found), *_questions(world, ledger))
+
+
+def resting(world: World) -> frozenset[str]:
+    """UIDs of the awake about which nothing is to be done before they, a member or the ledger are others."""
+    assert world.ledger is not None  # ``steps`` made it
+    awake = world.reservations if world.awake is None else world.awake
+    listed = {each.uid for each in world.ledger.spec.entries}
+    return frozenset(uid for uid in awake if uid not in listed and _rests(world, world.reservations[uid]))
+
+
+def _rests(world: World, reservation: ReservationSeen) -> bool:
+    """Whether the status of one that is not listed says all that there is to say."""
+    placed = _placed(world, reservation)
+    if not placed or not reservation.spec.gang:
+        return False
+    return reservation.status.state is (State.BOUND if all(map(is_bound, placed)) else State.FAILED)
+
+
+def _placed(world: World, reservation: ReservationSeen) -> list[Member]:
+    return [member for _, member in seats_of(world, reservation) if member is not None and is_placed(member)]
 
 
 def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, Step]) -> Iterator[Write]:
@@ -137,13 +159,14 @@ def _held_room(world: World, reservation: ReservationSeen) -> Step:
 
 
 def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
-    placed = [member for _, member in seats_of(world, reservation) if member is not None and is_placed(member)]
-    state = reservation.status.state
+    if _rests(world, reservation):
+        return Step()
+    placed = _placed(world, reservation)
     if placed and reservation.spec.gang:
-        if all(is_bound(member) for member in placed):
-            return Step() if state is State.BOUND else Step((status_of(world, reservation, State.BOUND),))
+        if all(map(is_bound, placed)):
+            return Step((status_of(world, reservation, State.BOUND),))
         reason = reservation.status.reason or "the ledger does not list it"
-        return Step() if state is State.FAILED else Step((status_of(world, reservation, State.FAILED, reason),))
+        return Step((status_of(world, reservation, State.FAILED, reason),))
     if reservation.key not in world.memory.made or world.ledger is None or not _may_be_listed(world, reservation):
         return Step((DeleteReservation(reservation),))
     if reservation.spec.held:

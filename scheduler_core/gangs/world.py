@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ class World(NamedTuple):
     memory: Memory
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
+    awake: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
 
 
 class Step(NamedTuple):

@@ -66,14 +66,13 @@ class Holds:
     def open(self) -> tuple[Hold, ...]:
         """Those that count, and those that were written and are about to; the highest priority first."""
         view, ledger = self._view, self._view.ledger
-        if ledger is None or all(not each.spec.held for each in view.reservations.values()):
+        if ledger is None or not (rooms := view.shelf.held):
             return ()
         entries = counting(ledger.spec, view.reservations)
         found = [
             Hold(each, name, gang.priority)
-            for uid, each in view.reservations.items()
-            if each.spec.held
-            and (uid in entries or uid in view.memory.made)
+            for each in rooms
+            if (each.key in entries or each.key in view.memory.made)
             and (name := gang_of(each)) is not None
             and (gang := view.roster.gang(name)) is not None
         ]

@@ -81,7 +81,7 @@ class Planning:
 
     def _hold_job(self, sought: Sought, now: float) -> HoldJob:
         gang, until = sought.waiting.gang, now + ROOM_S
-        options = options_of(gang, self._view.seats(), self._given.settled.levels)
+        options = options_of(gang, self._view.shelf.seats((gang.name,)), self._given.settled.levels)
         return HoldJob(
             gang,
             sought.held,
@@ -100,7 +100,7 @@ class Planning:
             batches,
             self._node_view(),
             self.holds.tables(batches),
-            self._view.seats(),
+            self._view.shelf.seats(each.gang.name for batch in batches for each in batch),
             self._backlog.all_avoided(now),
             self._given.settled.levels,
             self._new_names(),

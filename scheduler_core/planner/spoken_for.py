@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gputopo.labels.reservations import Phase, State
+from gputopo.labels.reservations import Phase
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import counting
@@ -28,6 +28,6 @@ def spoken_for(view: View) -> SpokenFor:
     assert view.ledger is not None
     entries = counting(view.ledger.spec, view.reservations)
     open_ = [view.reservations[uid] for uid, entry in entries.items() if entry.phase is not Phase.HELD]
-    open_ += [each for each in view.reservations.values() if each.status.state is State.FAILED]
+    open_ += view.shelf.failed
     gangs = frozenset(name for each in open_ if (name := gang_of(each)) is not None)
     return SpokenFor(gangs, frozenset(seat.uid for each in open_ if not each.spec.gang for seat in each.spec.seats))

@@ -16,7 +16,7 @@ from typing import Any
 from gputopo.labels.reservations import Phase
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import Turn, turn
-from scheduler_core.gangs.steps import steps
+from scheduler_core.gangs.steps import resting, steps
 from scheduler_core.gangs.writes import AskForPod, CreateReservation
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.consequences import Consequences
@@ -143,9 +143,11 @@ class Term:
     def _write(self, now: float) -> None:
         settled, wall, holds = self._given.settled, self._given.clock.wall(), self._planning.holds
         wanted = Wanted(self._crowded(), holds.unheld(now), holds.estimates(now))
-        for write in steps(self.view.world(now, wall, wanted), settled.terms, settled.pool):
+        world = self.view.world(now, wall, wanted)
+        for write in steps(world, settled.terms, settled.pool):
             self._sending.submit(write, now)
         if self.leads:
+            self.view.shelf.rest(resting(world))
             for write in releases(settled, self.view, self.backlog, wall):
                 self._sending.submit(write, now)
 

@@ -10,7 +10,7 @@ from scheduler_core.extender import Extender, NotReadyError
 from scheduler_core.gangs import pins
 from scheduler_core.gangs.gang import GangPhase
 from scheduler_core.gangs.protocol import Turn, counting, turn
-from scheduler_core.gangs.steps import steps
+from scheduler_core.gangs.steps import resting, steps
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import (
     AskForPod,
@@ -82,9 +82,18 @@ class Planner:
             for batch in self.watcher.lists():
                 self.hear(batch)
         view.look(self.server.now)
-        found = steps(view.world(self.server.now, self.server.now), self.terms, POOL)
+        found = self._steps()
         planned = self._plan() if mine else None
         return found if planned is None else (*found, planned)
+
+    def _steps(self) -> tuple[Write, ...]:
+        """The same whether all reservations are looked at or only those that are awake."""
+        world = self.view.world(self.server.now, self.server.now)
+        found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None)))
+        assert sorted(map(repr, found)) == sorted(map(repr, whole))
+        if turn(world.ledger, self.me) is Turn.LEAD:
+            self.view.shelf.rest(resting(world))
+        return found
 
     def _plan(self) -> CreateReservation | None:
         """First fit, for the first gang that waits."""
