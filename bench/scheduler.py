@@ -53,9 +53,10 @@ from scheduler_core.wire import arguments, filter_result, priorities
 from tests.e2e import binaries, servers
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.objects import GPU, Object, gpu_node
-from tests.e2e.process import Server, free_port
+from tests.e2e.process import Server
 from tests.e2e.scheduler import running
 from tests.e2e.simulation.shapes import SHAPES, on_node
+from tests.ports import free_port
 
 SIZES = (1_000, 5_000)
 PODS = {1_000: 1_000, 5_000: 600}

@@ -183,14 +183,16 @@ class Leader:
             self._ended.wait(self._timing.retry_s)
 
     def _attempt(self, what: Callable[[], None]) -> None:
+        trouble = None
         try:
             what()
-            self.trouble = None
         except ConflictError:  # somebody wrote it meanwhile: the next look tells what, and time who may answer
-            self.trouble = None
+            pass
         except KubeError as error:
-            self.trouble = str(error)
-            _log.warning("lease", extra={"fields": {"error": self.trouble}})
+            trouble = str(error)
+        if trouble != self.trouble:  # every two seconds the same would be said
+            self.trouble = trouble
+            _log.log(logging.INFO if trouble is None else logging.WARNING, "lease", extra={"fields": {"error": trouble}})
 
     def _take_part(self) -> None:
         began = self._clock()

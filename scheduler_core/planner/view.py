@@ -71,10 +71,12 @@ class View:
         self.memory = Memory()
         self.rules: Mapping[str, StockNode] = {}  # another one where anything of it changes: a plan may look at it
         self._pool, self._me = pool, me
-        self._ours: dict[str, int] = {}  # by UID, of pods and reservations: the version that we wrote last
+        self._pods: dict[str, int] = {}  # by UID: the version that we wrote last, until a watch has shown it
+        self._statuses: dict[str, int] = {}  # the same of reservations
         self._created: dict[str, ReservationSeen] = {}  # that no watch has shown yet
         self._creating: dict[tuple[str, str], str | None] = {}  # namespace and name: UID, once a watch has shown it
         self._deleted: set[str] = set()  # reservations that a watch may still show
+        self._missed: set[str] = set()  # of both: that the last list did not show
 
     @property
     def ledger(self) -> LedgerSeen | None:
@@ -137,7 +139,8 @@ class View:
             assert told is not None
             self._write_status(what, told, now)
         elif isinstance(what, DeleteReservation):
-            self._deleted.add(what.of.key)
+            if what.of.key in self.reservations:  # else a watch was faster
+                self._deleted.add(what.of.key)
             self._created.pop(what.of.key, None)
             self._keep(Batch(ReservationSeen, (), (what.of.key,)), now)
         elif isinstance(what, Touch):
@@ -198,7 +201,7 @@ class View:
         known = self.reservations.get(what.of.key)
         if known is None or int(known.version) >= int(told.version):
             return  # a watch was faster
-        self._ours[what.of.key] = int(told.version)
+        self._statuses[what.of.key] = int(told.version)
         seen = what.of._replace(status=what.status, version=told.version)
         self._keep(Batch(ReservationSeen, (seen,)), now)
 
@@ -220,24 +223,26 @@ class View:
             return frozenset()  # a watch was faster
         member = after(what, known)
         if told is not None and known.version:
-            self._ours[known.uid] = int(told.version)
+            self._pods[known.uid] = int(told.version)
             member = member._replace(version=told.version)
         return self._changed(Batch(Member, (member,)))
 
     def _not_older(self, batch: Batch[Candidate]) -> Batch[Candidate]:
         for uid in batch.gone:
-            self._ours.pop(uid, None)
+            self._pods.pop(uid, None)
+        if batch.complete:  # it names nobody as gone
+            self._pods = {each.key: self._pods[each.key] for each in batch.seen if each.key in self._pods}
         return batch._replace(seen=tuple(map(self._newer, batch.seen)))
 
     def _newer(self, seen: Candidate) -> Candidate:
         """As seen, or as we wrote it since."""
-        ours = self._ours.get(seen.key)
+        ours = self._pods.get(seen.key)
         if ours is None or seen.member is None:
             return seen
         known = self.roster.member(seen.key)
         if seen.member.version and int(seen.member.version) < ours and known is not None:
             return seen._replace(member=known)
-        del self._ours[seen.key]
+        del self._pods[seen.key]
         return seen
 
     def _take_rules(self, batch: Batch[NodeSeen]) -> None:
@@ -247,27 +252,40 @@ class View:
         self.rules = rules | {each.key: each.rules for each in batch.seen if each.rules is not None}
 
     def _reservations(self, batch: Batch[ReservationSeen]) -> Batch[ReservationSeen]:
-        self._deleted.difference_update(batch.gone)
-        shown: list[ReservationSeen] = []
-        for each in batch.seen:
-            self._created.pop(each.key, None)
-            if self._creating.get((each.namespace, each.name), each.key) is None:
-                self._creating[each.namespace, each.name] = each.key
-                self.memory = self.memory._replace(made=self.memory.made | {each.key})
-            ours = self._ours.get(each.key)
-            if each.key in self._deleted:
-                continue
-            if ours is not None and int(each.version) < ours:
-                each = self.reservations.get(each.key, each)  # noqa: PLW2901
-            else:
-                self._ours.pop(each.key, None)
-            shown.append(each)
+        if batch.complete:
+            batch = batch._replace(gone=self._unshown(batch))
         for uid in batch.gone:
-            self._ours.pop(uid, None)
+            self._statuses.pop(uid, None)
             self._created.pop(uid, None)
+            self._deleted.discard(uid)
+        shown = [self._shown(each) for each in batch.seen if each.key not in self._deleted]
         if batch.complete:
             shown += self._created.values()
         return batch._replace(seen=tuple(shown))
+
+    def _shown(self, seen: ReservationSeen) -> ReservationSeen:
+        """As seen, or as we wrote it since."""
+        name = (seen.namespace, seen.name)
+        self._created.pop(seen.key, None)
+        if self._creating.get(name, seen.key) is None:
+            self._creating[name] = seen.key
+            self.memory = self.memory._replace(made=self.memory.made | {seen.key})
+        ours = self._statuses.get(seen.key)
+        if ours is not None and int(seen.version) < ours:
+            return self.reservations.get(seen.key, seen)
+        self._statuses.pop(seen.key, None)
+        return seen
+
+    def _unshown(self, batch: Batch[ReservationSeen]) -> tuple[str, ...]:
+        """What is gone by a list, which names nobody as gone: all of which something is kept and that it does not show.
+
+        A list may have begun before a reservation was made. The list after that one had not.
+        """
+        shown = {each.key for each in batch.seen}
+        missed = (self._created.keys() | self._deleted) - shown
+        twice = missed & self._missed
+        self._missed = missed - twice
+        return tuple(twice | (self._statuses.keys() - shown - self._created.keys()))
 
     def _ledgers(self, batch: Batch[LedgerSeen]) -> Batch[LedgerSeen]:
         known = self.ledger

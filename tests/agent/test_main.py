@@ -19,6 +19,7 @@ from agent.snapshot_io import dump_snapshot
 from gputopo.labels import keys
 from tests.agent.allocation.kubelet import kubelet, listing, pod
 from tests.agent.recordings import lanes_down, lost, machine, nvml_of
+from tests.ports import free_port
 
 COMMAND = [sys.executable, "-c", "from agent.main import agent; agent()"]
 WELL = machine("dgx-a100")
@@ -157,15 +158,6 @@ def test_an_address_that_is_taken_is_told(source: Path) -> None:
             assert second.wait(PATIENCE_S) == 2
             assert second.stderr is not None
             assert second.stderr.read().splitlines()[-1].endswith("Address already in use")
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def ask(port: int, path: str) -> tuple[int, str]:

@@ -6,8 +6,6 @@ ServerError(Exception)   a server ended or did not become ready; the message has
 from __future__ import annotations
 
 import contextlib
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -93,19 +91,6 @@ class Server:
     def _started(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as output:
             return subprocess.Popen(_tied_to_us(self._argv), stdout=output, stderr=subprocess.STDOUT, env=self._environ)
-
-
-def free_port() -> int:
-    """A loopback port that is free now.
-
-    Below the range that the kernel hands to outgoing connections (32768 and up on Linux), so that none of our own
-    clients takes it in the moment before the server does.
-    """
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def _tied_to_us(argv: list[str]) -> list[str]:

@@ -14,7 +14,8 @@ import yaml
 from tests.e2e.api import Client
 from tests.e2e.binaries import Binaries
 from tests.e2e.credentials import ADMIN, CONTROLLER_MANAGER, SCHEDULER, Authority, Identity, write_kubeconfig
-from tests.e2e.process import Server, free_port
+from tests.e2e.process import Server
+from tests.ports import free_port
 
 # Writes only: a test counts writes, and a scale test would otherwise log every read of 5,000 nodes.
 AUDIT_POLICY = {

@@ -25,7 +25,7 @@ from scheduler_core.metrics import Metrics
 from scheduler_core.pods import Pod
 from scheduler_core.server import Listener, serve
 from scheduler_core.tls import Certificates
-from scheduler_core.verbs import verbs_app
+from scheduler_core.verbs import Clock, verbs_app
 
 LOOPBACK = ("127.0.0.1", 0)
 POD = {"metadata": {"name": "a1", "namespace": "team", "uid": "uid-1"}}
@@ -113,10 +113,10 @@ def app_of(
     unready: Callable[[], str | None] = lambda: None,
     most: int = 2**20,
     prefix: str = "",
+    clock: Clock = time.monotonic,
 ) -> ASGIApp:
-    """The verbs of an extender."""
-    decided = verbs(extender, metrics or Metrics(), time.monotonic)
-    return verbs_app(decided, unready, most, prefix, time.monotonic)
+    """The verbs of an extender. ``clock``: of those that read the log, since calls that take long are told there."""
+    return verbs_app(verbs(extender, metrics or Metrics(), clock), unready, most, prefix, clock)
 
 
 def call(*names: str, **changed: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -138,6 +139,22 @@ def test_a_holder_that_cannot_renew_stops_before_the_next_may_start(tmp_path: Pa
         b.step()
         a.step()
         assert (a.holds, b.holds, a.holder, a.trouble) == (False, True, "b", None)
+
+
+def test_trouble_is_told_once_until_it_is_another_or_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "scheduler_core.lease")
+    with election(tmp_path, "a") as (leases, clock, (a,)):
+        elect(leases, clock, a)
+        caplog.clear()
+        for leases.down in (True, True, True, False, False, True):
+            a.step()
+
+    away = "GET /apis/coordination.k8s.io/v1/namespaces/gputopo/leases/gputopo-extender: 503: etcd is away"
+    assert [(each.levelname, vars(each)["fields"]) for each in caplog.records] == [
+        ("WARNING", {"error": away}),
+        ("INFO", {"error": None}),
+        ("WARNING", {"error": away}),
+    ]
 
 
 def test_a_holder_that_was_away_and_not_replaced_takes_it_again(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class Refusing(Passing):
 
 def test_whole_nodes_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     whole = call(NodeNames=None, Nodes={"items": [{"metadata": {"name": "n1"}}]})
-    with serving(app_of(Passing())) as running:
+    with serving(app_of(Passing(), clock=lambda: 0.0)) as running:
         answers = [running.ask("POST", f"/{verb}", whole)[0] for verb in ("filter", "prioritize", "filter")]
 
     (record,) = caplog.records

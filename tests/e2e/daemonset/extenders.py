@@ -13,7 +13,8 @@ import urllib3
 
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import NAMESPACE
-from tests.e2e.process import Server, free_port
+from tests.e2e.process import Server
+from tests.ports import free_port
 
 PATIENCE_S = 60.0
 _QUIET = ("GPUTOPO_", "KUBE")

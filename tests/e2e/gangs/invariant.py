@@ -1,21 +1,24 @@
-"""What must hold at every instant: on no node more GPUs bound and committed than it has, and gangs whole or not at all.
+"""What must hold at every instant: nowhere more GPUs bound and committed than there are, and no required island broken.
 
-Judged from the objects alone, as anybody could read them: no code of the planner or the extender takes part, but for
-the hash that ties a ledger's entry to its plan.
+And at the end gangs are there whole or not at all. Judged from the objects alone, as anybody could read them, and from
+the GPUs that kubelets gave: no code of the planner or the extender takes part, but for the hash that ties a ledger's
+entry to its plan.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
+from gputopo.model import NodeTopology
 from tests.e2e.gangs.history import Event
 from tests.e2e.gangs.members import gang_of, gated, node_of
 from tests.e2e.objects import GPU, Object
+from tests.e2e.scheduler import truth
 
 PODS, RESERVATIONS, LEDGERS = "pods", "reservations", "ledgers"
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -101,6 +104,21 @@ def violations(events: Iterable[Event], capacity: Mapping[str, int]) -> list[str
         ]
         if event.kind == PODS and event.object["status"].get("reason") == "UnexpectedAdmissionError":
             found.append(f"{event.object['metadata']['name']}: {event.object['status']['message']}")
+    return found
+
+
+def broken(
+    events: Iterable[Event], machines: Mapping[str, NodeTopology], given: Mapping[str, Collection[int]]
+) -> list[str]:
+    """Every instant at which a pod that requires an island ran without; ``given``: by uid, what kubelets gave."""
+    found = []
+    for event in events:
+        pod = event.object
+        if event.kind != PODS or pod["status"].get("phase") != "Running" or not truth.needs_an_island(pod):
+            continue
+        gpus, node = frozenset(given[pod["metadata"]["uid"]]), pod["spec"]["nodeName"]
+        if not truth.in_one_island(machines[node], gpus):
+            found.append(f"version {event.version}, {pod['metadata']['name']}: {sorted(gpus)} of {node} are no island")
     return found
 
 

@@ -15,8 +15,9 @@ from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster
 from tests.e2e.credentials import write_kubeconfig
 from tests.e2e.objects import Object
-from tests.e2e.process import Server, free_port
+from tests.e2e.process import Server
 from tests.e2e.scheduler.running import Served
+from tests.ports import free_port
 
 ACCOUNT = "planner"
 COMMAND = [sys.executable, "-m", "gputopo", "planner"]

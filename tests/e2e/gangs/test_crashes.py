@@ -13,14 +13,13 @@ import pytest
 
 from gputopo.kube.access import LEDGERS as LEDGER_KIND
 from gputopo.kube.access import RESERVATIONS as RESERVATION_KIND
-from gputopo.labels import keys
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.crashing import Run, points, run_on, run_until
 from tests.e2e.gangs.crowd import Crowd
 from tests.e2e.gangs.history import History, history
-from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, halves, violations
+from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, broken, halves, violations
 from tests.e2e.gangs.members import (
     BATCH,
     TRACKING,
@@ -36,9 +35,7 @@ from tests.e2e.gangs.members import (
     wait_until_whole,
 )
 from tests.e2e.gangs.running import GATED, entries, expire_lease, running
-from tests.e2e.objects import Object
 from tests.e2e.process import Server
-from tests.e2e.scheduler import truth
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender
 from tests.e2e.simulation.fleet import Fleet
@@ -68,21 +65,12 @@ def remove(cluster: Cluster, name: str) -> None:
         cluster.api.delete(cluster.pods(each["metadata"]["name"]))
 
 
-def needs_an_island(found: Object) -> bool:
-    """Whether NVLink has to join its GPUs."""
-    annotations: Object = found["metadata"].get("annotations", {})
-    return annotations.get(keys.POD_ISLAND.key) == "required"
-
-
 def check(cluster: Cluster, fleet: Fleet, past: History, sizes: dict[str, int]) -> None:
-    """The invariant at every instant, and everybody's shape now."""
-    assert violations(past.events(), dict.fromkeys(fleet.names, 8)) == []
-    pods = cluster.api.items(cluster.pods())
-    assert halves(pods, sizes) == {}
-    wanted = {each["metadata"]["name"]: each for each in pods}
-    for node, by_pod in truth.held(fleet, pods).items():
-        for name, gpus in by_pod.items():
-            assert not needs_an_island(wanted[name]) or truth.in_one_island(fleet[node].topology, gpus), (node, name)
+    """The invariant at every instant, and no gang that is half there now."""
+    events = past.events()
+    assert violations(events, dict.fromkeys(fleet.names, 8)) == []
+    assert broken(events, {name: fleet[name].topology for name in fleet.names}, fleet.given()) == []
+    assert halves(cluster.api.items(cluster.pods()), sizes) == {}
 
 
 def struck_gang(cluster: Cluster, number: int, asked: Asked) -> Run:

@@ -1,8 +1,9 @@
-"""Two planners, one of which does not know that it was deposed; an API server that is away; no planner at all."""
+"""Two planners, one of which does not know that it was deposed; an API server that is away; members that go away."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
@@ -19,18 +20,22 @@ from tests.e2e.gangs.members import (
     create,
     create_job,
     gang,
+    gated,
     job,
     job_status,
+    node_of,
     of_job,
     wait_until_whole,
 )
 from tests.e2e.gangs.proxy import Proxy, proxy
 from tests.e2e.gangs.running import GATED, LEASE, entries, expire_lease, ledger
+from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
 
 pytestmark = pytest.mark.e2e
 ASKED = Asked(4, 8, scheduler="default-scheduler")
+AWAY_S = 20.0  # a Lease lasts for 15
 
 
 @pytest.fixture
@@ -116,6 +121,62 @@ def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner
     wait_for(lambda: is_served(cluster), "the API server to have its custom resources again")
     assert running.server.running
     wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+
+
+@pytest.mark.usefixtures("stock")
+def test_a_gang_half_let_go_is_made_whole_once_the_api_server_answers_again(
+    cluster: Cluster, planner: StartPlanner, between: Proxy
+) -> None:
+    """It stands still for longer than the Lease lasts: calls hang, and nobody leads when it goes on."""
+    _, apiserver = cluster.plane.servers
+    running = planner(*GATED, server_url=between.url)
+    wait_for(lambda: ledger(cluster), "the planner to lead")
+    term = ledger(cluster)["epoch"]
+    back = threading.Timer(AWAY_S, apiserver.send, [signal.SIGCONT])
+
+    def away() -> bool:
+        apiserver.send(signal.SIGSTOP)
+        back.start()
+        return True
+
+    between.strike_after(5, away)
+    create(cluster, *gang("train", ASKED._replace(wishes={"gang-timeout": "5m"})))
+    wait_for(back.finished.is_set, "the API server to go on", 2 * AWAY_S + 20)
+
+    wait_until_whole(cluster, "train", ASKED.size)
+    wait_for(lambda: entries(cluster) == [], "the ledger to forget it", 60)
+    assert running.server.running
+    assert ledger(cluster)["epoch"] == term + 1
+
+
+@pytest.mark.usefixtures("stock", "controller_manager")
+def test_a_member_that_is_deleted_while_others_are_let_go_is_made_again_and_all_start(
+    cluster: Cluster, planner: StartPlanner, between: Proxy
+) -> None:
+    planner(*GATED, "--back-off", "1s", server_url=between.url)
+    wait_for(lambda: ledger(cluster), "the planner to lead")
+    deleted: list[str] = []
+
+    def delete() -> bool:
+        member = next(each for each in of_job(cluster, "train") if gated(each))
+        cluster.api.delete(cluster.pods(member["metadata"]["name"]))
+        deleted.append(member["metadata"]["uid"])
+        return True
+
+    between.strike_after(5, delete)
+    create_job(cluster, job("train", ASKED))
+
+    wait_for(lambda: deleted, "the fifth write")
+    pods = wait_for(lambda: bound(cluster, "train", ASKED.size), "all to be bound", 60)
+    wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+    assert deleted[0] not in {each["metadata"]["uid"] for each in pods}
+    assert job_status(cluster, "train")["failed"] == 1  # that one: what the rollback deleted does not count
+
+
+def bound(cluster: Cluster, name: str, size: int) -> list[Object] | None:
+    """The pods of a Job, once so many are bound and there are no others."""
+    pods = of_job(cluster, name)
+    return pods if [node_of(each) is None for each in pods] == [False] * size else None
 
 
 def is_served(cluster: Cluster) -> bool:

@@ -8,9 +8,10 @@ import msgspec
 
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
 from tests.e2e.gangs.history import Event
-from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, halves, violations
+from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, broken, halves, violations
 from tests.e2e.gangs.members import Asked, member
 from tests.e2e.objects import GPU, Object
+from tests.e2e.simulation.shapes import islands_4_4
 
 CAPACITY = {"gpu-0": 8}
 PLAN = ReservationSpec("train", (Seat("uid-train-0", "train-0", "gpu-0", ((GPU, 4),)),))
@@ -82,6 +83,17 @@ def test_a_pod_that_its_node_refuses_is_seen() -> None:
     refused = pod(0, "gpu-0", phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices")
 
     assert violations(story((PODS, refused)), CAPACITY) == ["train-0: no healthy devices"]
+
+
+def test_a_pod_that_ran_without_its_island_is_seen_though_it_is_gone() -> None:
+    machines, given = {"gpu-0": islands_4_4()}, {"uid-train-1": (0, 1, 2, 4)}
+    runs = pod(1, "gpu-0", phase="Running")
+    asked = runs | {"metadata": runs["metadata"] | {"annotations": {"gputopo.io/island": "required"}}}
+    ran = [(PODS, asked), (PODS, asked | {"status": {"phase": "Succeeded"}})]
+
+    assert broken(story((PODS, runs)), machines, given) == []
+    assert broken(story(*ran), machines, {"uid-train-1": (4, 5, 6, 7)}) == []
+    assert broken(story(*ran), machines, given) == ["version 0, train-1: [0, 1, 2, 4] of gpu-0 are no island"]
 
 
 def test_a_gang_of_which_one_is_let_go_is_half() -> None:

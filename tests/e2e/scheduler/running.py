@@ -19,7 +19,8 @@ from tests.e2e.agent.access import define_node_gpus, grant, user
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.credentials import write_kubeconfig
 from tests.e2e.objects import GPU, Object, pod
-from tests.e2e.process import Server, free_port
+from tests.e2e.process import Server
+from tests.ports import free_port
 
 ACCOUNT = "extender"
 COMMAND = [sys.executable, "-m", "gputopo", "extender"]

@@ -85,16 +85,11 @@ def size(found: Object) -> int:
     return int(found["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
 
 
-def needs_an_island(found: Object) -> bool:
-    """Whether it requires that NVLink joins its GPUs."""
-    return bool({"required", "nvlink"} & set(found["metadata"].get("annotations", {}).values()))
-
-
 def fitting(fleet: Fleet, pods: list[Object]) -> list[str]:
     """Pods that wait though some node has room for them, whatever its device plugin chooses."""
     free = {name: truth.free(fleet[name].topology, gpus) for name, gpus in truth.held(fleet, pods).items()}
     waiting = [each for each in pods if "nodeName" not in each["spec"]]
-    wanted = {(size(each), needs_an_island(each)): each["metadata"]["name"] for each in waiting}
+    wanted = {(size(each), truth.needs_an_island(each)): each["metadata"]["name"] for each in waiting}
     return [
         f"{pod} on {node}"
         for (gpus, island), pod in wanted.items()
@@ -127,7 +122,7 @@ def check(fleet: Fleet, pods: list[Object]) -> None:
     for node, by_pod in by_node.items():
         for name, gpus in by_pod.items():
             assert len(gpus) == size(wanted[name])
-            if needs_an_island(wanted[name]):
+            if truth.needs_an_island(wanted[name]):
                 assert truth.in_one_island(fleet[node].topology, gpus), (node, name, sorted(gpus))
 
 
@@ -157,7 +152,7 @@ def test_everybody_who_fits_is_placed_and_no_island_is_broken(
     wait_for(lambda: gputopo_scheduler.count("gputopo_predictions_total") == len(ran), "every pod to be counted")
     assert gputopo_scheduler.count("gputopo_promises_broken_total") == 0
     assert not [
-        each["metadata"]["name"] for each in pods if each["status"]["phase"] == "Failed" and needs_an_island(each)
+        each["metadata"]["name"] for each in pods if each["status"]["phase"] == "Failed" and truth.needs_an_island(each)
     ]
     again = tmp_path / "decisions.jsonl"
     again.write_text(gputopo_scheduler.text("/decisions"))

@@ -14,6 +14,11 @@ TRIES = 40  # orders in which the free GPUs are offered; choices that differ dif
 Gpus = frozenset[int]
 
 
+def needs_an_island(pod: Object) -> bool:
+    """Whether a pod requires that NVLink joins its GPUs."""
+    return bool({"required", "nvlink"} & set(pod["metadata"].get("annotations", {}).values()))
+
+
 def held(fleet: Fleet, pods: Iterable[Object]) -> dict[str, dict[str, Gpus]]:
     """By node and pod name, the GPUs of every pod that runs. Fails where two pods hold the same GPU."""
     found: dict[str, dict[str, Gpus]] = {name: {} for name in fleet.names}

@@ -45,6 +45,7 @@ class Fleet:
         self._lifetime = lifetime
         self._nodes: dict[str, SimulatedNode] = {}
         self._held: dict[str, Object] | None = None  # bound pods that wait for admission, by uid
+        self._given: dict[str, tuple[int, ...]] = {}
         self._stopping = False
         self._watch: Watch | None = None
         self._kubelets = Kubelets(api)
@@ -117,6 +118,10 @@ class Fleet:
         """Indices of the GPUs that a pod's node gave it."""
         node, uid = self._nodes[pod["spec"]["nodeName"]], pod["metadata"]["uid"]
         return self._call(lambda: node.gpus_of(uid))
+
+    def given(self) -> dict[str, tuple[int, ...]]:
+        """By uid, indices of the GPUs of every pod that was ever admitted, those that are gone included."""
+        return self._call(lambda: dict(self._given))
 
     def kill_gpu(self, node: str, gpu: int, *, lost: bool = True) -> None:
         """A GPU dies: it falls off the bus, or (not lost) only the device plugin turns away from it."""
@@ -226,6 +231,7 @@ class Fleet:
             self._write_status(node, pod, lifecycle.rejected(rejection))
             return
         node.pods[uid] = pod
+        self._given[uid] = node.gpus_of(uid)
         self._write_status(node, pod, lifecycle.running(pod, _now()))
         if (seconds := self._lifetime(pod)) is not None:
             self._loop.call_later(seconds, self._finish, node, uid, 0)
