@@ -209,7 +209,7 @@ def populate(cluster: Cluster, size: int) -> None:
     running.prepare(cluster)
     shapes = [make() for make in SHAPES.values()]
     nodes, words = [], []
-    # Nobody confirms it meanwhile, and nodes whose word is old are judged by less; so are those where it is too far ahead.
+    # Nobody confirms it meanwhile, and of nodes whose word is too old, or too far ahead, less is gone by.
     observed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + AHEAD_S - 60.0))
     for at in range(size):
         name = f"gpu-node-{at:05}-pool-a1b2c3"

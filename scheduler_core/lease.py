@@ -192,7 +192,9 @@ class Leader:
             trouble = str(error)
         if trouble != self.trouble:  # every two seconds the same would be said
             self.trouble = trouble
-            _log.log(logging.INFO if trouble is None else logging.WARNING, "lease", extra={"fields": {"error": trouble}})
+            _log.log(
+                logging.INFO if trouble is None else logging.WARNING, "lease", extra={"fields": {"error": trouble}}
+            )
 
     def _take_part(self) -> None:
         began = self._clock()
