@@ -25,6 +25,7 @@ from scheduler_core.planner.holding import Held
 from scheduler_core.planner.placing import Placing
 from scheduler_core.planner.planning import Planning
 from scheduler_core.planner.releases import releases
+from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.sending import Sending
 from scheduler_core.planner.view import View, Wanted
 from scheduler_core.planner.waits import Waits
@@ -35,6 +36,7 @@ from scheduler_core.sightings import Batch, LedgerSeen
 from scheduler_core.vouching import Known, Voucher
 
 _GATHER_S = 0.03  # what happens within so long is looked at together: a look costs the same for one and for a hundred
+_UNDER_WAY_S = 0.1  # the same of pods that are let go and bound: nothing follows before the last of them
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +63,7 @@ class Term:
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
         self._touched |= self.view.take(batch, self._given.clock.wall())
-        self._given.hands.wake(_GATHER_S)
+        self._given.hands.wake(_UNDER_WAY_S if _is_on_its_way(batch) else _GATHER_S)
 
     def tick(self) -> None:
         """Let time pass."""
@@ -114,7 +116,7 @@ class Term:
             self.view.read(answer.ledger, self._given.clock.wall())
         if outcome is Outcome.REFUSED:
             self._consequences.refused(what, answer.error)
-        self._given.hands.wake(_GATHER_S if what.key[0] == "pod" and self._sending.busy else 0.0)
+        self._given.hands.wake(_UNDER_WAY_S if what.key[0] == "pod" and self._sending.busy else 0.0)
 
     def planned(self, found: Placing) -> None:
         """What came of a plan."""
@@ -161,6 +163,13 @@ class Term:
         said = self._voucher.vouch(ledger, view.knowledge.reserved, known, partial(policy_of, policies), "")
         self._voucher.keep(view.knowledge.reserved.counting)
         return frozenset(said.blocked)
+
+
+def _is_on_its_way(batch: Batch[Any]) -> bool:
+    """Whether it tells only of pods that were let go, and are there."""
+    if batch.kind is not Candidate or batch.gone or batch.complete:
+        return False
+    return all(each.member is not None and each.member.reservation and not each.member.ending for each in batch.seen)
 
 
 def _is_new(ledger: LedgerSeen, settle_s: float, now: float) -> bool:
