@@ -11,7 +11,7 @@ second.
     answer   what became of a write
 
 Not in it: the calls of the API server themselves. ``--profile`` shows where it goes; ``--running``: so many members of
-gangs run already. Run: PYTHONPATH=. python bench/planner_loop.py
+gangs run already. Run: make bench
 """
 
 from __future__ import annotations
