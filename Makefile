@@ -3,8 +3,11 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Half of the tests' time is waiting. More workers than these do not pay: each starts a Python, or a control plane, anew.
+# Half of the tests' time is waiting. More workers than these do not pay: each starts a Python anew.
 WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
+# Of the end-to-end tests' time it is three quarters, so four of them wait side by side, however few the cores are. More
+# do not pay: each starts a control plane, of 700 MiB.
+WAITERS ?= -n 4 --dist worksteal
 
 .PHONY: demo test e2e manifests check bench bench-scheduler bench-planner docs lock clean
 
@@ -41,7 +44,7 @@ test: $(VENV)/.test
 # Against a real control plane, built once (7 minutes on 2 cores): docs/testing.md.
 e2e: $(VENV)/.e2e
 	$(BIN)/python -m tests.e2e.binaries
-	$(BIN)/python -m pytest $(WORKERS) -m e2e tests/e2e
+	$(BIN)/python -m pytest $(WAITERS) -m e2e tests/e2e
 
 # Manifests, chart, image and alerts, with helm, kubectl and promtool: what `make test` skips without them.
 manifests: $(VENV)/.manifests

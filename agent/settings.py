@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.settings import Setting, address, flag, one_of, path, seconds, values
+from gputopo.settings import Setting, address, flag, log_form, one_of, path, seconds, values
 
 PUBLISH = {  # kind -> what may follow it after a colon
     "node": None,
@@ -147,15 +147,7 @@ TABLE = (
         "Where /metrics, /healthz and /readyz are served.",
         address,
     ),
-    Setting(
-        "log",
-        "--log",
-        "GPUTOPO_LOG",
-        "json",
-        "json|text",
-        "The form of the log on standard error: one line a pass, with fields.",
-        one_of("json", "text"),
-    ),
+    log_form(line="a pass"),
     Setting(
         "node_source",
         "--node-source",

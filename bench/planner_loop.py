@@ -39,7 +39,7 @@ from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import CreateLedger, CreateReservation, LetGo, Tell, Write, WriteLedger, WriteStatus
+from scheduler_core.gangs.writes import CreateLedger, CreateReservation, LetGo, Write, WriteLedger, WriteStatus
 from scheduler_core.planner.given import Clock, Settled
 from scheduler_core.planner.holding import HoldJob
 from scheduler_core.planner.placing import Job, placing
@@ -49,6 +49,7 @@ from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.reader import Reader
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, ReservationSeen
+from scheduler_core.tells import Tell
 from scheduler_core.watch import KEPT
 from tests.e2e.gangs import members
 from tests.e2e.objects import Object, gpu_node

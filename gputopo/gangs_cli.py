@@ -14,15 +14,23 @@ from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, page, prin
 from gputopo.terminal import fail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from scheduler_core.gang_view.listing import GangSeen
+    from scheduler_core.gang_view.reading import Seen
     from scheduler_core.gang_view.said import Said
     from scheduler_core.gang_view.story import GangStory
     from scheduler_core.gangs.member import GangName
     from scheduler_core.policies import Policies
 
 _TRIALS_S = 5.0  # for all plans that are tried; what was found until then is told
-_UNREAD = "gputopo: you may not list {}, so what these say of gangs is not shown"
+_UNREAD = "gputopo: you may not read {}, so what these say of gangs is not shown"
+_REFUSED = (
+    "gputopo: what is refused is looked at again once what is quoted is put right: in what makes the pods, and on "
+    "those that are there by kubectl annotate --overwrite pod"
+)
+_UNGATED = "gputopo: nobody gated {}, so their pods are placed one by one: gputopo why gang tells what to do"
+_NAMED = 3  # gangs that nobody gated
 
 
 @click.command()
@@ -77,12 +85,33 @@ def gangs(
     with cluster(kubeconfig, context, GANG_READER) as kube:
         seen = read_gangs(kube, namespace, BUILT_IN, time.time())
     found = gangs_of(seen, time.time(), said)
-    if seen.unread:
-        click.echo(_UNREAD.format(", ".join(seen.unread)), err=True)
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
-        return
-    print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "there is no gang")
+    else:
+        print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "there is no gang")
+    for line in _remarks(seen, found):
+        click.echo(line, err=True)
+
+
+def _remarks(seen: Seen, found: Sequence[GangSeen]) -> Iterator[str]:
+    """What a table of gangs does not show."""
+    import time  # noqa: PLC0415  start-up of all other commands
+
+    from scheduler_core.gang_view.leading import nobody_plans  # noqa: PLC0415
+    from scheduler_core.gang_view.listing import ungated  # noqa: PLC0415
+    from scheduler_core.gangs.gang import GangPhase  # noqa: PLC0415
+
+    if seen.unread:
+        yield _UNREAD.format(", ".join(seen.unread))
+    absent = nobody_plans(seen, time.time())
+    if absent is not None:
+        yield f"gputopo: {absent}"
+    if any(each.phase == GangPhase.REFUSED.value for each in found):
+        yield _REFUSED
+    left = ungated(seen)
+    if left:
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        yield _UNGATED.format(", ".join(left[:_NAMED]) + more)
 
 
 class Asked(NamedTuple):
@@ -101,9 +130,11 @@ def why_gang(asked: Asked, output: str) -> None:
     import time  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.kube.access import GANG_READER  # noqa: PLC0415
+    from scheduler_core.gang_view.leading import levels_of  # noqa: PLC0415
     from scheduler_core.gang_view.prospects import Rules  # noqa: PLC0415
-    from scheduler_core.gang_view.reading import read_all  # noqa: PLC0415
+    from scheduler_core.gang_view.reading import read_all, read_opted_in  # noqa: PLC0415
     from scheduler_core.gang_view.telling import About, NoGangError, tell  # noqa: PLC0415
+    from scheduler_core.gangs.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.gangs.member import GangName  # noqa: PLC0415
     from scheduler_core.gangs.planning import LEVELS  # noqa: PLC0415
 
@@ -111,10 +142,13 @@ def why_gang(asked: Asked, output: str) -> None:
     said = None if asked.server is None else _said(asked.server).get(name)
     with cluster(asked.kubeconfig, asked.context, GANG_READER) as kube:
         seen = read_all(kube, asked.policies, time.time())
+        gang = seen.view.roster.gang(name)
+        elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE
+        opted_in = read_opted_in(kube, asked.namespace) if elsewhere else None
     until = time.monotonic() + _TRIALS_S
-    rules = Rules(asked.policies, LEVELS, lambda: time.monotonic() > until)
+    rules = Rules(asked.policies, levels_of(seen) or LEVELS, lambda: time.monotonic() > until)
     try:
-        told = tell(seen, About(name, rules, said), time.time())
+        told = tell(seen, About(name, rules, said, opted_in), time.time())
     except NoGangError as error:
         fail(str(error), NO_CLUSTER)
     _print(told, output)

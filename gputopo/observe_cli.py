@@ -13,12 +13,10 @@ import time
 
 import click
 
-from gputopo import logs
 from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options
-from gputopo.daemon import outlive_peers
 from gputopo.kube.access import OBSERVER
 from gputopo.kube.client import Kube
-from gputopo.settings import SettingError, options
+from gputopo.settings import options
 from gputopo.terminal import fail, write_out
 from scheduler_core.observe import settings
 from scheduler_core.observe.service import Service, listener_of
@@ -26,9 +24,9 @@ from scheduler_core.observe.settings import Settings
 from scheduler_core.observe.sources import OBSERVED
 from scheduler_core.policy import Policy
 from scheduler_core.running import run
+from scheduler_core.starting import begun
 from scheduler_core.watch import watching
 
-_PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
 _log = logging.getLogger(__name__)
 
 
@@ -50,17 +48,8 @@ def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None)
       gputopo observe -o jsonl | jq 'select(.verdict == "worse") | .text'
       kubectl apply -k daemonset/scheduler/observe
     """
-    try:
-        read = settings.read(flags, os.environ)
-    except SettingError as error:
-        fail(str(error))
-    outlive_peers()
-    sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
-    try:
-        with cluster(kubeconfig, context, OBSERVER) as kube:
-            troubles = asyncio.run(_observe(kube, read))
-    finally:
-        logs.stop(sink)
+    with begun(settings.read, flags) as read, cluster(kubeconfig, context, OBSERVER) as kube:
+        troubles = asyncio.run(_observe(kube, read))
     if troubles is not None:
         fail(f"not all of the cluster could be listed{troubles}", NO_CLUSTER)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class SettingError(ValueError):
@@ -80,6 +81,11 @@ def seconds(least: float) -> Callable[[str], float]:
     return parse
 
 
+def unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """What that reads; None for ``off``."""
+    return lambda text: None if text == "off" else parse(text)
+
+
 def number(least: int, most: int) -> Callable[[str], int]:
     """A whole number within bounds."""
 
@@ -121,3 +127,9 @@ def address(text: str) -> tuple[str, int] | None:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError("write HOST:PORT, with a port of at most 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def log_form(default: str = "json", line: str = "an event") -> Setting:
+    """The row that every program has. ``line``: of what a line tells."""
+    reason = f"The form of the log on standard error: one line {line}, with fields."
+    return Setting("log", "--log", "GPUTOPO_LOG", default, "json|text", reason, one_of("json", "text"))

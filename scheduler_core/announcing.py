@@ -1,7 +1,6 @@
-"""An Event on a pod whose required shape the GPUs it got do not have. The pod is left alone: to end it is its owner's.
+"""Writes Events on a thread of its own: nobody waits for them, and where too many come at once some go untold.
 
-On a thread of its own: nobody waits for it, and where the API server is slow or many pods come at once some go untold
-(the metrics count them). Each pod is told of once.
+The metrics count those.
 """
 
 from __future__ import annotations
@@ -12,82 +11,74 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputopo.kube import events
-from gputopo.kube.access import EVENTS, PODS
+from gputopo.kube.access import EVENTS, PODS, RESERVATIONS
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import KubeError
 from gputopo.kube.events import Reporter, Subject
-from gputopo.labels.reasons import Reason
-from scheduler_core.settling import Settled
+from scheduler_core.tells import Tell
 
-COMPONENT = "gputopo-extender"
-REASON = "GpuShapeBroken"
-_WAITING = 64  # Events that wait to be written
-_REMEMBERED = 4096  # pods that were told of
-_PAUSE_S = 0.2  # between Events: a broken node plugin must not flood the API server
-_BROKEN = {  # by the reasons in ``required.SHAPE``
-    Reason.ISLAND: "are not in one NVLink island",
-    Reason.INTERCONNECT: "are not joined by the interconnect that it requires",
-    Reason.BANDWIDTH: "have less NVLink bandwidth than it requires",
-    Reason.NUMA: "are not on one NUMA node",
-}
+_REMEMBERED = 4096  # that were told: the same is not told again
+_RESOURCES = {"Pod": PODS, "PlacementReservation": RESERVATIONS}
 _log = logging.getLogger(__name__)
 
 
+class Haste(NamedTuple):
+    """How many Events at most, and how soon one after the other: the API server has better to do."""
+
+    waiting: int  # to be written
+    pause_s: float  # between two
+
+
+FEW = Haste(64, 0.2)  # a broken node plugin would have something to say of every pod
+MANY = Haste(256, 0.02)  # every gang has some
+
+
 class Announcer:
-    """Writes Events."""
+    """Of one process."""
 
-    def __init__(self, kube: Kube, note: Callable[[str], None], pause_s: float = _PAUSE_S) -> None:
-        """``note`` hears of each Event on any thread: written, failed, dropped."""
-        self._kube = kube
-        self._note = note
-        self._pause_s = pause_s
-        self._told: OrderedDict[str, None] = OrderedDict()
-        self._queue: SimpleQueue[Settled] = SimpleQueue()
+    def __init__(self, kube: Kube, component: str, haste: Haste, note: Callable[[str], None]) -> None:
+        """``note`` hears of each Event, on any thread: written, failed, dropped."""
+        self._kube, self._reporter, self._haste, self._note = kube, Reporter(component), haste, note
+        self._told: OrderedDict[Tell, None] = OrderedDict()
+        self._queue: SimpleQueue[Tell | None] = SimpleQueue()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="events", daemon=True).start()
 
-    def announce(self, found: Settled) -> None:
-        """Tell of a pod whose required shape is broken."""
-        uid = found.pod.uid
-        if uid in self._told:
+    def announce(self, what: Tell) -> None:
+        """Tell of it, unless just that was told before."""
+        if what in self._told:
+            self._told.move_to_end(what)
             return
-        self._told[uid] = None
+        self._told[what] = None
         if len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
-        if self._queue.qsize() < _WAITING:
-            self._queue.put(found)
+        if self._queue.qsize() < self._haste.waiting:
+            self._queue.put(what)
         else:
             self._note("dropped")
 
     def close(self) -> None:
         """Write no more. An Event that is being written is not waited for."""
         self._ended.set()
+        self._queue.put(None)
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            found = self._queue.get()
+        while (what := self._queue.get()) is not None and not self._ended.is_set():
             try:
-                self._kube.create(EVENTS, event(found, datetime.now(UTC)))
+                self._kube.create(EVENTS, event(what, self._reporter, datetime.now(UTC)))
             except KubeError as error:
-                fields = {"pod": f"{found.pod.namespace}/{found.pod.name}", "error": str(error)}
+                fields = {"of": f"{what.namespace}/{what.name}", "reason": what.reason, "error": str(error)}
                 _log.warning("event", extra={"fields": fields})
                 self._note("failed")
             else:
                 self._note("written")
-            self._ended.wait(self._pause_s)
+            self._ended.wait(self._haste.pause_s)
 
 
-def event(found: Settled, now: datetime) -> dict[str, Any]:
-    """The Event. Pure."""
-    assert found.broken is not None  # else nobody is told
-    pod = found.pod
-    message = (
-        f"the GPUs that the kubelet of {found.node} gave this pod {_BROKEN[found.broken]}. It keeps running; to have "
-        "it placed anew, delete it. Why this may happen: docs/troubleshooting.md"
-    )
-    subject = Subject(PODS, "Pod", pod.name, pod.uid, pod.namespace)
-    return events.event(subject, Reporter(COMPONENT), REASON, message, now, warning=True)
+def event(what: Tell, reporter: Reporter, now: datetime) -> dict[str, Any]:
+    """As it is sent. Pure."""
+    subject = Subject(_RESOURCES[what.kind], what.kind, what.name, what.uid, what.namespace)
+    return events.event(subject, reporter, what.reason, what.message, now, warning=what.warning)

@@ -121,7 +121,7 @@ class Extender:
             phases = Phases(ready - started, chosen - ready, perf_counter() - chosen)
             self._record(Record(now, request, policy, standing.table, doubtful, names, found, phases, shut))
         if shut and not found.nodes:
-            return found._replace(failed={**found.failed, **dict.fromkeys(shut, Reason.RESERVED.value)}, soon=True)
+            return _with_shut(found, request, standing, shut, policy)
         return found
 
     def _shut(self, uid: str, table: NodeTable, names: AbstractSet[str]) -> frozenset[str]:
@@ -200,6 +200,16 @@ def _choose(
     refused = standing.refused(names).but(dict.fromkeys(doubted, Reason.RESERVED.value))
     passing = bool(doubted) or soon(profile, standing.table, refused, standing.unsure(names))
     return Filtered((), refused if passing else refused.whole(), soon=passing)
+
+
+def _with_shut(
+    found: Filtered, request: PodRequest, standing: Standing | Outlook, shut: AbstractSet[str], policy: Policy
+) -> Filtered:
+    """The same with nodes that nobody looked at. What may suit once all is known will be looked at soon."""
+    beside = frozenset(standing.best(shut, request.uid))
+    others = _choose(request, standing, shut - beside, policy, ())
+    failed = {**found.failed, **others.failed, **dict.fromkeys(beside, Reason.RESERVED.value)}
+    return Filtered((), failed, soon=found.soon or others.soon or bool(beside))
 
 
 def _occupant(request: PodRequest) -> Occupant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.asks import WHOLE, Ask, Step
@@ -27,9 +28,16 @@ def holders(gpus: NodeGpus | None) -> dict[FullName, Counter[str]]:
 
 
 def stranger(name: FullName, devices: Counter[str]) -> Occupant:
-    """A pod of which nothing is known but its devices."""
+    """A pod of which nothing is known but the whole GPUs of its containers."""
     steps = tuple(Step(number) for number in devices.values())
     return Occupant(alias(name), *name, Profile(Ask(((WHOLE, steps),))))
+
+
+def unknown(uid: str, namespace: str, name: str, devices: Iterable[tuple[str, int]]) -> Occupant:
+    """A pod of which nothing is known but how many devices of which resource it has."""
+    return Occupant(
+        uid, namespace, name, Profile(Ask(tuple((resource, (Step(count),)) for resource, count in devices)))
+    )
 
 
 def alias(name: FullName) -> str:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -121,6 +121,25 @@ def lease_name(text: str) -> LeaseName:
     return LeaseName(namespace, name)
 
 
+class Elected(Protocol):
+    """``Leader``, of which any thread may ask."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether this process, and no other, may answer now."""
+        ...
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the Lease, when last seen."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """What the API server said to the last look at it, where it was not looked at in vain."""
+        ...
+
+
 class Leader:
     """Takes part in the election from ``start`` to ``stop``. ``holds`` is for any thread, the rest for one."""
 
@@ -139,7 +158,7 @@ class Leader:
         thread of the election.
         """
         self.me = me
-        self.trouble: str | None = None  # what the API server said to the last try, where it was not asked in vain
+        self.trouble: str | None = None
         self._kube, self._lease, self._timing, self._clock = kube.within(timing.call_s), lease, timing, clock
         self._fit = fit
         self._seen: Seen | None = None
@@ -192,9 +211,8 @@ class Leader:
             trouble = str(error)
         if trouble != self.trouble:  # every two seconds the same would be said
             self.trouble = trouble
-            _log.log(
-                logging.INFO if trouble is None else logging.WARNING, "lease", extra={"fields": {"error": trouble}}
-            )
+            level = logging.INFO if trouble is None else logging.WARNING
+            _log.log(level, "lease", extra={"fields": {"error": trouble}})
 
     def _take_part(self) -> None:
         began = self._clock()

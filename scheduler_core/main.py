@@ -9,31 +9,22 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import socket
-import sys
 import time
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 
 import click
 import uvloop
 
-from gputopo import logs
-from gputopo.daemon import bound, fail, outlive_peers
-from gputopo.kube.access import ELECTION, EXTENDER, Role
-from gputopo.kube.client import Kube
-from gputopo.kube.connect import connect
-from gputopo.kube.errors import ConfigError
-from gputopo.settings import SettingError, options
+from gputopo.daemon import bound, fail
+from gputopo.kube.access import EXTENDER
+from gputopo.settings import options
 from scheduler_core import settings
-from scheduler_core.announcing import Announcer
+from scheduler_core.announcing import FEW, Announcer
 from scheduler_core.connections import Limits
-from scheduler_core.lease import Leader, LeaseName
 from scheduler_core.metrics import Metrics
 from scheduler_core.policy import Policy
-from scheduler_core.policy_file import PolicyError
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.reader import Reader
 from scheduler_core.registrar import Registrar
@@ -41,10 +32,10 @@ from scheduler_core.running import Deliver, Watching, run
 from scheduler_core.server import Listener
 from scheduler_core.service import Service, applications
 from scheduler_core.settings import Settings
+from scheduler_core.starting import begun, connected, elected, new_name, policy_of
 from scheduler_core.tls import CertificateError
 from scheduler_core.watch import KEPT, Sources, reading, watching
 
-_PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
 _FILES = 4 * Limits().connections  # open files: two listeners' connections, handshakes, watches
 _log = logging.getLogger(__name__)
 
@@ -65,34 +56,25 @@ def extender(**flags: str | None) -> None:
       KUBECONFIG=~/.kube/config gputopo extender --log text      try it from outside; nothing calls it
       curl localhost:9439/decisions | tail -1 | jq .             what it decided last
     """
-    try:
-        read = settings.read(flags, os.environ)
-    except SettingError as error:
-        fail(str(error))
-    outlive_peers()
-    sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
-    try:
+    with begun(settings.read, flags) as read:
         serve_forever(read)
-    finally:
-        logs.stop(sink)
 
 
 def serve_forever(read: Settings) -> None:
     """Until the process is told to end."""
     _allow_files(_FILES)
-    me = f"{socket.gethostname()}_{uuid.uuid4()}"  # no other process has or had that name
+    me = new_name()
     with ExitStack() as parts:
-        kube = _connected()
+        kube = connected(EXTENDER)
         parts.callback(kube.close)
         metrics = Metrics()
-        announcer = Announcer(kube, metrics.note_event)
+        announcer = Announcer(kube, "gputopo-extender", FEW, metrics.note_event)
         parts.callback(announcer.close)
-        policy = policy_of(read)
+        policy = policy_of(read.policy, Policy(shortlist=read.shortlist))
         service = Service(read, policy, announcer, metrics)
         listeners = listeners_of(read, service)
         if read.lease is not None:
-            parts.enter_context(_elected(service, read.lease, me))
+            service.elected = parts.enter_context(elected(read.lease, me, lambda: service.fit))
         sources = _sources(policy)
         if read.reservations:
             registrar = Registrar(kube, me)
@@ -117,19 +99,6 @@ def _sources(policy: PolicyReload) -> Sources:
     return reading(Reader(lambda: policy.current))
 
 
-def policy_of(read: Settings) -> PolicyReload:
-    """What the owner decides; ends the process where the file is none."""
-    base, file = Policy(shortlist=read.shortlist), read.policy
-    if file is None:
-        return PolicyReload(None, base=base)
-    try:
-        return PolicyReload(lambda: file.read_text(encoding="utf-8"), str(file), base)
-    except PolicyError as error:
-        fail(str(error))
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read the policy file {file}: {error}")
-
-
 def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
     """The verbs' listener, and that of the pages where there is to be one; ends the process where there cannot be."""
     verbs, pages = applications(service, read)
@@ -145,27 +114,6 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
     fields = {"verbs": made[0].port, "pages": made[1].port if len(made) > 1 else None, "tls": bool(read.certificates)}
     _log.info("listening", extra={"fields": fields})
     return tuple(made)
-
-
-@contextmanager
-def _elected(service: Service, lease: LeaseName, me: str) -> Iterator[None]:
-    """Within, the service answers while it holds the Lease. Let go at the end, when all that was asked is answered."""
-    kube = _connected(ELECTION)
-    leader = Leader(kube, lease, me, fit=lambda: service.fit)
-    service.elected = leader
-    leader.start()
-    try:
-        yield
-    finally:
-        leader.stop()
-        kube.close()
-
-
-def _connected(role: Role = EXTENDER) -> Kube:
-    try:
-        return connect(role)
-    except ConfigError as error:
-        fail(str(error))
 
 
 def _allow_files(wanted: int) -> None:

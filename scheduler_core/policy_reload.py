@@ -6,13 +6,16 @@ when to look again, and reads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from math import inf
 
 from scheduler_core.policies import BUILT_IN, Placement, Policies
 from scheduler_core.policy import Policy
 from scheduler_core.policy_file import PolicyError, parse
 
 EVERY_S = 2.0  # how often to look; the kubelet takes up to a minute to bring a changed ConfigMap anyway
+_log = logging.getLogger(__name__)
 
 
 class PolicyReload:
@@ -32,7 +35,20 @@ class PolicyReload:
         alone = Policies((Placement(base),))
         self.current: Policies = alone if self._text is None else parse(self._text, name, base).policies
         self.trouble: str | None = None  # why a later text is not in force
+        self._next_look = -inf
         self._refused: tuple[str, str] | None = None  # that text and why: it stays for hours, and is parsed once
+
+    def tick(self, now: float) -> bool:
+        """Look, where it is time to, and log what came of it. As ``look``. ``now``: monotonic seconds."""
+        if now < self._next_look:
+            return False
+        self._next_look = now + EVERY_S
+        before, changed = self.trouble, self.look()
+        if changed:
+            _log.info("policy", extra={"fields": {"profiles": len(self.current.placements)}})
+        elif self.trouble not in (None, before):
+            _log.error("policy", extra={"fields": {"trouble": self.trouble, "in_force": "the one before"}})
+        return changed
 
     def look(self) -> bool:
         """Read again. Whether other policies are in force than before."""

@@ -30,7 +30,7 @@ def of_reservations(reserved: Reserved, me: str | None) -> Iterator[Sample]:
     """``me``: by which name the ledgers know this extender; None: they do not."""
     kept = Counter[Phase]()
     for each in reserved.counting.values():
-        kept[each.entry.phase] += sum(gpus for _, gpus in each.held)
+        kept[each.entry.phase] += sum(room.gpus for room in each.held if room.resource == WHOLE)
         waiting = (seat for seat in each.seats if reserved.places(seat.uid))
         kept[each.entry.phase] += sum(dict(seat.gpus).get(WHOLE, 0) for seat in waiting)
     for phase in Phase:

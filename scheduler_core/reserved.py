@@ -9,17 +9,17 @@ of a node what nobody else has, up to a number.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.labels.reservations import Entry, Phase, Seat
-from scheduler_core.asks import WHOLE, Ask, Step
+from gputopo.labels.reservations import Entry, Holding, Phase, Seat
+from scheduler_core.holders import unknown
 from scheduler_core.nodes import NodeRecord, held_on, with_pod
 from scheduler_core.occupancy import Occupant
-from scheduler_core.request import Profile
 from scheduler_core.sightings import Batch, LedgerSeen, PodSeen, ReservationSeen, ended
 
 S = TypeVar("S", LedgerSeen, ReservationSeen)
@@ -41,16 +41,14 @@ class Counting(NamedTuple):
         return tuple(seat for seat in self.reservation.spec.seats if seat.node is not None and seat.gpus)
 
     @property
-    def held(self) -> tuple[tuple[str, int], ...]:
-        """Nodes and how many of their GPUs are held."""
-        if self.entry.phase is not Phase.HELD:
-            return ()
-        return tuple((each.node, each.gpus) for each in self.reservation.spec.held)
+    def held(self) -> tuple[Holding, ...]:
+        """How many of the devices of which nodes are held."""
+        return self.reservation.spec.held if self.entry.phase is Phase.HELD else ()
 
     @property
     def nodes(self) -> set[str]:
         """Those on which it counts."""
-        return {seat.node for seat in self.seats if seat.node is not None} | {node for node, _ in self.held}
+        return {seat.node for seat in self.seats if seat.node is not None} | {each.node for each in self.held}
 
 
 class Reserved:
@@ -65,7 +63,7 @@ class Reserved:
         self._counting: dict[str, Counting] = {}
         self._on: dict[str, set[str]] = {}  # node -> reservations that count there
         self._seats: dict[tuple[str, str], list[Seat]] = {}  # node and reservation
-        self._room: dict[tuple[str, str], int] = {}  # GPUs that are held, by the same
+        self._room: dict[tuple[str, str], Counter[str]] = {}  # devices that are held, by the same
         self._places: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
         self._arrived: set[str] = set()  # pods with seats that were seen on a node
         self._ended: set[str] = set()  # pods with seats that were seen and are gone
@@ -148,11 +146,11 @@ class Reserved:
                     seats.append(seat.uid)
                     if seat.uid not in there:
                         record = with_pod(record, self._occupant(seat, self._counting[uid]))
-        held = sum(self._room.get((record.name, uid), 0) for uid in counting)
-        free = min(held, _free(record))
-        if free > 0:
+        held = sum((self._room[record.name, uid] for uid in counting if (record.name, uid) in self._room), Counter())
+        free = held & _free(record) if held else held
+        if free:
             seats.append(held_on(record.name))
-            record = with_pod(record, _devices(seats[-1], "", "", ((WHOLE, free),)))
+            record = with_pod(record, unknown(seats[-1], "", "", sorted(free.items())))
         return msgspec.structs.replace(record, reserved=tuple(sorted(seats))) if seats else record
 
     def _occupant(self, seat: Seat, counting: Counting) -> Occupant:
@@ -160,7 +158,7 @@ class Reserved:
         pod = self._pods.get(seat.uid)
         if pod is not None:
             return pod.occupant
-        return _devices(seat.uid, counting.reservation.namespace, seat.name, seat.gpus)
+        return unknown(seat.uid, counting.reservation.namespace, seat.name, seat.gpus)
 
     def _settle(self, uids: Iterable[str]) -> set[str]:
         touched: set[str] = set()
@@ -188,8 +186,8 @@ class Reserved:
         uid, nodes = counting.entry.uid, counting.nodes
         for node in nodes:
             self._on.setdefault(node, set()).add(uid)
-        for node, gpus in counting.held:
-            self._room[node, uid] = self._room.get((node, uid), 0) + gpus
+        for each in counting.held:
+            self._room.setdefault((each.node, uid), Counter())[each.resource] += each.gpus
         for seat in counting.seats:
             assert seat.node is not None  # of ``seats``
             self._seats.setdefault((seat.node, uid), []).append(seat)
@@ -238,12 +236,9 @@ def _alike(one: Counting, other: Counting) -> bool:
     return one.entry.hash == other.entry.hash and (one.entry.phase is held) is (other.entry.phase is held)
 
 
-def _free(record: NodeRecord) -> int:
-    """Healthy whole GPUs that nobody has."""
-    taken = sum(dict(pod.profile.ask.totals).get(WHOLE, 0) for pod in record.pods)
-    return dict(record.machine.allocatable).get(WHOLE, 0) - taken
-
-
-def _devices(uid: str, namespace: str, name: str, gpus: Iterable[tuple[str, int]]) -> Occupant:
-    """A pod of which nothing is known but its devices."""
-    return Occupant(uid, namespace, name, Profile(Ask(tuple((resource, (Step(count),)) for resource, count in gpus))))
+def _free(record: NodeRecord) -> Counter[str]:
+    """Healthy devices of each resource that nobody has."""
+    free = Counter(dict(record.machine.allocatable))
+    for pod in record.pods:
+        free.subtract(dict(pod.profile.ask.totals))
+    return +free

@@ -23,16 +23,19 @@ from scheduler_core.decisions import DecisionFile, Decisions
 from scheduler_core.explain import document, explain, with_keepers
 from scheduler_core.extender import Extender, Record
 from scheduler_core.knowledge import Knowledge
+from scheduler_core.lease import Elected
 from scheduler_core.metrics import Metrics, Status
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pages import Job, Pages, pages_app
-from scheduler_core.policy_reload import EVERY_S, PolicyReload
+from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.registration import Registration, Say
 from scheduler_core.request import PodRequest
 from scheduler_core.running import Watching
 from scheduler_core.server import Listener
 from scheduler_core.settings import Settings
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen, WatchStatus
+from scheduler_core.tells import of_broken
+from scheduler_core.troubles import Troubles
 from scheduler_core.verbs import verbs_app
 from scheduler_core.watch import silence
 
@@ -40,20 +43,6 @@ _KEPT = {RESERVATIONS, LEDGERS}
 _RETIRE_STEP_S = 0.05
 _RETIRE_S = 5.0  # a pod that was let in is bound by then, as a rule
 _log = logging.getLogger(__name__)
-
-
-class Elected(Protocol):
-    """``lease.Leader``, of which any thread may ask."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether this extender, and no other, may answer now."""
-        ...
-
-    @property
-    def holder(self) -> str | None:
-        """Who holds the Lease, when last seen."""
-        ...
 
 
 class Writes(Protocol):
@@ -90,8 +79,7 @@ class Service:
         self._watches: Watching | None = None
         self._synced = False
         self._begun = 0.0
-        self._next_look = 0.0
-        self._troubles: dict[str, str | None] = {}  # as told last, by watch
+        self._troubles = Troubles()
 
     def register(self, me: str, pod: str, registrar: Writes) -> None:
         """Say in ledgers, under that name, what is vouched for. ``pod``: NAMESPACE/NAME of the own one, or ""."""
@@ -117,7 +105,7 @@ class Service:
         for found in news.settled:
             self.metrics.note_settled(found)
             if found.broken is not None:
-                self._announcer.announce(found)
+                self._announcer.announce(of_broken(found))
         if self.knowledge.synced:
             self._catch_up()
             self._look_at_ledgers(urgent=batch.kind in (LedgerSeen, ReservationSeen))
@@ -126,13 +114,13 @@ class Service:
         """Let time pass."""
         self.knowledge.tick(time.time())
         self.fit = self._unfit() is None
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + EVERY_S
-            self._look_at_policy()
+        if self._policy.tick(time.monotonic()):
+            self.extender.policies = self._policy.current
+            self.knowledge.follow(self._policy.current.common)
         if self.knowledge.synced:
             self._catch_up()
             self._look_at_ledgers()
-        self._tell_troubles()
+        self._troubles.tell(self._statuses())
 
     def _look_at_ledgers(self, *, urgent: bool = False) -> None:
         if self.registration is not None and not self.ended.is_set():
@@ -157,25 +145,8 @@ class Service:
                 return
             await asyncio.sleep(_RETIRE_STEP_S)
 
-    def _tell_troubles(self) -> None:
-        """Log what is wrong with a watch, once, and that it is over."""
-        for each in self._statuses():
-            if each.trouble != self._troubles.get(each.kind):
-                self._troubles[each.kind] = each.trouble
-                level = logging.INFO if each.trouble is None else logging.WARNING
-                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.trouble}})
-
     def _statuses(self) -> tuple[WatchStatus, ...]:
         return () if self._watches is None else self._watches.status(time.monotonic())
-
-    def _look_at_policy(self) -> None:
-        before = self._policy.trouble
-        if self._policy.look():
-            self.extender.policies = self._policy.current
-            self.knowledge.follow(self._policy.current.common)
-            _log.info("policy", extra={"fields": {"profiles": len(self._policy.current.placements)}})
-        elif self._policy.trouble not in (None, before):
-            _log.error("policy", extra={"fields": {"trouble": self._policy.trouble, "in_force": "the one before"}})
 
     def _catch_up(self) -> None:
         """Work out now what a call would have to wait for."""
@@ -209,7 +180,7 @@ class Service:
             missing = self.knowledge.missing
             advice = "; where there is no planner, say --reservations off" if troubles and set(missing) <= _KEPT else ""
             return trouble + troubles + advice
-        return silence(self._statuses(), self._settings.max_silence_s)
+        return silence(self._statuses())
 
     def status(self, listener: Listener) -> Status:
         """What is known now, for the metrics."""

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.settings import Setting, SettingError, address, flag, number, one_of, path, seconds, values
+from gputopo.settings import Setting, SettingError, address, flag, log_form, number, path, unless_off, values
 from scheduler_core.lease import LeaseName, lease_name
 from scheduler_core.policy import Policy
 from scheduler_core.tls import Certificates
 
-_LEAST_SILENCE_S = 100.0  # a watch on which all is well may be silent for ``gputopo.kube.client.SILENCE_S``
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
@@ -32,7 +31,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Path | None
     reservations: bool
     shortlist: int
-    max_silence_s: float
     max_body: int
     decisions: int
     decisions_file: Path | None
@@ -93,10 +91,6 @@ def _size(text: str) -> int:
     return int(match[1]) * {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[match[2]]
 
 
-def _lease(text: str) -> LeaseName | None:
-    return None if text == "off" else lease_name(text)
-
-
 TABLE = (
     Setting(
         "verbs",
@@ -155,7 +149,7 @@ TABLE = (
         "NAMESPACE/NAME|off",
         "Answer only while holding this Lease: where several extenders run behind a Service. Beside a scheduler that "
         "is elected itself, off.",
-        _lease,
+        unless_off(lease_name),
     ),
     Setting(
         "listen",
@@ -197,17 +191,6 @@ TABLE = (
         number(1, 100_000),
     ),
     Setting(
-        "max_silence_s",
-        "--max-silence",
-        "GPUTOPO_MAX_SILENCE",
-        "2m",
-        "SECONDS",
-        "How long a watch may have heard nothing, not even a bookmark, before calls get 503: better no answer than "
-        "one from a picture that is too old. The API server sends a bookmark every minute, and where nothing happens "
-        "the watch is opened anew after 90 seconds, so it is 100 at least.",
-        seconds(_LEAST_SILENCE_S),
-    ),
-    Setting(
         "max_body",
         "--max-body",
         "GPUTOPO_MAX_BODY",
@@ -236,13 +219,5 @@ TABLE = (
         "Append every decision to this file, for `gputopo replay`. At 64 MiB it becomes FILE.1 and a new one begins.",
         path,
     ),
-    Setting(
-        "log",
-        "--log",
-        "GPUTOPO_LOG",
-        "json",
-        "json|text",
-        "The form of the log on standard error: one line an event, with fields.",
-        one_of("json", "text"),
-    ),
+    log_form(),
 )

@@ -89,6 +89,7 @@ class WatchStatus(NamedTuple):
     # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
     # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
     lag_s: float | None
+    served: bool = True  # the API server knows of such a kind; else there are none
 
 
 def ended(batch: Batch[Any], known: Collection[str]) -> set[str]:

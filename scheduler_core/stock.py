@@ -91,6 +91,7 @@ class Condition(msgspec.Struct, frozen=True):
     type: str
     status: str
     message: str = ""
+    reason: str = ""
 
 
 class StockStatus(PodStatus, frozen=True, rename="camel"):

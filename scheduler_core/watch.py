@@ -35,6 +35,10 @@ from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodS
 _RUNNING = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
 _OF_THE_MODEL = ("nvlink", "pcie", "nics", "numa_nodes")
 _JOIN_S = 1.0  # a thread that waits for an answer of the API server is not waited for: it delivers nothing any more
+# Nothing was heard of a kind for so long, not even a bookmark: what is known is too old to go by. The API server sends
+# a bookmark every minute, and a watch on which nothing happens is opened anew after ``gputopo.kube.client.SILENCE_S``,
+# 90 s. No setting: planners take it that every extender has stopped answering by then (``Terms.lost_s``).
+SILENT_S = 120.0
 _SHARED = 1 << 14  # values of which many objects have equal ones
 
 
@@ -77,6 +81,7 @@ class Watches:
                 each.failures,
                 each.trouble,
                 each.lag_s,
+                each.served,
             )
             for kind, each in found
         )
@@ -121,7 +126,7 @@ def reading(read: Callable[[Pod], PodRequest | Refused]) -> Sources:
     )
 
 
-def silence(statuses: Iterable[WatchStatus], most_s: float) -> str | None:
+def silence(statuses: Iterable[WatchStatus], most_s: float = SILENT_S) -> str | None:
     """Why what is known may be too old to go by: nothing was heard of a kind for longer than that. None: it is not."""
     for each in statuses:
         age = each.last_event_age_s

@@ -40,6 +40,7 @@ class Resource(NamedTuple):
 
 
 NODES = Resource("nodes")
+NAMESPACES = Resource("namespaces")
 PODS = Resource("pods", namespaced=True)
 EVENTS = Resource("events", namespaced=True)
 NODE_GPUS = Resource(nodegpus.PLURAL, API_GROUP, nodegpus.VERSION)
@@ -53,7 +54,10 @@ DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 # What says how large a gang is whose pods do not: of others, and read where it is served.
 JOBS = Resource("jobs", "batch", namespaced=True)
 JOBSETS = Resource("jobsets", "jobset.x-k8s.io", "v1alpha2", namespaced=True)
-GROUPS = Resource("podgroups", "scheduling.k8s.io", "v1alpha3", namespaced=True)  # Kubernetes 1.37
+# Kubernetes' own: 1.36 serves v1alpha2 alone; 1.37 v1beta1 and v1alpha3, each if it is enabled, of the same objects.
+GROUPS = Resource("podgroups", "scheduling.k8s.io", "v1beta1", namespaced=True)
+GROUPS_ALPHA3 = GROUPS._replace(version="v1alpha3")
+GROUPS_ALPHA2 = GROUPS._replace(version="v1alpha2")
 POD_GROUPS = Resource("podgroups", "scheduling.x-k8s.io", "v1alpha1", namespaced=True)
 OLD_POD_GROUPS = Resource("podgroups", "scheduling.sigs.k8s.io", "v1alpha1", namespaced=True)
 VOLCANO_GROUPS = Resource("podgroups", "scheduling.volcano.sh", "v1beta1", namespaced=True)
@@ -68,6 +72,8 @@ SAY_SIZES = (
     JOBS,
     JOBSETS,
     GROUPS,
+    GROUPS_ALPHA3,
+    GROUPS_ALPHA2,
     POD_GROUPS,
     OLD_POD_GROUPS,
     VOLCANO_GROUPS,
@@ -117,8 +123,11 @@ READER = Role(
         LEDGERS: ("list",),
     },
 )
-# The same person: `gputopo gangs`, `why gang`. What says the sizes of gangs is read where that is allowed.
-GANG_READER = Role("reader", {**READER.verbs, **dict.fromkeys(SAY_SIZES, ("list",))})
+# The same person: `gputopo gangs`, `why gang`. What says the sizes of gangs, whether a planner is there, and whether a
+# namespace has opted in is read where that is allowed.
+GANG_READER = Role(
+    "reader", {**READER.verbs, **dict.fromkeys(SAY_SIZES, ("list",)), LEASES: ("get",), NAMESPACES: ("get",)}
+)
 # An administrator: `gputopo cleanup`. It looks at pods for gates that nobody would remove any more.
 CLEANER = Role(
     "cleanup",

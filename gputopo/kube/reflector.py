@@ -51,6 +51,7 @@ class Condition(NamedTuple):
     relists: int = 0  # lists after the first
     failures: int = 0  # calls that failed and streams that broke
     trouble: str | None = None  # what is wrong now
+    served: bool = True  # the server knows of such a kind
     lag_s: float | None = None  # from creation to here, of the last object created while it was watched
 
 
@@ -116,7 +117,7 @@ class Reflector(Generic[S]):
         if not self._stopped.is_set():
             self._deliver(delta)
             self._version = versions[-1]
-            self._note(synced=True, trouble=None)
+            self._note(synced=True, served=True, trouble=None)
 
     def _objects(self, versions: list[str]) -> Iterator[msgspec.Raw]:
         for page in self._kube.pages(self._source.resource, msgspec.Raw, self._source.query):
@@ -172,7 +173,7 @@ class Reflector(Generic[S]):
         if not self._stopped.is_set() and not (self._condition.synced and self._reduction.empty):
             self._deliver(self._reduction.listed(()))
         self._in_a_row = 0
-        self._note(heard=self._timing.clock(), synced=True, trouble=told)
+        self._note(heard=self._timing.clock(), synced=True, served=False, trouble=told)
         self._timing.wait(self._stopped, MISSING_S)
 
     def _failed(self, error: KubeError) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from gputopo.labels.definition import Kind, definition, structural
+from gputopo.labels.keys import GPU_RESOURCES
 
 VERSION = "v1alpha1"
 RESERVATION_KIND = "PlacementReservation"
@@ -54,10 +55,11 @@ class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """GPUs of a node that are kept for a gang that does not fit yet: what becomes free there is not for others."""
+    """Devices of a node that are kept for a gang that does not fit yet: what becomes free there is not for others."""
 
     node: _Name
-    gpus: _Count
+    gpus: _Count  # of that resource
+    resource: Annotated[str, _limit(minLength=1, maxLength=317)] = GPU_RESOURCES[0]
 
 
 class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -123,6 +125,9 @@ class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     planner: _Line = ""  # who wrote it last; a new leader writes itself before anything else
     epoch: _Count = 0  # one more with every new leader
     entries: Annotated[tuple[Entry, ...], _MANY] = ()
+    # For people who ask whether that one still plans, and by what: NAMESPACE/NAME of its Lease, and its --levels.
+    lease: _Line = ""
+    levels: Annotated[str, _limit(maxLength=4096)] = ""
 
 
 class Vouching(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

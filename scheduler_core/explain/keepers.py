@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Phase
-from scheduler_core.asks import WHOLE
 from scheduler_core.explain.story import Explanation, Kept
+from scheduler_core.gangs.writes import gang_named
 from scheduler_core.nodes import NodeTable, held_on
 from scheduler_core.reserved import Counting
 
@@ -26,11 +27,11 @@ def with_keepers(told: Explanation, table: NodeTable, counting: Iterable[Countin
 
 
 def _kept(counting: Counting, table: NodeTable, nodes: Iterable[str]) -> Kept:
-    spec, status, entry = counting.reservation.spec, counting.reservation.status, counting.entry
+    status, entry = counting.reservation.status, counting.entry
     gpus = {name: _gpus(counting, table, name) for name in sorted(nodes)}
     held = entry.phase is Phase.HELD
     return Kept(
-        gang=f"{entry.namespace}/{spec.gang}" if spec.gang else None,
+        gang=gang_named(counting.reservation),
         reservation=f"{entry.namespace}/{entry.name}",
         phase=entry.phase.value,
         until=status.estimate if held else status.deadline,
@@ -40,12 +41,15 @@ def _kept(counting: Counting, table: NodeTable, nodes: Iterable[str]) -> Kept:
 
 
 def _gpus(counting: Counting, table: NodeTable, name: str) -> int:
-    """How many it keeps there: of its seats those that nobody sits in yet, of what it holds what is free."""
+    """How many devices it keeps there: of its seats those that nobody sits in yet, of what it holds what is free."""
     record = table.records[name]
     seats = [seat for seat in counting.seats if seat.node == name and seat.uid in record.reserved]
-    held = dict(counting.held).get(name, 0)
-    free = sum(pod.profile.gpus for pod in record.pods if pod.uid == held_on(name))
-    return sum(dict(seat.gpus).get(WHOLE, 0) for seat in seats) + min(held, free)
+    held, free = Counter[str](), Counter[str]()
+    for each in counting.held:
+        held[each.resource] += each.gpus if each.node == name else 0
+    for pod in record.pods:
+        free.update(dict(pod.profile.ask.totals) if pod.uid == held_on(name) else {})
+    return sum(number for seat in seats for _, number in seat.gpus) + (held & free).total()
 
 
 def _own(counting: Iterable[Counting], uid: str) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Refusal(msgspec.Struct, frozen=True, rename="camel"):
 class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """GPUs that a planner keeps for a gang, on nodes that the pod is refused because of that."""
 
-    gang: str | None  # "namespace/name"; None: for pods that are planned one by one
+    gang: str | None  # "namespace/name"; None: for pods that are planned one by one, or one of them
     reservation: str  # "namespace/name"
     phase: str  # "Held", "Proposed" or "Committed"
     until: str | None  # RFC 3339; of what is held an estimate. None: nobody can say

@@ -154,7 +154,8 @@ def _refused(groups: Iterable[Refusal], width: int) -> Iterator[str]:
 def _kept(kept: Iterable[Kept], width: int) -> Iterator[str]:
     yield "Reserved there:"
     for each in kept:
-        whom = "pods that are planned one by one" if each.gang is None else f"the gang {each.gang}"
+        single = "a single pod" if each.phase == Phase.HELD.value else "pods that are planned one by one"
+        whom = single if each.gang is None else f"the gang {each.gang}"
         gpus = "1 GPU" if each.gpus == 1 else f"{each.gpus} GPUs"
         until = _until(each)
         yield from _folded(f"- {gpus} for {whom}, {until}: {_named(each.nodes)} ({each.reservation})", width, "  ")

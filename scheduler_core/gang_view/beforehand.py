@@ -6,6 +6,7 @@ from gputopo.labels.keys import GATE
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.member import Member
 from scheduler_core.planner.seen import GangPod, candidate
+from scheduler_core.request import Refused
 
 
 def beforehand(pod: GangPod) -> str | None:
@@ -27,6 +28,11 @@ def beforehand(pod: GangPod) -> str | None:
 
 
 def _ours(member: Member | None) -> str:
+    if member is not None and isinstance(member.request, Refused):
+        return (
+            f"the gate {GATE} holds it, and the planner looks for a place only once what is quoted here is put right: "
+            f"in what makes the pod, and by kubectl annotate --overwrite pod {member.name} -n {member.namespace}"
+        )
     waits = f"the gate {GATE} holds it, and no scheduler looks at it before the planner has a place for it"
     return waits if member is None or is_alone(member.wanted.gang) else f"{waits}, {_with_its_gang(member)}"
 

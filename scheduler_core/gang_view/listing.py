@@ -11,12 +11,15 @@ from types import MappingProxyType
 
 import msgspec
 
+from gputopo.labels.reservations import State
+from scheduler_core.gang_view.advice import advice
 from scheduler_core.gang_view.reading import Seen
 from scheduler_core.gang_view.said import Said
-from scheduler_core.gangs.conventions import is_alone
-from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.conventions import BY_ANNOTATIONS, is_alone
+from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.progress import FAILED, ROLLING_BACK, Progress, by_gang, progress
+from scheduler_core.gangs.sizes import moment as seconds
 from scheduler_core.request import PodRequest
 
 NOTHING_SAID: Mapping[GangName, Said] = MappingProxyType({})
@@ -39,7 +42,7 @@ class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     there: int  # members that wait, have places, or have done their part
     let_go: int  # of them those that the gate does not hold any more
     bound: int  # of them those that have nodes
-    gpus: int  # devices that these ask for
+    gpus: int | None  # devices that these ask for; None: not all can be understood
     nodes: tuple[str, ...]  # on which they are, or are to be
     domain: str | None
     gbps: float | None  # as planned: bottleneck of the rings inside the nodes, both ways
@@ -51,16 +54,34 @@ class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     estimate: str | None = None  # RFC 3339: when what is held for it will be free
     rollbacks: int | None = None  # None: only the planner knows
     next_try_seconds: float | None = None  # None: at once, or only the planner knows
+    trouble: str | None = None  # why it was rolled back last; None: it was not, or only the planner knows
+    left_seconds: int | None = None  # until the deadline, while its members are being bound; below 0: it has passed
+    pod: str | None = None  # of a pod on its own
+    advice: str | None = None  # what a person can do about it
 
 
 def gangs_of(seen: Seen, now: float, said: Mapping[GangName, Said] = NOTHING_SAID) -> tuple[GangSeen, ...]:
-    """All gangs: those in trouble first, then those that wait, the first of the queue first. ``now``: since 1970."""
+    """All gangs: those in trouble first, then those that wait, the first of the queue first. ``now``: since 1970.
+
+    Pods of their own are among them where they are refused: whose gang cannot be understood is one.
+    """
     found = [
         gang_seen(gang, state, now, said.get(gang.name))
         for gang, state in progress_of(seen)
-        if gang.phase not in _LEFT_OUT and not is_alone(gang.name)
+        if gang.phase not in _LEFT_OUT and (not is_alone(gang.name) or gang.phase is GangPhase.REFUSED)
     ]
     return tuple(sorted(found, key=_order))
+
+
+def ungated(seen: Seen) -> list[str]:
+    """Gangs by our annotations that wait, and that nobody gated: their pods are placed one by one."""
+    return [
+        f"{each.name.namespace}/{each.name.name}"
+        for each in seen.view.roster.gangs()
+        if each.phase is GangPhase.ELSEWHERE
+        and each.by == BY_ANNOTATIONS
+        and any(pod.node is None for pod in each.placed)
+    ]
 
 
 def progress_of(seen: Seen) -> list[tuple[Gang, Progress]]:
@@ -71,9 +92,10 @@ def progress_of(seen: Seen) -> list[tuple[Gang, Progress]]:
     return [(gang, progress(gang, own.get(gang.name, ()), phases)) for gang in seen.view.roster.gangs()]
 
 
-def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None) -> GangSeen:
-    """One of them."""
+def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opted_in: bool | None = None) -> GangSeen:
+    """One of them. ``opted_in``: whether its namespace has; None: nobody looked."""
     live = (*gang.ready, *gang.held, *gang.placed)
+    found = [number for each in live if (number := devices(each)) is not None]
     plan = state.plan
     status = None if state.open is None else state.open.status
     bound = [each.node for each in gang.placed if each.node is not None]
@@ -91,7 +113,7 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None) -> Gan
         there=gang.present + len(gang.held),
         let_go=len(gang.placed) + len(gang.succeeded),
         bound=len(bound) + len(gang.succeeded),
-        gpus=sum(map(devices, live)),
+        gpus=sum(found) if len(found) == len(live) else None,
         nodes=tuple(sorted({*bound, *(node for node in (*to_be, *held) if node is not None)})),
         domain=None if plan is None else plan.spec.domain,
         gbps=None if plan is None else plan.spec.gbps,
@@ -103,12 +125,23 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None) -> Gan
         estimate=None if status is None else status.estimate,
         rollbacks=None if said is None else said.rollbacks,
         next_try_seconds=None if said is None else said.next_try_s,
+        trouble=None if said is None else said.trouble,
+        left_seconds=_left(state, now),
+        pod=pod_of(gang),
+        advice=advice(gang, state.phase, opted_in=opted_in),
     )
 
 
-def devices(member: Member) -> int:
-    """GPUs, or shares of them, that it asks for, as far as that can be understood."""
-    return member.request.profile.devices if isinstance(member.request, PodRequest) else 0
+def devices(member: Member) -> int | None:
+    """GPUs, or shares of them, that it asks for; None: that cannot be understood."""
+    return member.request.profile.devices if isinstance(member.request, PodRequest) else None
+
+
+def _left(state: Progress, now: float) -> int | None:
+    if state.open is None or state.open.status.state is not State.COMMITTED:
+        return None
+    deadline = seconds(state.open.status.deadline)
+    return None if deadline is None else round(deadline - now)
 
 
 def moment(at: float) -> str:

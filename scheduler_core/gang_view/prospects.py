@@ -120,10 +120,12 @@ def _ending(trial: _Trial, table: NodeTable, now: float) -> Room | None:
     view, policy = trial.view, trial.rules.policies.common
     own = {each.uid for each in trial.gang.placed}
 
-    def fits(names: Sequence[str]) -> bool:
-        emptied = [after(table.records[name], ended_on(table, name, own)) for name in names]
-        return trial.fits(with_records(table, emptied, now, policy))
+    def fits(names: Sequence[str]) -> Sequence[str] | None:
+        emptied = [after(table.records[name], there[name]) for name in names]
+        return names if trial.fits(with_records(table, emptied, now, policy)) else None
 
-    there = [each for each in view.knowledge.pods.values() if each.key not in own]
-    of = [each for each in endings(table.records, there, view.ends) if each.gpus]
-    return room(of, fits, TRIALS) if of else None
+    there = {name: ended_on(table, name, own) for name in table.records}
+    of = [each for each in endings(there, view.ends) if each.gpus]
+    if not of or fits([each.node for each in of]) is None:  # a trial is dear, whatever it is of
+        return None
+    return room(of, fits, tries=TRIALS)

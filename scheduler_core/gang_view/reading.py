@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gputopo.kube.access import PODS
+from gputopo.kube.access import LEASES, NAMESPACES, PODS, Resource
 from gputopo.kube.client import Kube, Query
-from gputopo.kube.errors import ForbiddenError
+from gputopo.kube.errors import ForbiddenError, NotFoundError
+from gputopo.kube.objects import Partial
 from gputopo.kube.reduction import Source
+from gputopo.labels.keys import GANGS_ENABLED
 from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.lease import Lease, lease_name
+from scheduler_core.lease import Spec as LeaseSpec
 from scheduler_core.observe.sources import OBSERVED
 from scheduler_core.planner import sizes
 from scheduler_core.planner.seen import Candidate, GangPod, planner_sources
@@ -21,7 +25,7 @@ from scheduler_core.watch import KEPT, Sources, listed_of
 SAID_BY: dict[str, tuple[type[Any], ...]] = {
     "job": (sizes.OfJob,),
     "jobset": (sizes.OfJobSet,),
-    "group": (sizes.OfGroup,),
+    "group": (sizes.OfGroup, sizes.OfAlphaGroup, sizes.OfOldGroup),
     "podgroup": (sizes.OfPodGroup, sizes.OfOldPodGroup),
     "volcano": (sizes.OfVolcanoGroup,),
     "kubeflow": (
@@ -38,11 +42,19 @@ _NOT_OURS = (GangPhase.ELSEWHERE, GangPhase.ENDED)
 _POOL = ""  # no ledger of that name: what counts is asked of all of them
 
 
+class Led(NamedTuple):
+    """The Lease that a planner wrote into its ledger."""
+
+    lease: str  # NAMESPACE/NAME
+    spec: LeaseSpec | None  # None: there is none
+
+
 class Seen(NamedTuple):
     """What was read."""
 
     view: View
-    unread: tuple[str, ...] = ()  # kinds that may not be listed: "placementledgers.gputopo.io"
+    unread: tuple[str, ...] = ()  # kinds that may not be read: "placementledgers.gputopo.io"
+    planners: tuple[Led, ...] = ()  # of the ledgers; those that may not be read are not among them
 
     @property
     def ledgers(self) -> bool:
@@ -66,6 +78,15 @@ def read_pod(kube: Kube, namespace: str, name: str) -> GangPod | None:
     return next(iter(kube.items(PODS, GangPod, Query(namespace, fields=f"metadata.name={name}"))), None)
 
 
+def read_opted_in(kube: Kube, namespace: str) -> bool | None:
+    """Whether pods of that namespace are gated as they are created; None: it may not be read. Raises ``KubeError``."""
+    try:
+        found = kube.get(NAMESPACES, namespace, Partial, Query(metadata_only=True))
+    except ForbiddenError:
+        return None
+    return (found.metadata.labels or {}).get(GANGS_ENABLED.key) == GANGS_ENABLED.example
+
+
 def _pods(policies: Policies) -> tuple[type[Any], Source[Any]]:
     return next(each for each in planner_sources(policies.read) if each[0] is Candidate)
 
@@ -76,19 +97,37 @@ def _read(kube: Kube, sources: Sources, namespace: str | None, policies: Policie
         view.take(listed_of(kube, kind, _within(source, namespace)), now)
     unread = [*_optional(kube, KEPT, namespace, view, now)]
     unread += _optional(kube, _telling(view.roster.gangs()), namespace, view, now)
-    return Seen(view, tuple(unread))
+    planners: list[Led] = []
+    for name in sorted({each.spec.lease for each in view.knowledge.reserved.ledgers.values() if each.spec.lease}):
+        try:
+            planners.append(Led(name, _lease(kube, name)))
+        except ForbiddenError:
+            unread.append(_titled(LEASES))
+            break
+    return Seen(view, tuple(dict.fromkeys(unread)), tuple(planners))
+
+
+def _lease(kube: Kube, name: str) -> LeaseSpec | None:
+    found = lease_name(name)
+    try:
+        return kube.get(LEASES, found.name, Lease, Query(found.namespace)).spec
+    except NotFoundError:
+        return None
 
 
 def _optional(kube: Kube, sources: Sources, namespace: str | None, view: View, now: float) -> list[str]:
-    """Kinds without which there still is something to tell. Answers those that may not be read."""
+    """Kinds without which there still is something to tell. Answers those that may not be listed."""
     unread = []
     for kind, source in sources:
         try:
             view.take(listed_of(kube, kind, _within(source, namespace)), now)
         except ForbiddenError:
-            resource = source.resource
-            unread.append(f"{resource.plural}.{resource.group}" if resource.group else resource.plural)
+            unread.append(_titled(source.resource))
     return unread
+
+
+def _titled(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
 def _telling(gangs: Iterable[Gang]) -> Sources:

@@ -30,10 +30,12 @@ class Said(msgspec.Struct, frozen=True):
     missing: tuple[Missing, ...] = ()
     rollbacks: int = 0
     next_try_s: float | None = None  # None: at once
+    trouble: str | None = None  # why it was rolled back last
 
 
-class _Page(msgspec.Struct):
+class _Page(msgspec.Struct, kw_only=True):
     leads: bool
+    holder: str | None = None
     gangs: tuple[Said, ...]
 
 
@@ -44,5 +46,7 @@ def read_said(text: bytes) -> Mapping[GangName, Said]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAPlannerError(f"this is no planner's page /gangs: {error}: {text[:80]!r}") from error
     if not page.leads:
-        raise NotAPlannerError("this planner does not lead, so it knows of no gang: ask the one that holds the Lease")
+        pod = (page.holder or "").rpartition("_")[0]  # identities are HOSTNAME_UUID
+        whom = f"pod {pod}, which holds the Lease" if pod else "the one that holds the Lease"
+        raise NotAPlannerError(f"this planner does not lead, so it knows of no gang: ask {whom}")
     return {GangName(each.namespace, each.name): each for each in page.gangs}

@@ -29,7 +29,7 @@ class Stop(msgspec.Struct, frozen=True, rename="camel"):
 class Place(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Where all go."""
 
-    of: str  # "plan": as its reservation says; "now": where it would go
+    of: str  # "there": where its members are; "plan": as its reservation says; "now": where it would go
     stops: tuple[Stop, ...]
     domain: str | None
     gbps: float | None
@@ -53,7 +53,7 @@ class Unfit(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Keeper(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A reservation of others without which it would fit, alone or with others."""
 
-    gang: str | None  # "namespace/name"; None: of pods that are planned one by one
+    gang: str | None  # "namespace/name"; None: of pods that are planned one by one, or one of them
     reservation: str  # "namespace/name"
     phase: str
     until: str | None  # RFC 3339
@@ -74,12 +74,13 @@ class GangStory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Why a gang is where it is, or is nowhere."""
 
     gang: GangSeen
+    unplanned: str | None = None  # why nobody plans it: no planner works
     required: str | None = None  # topology
     preferred: str | None = None
     timeout_seconds: float
     standing: tuple[Standing, ...] = ()
     absent_ranks: tuple[int, ...] = ()  # of members that have not come, where ranks tell
-    before: tuple[str, ...] = ()  # gangs of the queue whose turn is first
+    before: tuple[str, ...] = ()  # gangs of the queue whose turn is first, and single pods: "pod namespace/name"
     places: tuple[Place, ...] = ()
     unfit: Unfit | None = None
     kept: tuple[Keeper, ...] = ()  # any one of them is in the way

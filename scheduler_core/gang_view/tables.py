@@ -43,11 +43,11 @@ def age(seconds: float) -> str:
 def _row(gang: GangSeen) -> tuple[Cell, ...]:
     return (
         Cell(gang.namespace),
-        Cell(gang.name),
+        Cell(gang.name if gang.pod is None else f"pod/{gang.pod}"),
         Cell(phase_words(gang), "bad" if gang.phase in TROUBLED else ""),
         Cell(str(gang.priority)),
         Cell(f"{gang.there}/{UNKNOWN if gang.size is None else gang.size}"),
-        Cell(str(gang.gpus)),
+        Cell(UNKNOWN if gang.gpus is None else str(gang.gpus)),
         Cell(str(len(gang.nodes)) if gang.nodes else NONE),
         Cell(NONE if gang.domain is None else visible(gang.domain)),
         Cell(NONE if gang.gbps is None else number(gang.gbps)),

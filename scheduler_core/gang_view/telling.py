@@ -12,24 +12,33 @@ from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Phase, ReservationSpec, Seat
 from scheduler_core.explain.advice import SEE
+from scheduler_core.gang_view.leading import levels_of, nobody_plans
 from scheduler_core.gang_view.listing import gang_seen, gangs_of, moment, progress_of
 from scheduler_core.gang_view.prospects import Prospects, Rules, ended_on, prospects
 from scheduler_core.gang_view.reading import Seen
 from scheduler_core.gang_view.said import Said
 from scheduler_core.gang_view.story import GangStory, Keeper, Lack, Place, Relief, Standing, Stop, Unfit
-from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.domains import domain_of
+from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
 from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.planning import Unplaced
-from scheduler_core.gangs.progress import PHASES, Progress
+from scheduler_core.gangs.planning import Levels, Unplaced
+from scheduler_core.gangs.progress import PHASES, ROLLING_BACK, Progress
+from scheduler_core.gangs.writes import gang_named
 from scheduler_core.observe.sources import OF_PODS, SPREAD
-from scheduler_core.planner.placing import TIMEOUT_S
+from scheduler_core.planner.placing import TIMEOUT_S, siblings
 from scheduler_core.request import Refused
 from scheduler_core.reserved import Counting
 
 _QUEUED = (GangPhase.QUEUED.value, PHASES[Phase.HELD])
 _WAITS = (GangPhase.GATHERING.value, GangPhase.WAITING.value, *_QUEUED)
+_PLANNED = (*_WAITS, PHASES[Phase.PROPOSED], PHASES[Phase.COMMITTED], GangPhase.LET_GO.value, ROLLING_BACK)
 _UNTRIED = "the time for trials ran out, so there may be more to say"
+_ONLY_IT = (
+    "where it stays so, whether it was taken back before and waits for its next try only the planner knows: kubectl -n "
+    "gputopo port-forward deploy/gputopo-planner 9439, and --server http://127.0.0.1:9439"
+)
 _LISTED = 10_000  # ranks that have not come
+_QUOTED = 3  # pods whose gang cannot be understood
 
 
 class About(NamedTuple):
@@ -38,6 +47,7 @@ class About(NamedTuple):
     name: GangName
     rules: Rules
     said: Said | None = None  # by the planner, where it was asked
+    opted_in: bool | None = None  # whether the namespace has; None: nobody looked
 
 
 class NoGangError(LookupError):
@@ -51,21 +61,25 @@ def tell(seen: Seen, about: About, now: float) -> GangStory:
         raise NoGangError(_unknown(seen, about.name, now))
     gang, state = found
     story = GangStory(
-        gang=gang_seen(gang, state, now, about.said),
+        gang=gang_seen(gang, state, now, about.said, opted_in=about.opted_in),
+        unplanned=nobody_plans(seen, now) if state.phase in _PLANNED else None,
         required=gang.required,
         preferred=gang.preferred,
         timeout_seconds=TIMEOUT_S if gang.timeout_s is None else gang.timeout_s,
         standing=tuple(_standing(seen.view.roster.members(gang.name), gang)),
         absent_ranks=_absent(gang),
         before=_before(seen, gang) if state.phase in _QUEUED else (),
-        places=() if state.open is None or not state.open.spec.seats else (_place("plan", state.open.spec),),
-        notes=tuple(_notes(seen, gang, state, about.said)),
+        places=tuple(_places(seen, gang, state)),
+        notes=tuple(_notes(seen, gang, state, about)),
     )
     there = (*gang.ready, *gang.held)
     if state.phase not in _WAITS or not there:
         return story
     told = _with(story, seen, gang, prospects(seen.view, gang._replace(ready=there), about.rules, now))
-    return replace(told, notes=(*told.notes, _UNTRIED)) if about.rules.over() else told
+    fits = state.phase == GangPhase.QUEUED.value and told.unfit is None
+    more = [_ONLY_IT] if fits and about.said is None and story.unplanned is None else []
+    more += [_UNTRIED] if about.rules.over() else []
+    return replace(told, notes=(*told.notes, *more))
 
 
 def _with(story: GangStory, seen: Seen, gang: Gang, found: Prospects) -> GangStory:
@@ -112,7 +126,8 @@ def _state(member: Member) -> str:
         gates = [each for each in member.gates if each != GATE] or member.gates
         return f"held by the gate {', '.join(gates)}" if len(gates) == 1 else f"held by the gates {', '.join(gates)}"
     if member.node is None:
-        return "let go, and not bound yet"
+        said = "" if member.unbound is None else f" (kube-scheduler: {member.unbound})"
+        return "not bound yet" if member.reservation is None else f"let go, and not bound yet{said}"
     return "running" if member.started else "bound"
 
 
@@ -129,19 +144,34 @@ def _absent(gang: Gang) -> tuple[int, ...]:
 
 def _before(seen: Seen, gang: Gang) -> tuple[str, ...]:
     """By priority, then age, as far as pods tell; a gang that was rolled back may have waited longer."""
-    queued = [
-        each for each, state in progress_of(seen) if state.phase == GangPhase.QUEUED.value and _turn(each) < _turn(gang)
-    ]
-    return tuple(f"{each.name.namespace}/{each.name.name}" for each in sorted(queued, key=_turn))
+    queued = [each for each, state in progress_of(seen) if state.phase in _QUEUED and _turn(each) < _turn(gang)]
+    return tuple(map(_called, sorted(queued, key=_turn)))
+
+
+def _called(gang: Gang) -> str:
+    pod, namespace = pod_of(gang), gang.name.namespace
+    return f"{namespace}/{gang.name.name}" if pod is None else f"pod {namespace}/{pod}"
 
 
 def _turn(gang: Gang) -> tuple[int, float, GangName]:
     return -gang.priority, gang.created, gang.name
 
 
+def _places(seen: Seen, gang: Gang, state: Progress) -> Iterator[Place]:
+    if state.open is not None:
+        if state.open.spec.seats:
+            yield _place("plan", state.open.spec)
+    elif state.plan is not None and gang.phase in (GangPhase.BOUND, GangPhase.RUNNING):
+        yield _placed("there", siblings(gang, seen.view.shelf.seats((gang.name,))), state.plan.spec)
+
+
 def _place(of: str, spec: ReservationSpec) -> Place:
+    return _placed(of, spec.seats, spec)
+
+
+def _placed(of: str, seats: Iterable[Seat], spec: ReservationSpec) -> Place:
     on: dict[str | None, list[Seat]] = {}
-    for seat in spec.seats:
+    for seat in seats:
         on.setdefault(seat.node, []).append(seat)
     return Place(
         of=of, stops=tuple(_stop(node, those) for node, those in on.items()), domain=spec.domain, gbps=spec.gbps
@@ -167,31 +197,46 @@ def _keeper(counting: Counting) -> Keeper:
     held = entry.phase is Phase.HELD
     seats = sum(number for seat in counting.seats for _, number in seat.gpus)
     return Keeper(
-        gang=f"{entry.namespace}/{reservation.spec.gang}" if reservation.spec.gang else None,
+        gang=gang_named(reservation),
         reservation=f"{entry.namespace}/{entry.name}",
         phase=entry.phase.value,
         until=reservation.status.estimate if held else reservation.status.deadline,
-        gpus=seats + sum(gpus for _, gpus in counting.held),
+        gpus=seats + sum(each.gpus for each in counting.held),
         nodes=tuple(sorted(counting.nodes)),
     )
 
 
-def _notes(seen: Seen, gang: Gang, state: Progress, said: Said | None) -> Iterator[str]:
+def _notes(seen: Seen, gang: Gang, state: Progress, about: About) -> Iterator[str]:
     if gang.phase is GangPhase.ELSEWHERE:
         yield f"none of its pods has the gate {GATE}, so the planner leaves it to its scheduler"
     if state.open is not None and state.open.status.estimate is not None:
         yield f"what is held for it is expected to be free at {state.open.status.estimate}"
-    if said is not None and said.rollbacks:
-        again = "at once" if not said.next_try_s else f"in {said.next_try_s:.0f} s"
-        often = "once" if said.rollbacks == 1 else f"{said.rollbacks} times"
-        yield f"it was rolled back {often}; it is tried again {again}"
-    if said is not None and said.missing:
-        yield f"when the planner tried last, {said.reason}: {_last_tried(said)}"
-    if said is None and gang.phase is GangPhase.QUEUED:
-        yield "whether it waits because it was rolled back before, only the planner can tell: --server URL"
+    if about.said is not None:
+        yield from _by_planner(about.said)
+    yield from _of_levels(seen, gang, about.rules.levels)
     yield from _of_others((*gang.ready, *gang.held))
     if seen.unread:
-        yield f"you may not list {', '.join(seen.unread)}, so what these say is not counted"
+        yield f"you may not read {', '.join(seen.unread)}, so what these say is not counted"
+
+
+def _by_planner(said: Said) -> Iterator[str]:
+    if said.rollbacks:
+        again = "at once" if not said.next_try_s else f"in {said.next_try_s:.0f} s"
+        often = "once" if said.rollbacks == 1 else f"{said.rollbacks} times"
+        why = "" if said.trouble is None else f" (the last time: {said.trouble})"
+        yield f"it was taken back {often}{why}; it is tried again {again}"
+    if said.missing:
+        yield f"when the planner tried last, {said.reason}: {_last_tried(said)}"
+
+
+def _of_levels(seen: Seen, gang: Gang, levels: Levels) -> Iterator[str]:
+    """Whether any node is in such a domain as it prefers. Of what it requires, ``unfit`` says that."""
+    nodes = [each.metadata.labels or {} for each in seen.view.rules.values()]
+    level = gang.preferred
+    if level is not None and all(domain_of(labels, level, levels) is None for labels in nodes):
+        yield f"no node is in any {level}: none has a label {' or '.join(levels.get(level, (level,)))}"
+    if levels_of(seen) is None and {gang.required, gang.preferred} & set(levels):
+        yield "the planner does not say which labels make racks and the like, so the usual ones were looked at"
 
 
 def _of_others(members: Iterable[Member]) -> Iterator[str]:
@@ -200,8 +245,9 @@ def _of_others(members: Iterable[Member]) -> Iterator[str]:
     for rule in (OF_PODS, SPREAD):
         number = sum(rule in those for those in rules)
         if number:
+            require = "requires" if number == 1 else "require"
             yield (
-                f"{number} of its members require {rule} that the planner does not look at: "
+                f"{number} of its members {require} {rule} that the planner does not look at: "
                 "kube-scheduler may refuse the node that it chooses"
             )
 
@@ -216,11 +262,14 @@ def _last_tried(said: Said) -> str:
 
 
 def _unknown(seen: Seen, name: GangName, now: float) -> str:
-    known = gangs_of(seen, now)
+    known = [each for each in gangs_of(seen, now) if each.pod is None]
+    refused = [each.reason for each in gangs_of(seen, now) if each.pod is not None and each.namespace == name.namespace]
     here = [each.name for each in known if each.namespace == name.namespace]
     elsewhere = [f"{each.namespace}/{each.name}" for each in known if each.name == name.name]
     near = [*get_close_matches(name.name, here, n=3, cutoff=0.4), *elsewhere[:3]]
     said = f"there is no gang {name.name} in the namespace {name.namespace}"
+    if refused:
+        said += f" (pods there whose gang cannot be understood: {'; '.join(refused[:_QUOTED])})"
     if near:
         return f"{said}; nearest: {', '.join(near)}"
     return f"{said}: `gputopo gangs` lists all" if known else f"{said}, nor any other gang"

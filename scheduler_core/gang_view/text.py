@@ -15,10 +15,13 @@ from gputopo.render.wording import number, visible
 from scheduler_core.explain.advice import SEE
 from scheduler_core.gang_view.story import GangStory, Keeper, Place, Relief, Unfit
 from scheduler_core.gang_view.tables import age
+from scheduler_core.gangs.counted import counted
 from scheduler_core.gangs.gang import GangPhase
+from scheduler_core.gangs.progress import FAILED, ROLLING_BACK
 
 _NAMED = 4  # pods or nodes named of each group; the document names all
 _NARROWEST = 40
+_DECIDED = (FAILED, ROLLING_BACK, GangPhase.ELSEWHERE.value, GangPhase.LET_GO.value)
 _NOW = ("It fits now, on", "It does not fit now:")
 _IF = {
     GangPhase.GATHERING.value: ("Those that are there would fit now, on", "Those that are there would not fit now:"),
@@ -37,6 +40,9 @@ def _story(told: GangStory, width: int) -> Iterator[str]:
     gang = told.gang
     yield from _folded(f"gang {gang.namespace}/{gang.name}: {gang.phase}: {gang.reason}.", width)
     yield from _folded(_facts(told), width)
+    if told.unplanned is not None:
+        yield ""
+        yield from _folded(f"{told.unplanned[0].upper()}{told.unplanned[1:]}.", width)
     yield ""
     yield "Members:"
     for each in told.standing:
@@ -60,6 +66,9 @@ def _story(told: GangStory, width: int) -> Iterator[str]:
     if told.relief is not None:
         yield ""
         yield from _folded(_relief(told.relief), width)
+    if gang.advice is not None:
+        yield ""
+        yield from _folded(f"What to do: {gang.advice}.", width)
     for note in told.notes:
         yield ""
         yield from _folded(f"Note: {note}.", width)
@@ -72,24 +81,28 @@ def _facts(told: GangStory) -> str:
     topology = [f"one {told.required} required"] if told.required else []
     topology += [f"one {told.preferred} preferred"] if told.preferred else []
     asked = f"; {', '.join(topology)}" if topology else ""
-    until = (
-        f"; all bound by {gang.deadline}"
-        if gang.deadline
-        else f"; to be bound within {told.timeout_seconds:g} s of being let go"
-    )
-    size = "of unknown size" if gang.size is None else f"{_count(gang.size, 'member')}"
-    return (
-        f"Known by {gang.by}, priority {gang.priority}{waits}: {size}{least}, {_count(gang.gpus, 'GPU')} asked for by "
-        f"those that are there{asked}{until}."
-    )
+    size = "of unknown size" if gang.size is None else f"{counted(gang.size, 'member')}"
+    gpus = "" if gang.gpus is None else f", {counted(gang.gpus, 'GPU')}"
+    of = "" if gang.gpus is None or gang.there == gang.size else " asked for by those that are there"
+    return f"Known by {gang.by}, priority {gang.priority}{waits}: {size}{least}{gpus}{of}{asked}{_due(told)}."
+
+
+def _due(told: GangStory) -> str:
+    gang = told.gang
+    if gang.left_seconds is not None:
+        left = f"{gang.left_seconds} s left" if gang.left_seconds >= 0 else "which has passed"
+        return f"; all to be bound by {gang.deadline}, {left}"
+    over = gang.waiting_seconds is None or gang.phase in _DECIDED
+    return "" if over else f"; to be bound within {told.timeout_seconds:g} s of being let go"
 
 
 def _place(place: Place, told: GangStory, width: int) -> Iterator[str]:
     nodes = sum(each.node is not None for each in place.stops)
     where = f", all in {place.domain}" if place.domain is not None else ", in no domain together" if nodes > 1 else ""
     rate = "" if place.gbps is None else f", {number(place.gbps)} GB/s"
-    title = f"Planned ({told.gang.reservation}):" if place.of == "plan" else _IF.get(told.gang.phase, _NOW)[0]
-    yield from _folded(f"{title} {_count(nodes, 'node')}{where}{rate}", width)
+    now = _IF.get(told.gang.phase, _NOW)[0]
+    title = {"plan": f"Planned ({told.gang.reservation}):", "there": "It has its places on"}.get(place.of, now)
+    yield from _folded(f"{title} {counted(nodes, 'node')}{where}{rate}", width)
     rows = [
         (
             f"  {each.node or '(any)'}",
@@ -109,16 +122,17 @@ def _unfit(unfit: Unfit, told: GangStory, width: int) -> Iterator[str]:
 
 
 def _keeper(keeper: Keeper) -> str:
-    whom = "pods that are planned one by one" if keeper.gang is None else f"the gang {keeper.gang}"
+    single = "a single pod" if keeper.phase == Phase.HELD.value else "pods that are planned one by one"
+    whom = single if keeper.gang is None else f"the gang {keeper.gang}"
     until = "" if keeper.until is None else f", until {keeper.until}"
     if keeper.phase == Phase.HELD.value:
         until = ", until it fits" if keeper.until is None else f", until it fits, which is expected at {keeper.until}"
-    return f"{_count(keeper.gpus, 'GPU')} for {whom}{until}: {_named(keeper.nodes)} ({keeper.reservation})"
+    return f"{counted(keeper.gpus, 'GPU')} for {whom}{until}: {_named(keeper.nodes)} ({keeper.reservation})"
 
 
 def _relief(relief: Relief) -> str:
     who = "the pod has ended that is" if len(relief.pods) == 1 else "the pods have ended that are"
-    pods = f"{_named(relief.pods)} with {_count(relief.gpus, 'GPU')}"
+    pods = f"{_named(relief.pods)} with {counted(relief.gpus, 'GPU')}"
     when = "when that is, nobody can say" if relief.at is None else f"by their deadlines at {relief.at}"
     return f"It would fit once {who} on {_named(relief.nodes)} ({pods}): {when}."
 
@@ -129,10 +143,6 @@ def _without(told: GangStory) -> str:
     return (
         "It would fit without any one of these:" if len(told.kept) > 1 else "It would fit without what is kept there:"
     )
-
-
-def _count(found: int, of: str) -> str:
-    return f"{found} {of}{'' if found == 1 else 's'}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -23,6 +23,7 @@ from scheduler_core.pods import Metadata
 from scheduler_core.request import Refused
 from scheduler_core.together import MalformedGangError, Said, count, read_said
 
+BY_ANNOTATIONS = "annotations"  # ours
 _ALONE = "pod."
 _DEFAULT = "default"  # a JobSet's group that it did not name
 _INDEX = re.compile(r"\d{1,9}", re.ASCII)
@@ -191,7 +192,7 @@ def _with(wanted: Wanted, said: Said) -> Wanted:
 
 def _unnamed(metadata: Metadata, said: Said) -> Wanted | Refused | None:
     if said.planned:
-        return alone(metadata, "annotations")
+        return alone(metadata, BY_ANNOTATIONS)
     for key in keys.GANG_KEYS:
         text = (metadata.annotations or {}).get(key.key)
         if text is not None and key is not keys.POD_PLANNED:
@@ -207,7 +208,7 @@ def _by_annotation(metadata: Metadata, gang: str | None) -> Wanted | None:
     if gang is None:
         return None
     rank = _rank(_marks(metadata), (seen.JOB_INDEX,))
-    return Wanted(GangName(metadata.namespace, gang), rank=rank, by="annotations", maker=_controller(metadata))
+    return Wanted(GangName(metadata.namespace, gang), rank=rank, by=BY_ANNOTATIONS, maker=_controller(metadata))
 
 
 def _by_rules(metadata: Metadata, scheduling_group: str | None, *, sizes: bool = True) -> Wanted | None:

@@ -8,13 +8,14 @@ replaces a failed one of an almost finished job does not wait for siblings that 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.counted import counted, first_of, part
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.request import Refused
 
@@ -89,6 +90,11 @@ class Gang(NamedTuple):
         return self.size is None or self.present >= self.size
 
     @property
+    def gates(self) -> list[str]:
+        """Of others, that hold members."""
+        return sorted({gate for each in self.held for gate in each.gates if gate != GATE})
+
+    @property
     def fewest(self) -> int:
         """How many of ``ready`` must be given places at once, so that as many run as it needs."""
         return max(1, (self.need or 1) - len(self.placed) - len(self.succeeded))
@@ -118,8 +124,14 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
         held=tuple(each for each in chosen if each.gates != _OURS),
         surplus=tuple(each for each in gated if each.uid in surplus),
     )
-    phase, reason = _refusal(gated, live if len(words) > 1 else ()) or _started(gang) or _gathered(gang)
+    phase, reason = _refusal(gated, live, words) or _started(gang) or _gathered(gang)
     return gang._replace(phase=phase, reason=reason)
+
+
+def pod_of(gang: Gang) -> str | None:
+    """The name of a pod that is on its own; None: it is a gang, or nobody is left of it."""
+    live = (*gang.ready, *gang.held, *gang.placed)
+    return live[0].name if live and is_alone(gang.name) else None
 
 
 def by_rank(member: Member) -> tuple[Any, ...]:
@@ -193,29 +205,32 @@ def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None
     return frozenset(each.uid for each in gated) - frozenset(chosen[:room])
 
 
-def _refusal(gated: Sequence[Member], differing: Collection[Member]) -> tuple[GangPhase, str] | None:
-    """Why it is not planned, whoever else comes. ``differing``: all of its members, where they do not say the same."""
+def _refusal(gated: Sequence[Member], live: Iterable[Member], words: Collection[Words]) -> tuple[GangPhase, str] | None:
+    """Why it is not planned, whoever else comes."""
     if not gated:
         return None
     for each in gated:
         if isinstance(each.request, Refused):
             return GangPhase.REFUSED, f"{each.name}: {each.request.reason}"
-    words = Counter(map(_said, differing)) if differing else {}
-    for at, plural in enumerate(_AGREED if words else ()):
-        said: Counter[Any] = Counter()
-        for word, count in words.items():
-            said[word[at]] += count
-        del said[None]
-        if len(said) > 1:
-            listed = ", ".join(f"{value} ({count})" for value, count in sorted(said.items()))
-            return GangPhase.REFUSED, f"its members say different {plural}: {listed}"
+    for at, plural in enumerate(_AGREED if len(words) > 1 else ()):
+        if len({word[at] for word in words} - {None}) > 1:
+            return GangPhase.REFUSED, f"its members say different {plural}: {_who_says(live, at)}"
     return None
+
+
+def _who_says(live: Iterable[Member], at: int) -> str:
+    """``2 (w-0), 4 (w-1 and 2 more)``."""
+    said: dict[Any, list[str]] = {}
+    for each in live:
+        said.setdefault(_said(each)[at], []).append(each.name)
+    said.pop(None, None)
+    return ", ".join(f"{value} ({first_of(names)})" for value, names in sorted(said.items()))
 
 
 def _started(gang: Gang) -> tuple[GangPhase, str] | None:
     """How far it has come since it was let go; None where members are to be placed."""
     bound = sum(each.node is not None for each in gang.placed)
-    there = f"{bound} of {len(gang.placed)} members have nodes"
+    there = part(bound, len(gang.placed), "has its node", "have nodes")
     if any(each.node is None and each.reservation is not None for each in gang.placed):
         return GangPhase.LET_GO, there
     if gang.ready or gang.held:
@@ -224,24 +239,19 @@ def _started(gang: Gang) -> tuple[GangPhase, str] | None:
     if bound < len(gang.placed):
         return GangPhase.LET_GO, there + more
     if all(each.started for each in gang.placed):
-        return GangPhase.RUNNING, f"{_count(bound)} started{more}"
-    return GangPhase.BOUND, f"{_count(bound)} bound{more}"
+        return GangPhase.RUNNING, f"{counted(bound, 'member')} started{more}"
+    return GangPhase.BOUND, f"{counted(bound, 'member')} bound{more}"
 
 
 def _gathered(gang: Gang) -> tuple[GangPhase, str]:
     need, there = gang.need, gang.present + len(gang.held)
     if need is None:
         unsaid = f"nobody says of how many: {POD_GANG_SIZE.key} would"
-        return GangPhase.GATHERING, f"{_count(there)} there, and {unsaid}"
+        return GangPhase.GATHERING, f"{counted(there, 'member')} there, and {unsaid}"
     if there < need:
         least = "" if need == gang.size else "at least "
-        return GangPhase.GATHERING, f"{there} of {least}{need} members are there"
+        return GangPhase.GATHERING, f"{there} of {least}{counted(need, 'member')} {'is' if there == 1 else 'are'} there"
     if gang.present < need or not gang.ready:
-        gates = sorted({gate for each in gang.held for gate in each.gates if gate != GATE})
-        return GangPhase.WAITING, f"{len(gang.held)} of {there} members are held by {', '.join(gates)}"
+        return GangPhase.WAITING, f"{part(len(gang.held), there, 'is', 'are')} held by {', '.join(gang.gates)}"
     beside = len(gang.placed) + len(gang.succeeded)
-    return GangPhase.QUEUED, f"{_count(len(gang.ready))} to be placed{f' beside {beside}' if beside else ''}"
-
-
-def _count(members: int) -> str:
-    return f"{members} member{'' if members == 1 else 's'}"
+    return GangPhase.QUEUED, f"{counted(len(gang.ready), 'member')} to be placed{f' beside {beside}' if beside else ''}"

@@ -6,14 +6,15 @@ When that is nobody knows but where deadlines say so; elsewhere, fewer GPUs to w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scheduler_core.gangs.gang import Declared
-from scheduler_core.sightings import Batch, PodSeen
+from scheduler_core.occupancy import Occupant
+from scheduler_core.sightings import Batch
 
-Fits = Callable[[Sequence[str]], bool]
+Fits = Callable[[Sequence[str]], Collection[str] | None]
 
 
 class Ending(NamedTuple):
@@ -48,19 +49,27 @@ class Ends:
 
     def __init__(self) -> None:
         self._pods: dict[str, float] = {}
-        self._makers: dict[str, float] = {}  # by the UID of the Job
+        self._makers: dict[type[Any], dict[str, float]] = {}  # by the UID of the Job; kinds that say when they end
 
     def take(self, batch: Batch[PodEnd]) -> None:
         """Take note of pods' deadlines."""
         _keep(self._pods, batch, {each.key: each.at for each in batch.seen})
 
     def take_makers(self, batch: Batch[Declared]) -> None:
-        """Take note of Jobs' deadlines."""
-        _keep(self._makers, batch, {each.key: each.ends for each in batch.seen if each.ends is not None})
+        """Take note of Jobs' deadlines. ``batch.kind``: one per source; a list of one says nothing of the others."""
+        found = {each.key: each.ends for each in batch.seen if each.ends is not None}
+        if found or batch.kind in self._makers:
+            _keep(self._makers.setdefault(batch.kind, {}), batch, found)
 
-    def of(self, pod: PodSeen) -> float | None:
+    def now(self) -> Ends:
+        """The same for another thread: what is taken from here on does not change it."""
+        found = Ends()
+        found._pods, found._makers = dict(self._pods), {kind: dict(each) for kind, each in self._makers.items()}
+        return found
+
+    def of(self, pod: Occupant) -> float | None:
         """When a pod will have ended at the latest; None: nobody can say."""
-        found = (self._pods.get(pod.key), self._makers.get(pod.occupant.owner or ""))
+        found = (self._pods.get(pod.uid), *(each.get(pod.owner or "") for each in self._makers.values()))
         return min((at for at in found if at is not None), default=None)
 
 
@@ -72,47 +81,62 @@ def _keep(known: dict[str, float], batch: Batch[PodEnd] | Batch[Declared], found
     known.update(found)
 
 
-def endings(nodes: Iterable[str], pods: Iterable[PodSeen], ends: Ends) -> tuple[Ending, ...]:
-    """Of each of those nodes, when what holds GPUs there will have ended."""
-    found = {name: Ending(name, -inf, 0) for name in nodes}
+def endings(there: Mapping[str, Iterable[Occupant]], ends: Ends) -> tuple[Ending, ...]:
+    """Of each of those nodes, when the pods there that hold GPUs will have ended."""
+    return tuple(_ending(node, pods, ends) for node, pods in there.items())
+
+
+def _ending(node: str, pods: Iterable[Occupant], ends: Ends) -> Ending:
+    last: float | None = -inf
+    gpus = 0
     for pod in pods:
-        before = found.get(pod.node or "")
-        if before is not None:
-            at = ends.of(pod)
-            last = None if at is None or before.at is None else max(before.at, at)
-            found[before.node] = Ending(before.node, last, before.gpus + pod.occupant.profile.devices)
-    return tuple(found.values())
+        at = ends.of(pod)
+        last = None if at is None or last is None else max(last, at)
+        gpus += pod.profile.devices
+    return Ending(node, last, gpus)
 
 
-def room(of: Sequence[Ending], fits: Fits, tries: int = 200) -> Room | None:
+def room(of: Sequence[Ending], fits: Fits, least: int = 1, tries: int = 200) -> Room | None:
     """The nodes that are free soonest, together, on which a gang fits once their present pods have ended.
 
-    ``fits`` is asked at most about ``tries`` times, of nodes soonest first; what fits must fit with more nodes too.
-    Where the tries end early, more is held than is needed. None: it does not fit, whoever ends.
+    ``fits``: those of some nodes that it would take; None: it does not fit there. What fits must fit with more nodes
+    too. It is asked of few nodes first, for it may cost what they are many; to spare nodes, at most ``tries`` times.
+    ``least``: it fits on fewer nodes never. None: it does not fit, whoever ends.
     """
     sorted_ = sorted(of, key=lambda each: each.order)
-    names = [each.node for each in sorted_]
-    if not fits(names):
+    enough = _beginning([each.node for each in sorted_], fits, least)
+    if enough is None:
         return None
-    low, high = 1, len(names)  # the shortest beginning that fits is between the two
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(names[:middle]) else (middle + 1, high)
-    kept = set(_needed(names[:high], fits, tries - len(names).bit_length() - 1))
+    kept = set(_needed([each.node for each in sorted_ if each.node in enough], fits, least, tries))
     chosen = [each for each in sorted_ if each.node in kept]
     known = [each.at for each in chosen if each.at is not None]
     return Room(tuple(each.node for each in chosen), max(known, default=None) if len(known) == len(chosen) else None)
 
 
-def _needed(names: list[str], fits: Fits, tries: int) -> list[str]:
+def _beginning(names: list[str], fits: Fits, least: int) -> set[str] | None:
+    """What it takes of the shortest beginning that fits: first that is found between two powers of two."""
+    low, high = least, min(least, len(names))
+    while (enough := fits(names[:high])) is None:
+        if high == len(names):
+            return None
+        low, high = high + 1, min(2 * high, len(names))
+    while low < high:
+        middle = (low + high) // 2
+        found = fits(names[:middle])
+        enough = enough if found is None else found
+        low, high = (middle + 1, high) if found is None else (low, middle)
+    return set(enough)
+
+
+def _needed(names: list[str], fits: Fits, least: int, tries: int) -> list[str]:
     """Without the nodes that can be spared: whole stretches at a time, those that are free last first."""
     kept = list(names)
     stretches = [kept]
-    while stretches and tries > 0:
+    while stretches and tries > 0 and len(kept) > least:
         stretch = stretches.pop()
         without = [name for name in kept if name not in set(stretch)]
         tries -= 1
-        if without and fits(without):
+        if without and fits(without) is not None:
             kept = without
         elif len(stretch) > 1:
             half = len(stretch) // 2

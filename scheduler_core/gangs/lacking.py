@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.gangs.counted import part
 from scheduler_core.gangs.crew import Crew
+from scheduler_core.gangs.domains import domain_of
 from scheduler_core.gangs.packs import Packing
 from scheduler_core.gangs.planning import NodeView, Options
 from scheduler_core.gangs.search import Search
+from scheduler_core.stock import StockNode
 
 AVOIDED = "a member of the gang did not start there shortly before"
 ELSEWHERE = "there is room on other nodes, but not in the same"
@@ -21,7 +24,7 @@ Missing = tuple[tuple[str, Reason | str], ...]
 def summary(placed: int, crew: Crew) -> str:
     """In one line."""
     where = "" if crew.required is None else f" in one {crew.required}"
-    return f"{placed} of {crew.minimum} members fit at once{where}"
+    return f"{part(placed, crew.minimum, 'fits', 'fit')} at once{where}"
 
 
 def missing(crew: Crew, packing: Packing, search: Search, view: NodeView, options: Options) -> Missing:
@@ -45,7 +48,7 @@ def _of_nodes(at: int, crew: Crew, search: Search, view: NodeView, options: Opti
         node = view.rules.get(name)
         if node is None or asked.isdisjoint(resource for resource, _ in state.offered):
             continue
-        bar = AVOIDED if name in options.avoid else search.bars[at].against(node)
+        bar = AVOIDED if name in options.avoid else search.bars[at].against(node) or _unlabelled(node, crew, options)
         if bar is not None:
             yield bar
             continue
@@ -54,6 +57,14 @@ def _of_nodes(at: int, crew: Crew, search: Search, view: NodeView, options: Opti
             yield points
         elif crew.required is not None:
             yield f"{ELSEWHERE} {crew.required}"
+
+
+def _unlabelled(node: StockNode, crew: Crew, options: Options) -> str | None:
+    """Whether the node is in no domain of the level that is required."""
+    level = crew.required
+    if level is None or domain_of(node.metadata.labels or {}, level, options.levels) is not None:
+        return None
+    return f"the node is in no {level}: it has no label {' or '.join(options.levels.get(level, (level,)))}"
 
 
 def _of_picks(at: int, packing: Packing, search: Search) -> Iterator[Reason | str]:

@@ -54,3 +54,4 @@ class Member(NamedTuple):
     finalizers: tuple[str, ...] = ()
     labels: Mapping[str, str] = {}
     apart: tuple[PodTerm, ...] = ()  # pods that it does not share its node with
+    unbound: str | None = None  # what kube-scheduler says why it cannot bind it, once it was let go

@@ -43,9 +43,12 @@ def by_gang(reservations: Iterable[ReservationSeen]) -> dict[GangName, list[Rese
 
 
 def progress(gang: Gang, own: Iterable[ReservationSeen], phases: Mapping[str, Phase] | None) -> Progress:
-    """``own``: its reservations. ``phases``: of those that count, by UID; None: the ledgers may not be read."""
+    """``own``: its reservations. ``phases``: of those that count, by UID; None: the ledgers may not be read.
+
+    What is held for a gang stays so while its places are only proposed, and says less.
+    """
     of = list(own)
-    found = next(_open(of, phases), None)
+    found = min(_open(of, phases), key=lambda each: each[0] == PHASES[Phase.HELD], default=None)
     plan = max(of, key=lambda each: len(each.spec.seats), default=None)
     if found is None or (found[0] == FAILED and gang.phase in (GangPhase.BOUND, GangPhase.RUNNING)):
         return Progress(gang.phase.value, gang.reason, None, plan)
@@ -63,3 +66,5 @@ def _open(own: Iterable[ReservationSeen], phases: Mapping[str, Phase] | None) ->
                 yield _BY_STATE[state], each
         elif each.key in phases:
             yield (ROLLING_BACK if state is State.ROLLING_BACK else PHASES[phases[each.key]]), each
+        elif state is State.PROPOSED:  # to be listed, once every extender has seen that there is a ledger
+            yield PHASES[Phase.PROPOSED], each

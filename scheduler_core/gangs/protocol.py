@@ -43,9 +43,9 @@ def turn(ledger: LedgerSeen | None, me: str) -> Turn:
     return Turn.LEAD if ledger.spec.planner == me else Turn.TAKE_OVER
 
 
-def taken_over(spec: LedgerSpec, me: str) -> LedgerSpec:
+def taken_over(spec: LedgerSpec, me: str, lease: str = "", levels: str = "") -> LedgerSpec:
     """A new leader's first write: from here on every write of its predecessor is one over an old version."""
-    return msgspec.structs.replace(spec, planner=me, epoch=spec.epoch + 1)
+    return msgspec.structs.replace(spec, planner=me, epoch=spec.epoch + 1, lease=lease, levels=levels)
 
 
 def entry_of(reservation: ReservationSeen, phase: Phase) -> Entry:
@@ -72,15 +72,16 @@ def counting(spec: LedgerSpec, reservations: Mapping[str, ReservationSeen]) -> d
     }
 
 
-def voucher(uid: str, since: int, extenders: Mapping[str, Vouching], least: int) -> Voucher:
+def voucher(uid: str, since: int, extenders: Mapping[str, Vouching]) -> Voucher:
     """Whether a proposal may be committed: every extender that is listed holds it, and it is in nobody's way.
 
-    ``since``: a generation of the ledger that lists it, as do all since then. ``least``: extenders that there must be.
+    ``since``: a generation of the ledger that lists it, as do all since then. Where no extender is listed, one that
+    answers may not have been heard of yet.
     """
     said = extenders.values()
     if any(uid in each.blocked for each in said):
         return Voucher.BLOCKED
-    if len(said) < least or any(each.generation < since for each in said):
+    if not said or any(each.generation < since for each in said):
         return Voucher.AWAITED
     return Voucher.CLEAR
 

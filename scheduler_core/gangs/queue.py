@@ -1,12 +1,12 @@
 """Whose turn it is: by priority, then age; who does not fit lets smaller ones pass, but not for ever. Pure.
 
 A gang that was rolled back waits longer each time. One that still did not fit after ``patience_s`` may have the next
-room that becomes free held for it: one gang of each priority at most, the first that waits (``hold`` chooses the room).
+room that becomes free held for it: one of each priority at most (``planner.holds``; ``hold`` chooses the room).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -39,6 +39,7 @@ class Waiting(NamedTuple):
     rollbacks: int = 0
     until: float = 0.0  # not tried before that
     misfit: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
+    trouble: str | None = None  # why it was rolled back last
 
     @property
     def order(self) -> tuple[int, float, GangName]:
@@ -52,6 +53,7 @@ class _Past(NamedTuple):
     since: float = inf
     rollbacks: int = 0
     until: float = 0.0
+    trouble: str | None = None
 
 
 class Queue:
@@ -93,12 +95,12 @@ class Queue:
         if past is not None and name in self._queued:  # some of its members are to be placed yet
             self._past[name] = _Past(past.since)
 
-    def rolled_back(self, name: GangName, now: float) -> float:
+    def rolled_back(self, name: GangName, now: float, why: str | None = None) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
         self._order = None
         past = self._past.get(name, _Past())
         until = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _DOUBLINGS))
-        self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until)
+        self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until, trouble=why)
         self._misfits.pop(name, None)
         return until
 
@@ -123,14 +125,16 @@ class Queue:
         gang = self._queued.get(name)
         return None if gang is None else self._waiting(gang)
 
-    def batches(self, now: float, state: Hashable, most: int = 256) -> Iterator[tuple[Waiting, ...]]:
+    def batches(
+        self, now: float, state: Hashable, most: int = 256, apart: Container[GangName] = ()
+    ) -> Iterator[tuple[Waiting, ...]]:
         """What to try now, in order: a gang, or at most so many single pods of one priority that follow one another.
 
-        ``state``: as ``unplaced`` will be told it; never None.
+        ``state``: as ``unplaced`` will be told it; never None. ``apart``: single pods that are tried by themselves.
         """
         self._expire(now)
         due = [each for each in self.order() if self.due(each) <= now and each.misfit != state]
-        for priority, group in groupby(due, key=_together):
+        for priority, group in groupby(due, key=lambda each: None if each.gang.name in apart else _together(each)):
             found = list(group)
             size = 1 if priority is None else most
             yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
@@ -143,22 +147,13 @@ class Queue:
         """When the next may be tried that may not yet; None: none waits for its time."""
         return min((at for each in self.order() if (at := self.due(each)) > now), default=None)
 
-    def entitled(self, now: float) -> tuple[Waiting, ...]:
-        """For whom room may be held: of each priority the first, if it did not fit and has waited long enough.
-
-        Single pods are not: whatever becomes free anywhere fits them as soon as it fits anybody.
-        """
-        found: dict[int, Waiting] = {}
-        for each in self.order():
-            if not is_alone(each.gang.name):
-                found.setdefault(each.gang.priority, each)
-        return tuple(
-            each for each in found.values() if each.misfit is not None and now - each.since >= self._pace.patience_s
-        )
+    def entitled(self, now: float) -> Iterator[Waiting]:
+        """For whom room may be held once they do not fit, in order: all that have waited long enough."""
+        return (each for each in self.order() if now - each.since >= self._pace.patience_s)
 
     def _waiting(self, gang: Gang) -> Waiting:
-        since, rollbacks, until = self._past[gang.name]
-        return Waiting(gang, since, rollbacks, until, self._misfits.get(gang.name))
+        since, rollbacks, until, trouble = self._past[gang.name]
+        return Waiting(gang, since, rollbacks, until, self._misfits.get(gang.name), trouble)
 
     def _settle(self, name: GangName) -> None:
         """Without a rollback there is nothing to remember; with one, the gang may come back."""

@@ -43,7 +43,8 @@ class Roster:
         self._refusing: set[str] = set()  # UIDs of those that do not share their node with others
         self._gangs: dict[GangName, _Crew] = {}  # none is empty
         self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
-        self._sizes: dict[GangName, dict[str, Size]] = {}  # what they say, of each gang
+        # What they say, of each gang. One object may be two: a kind that is served in two versions.
+        self._sizes: dict[GangName, dict[tuple[str, str], Size]] = {}
         self._known: dict[GangName, Gang] = {}  # what has not changed since it was asked for
 
     def take(self, batch: Batch[Member]) -> frozenset[GangName]:
@@ -72,12 +73,12 @@ class Roster:
         if batch.complete:
             gone |= known.keys() - {each.key for each in batch.seen}
         for key in gone:
-            self._withdraw(known, key, touched)
+            self._withdraw(batch.kind, key, touched)
         for each in batch.seen:
-            self._withdraw(known, each.key, touched)
+            self._withdraw(batch.kind, each.key, touched)
             known[each.key] = each
             for size in each.sizes:
-                self._sizes.setdefault(size.gang, {})[each.key] = size
+                self._sizes.setdefault(size.gang, {})[each.key, batch.kind.__name__] = size
                 touched.add(size.gang)
         return self._forgotten(touched)
 
@@ -124,10 +125,10 @@ class Roster:
                 del self._gangs[name]
             touched.add(name)
 
-    def _withdraw(self, known: dict[str, Declared], key: str, touched: set[GangName]) -> None:
-        withdrawn = known.pop(key, None)
+    def _withdraw(self, kind: type[Any], key: str, touched: set[GangName]) -> None:
+        withdrawn = self._declared[kind].pop(key, None)
         for size in () if withdrawn is None else withdrawn.sizes:
-            del self._sizes[size.gang][key]
+            del self._sizes[size.gang][key, kind.__name__]
             if not self._sizes[size.gang]:
                 del self._sizes[size.gang]
             touched.add(size.gang)

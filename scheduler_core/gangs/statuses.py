@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from gputopo.labels.reservations import ReservationStatus, State
+from gputopo.labels.reservations import ReservationStatus, State, Vouching
+from scheduler_core.gangs.memory import Silence
+from scheduler_core.gangs.protocol import Voucher
 from scheduler_core.gangs.seated import is_bound, seats_of
-from scheduler_core.gangs.world import World
+from scheduler_core.gangs.world import Terms, World
 from scheduler_core.gangs.writes import WriteStatus
 from scheduler_core.sightings import ReservationSeen
 
@@ -36,6 +38,36 @@ def room_reason(reservation: ReservationSeen, estimate: float | None) -> str:
     until = "when their pods end nobody can say" if estimate is None else f"their pods end by {moment(estimate)}"
     nodes = names([each.node for each in reservation.spec.held])
     return f"does not fit yet; what becomes free on {nodes} is held: {until}"
+
+
+def waits_for(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> tuple[str, str]:
+    """For whom a proposal waits, the same as long as nothing changes; and until when, by the clock."""
+    assert world.ledger is not None  # it lists it
+    extenders, silent = world.ledger.extenders, world.memory.silent
+    if said is Voucher.BLOCKED:
+        against = [_titled(name, each) for name, each in extenders.items() if reservation.key in each.blocked]
+        return f"the extender {names(against)} has let in a pod that it conflicts with", ""
+    if not extenders:
+        return "no extender is registered that could vouch for it", ""
+    since = world.memory.since[reservation.key].generation
+    behind = {name: each for name, each in extenders.items() if each.generation < since}
+    left = max(_left(silent[name], world.now, terms) for name in behind)
+    ended = ", whose pod has ended," if all(silent[name].gone is not None for name in behind) else ""
+    whom = names([_titled(name, each) for name, each in behind.items()])
+    return (
+        f"waits for the extender {whom}{ended} to vouch for it",
+        f"; it is left out at {moment(world.wall + left)} if it stays silent",
+    )
+
+
+def _left(silence: Silence, now: float, terms: Terms) -> float:
+    """Seconds until it is left out."""
+    lost = silence.since + terms.lost_s
+    return (lost if silence.gone is None else min(lost, silence.gone + terms.ended_s)) - now
+
+
+def _titled(identity: str, extender: Vouching) -> str:
+    return extender.pod or f"{identity} (not in a pod)"
 
 
 def names(of: Collection[str]) -> str:

@@ -9,7 +9,9 @@ deadline; no reservation is deleted before the ledger has forgotten it.
     none       all placed                         the status says Bound; it stays for the siblings of later members
     none       none placed                        listed, where this planner made it just now; else deleted
     Proposed   all gated, the extenders vouch     Committed
-    Proposed   one gone, blocked, or no room      struck
+    Proposed   one gone, blocked, or no room      struck; what was held for its gang is held still
+    Held       waits                              held, until its gang's places are committed or it is held others
+    Held       does not wait any more             struck
     Committed  gated                              let go
     Committed  all bound                          Bound, struck
     Committed  one gone, a node gone, too late    RollingBack
@@ -18,7 +20,7 @@ deadline; no reservation is deleted before the ledger has forgotten it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -37,7 +39,7 @@ from scheduler_core.gangs.protocol import (
     without_extenders,
 )
 from scheduler_core.gangs.seated import gang_for, is_bound, is_gated, is_placed, is_waiting, open_of, seats_of
-from scheduler_core.gangs.statuses import room_reason, status_of
+from scheduler_core.gangs.statuses import moment, room_reason, status_of, waits_for
 from scheduler_core.gangs.taking_back import rolling_back, trouble_with
 from scheduler_core.gangs.world import Step, Terms, World
 from scheduler_core.gangs.writes import (
@@ -49,6 +51,7 @@ from scheduler_core.gangs.writes import (
     Write,
     WriteLedger,
     gang_of,
+    whose,
 )
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
@@ -60,9 +63,9 @@ def steps(world: World, terms: Terms, pool: str) -> tuple[Write, ...]:
     """Every write that may be done now, for a planner that holds the Lease."""
     ledger = world.ledger
     if ledger is None:
-        return (CreateLedger(pool, taken_over(LedgerSpec(), world.me)),)
+        return (CreateLedger(pool, taken_over(LedgerSpec(), world.me, terms.lease, terms.levels)),)
     if turn(ledger, world.me) is Turn.TAKE_OVER:
-        return (WriteLedger(ledger, taken_over(ledger.spec, world.me)),)
+        return (WriteLedger(ledger, taken_over(ledger.spec, world.me, terms.lease, terms.levels)),)
     entries = counting(ledger.spec, world.reservations)
     awake = world.reservations if world.awake is None else world.awake
     found = {uid: _step(world, terms, world.reservations[uid], entries.get(uid)) for uid in awake}
@@ -96,10 +99,7 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
     struck = strays | {uid for uid, each in found.items() if each.strike}
     new = [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
-    served = {gang_of(world.reservations[each.uid]) for each in new} - {None}
-    struck |= {  # in the same write: nobody gets between what is held for a gang and its places
-        uid for uid, each in counted.items() if each.phase is Phase.HELD and gang_of(world.reservations[uid]) in served
-    }
+    struck |= _exchanged(world, counted, new)
     lost = _lost(world, terms)
     if lost and not terms.gated:
         yield DropRegistration(ledger, without_extenders(ledger.extenders, lost))
@@ -115,6 +115,19 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
             withdrawn=sum(counted[uid].phase is not Phase.COMMITTED for uid in struck if uid in counted),
             released=sum(counted[uid].phase is Phase.COMMITTED for uid in struck if uid in counted),
         )
+
+
+def _exchanged(world: World, counted: Mapping[str, Entry], new: Sequence[Entry]) -> set[str]:
+    """What was held for those whose places are committed, or for whom others are held, by this very write.
+
+    Nobody gets between. What is only proposed may come to nothing: then all is as it was.
+    """
+    held = {uid: gang_of(world.reservations[uid]) for uid, each in counted.items() if each.phase is Phase.HELD}
+    if not held:
+        return set()
+    listed = (world.reservations[each.uid] for each in new if each.phase is not Phase.PROPOSED)
+    served = {name for each in listed for name in whose(each.namespace, each.spec, world.member)}
+    return {uid for uid, name in held.items() if name in served}
 
 
 def _lost(world: World, terms: Terms) -> frozenset[str]:
@@ -171,7 +184,13 @@ def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
         return Step((DeleteReservation(reservation),))
     if reservation.spec.held:
         return Step(phase=Phase.HELD)
-    return Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED) if _settled(world, terms) else Step()
+    left = _settles_for(world, terms)
+    if left > 0:
+        reason = f"planned; the ledger is new, and extenders have until {moment(world.wall + left)} to see it"
+        if reservation.status.state is State.PROPOSED:
+            return Step()
+        return Step((status_of(world, reservation, State.PROPOSED, reason),))
+    return Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED)
 
 
 def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
@@ -181,10 +200,12 @@ def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
     return is_waiting(world, reservation) and reservation.key not in world.crowded
 
 
-def _settled(world: World, terms: Terms) -> bool:
-    """Whether every extender has had the time to see that there is a ledger."""
+def _settles_for(world: World, terms: Terms) -> float:
+    """Seconds, until every extender has had the time to see that there is a ledger; 0 or less: it has."""
     memory = world.memory
-    return terms.gated or not memory.fresh or memory.ledger is None or world.now - memory.ledger >= terms.settle_s
+    if terms.gated or not memory.fresh or memory.ledger is None:
+        return 0.0
+    return terms.settle_s - (world.now - memory.ledger)
 
 
 def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
@@ -192,20 +213,21 @@ def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
     if uid in world.crowded or not is_waiting(world, reservation):
         return Step(strike=True)
     assert world.ledger is not None  # it lists it
-    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.extenders, terms.extenders)
+    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.extenders)
     if said is Voucher.CLEAR:
         return Step(phase=Phase.COMMITTED)
     if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:
         return Step(strike=True)
-    if reservation.status.state is not State.PROPOSED and world.now - since.at >= 1.0:  # for people: not each one
-        return Step((status_of(world, reservation, State.PROPOSED, _AWAITED[said]),))
-    return Step()
+    return _told(world, terms, reservation, said) if world.now - since.at >= 1.0 else Step()  # for people: not each one
 
 
-_AWAITED = {
-    Voucher.AWAITED: "waits for an extender to vouch for it",
-    Voucher.BLOCKED: "an extender has let in a pod that it conflicts with",
-}
+def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> Step:
+    """For whom it waits. Not written again because a time that is told is another by the jitter of clocks."""
+    whom, until = waits_for(world, terms, reservation, said)
+    known = reservation.status
+    if known.state is State.PROPOSED and (known.reason or "").startswith(whom):
+        return Step()
+    return Step((status_of(world, reservation, State.PROPOSED, whom + until),))
 
 
 def _committed(world: World, reservation: ReservationSeen) -> Step:
@@ -218,6 +240,8 @@ def _committed(world: World, reservation: ReservationSeen) -> Step:
         if status.state is State.BOUND or not reservation.spec.gang:
             return Step(strike=True)
         return Step((status_of(world, reservation, State.BOUND),))
+    if status.state is State.BOUND:  # by a planner that has seen more of the pods: this one stood still, and is deposed
+        return Step()
     if status.state is not State.COMMITTED:
         return Step((status_of(world, reservation, State.COMMITTED),))
     return Step(tuple(LetGo(member, seat, reservation.name) for seat, member in open_ if is_gated(member)))

@@ -32,7 +32,8 @@ def trouble_with(world: World, reservation: ReservationSeen, open_: Sequence[tup
         if nowhere:
             return f"node {nowhere[0].node}, where {nowhere[0].name} was to go, is gone"
     if open_ and world.now - world.memory.since[reservation.key].at >= reservation.spec.timeout_s:
-        return f"{names([seat.name for seat, _ in open_])} not bound within {reservation.spec.timeout_s:g} s"
+        said = next((f" (kube-scheduler: {member.unbound})" for _, member in open_ if member.unbound), "")
+        return f"{names([seat.name for seat, _ in open_])} not bound within {reservation.spec.timeout_s:g} s{said}"
     return None
 
 

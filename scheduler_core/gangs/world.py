@@ -26,13 +26,14 @@ class Terms(NamedTuple):
     """How gangs are committed and rolled back."""
 
     gated: bool = False  # every GPU pod of the pool is gated: nobody needs to vouch
-    extenders: int = 1  # that must be registered at least; without ``gated``
     settle_s: float = 45.0  # after the ledger was made
     rollback: Rollback = Rollback.GANG
-    # One that cannot be asked after stops answering by itself once it has heard nothing for --max-silence (2 minutes),
+    # One that cannot be asked after stops answering by itself once it has heard nothing for ``watch.SILENT_S``,
     # and what it let in until then is bound, or lost, within ``LIFETIME_S``.
     lost_s: float = 160.0
     ended_s: float = LIFETIME_S  # the same of one whose pod was found to have ended
+    lease: str = ""  # NAMESPACE/NAME; the ledger tells people where to look whether we are there, and what we go by
+    levels: str = ""
 
 
 class World(NamedTuple):

@@ -6,9 +6,11 @@ what it writes to; of one key one write is under way at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
+from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
@@ -182,18 +184,21 @@ Write = (
 )
 
 
-class Tell(NamedTuple):
-    """An Event on a pod or a reservation."""
-
-    kind: str  # "Pod", "PlacementReservation"
-    namespace: str
-    name: str
-    uid: str
-    reason: str  # one word, for machines
-    message: str
-    warning: bool = False
-
-
 def gang_of(reservation: ReservationSeen) -> GangName | None:
     """Whose it is; None: of single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None
+
+
+def gang_named(reservation: ReservationSeen) -> str | None:
+    """The same for people: NAMESPACE/NAME; None: of single pods, or of one."""
+    name = gang_of(reservation)
+    return None if name is None or is_alone(name) else "/".join(name)
+
+
+def whose(namespace: str, spec: ReservationSpec, member: Callable[[str], Member | None]) -> Iterator[GangName]:
+    """The gang that a reservation is for, or the single pods that are there. ``member``: a pod by its UID."""
+    if spec.gang:
+        yield GangName(namespace, spec.gang)
+        return
+    members = (member(seat.uid) for seat in spec.seats)
+    yield from (each.wanted.gang for each in members if each is not None)

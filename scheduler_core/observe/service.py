@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,10 +23,10 @@ from scheduler_core.running import Watching
 from scheduler_core.server import Listener
 from scheduler_core.sightings import Batch, WatchStatus
 from scheduler_core.site import json_page, site
+from scheduler_core.troubles import Troubles
 from scheduler_core.watch import silence
 
 _LISTS_S = 60.0  # for the first lists, where there is an end
-_log = logging.getLogger(__name__)
 
 
 class Service:
@@ -41,7 +40,7 @@ class Service:
         self._settings = settings
         self._say = say
         self._watches: Watching | None = None
-        self._troubles: tuple[str, ...] = ()
+        self._troubles = Troubles()
         self._begun = time.monotonic()
         self._synced: float | None = None  # monotonic, as the others
         self._told: float | None = None  # when a summary was printed last
@@ -80,7 +79,7 @@ class Service:
 
     def tick(self) -> None:
         """Let time pass."""
-        self._warn()
+        self._troubles.tell(self._statuses())
         now = time.monotonic()
         if self._synced is None:
             if self._settings.for_s is not None and now - self._begun > self._settings.for_s + _LISTS_S:
@@ -95,7 +94,7 @@ class Service:
 
     def unready(self) -> str | None:
         """Why the cluster is not followed; None: it is."""
-        return self.observer.knowledge.unready or silence(self._statuses(), self._settings.max_silence_s)
+        return self.observer.knowledge.unready or silence(self._statuses())
 
     def report(self) -> Mapping[str, Any]:
         """All that was seen, as a document."""
@@ -132,14 +131,6 @@ class Service:
             self._say("".join(f"{each}\n" for each in lines))
         except BrokenPipeError:
             self.ended.set()
-
-    def _warn(self) -> None:
-        """Say what is wrong, once."""
-        now = self.troubles
-        for each in now:
-            if each not in self._troubles:
-                _log.warning("watch", extra={"fields": {"trouble": each}})
-        self._troubles = now
 
     def _statuses(self) -> tuple[WatchStatus, ...]:
         return () if self._watches is None else self._watches.status(time.monotonic())

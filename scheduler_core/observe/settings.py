@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from gputopo.settings import Setting, address, one_of, seconds, values
+from gputopo.settings import Setting, address, log_form, one_of, seconds, unless_off, values
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,18 +16,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     for_s: float | None
     every_s: float | None
     listen: tuple[str, int] | None
-    max_silence_s: float
     log: str
 
 
 def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
     """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
     return Settings(**values(TABLE, flags, environ))
-
-
-def _unless_off(least: float) -> Callable[[str], float | None]:
-    parse = seconds(least)
-    return lambda text: None if text == "off" else parse(text)
 
 
 TABLE = (
@@ -47,7 +41,7 @@ TABLE = (
         "off",
         "SECONDS|off",
         "End after this long, with a summary. 0s: only say how things are now.",
-        _unless_off(0),
+        unless_off(seconds(0)),
     ),
     Setting(
         "every_s",
@@ -56,7 +50,7 @@ TABLE = (
         "off",
         "SECONDS|off",
         "Print a summary each time this has passed. There is one at the start and one at the end in any case.",
-        _unless_off(1),
+        unless_off(seconds(1)),
     ),
     Setting(
         "listen",
@@ -67,23 +61,5 @@ TABLE = (
         "Where /metrics, /healthz, /readyz and /report are served. Nowhere on a laptop; the manifests say :9439.",
         address,
     ),
-    Setting(
-        "max_silence_s",
-        "--max-silence",
-        "GPUTOPO_MAX_SILENCE",
-        "2m",
-        "SECONDS",
-        "How long a watch may have heard nothing, not even a bookmark, before /readyz says so. The API server sends a "
-        "bookmark every minute.",
-        seconds(10),
-    ),
-    Setting(
-        "log",
-        "--log",
-        "GPUTOPO_LOG",
-        "text",
-        "json|text",
-        "The form of the log on standard error: one line an event, with fields.",
-        one_of("json", "text"),
-    ),
+    log_form("text"),
 )

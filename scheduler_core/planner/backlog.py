@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 
-from gputopo.labels.reservations import ReservationSpec
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.planning import Unplaced
 from scheduler_core.gangs.queue import Queue
 from scheduler_core.gangs.roster import Roster
-from scheduler_core.gangs.writes import CreateReservation, gang_of
+from scheduler_core.gangs.writes import CreateReservation, gang_of, whose
 from scheduler_core.planner.given import Given
 from scheduler_core.planner.tells import of_refused, of_unplaced
 from scheduler_core.sightings import ReservationSeen
@@ -54,13 +53,13 @@ class Backlog:
         if what.spec.held:
             return  # ``Holds`` waits by itself
         why = Unplaced(f"the API server does not take its reservation: {error}")
-        for name in set(whose(what.namespace, what.spec, self._roster)):
-            self.queue.rolled_back(name, self._given.clock.wall())
+        for name in set(whose(what.namespace, what.spec, self._roster.member)):
+            self.queue.rolled_back(name, self._given.clock.wall(), why.reason)
             self.unplaced[name] = why
             self._tell(name, why)
 
-    def taken_back(self, reservation: ReservationSeen) -> None:
-        """Its gang waits, and does without the nodes that nobody reached."""
+    def taken_back(self, reservation: ReservationSeen, trouble: str | None) -> None:
+        """Its gang waits, and does without the nodes that nobody reached. ``trouble``: why, for people."""
         now, wall = self._given.clock.monotonic(), self._given.clock.wall()
         # Kept while its gang has no member at all: a rollback deletes them, and they come again.
         self._avoid = {name: nodes for name, nodes in self._avoid.items() if max(nodes.values()) > now}
@@ -72,9 +71,9 @@ class Backlog:
             if seat.node is not None and member is not None and member.node is None:
                 self._avoid.setdefault(name, {})[seat.node] = now + AVOID_S
             if not reservation.spec.gang:
-                self.queue.rolled_back(name, wall)
+                self.queue.rolled_back(name, wall, trouble)
         if (name := gang_of(reservation)) is not None:
-            self.queue.rolled_back(name, wall)
+            self.queue.rolled_back(name, wall, trouble)
 
     def avoided(self, name: GangName, now: float) -> frozenset[str]:
         """Nodes that it reached in vain. ``now``: monotonic seconds."""
@@ -88,12 +87,3 @@ class Backlog:
         if (gang := self._roster.gang(name)) is not None:
             for tell in of_unplaced(gang, why):
                 self._given.hands.tell(tell)
-
-
-def whose(namespace: str, spec: ReservationSpec, roster: Roster) -> Iterator[GangName]:
-    """The gang that a reservation is for, or the single pods that are there."""
-    if spec.gang:
-        yield GangName(namespace, spec.gang)
-        return
-    members = (roster.member(seat.uid) for seat in spec.seats)
-    yield from (each.wanted.gang for each in members if each is not None)

@@ -14,8 +14,9 @@ from scheduler_core.gangs.writes import (
     WriteLedger,
     WriteStatus,
     gang_of,
+    whose,
 )
-from scheduler_core.planner.backlog import Backlog, whose
+from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.given import Given
 from scheduler_core.planner.tells import of_not_let_go, of_release, of_status
 from scheduler_core.planner.view import Told, View
@@ -69,7 +70,7 @@ class Consequences:
             for tell in of_status(what, (each for each in members if each is not None)):
                 self._given.hands.tell(tell)
         if state is State.ROLLING_BACK:
-            self._backlog.taken_back(what.of)
+            self._backlog.taken_back(what.of, what.status.reason)
         elif state is State.BOUND and name is not None:
             self._backlog.queue.started(name)
         if name is not None and state in _OUTCOMES:
@@ -82,8 +83,8 @@ class Consequences:
             reservation = self._view.reservations.get(entry.uid)
             if entry.uid in left or reservation is None:
                 continue
-            for name in whose(reservation.namespace, reservation.spec, self._view.roster):
+            for name in whose(reservation.namespace, reservation.spec, self._view.roster.member):
                 if entry.phase is Phase.PROPOSED:
-                    self._backlog.overtaken(name, self._view.knowledge.table.generation)
+                    self._backlog.overtaken(name, self._view.state(self._given.clock.monotonic()))
                 elif entry.phase is Phase.COMMITTED and not reservation.spec.gang:
                     self._waits.ended("bound", name)

@@ -10,11 +10,12 @@ from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.planning import Levels
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.holding import HoldJob
 from scheduler_core.planner.placing import Job
 from scheduler_core.planner.writer import Answer
 from scheduler_core.policies import Policies
+from scheduler_core.tells import Tell
 
 
 class Settled(NamedTuple):

@@ -1,45 +1,50 @@
 """Room for a gang that does not fit: where it will once the pods that are there now have ended. Pure; beside the loop.
 
-What is held is as many GPUs of each node as the gang will take there; all of a node's where it matters which they are.
+What is held is as many devices of each node as the gang will take there; all of a node's where it matters which they
+are. Few of many thousand nodes are looked at: those that are free soonest, as many as it takes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import msgspec
+from immutables import Map
 
 from gputopo.labels.reservations import Holding, ReservationSpec
-from scheduler_core.asks import WHOLE
+from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
-from scheduler_core.gangs.hold import Ending, room
+from scheduler_core.gangs.hold import Ends, endings, room
 from scheduler_core.gangs.plan import plan
 from scheduler_core.gangs.planning import NodeView, Options, Plan
 from scheduler_core.gangs.writes import CreateReservation
-from scheduler_core.holders import full_name, stranger
-from scheduler_core.nodes import NodeRecord, with_pod, with_records
+from scheduler_core.holders import full_name, unknown
+from scheduler_core.nodes import NodeRecord, NodeTable, is_held, with_pod, with_records
+from scheduler_core.occupancy import Occupant
 from scheduler_core.planner.placing import Names, reservation_name
 from scheduler_core.policy import Policy
-from scheduler_core.request import PodRequest
+from scheduler_core.request import PodRequest, Refused
 
 _STEPS = 2_000  # of one search: there are many
+_TRIES = 20  # to do with fewer nodes: a plan takes as few as it can
 
 
 class HoldJob(NamedTuple):
     """For whom room is to be held, and what there is."""
 
     gang: Gang
-    held: Mapping[str, int]  # node -> GPUs that are held for it already; {}: none
+    held: tuple[Holding, ...]  # for it already
     view: NodeView
-    endings: tuple[Ending, ...]  # of nodes that may be held for it, and of those that are
+    nodes: tuple[str, ...]  # that may be held for it, and those that are
+    ends: Ends  # of the pods there
     options: Options
     names: Names
     now: float  # seconds since 1970
     policy: Policy  # what the states of nodes follow from
-    over: Callable[[], bool]  # whether the time has run out: more may be held then than is needed
+    over: Callable[[], bool]  # whether the time has run out
 
 
 class Held(NamedTuple):
@@ -52,72 +57,123 @@ class Held(NamedTuple):
 
 def holding(job: HoldJob) -> Held:
     """Neither: it fits nowhere, whoever ends."""
-    gang = job.gang
-    if job.held and _is_enough(job):
+    gang, emptied = job.gang, _Emptied(job)
+    if job.held and _is_enough(job, emptied):
         return Held(gang, enough=True)
-    view = _emptied(job, [each.node for each in job.endings])
-    found = room(job.endings, lambda nodes: not job.over() and _planned(job, view, nodes) is not None)
-    held = () if found is None else _holdings(job, view, found.nodes)
+    held = _found(job, emptied)
     if not held:
         return Held(gang, enough=bool(job.held) and job.over())  # where nobody knows better it is left as it is
-    name = reservation_name(gang.name.name, job.names)
+    name = reservation_name(gang.ready[0].name if is_alone(gang.name) else gang.name.name, job.names)
     return Held(gang, CreateReservation(gang.name.namespace, name, ReservationSpec(gang.name.name, held=held)))
 
 
-def _is_enough(job: HoldJob) -> bool:
+def _found(job: HoldJob, emptied: _Emptied) -> tuple[Holding, ...]:
+    """(): it fits nowhere, whoever ends; or asks for no device."""
+    least = _fewest(job)
+    if least is None:
+        return ()
+
+    def fits(nodes: Sequence[str]) -> set[str] | None:
+        found = None if job.over() else _planned(job, emptied.view(nodes))
+        return None if found is None else {seat.node for seat in found.seats if seat.node is not None}
+
+    own, records = {each.uid for each in job.gang.placed}, job.view.table.records
+    there = {name: strangers(records[name], own) for name in job.nodes}
+    found = room(endings(there, job.ends), fits, least, _TRIES)
+    return () if found is None else _holdings(job, emptied.view(found.nodes))
+
+
+def _fewest(job: HoldJob) -> int | None:
+    """With fewer nodes it fits never, by counts alone; None: nor with all that there are."""
+    offers = [dict(job.view.table.records[name].machine.allocatable) for name in job.nodes]
+    asks = [() if isinstance(each.request, Refused) else each.request.profile.ask.totals for each in job.gang.ready]
+    wanted = Counter[str]()
+    for ask in asks:
+        wanted.update(dict(ask))
+    least = 0
+    for resource, number in wanted.items():
+        offered = [each.get(resource, 0) for each in offers]
+        most = max(offered, default=0)
+        if sum(offered) < number or most < max(dict(ask).get(resource, 0) for ask in asks):
+            return None
+        least = max(least, -(-number // most))
+    return least or None
+
+
+def _is_enough(job: HoldJob, emptied: _Emptied) -> bool:
     """Whether it would fit into what is held alone."""
-    nodes = [name for name in job.held if name in job.view.table.records]
-    view = _emptied(job, nodes)
-    records = [_narrowed(view.table.records[name], job.held[name]) for name in nodes]
+    held: dict[str, Counter[str]] = {}
+    for each in job.held:
+        if each.node in job.view.table.records:
+            held.setdefault(each.node, Counter())[each.resource] += each.gpus
+    view = emptied.view(held)
+    records = [_narrowed(view.table.records[name], held[name]) for name in held]
     view = view._replace(table=with_records(view.table, records, job.now, job.policy))
-    return _planned(job, view, nodes) is not None
+    return _planned(job, view) is not None
 
 
-def _narrowed(record: NodeRecord, gpus: int) -> NodeRecord:
-    """As if others had all but so many of its free GPUs."""
-    others = _offered(record) - sum(pod.profile.gpus for pod in record.pods) - gpus
-    return with_pod(record, stranger(("", record.name), Counter({"": others}))) if others > 0 else record
+def _narrowed(record: NodeRecord, held: Counter[str]) -> NodeRecord:
+    """As if others had all but so many of its free devices."""
+    others = Counter(dict(record.machine.allocatable)) - held
+    for pod in record.pods:
+        others -= Counter(dict(pod.profile.ask.totals))
+    return with_pod(record, unknown("others", "", "", sorted(others.items()))) if others else record
 
 
-def _holdings(job: HoldJob, view: NodeView, nodes: Sequence[str]) -> tuple[Holding, ...]:
-    """What it would take of those nodes; (): it does not fit there, or holds no whole GPU."""
-    found = _planned(job, view, nodes)
+def _holdings(job: HoldJob, view: NodeView) -> tuple[Holding, ...]:
+    """What it would take of those nodes."""
+    found = _planned(job, view)
     asked = {each.uid: each.request for each in job.gang.ready}
-    taken = Counter[str]()
+    taken = Counter[tuple[str, str]]()
     for seat in () if found is None else found.seats:
-        if seat.node is not None:
-            offered = _offered(view.table.records[seat.node])
-            gpus = dict(seat.gpus).get(WHOLE, 0)  # only whole ones can be held
-            taken[seat.node] += offered if gpus and _choosy(asked[seat.uid]) else gpus
-            taken[seat.node] = min(taken[seat.node], offered)
-    return tuple(Holding(*each) for each in sorted(taken.items()) if each[1])
+        for resource, number in seat.gpus if seat.node is not None else ():
+            assert seat.node is not None  # as it was asked
+            offered = dict(view.table.records[seat.node].machine.allocatable)[resource]
+            key = seat.node, resource
+            taken[key] = min(offered, taken[key] + (offered if _choosy(asked[seat.uid]) else number))
+    return tuple(Holding(node, number, resource) for (node, resource), number in sorted(taken.items()))
 
 
-def _planned(job: HoldJob, view: NodeView, nodes: Sequence[str]) -> Plan | None:
-    avoid = job.options.avoid | (view.rules.keys() - set(nodes))
-    found = plan(job.gang.ready, view, job.options._replace(avoid=avoid, steps=_STEPS, out_of_time=job.over))
+def _planned(job: HoldJob, view: NodeView) -> Plan | None:
+    found = plan(job.gang.ready, view, job.options._replace(steps=_STEPS, out_of_time=job.over))
     return found if isinstance(found, Plan) else None
 
 
-def _offered(record: NodeRecord) -> int:
-    return dict(record.machine.allocatable).get(WHOLE, 0)
-
-
 def _choosy(request: object) -> bool:
-    """Whether not any of a node's GPUs will do."""
+    """Whether not any of a node's devices will do."""
     assert isinstance(request, PodRequest)  # it was planned
     wishes = request.profile.wishes
     return request.profile.must_hold or wishes.model is not None or wishes.min_vram_mib is not None
 
 
-def _emptied(job: HoldJob, nodes: Iterable[str]) -> NodeView:
-    """As if nobody was on those but the gang's own."""
-    own = {each.uid for each in job.gang.placed}
-    records = [_without_others(job.view.table.records[name], own) for name in nodes]
-    return job.view._replace(table=with_records(job.view.table, records, job.now, job.policy))
+class _Emptied:
+    """Nodes as if nobody was on them but the gang's own. Each is worked out when it is first asked for."""
+
+    def __init__(self, job: HoldJob) -> None:
+        self._job = job
+        self._own = {each.uid for each in job.gang.placed}
+        self._homes = {seat.node for seat in job.options.placed if seat.node is not None}
+        self._table = NodeTable()
+
+    def view(self, nodes: Iterable[str]) -> NodeView:
+        """Those alone; and where siblings are, but without a state: nobody else goes there."""
+        job, names = self._job, set(nodes)
+        given, rules = job.view.table.records, job.view.rules
+        fresh = [_without(given[name], self._own) for name in names if name not in self._table.records]
+        self._table = with_records(self._table, fresh, job.now, job.policy) if fresh else self._table
+        records = {name: given[name] for name in self._homes if name in given}
+        records |= {name: self._table.records[name] for name in names}
+        states = {name: self._table.states[name] for name in names}
+        known = {name: rules[name] for name in records if name in rules}
+        return job.view._replace(table=NodeTable(0, Map(records), Map(states)), rules=known)
 
 
-def _without_others(record: NodeRecord, own: AbstractSet[str]) -> NodeRecord:
+def strangers(record: NodeRecord, own: Container[str] = ()) -> list[Occupant]:
+    """Whoever else is there, or is to come. ``own``: UIDs."""
+    return [pod for pod in record.pods if pod.uid not in own and not is_held(pod.uid)]
+
+
+def _without(record: NodeRecord, own: AbstractSet[str]) -> NodeRecord:
     pods, word = tuple(pod for pod in record.pods if pod.uid in own), record.gpus
     if word is not None and word.allocations is not None:
         names = set(map(full_name, pods))

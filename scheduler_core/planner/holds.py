@@ -1,40 +1,48 @@
 """What is held for gangs that do not fit: for whom room is sought, and which holds are not wanted any more. No I/O.
 
-One hold for each priority at most. Who has the higher priority takes no heed of a hold of a lower one. A hold stays as
-long as its gang waits and would still fit there; where it would not (a node went, the gang grew), room is sought anew,
-and the ledger exchanges the two in one write.
+One hold for each priority at most: for the first that waits and would fit if others ended. Who has the higher priority
+takes no heed of a hold of a lower one. A hold stays as long as its gang waits and would still fit there; where it would
+not (a node went, the gang grew), room is sought anew, and the ledger exchanges the two in one write. A single pod is a
+gang of one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import isinf
 from typing import Any, NamedTuple
 
-from gputopo.labels.reservations import Phase
-from scheduler_core.gangs.hold import Ending, endings
+from gputopo.labels.reservations import Holding, Phase
+from scheduler_core.gangs.gang import GangPhase
+from scheduler_core.gangs.hold import Ends, endings
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import counting
 from scheduler_core.gangs.queue import Queue, Waiting, wants
-from scheduler_core.gangs.writes import gang_of
-from scheduler_core.nodes import NodeTable, is_held
-from scheduler_core.planner.holding import Held
+from scheduler_core.gangs.writes import CreateReservation, gang_of, whose
+from scheduler_core.nodes import NodeTable
+from scheduler_core.planner.holding import Held, strangers
+from scheduler_core.planner.spoken_for import spoken_for
 from scheduler_core.planner.view import View
-from scheduler_core.sightings import PodSeen, ReservationSeen
+from scheduler_core.sightings import ReservationSeen
 
-AGAIN_S = 30.0  # before room is sought again for a gang for which there is none, whoever ends
+AGAIN_S = 30.0  # before room is sought again for a gang for which there is none, whoever ends; doubled each time
+LONGEST_S = 300.0
 SOON_S = 5.0  # the same where there was some, which came to nothing
 AWAY_S = 10.0  # a gang may be incomplete for so long, or its objects not listed yet, before its hold ends
 EVERY_S = 0.5  # between two looks at all that wait
+REST = 9.0  # times as long as a search took none is begun for the next: they take a tenth of the time
 LOOK_S = 10.0  # between two estimates
+_UNDER_WAY = (GangPhase.GATHERING, GangPhase.WAITING, GangPhase.QUEUED)
 
 
 class Sought(NamedTuple):
     """For whom room is to be found, and where."""
 
     waiting: Waiting
-    held: Mapping[str, int]  # node -> GPUs: what is held for it already
-    endings: tuple[Ending, ...]
+    held: tuple[Holding, ...]  # for it already
+    nodes: tuple[str, ...]
+    ends: Ends
 
 
 class Hold(NamedTuple):
@@ -59,6 +67,7 @@ class Holds:
         self._useless: set[str] = set()  # UIDs
         self._away: dict[str, float] = {}  # since when its gang does not wait, monotonic seconds, by UID
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
+        self._in_vain: Counter[GangName] = Counter()  # times in a row that there was no room, whoever ends
         self._estimates: dict[str, float | None] = {}
         self._next_look = 0.0
         self._next_turn = 0.0
@@ -86,6 +95,7 @@ class Holds:
         self._sound = {uid: sound for uid, sound in self._sound.items() if uid in waits}
         self._useless &= waits.keys()
         over = {uid for uid, since in self._away.items() if now - since >= AWAY_S}
+        over |= {each.reservation.key for each in holds if self._went_on(each)}
         return frozenset(over | self._useless | set(_overruled(holds)) | set(self._served(holds)))
 
     def estimates(self, now: float) -> Mapping[str, float | None]:
@@ -104,25 +114,39 @@ class Holds:
             waiting = self._queue.of(each.gang)
             if waiting is not None and self._sound.get(each.reservation.key) != self._grounds(each, waiting):
                 self._sound[each.reservation.key] = self._grounds(each, waiting)
-                held = {one.node: one.gpus for one in each.reservation.spec.held}
-                return Sought(waiting, held, self._endings(waiting, holds))
+                return self._sought(waiting, holds, each.reservation.spec.held)
         if now < self._next_turn:
             return None
         self._next_turn = now + EVERY_S
-        levels = {each.priority for each in holds}
+        levels, spoken = {each.priority for each in holds}, spoken_for(self._view)
         for waiting in self._queue.entitled(wall):
-            name = waiting.gang.name
-            if waiting.gang.priority not in levels and now >= self._not_before.get(name, 0.0):
-                self._not_before = {of: at for of, at in self._not_before.items() if at > now} | {name: now + AGAIN_S}
-                return Sought(waiting, {}, self._endings(waiting, holds))
+            gang = waiting.gang
+            due = now >= self._not_before.get(gang.name, 0.0)
+            if gang.priority in levels or not spoken.is_free(gang) or (self._in_vain[gang.name] and not due):
+                continue
+            if due and waiting.misfit is not None:
+                return self._sought(waiting, holds)
+            levels.add(gang.priority)  # it is the first, and may fit in a moment
         return None
 
-    def found(self, what: Held, now: float) -> None:
-        """Where nothing can be held what is held is of no use. Else it stays until the ledger exchanges them."""
+    def found(self, what: Held, took: float, now: float) -> CreateReservation | None:
+        """What is to be written. ``took``: seconds that the search did.
+
+        Where nothing can be held what is held is of no use. Else it stays until the ledger exchanges them.
+        """
+        name, queue = what.gang.name, self._queue
+        self._next_turn = now + max(EVERY_S, REST * took)
+        self._not_before = {of: at for of, at in self._not_before.items() if queue.of(of) is not None}
+        self._in_vain = Counter({of: times for of, times in self._in_vain.items() if queue.of(of) is not None})
         if what.create is not None:
-            self._not_before[what.gang.name] = now + SOON_S
+            del self._in_vain[name]
+            self._not_before[name] = now + SOON_S
         elif not what.enough:
-            self._useless |= {each.reservation.key for each in self.open() if each.gang == what.gang.name}
+            self._not_before[name] = now + min(LONGEST_S, AGAIN_S * 2.0 ** self._in_vain[name])
+            self._in_vain[name] += 1
+            self._useless |= {each.reservation.key for each in self.open() if each.gang == name}
+        waiting = queue.of(name)  # others were planned meanwhile: it may have its places
+        return what.create if waiting is not None and spoken_for(self._view).is_free(waiting.gang) else None
 
     def tables(self, batches: Iterable[tuple[Waiting, ...]]) -> dict[GangName, NodeTable]:
         """The cluster as those see it who may take what is held: their own, or that of lower priorities."""
@@ -144,8 +168,14 @@ class Holds:
         """Whose gang has its places."""
         view, ledger = self._view, self._view.ledger
         entries = {} if ledger is None else counting(ledger.spec, view.reservations)
-        served = {gang_of(view.reservations[uid]) for uid, each in entries.items() if each.phase is not Phase.HELD}
+        places = [view.reservations[uid] for uid, each in entries.items() if each.phase is Phase.COMMITTED]
+        served = {name for each in places for name in whose(each.namespace, each.spec, view.roster.member)}
         yield from (each.reservation.key for each in holds if each.gang in served)
+
+    def _went_on(self, hold: Hold) -> bool:
+        """Whether it waits for no place any more, and is not about to."""
+        gang = self._view.roster.gang(hold.gang)
+        return gang is not None and gang.phase not in _UNDER_WAY
 
     def _grounds(self, hold: Hold, waiting: Waiting) -> tuple[Any, ...]:
         """All that decides whether a hold still is enough, other than who is there now."""
@@ -154,28 +184,18 @@ class Holds:
         machines = [None if name not in records else records[name].machine for name in nodes]
         return wants(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
 
-    def _endings(self, waiting: Waiting, holds: Iterable[Hold]) -> tuple[Ending, ...]:
-        """Of all nodes that are not held for others whom it must not disturb."""
+    def _sought(self, waiting: Waiting, holds: Iterable[Hold], held: tuple[Holding, ...] = ()) -> Sought:
+        """On all nodes that are not held for others whom it must not disturb."""
         gang, records = waiting.gang, self._view.knowledge.table.records
         others = [each for each in holds if each.gang != gang.name and each.priority >= gang.priority]
         taken = set[str]().union(*(each.nodes for each in others))
-        own = {each.uid for each in gang.placed}
-        return self._ending([name for name in self._view.rules if name in records and name not in taken], own)
-
-    def _ending(self, names: Iterable[str], own: Iterable[str] = ()) -> tuple[Ending, ...]:
-        """Whoever is there, or is to come."""
-        records, own = self._view.knowledge.table.records, set(own)
-        names = [name for name in names if name in records]
-        pods = (
-            PodSeen(pod.uid, pod, name)
-            for name in names
-            for pod in records[name].pods
-            if pod.uid not in own and not is_held(pod.uid)
-        )
-        return endings(names, pods, self._view.ends)
+        nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
+        return Sought(waiting, held, nodes, self._view.ends.now())
 
     def _estimate(self, hold: Hold) -> float | None:
-        ends = [each.at for each in self._ending(hold.nodes)]
+        records = self._view.knowledge.table.records
+        there = {name: strangers(records[name]) for name in hold.nodes if name in records}
+        ends = [each.at for each in endings(there, self._view.ends)]
         known = [each for each in ends if each is not None and not isinf(each)]
         return max(known, default=None) if None not in ends else None
 

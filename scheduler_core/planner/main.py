@@ -6,27 +6,20 @@ Exit codes: 0 told to end; 1 an error of its own; 2 bad usage, no credentials, o
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import sys
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import click
 import uvloop
 
-from gputopo import logs
-from gputopo.daemon import bound, fail, outlive_peers
-from gputopo.kube.access import ELECTION, PLANNER, Role
+from gputopo.daemon import bound, fail
+from gputopo.kube.access import PLANNER
 from gputopo.kube.client import Kube
-from gputopo.kube.connect import connect, default_namespace
-from gputopo.kube.errors import ConfigError
-from gputopo.settings import SettingError, options
-from scheduler_core.lease import Leader, LeaseName
+from gputopo.labels.reservations import POOL
+from gputopo.settings import options
+from scheduler_core.announcing import MANY, Announcer
+from scheduler_core.lease import Leader
 from scheduler_core.planner import settings
-from scheduler_core.planner.announcing import Announcer
 from scheduler_core.planner.given import Settled
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.pages import pages
@@ -34,14 +27,13 @@ from scheduler_core.planner.seen import planner_sources
 from scheduler_core.planner.service import Parts, Service
 from scheduler_core.planner.settings import Settings
 from scheduler_core.planner.writer import Writer
-from scheduler_core.policy_file import PolicyError
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.reader import Reader
 from scheduler_core.running import Deliver, Watching, run
 from scheduler_core.server import Listener
+from scheduler_core.starting import begun, connected, elected, new_name, policy_of
 from scheduler_core.watch import KEPT, watching
 
-_PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
 _WRITE_S = 10.0  # for one answer of the API server
 _log = logging.getLogger(__name__)
 
@@ -61,30 +53,21 @@ def planner(**flags: str | None) -> None:
       KUBECONFIG=~/.kube/config gputopo planner --log text       try it from outside
       curl localhost:9439/gangs | jq .                           who waits, and for what
     """
-    try:
-        read = settings.read(flags, os.environ)
-    except SettingError as error:
-        fail(str(error))
-    outlive_peers()
-    sink = logs.start(read.log, sys.stderr, _PACKAGES, {})
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
-    try:
+    with begun(settings.read, flags) as read:
         plan_forever(read)
-    finally:
-        logs.stop(sink)
 
 
 def plan_forever(read: Settings) -> None:
     """Until the process is told to end."""
     with ExitStack() as parts:
-        kube = _connected(PLANNER)
+        kube = connected(PLANNER)
         parts.callback(kube.close)
-        leader = parts.enter_context(_elected(read.lease))
-        policy = policy_of(read)
+        leader = parts.enter_context(elected(read.lease, new_name()))
+        policy = policy_of(read.policy)
         metrics = Metrics()
-        announcer = Announcer(kube.within(_WRITE_S), metrics.note_event)
+        announcer = Announcer(kube.within(_WRITE_S), "gputopo-planner", MANY, metrics.note_event)
         parts.callback(announcer.close)
-        service = Service(_settled(read), read.max_silence_s, _parts(kube, leader, policy, announcer, metrics))
+        service = Service(_settled(read), _parts(kube, leader, policy, announcer, metrics))
         metrics.expose(service.status)
         listeners = listeners_of(read, service, metrics)
         uvloop.run(run(service, listeners, service.watching))
@@ -102,29 +85,9 @@ def _parts(kube: Kube, leader: Leader, policy: PolicyReload, announcer: Announce
 
 
 def _settled(read: Settings) -> Settled:
-    release_after_s = read.release_after_s if read.unplaceable == "release" else None
     return Settled(
-        read.ledger,
-        read.namespace or default_namespace(),
-        read.terms,
-        read.pace,
-        read.levels,
-        release_after_s,
-        read.gate_timeout_s,
+        POOL, read.lease.namespace, read.terms, read.pace, read.levels, read.release_after_s, read.gate_timeout_s
     )
-
-
-def policy_of(read: Settings) -> PolicyReload:
-    """What the owner decides; ends the process where the file is none."""
-    file = read.policy
-    if file is None:
-        return PolicyReload(None)
-    try:
-        return PolicyReload(lambda: file.read_text(encoding="utf-8"), str(file))
-    except PolicyError as error:
-        fail(str(error))
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read the policy file {file}: {error}")
 
 
 def listeners_of(read: Settings, service: Service, metrics: Metrics) -> tuple[Listener, ...]:
@@ -137,23 +100,3 @@ def listeners_of(read: Settings, service: Service, metrics: Metrics) -> tuple[Li
         fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
     _log.info("listening", extra={"fields": {"pages": made.port}})
     return (made,)
-
-
-@contextmanager
-def _elected(lease: LeaseName) -> Iterator[Leader]:
-    """Within, it takes part in the election. Let go at the end, so that another begins at once."""
-    kube = _connected(ELECTION)
-    leader = Leader(kube, lease, f"{socket.gethostname()}_{uuid.uuid4()}")
-    leader.start()
-    try:
-        yield leader
-    finally:
-        leader.stop()
-        kube.close()
-
-
-def _connected(role: Role) -> Kube:
-    try:
-        return connect(role)
-    except ConfigError as error:
-        fail(str(error))

@@ -1,4 +1,7 @@
-"""What is planned next, and on what: places for gangs and single pods, or where to hold room; one at a time. No I/O."""
+"""What is planned next, and on what: places for gangs and single pods, one plan at a time. No I/O.
+
+Where to hold room is sought beside that, for one gang at a time: it may take longer than others shall wait.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +33,22 @@ class Planning:
         self.holds = Holds(view, backlog.queue)
         self._given, self._view, self._backlog = given, view, backlog
         self._under_way = False
+        self._sought_at: float | None = None  # since when room is sought, monotonic
         self._not_before = 0.0  # monotonic: for those that did not fit
         self._tried: object = None
 
     def begin(self, now: float) -> None:
         """Have the next of the queue planned, unless something planned is still to be listed."""
-        if self._under_way or self._view.memory.made:
+        if self._view.memory.made:
             return
-        sought = self.holds.sought(self._given.clock.wall(), now)
-        if sought is not None:
-            self._under_way = True
+        if self._sought_at is None and (sought := self.holds.sought(self._given.clock.wall(), now)) is not None:
+            self._sought_at = now
             self._given.hands.hold(self._hold_job(sought, now))
-        elif batches := self._batches():
+        if not self._under_way and (batches := self._batches(now)):
             if now < self._not_before and all(one.misfit is not None for each in batches for one in each):
                 self._given.hands.wake(self._not_before - now)
                 return
-            self._under_way, self._tried = True, self._view.knowledge.table.generation
+            self._under_way, self._tried = True, self._view.state(now)
             self._given.hands.plan(self._job(batches, now))
 
     def planned(self, found: Placing, now: float) -> None:
@@ -60,19 +63,20 @@ class Planning:
 
     def found_room(self, found: Held, now: float) -> CreateReservation | None:
         """Where room is to be held."""
-        self._under_way = False
-        self.holds.found(found, now)
-        return found.create
+        assert self._sought_at is not None  # who asked
+        took, self._sought_at = now - self._sought_at, None
+        return self.holds.found(found, took, now)
 
-    def _batches(self) -> tuple[tuple[Waiting, ...], ...]:
+    def _batches(self, now: float) -> tuple[tuple[Waiting, ...], ...]:
         """Whose turn it is. Where it is nobody's, what the nodes look like need not be worked out."""
         queue, spoken = self._backlog.queue, spoken_for(self._view)
         if not queue.has(spoken.is_free):
             return ()
         wall = self._given.clock.wall()
+        apart = {each.gang for each in self.holds.open()}
         found = tuple(
             batch
-            for each in queue.batches(wall, self._view.knowledge.table.generation, _BATCH)
+            for each in queue.batches(wall, self._view.state(now), _BATCH, apart)
             if (batch := tuple(one for one in each if spoken.is_free(one.gang)))
         )
         if not found and (due := queue.next_due(wall)) is not None:
@@ -86,7 +90,8 @@ class Planning:
             gang,
             sought.held,
             self._node_view(),
-            sought.endings,
+            sought.nodes,
+            sought.ends,
             options._replace(avoid=self._backlog.avoided(gang.name, now), there=self._view.there()),
             self._new_names(),
             self._given.clock.wall(),

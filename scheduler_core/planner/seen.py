@@ -20,10 +20,10 @@ from scheduler_core.gangs.member import Member, Wanted
 from scheduler_core.gangs.sizes import moment
 from scheduler_core.observe.sources import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
 from scheduler_core.planner.sizes import SIZES
-from scheduler_core.pods import Metadata, Pod
+from scheduler_core.pods import Metadata, Pod, PodStatus
 from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, PodSeen
-from scheduler_core.stock import RequiredTerms
+from scheduler_core.stock import Condition, RequiredTerms
 from scheduler_core.watch import Sources, by_uid, pod_seen
 
 Read = Callable[[Pod], PodRequest | Refused]
@@ -59,11 +59,24 @@ class GangSpec(ObservedSpec, frozen=True, rename="camel"):
     active_deadline_seconds: int | None = None
 
 
+class GangStatus(PodStatus, frozen=True, rename="camel"):
+    """``status`` with what kube-scheduler said."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+    @property
+    def unbound(self) -> str | None:
+        """Why kube-scheduler could not bind it; None: it could, or has not tried."""
+        said = (each.message for each in self.conditions or () if each.reason == "Unschedulable")
+        return next(said, None)
+
+
 class GangPod(ObservedPod, frozen=True, rename="camel"):
     """A Pod as the planner reads it."""
 
     metadata: GangMetadata = GangMetadata()
     spec: GangSpec = GangSpec()
+    status: GangStatus = GangStatus()
 
 
 class Candidate(NamedTuple):
@@ -152,6 +165,7 @@ def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
         metadata.finalizers or (),
         metadata.labels or {},
         refused_beside(spec),
+        pod.status.unbound if reservation and not spec.node_name else None,
     )
 
 

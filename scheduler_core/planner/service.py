@@ -1,7 +1,7 @@
 """The planner at work: watches tell what there is, one event loop owns all that is known, threads write and plan.
 
 watch threads ──Batch──▶ loop: ``Term`` ──Write──▶ threads ──▶ API server
-Lease thread ──holds───▶   ▲    │ └─────Job────▶ thread: ``placing``
+Lease thread ──holds───▶   ▲    │ └─────Job────▶ threads: ``placing``, ``holding``
                            └────┴──────Answer, Placing
 """
 
@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gputopo.kube.access import LEDGERS
 from gputopo.kube.errors import KubeError
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.singles import Placer
-from scheduler_core.gangs.writes import CreateLedger, Tell, Write
+from scheduler_core.gangs.writes import CreateLedger, Write
+from scheduler_core.lease import Elected
 from scheduler_core.planner.given import Settled
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.metrics import Metrics
@@ -28,29 +29,18 @@ from scheduler_core.planner.placing import Job, Placing, placing
 from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
-from scheduler_core.policy_reload import EVERY_S, PolicyReload
+from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
-from scheduler_core.watch import silence
+from scheduler_core.tells import Tell
+from scheduler_core.troubles import Troubles
+from scheduler_core.watch import SILENT_S, silence
 
 T = TypeVar("T")
 WRITERS = 8  # threads
+PLANNERS = 2  # one for places, one to seek room to hold
 _STEP_BACK_S = 5.0  # after another planner took over while we held the Lease
 _log = logging.getLogger(__name__)
-
-
-class Elected(Protocol):
-    """``lease.Leader``, of which any thread may ask."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether this planner, and no other, may write now."""
-        ...
-
-    @property
-    def holder(self) -> str | None:
-        """Who holds the Lease, when last seen."""
-        ...
 
 
 class Parts(NamedTuple):
@@ -68,10 +58,10 @@ class Parts(NamedTuple):
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
 
-    def __init__(self, settled: Settled, max_silence_s: float, parts: Parts) -> None:
+    def __init__(self, settled: Settled, parts: Parts, silent_s: float = SILENT_S) -> None:
         self.ended = asyncio.Event()
         self.term: Term | None = None
-        self._settled, self._max_silence_s, self._parts = settled, max_silence_s, parts
+        self._settled, self._parts, self._silent_s = settled, parts, silent_s
         self._watches: Watching | None = None
         self._writers: ThreadPoolExecutor | None = None
         self._planner: ThreadPoolExecutor | None = None
@@ -82,8 +72,7 @@ class Service:
         self._not_before = 0.0
         self._terms = 0
         self._placer = Placer()  # for the one thread that plans
-        self._next_look = 0.0
-        self._troubles: tuple[str, ...] = ()
+        self._troubles = Troubles()
         self._unserved: str | None = None  # what the API server said when it did not know the ledger's kind
 
     def watching(self, _: Deliver) -> Watching:
@@ -97,7 +86,7 @@ class Service:
         with ExitStack() as parts:
             self._writers = ThreadPoolExecutor(WRITERS, "write")
             parts.callback(self._writers.shutdown, wait=False, cancel_futures=True)
-            self._planner = ThreadPoolExecutor(1, "plan")
+            self._planner = ThreadPoolExecutor(PLANNERS, "plan")
             parts.callback(self._planner.shutdown, wait=False, cancel_futures=True)
             parts.callback(self._end)
             yield
@@ -109,9 +98,8 @@ class Service:
 
     def tick(self) -> None:
         """Let time pass: begin, go on or end."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + EVERY_S
-            self._look_at_policy()
+        if self._parts.policy.tick(time.monotonic()) and self.term is not None:
+            self.term.view.knowledge.follow(self._parts.policy.current.common)
         holds = self._parts.elected.holds
         if self.term is not None and (self.term.deposed or not holds):
             if self.term.deposed:
@@ -121,19 +109,19 @@ class Service:
             self._own(self.term.tick)
         elif holds and time.monotonic() >= self._not_before:
             self._begin()
-        self._tell_troubles()
+        self._troubles.tell(self.statuses())
 
     def unready(self) -> str | None:
         """Why gangs are not planned; None: they are, here or by the planner that leads."""
         elected = self._parts.elected
         if not elected.holds:
-            return None if elected.holder else "no planner holds the Lease yet"
+            return None if elected.holder else _unled(elected.trouble)
         if self.term is None or not self.term.leads:
             return self._unserved or "this planner has not taken over the ledger yet"
         missing = self.term.view.knowledge.missing
         if missing:
             return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
-        return silence(self.statuses(), self._max_silence_s)
+        return silence(self.statuses(), self._silent_s)
 
     def statuses(self) -> tuple[WatchStatus, ...]:
         """How each watch is doing."""
@@ -281,16 +269,8 @@ class Service:
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
-        return status(self.term, self._parts.elected.holds, self.unready(), self.statuses())
-
-    def _look_at_policy(self) -> None:
-        policy, before = self._parts.policy, self._parts.policy.trouble
-        if policy.look():
-            if self.term is not None:
-                self.term.view.knowledge.follow(policy.current.common)
-            _log.info("policy", extra={"fields": {"profiles": len(policy.current.placements)}})
-        elif policy.trouble not in (None, before):
-            _log.error("policy", extra={"fields": {"trouble": policy.trouble, "in_force": "the one before"}})
+        elected = self._parts.elected
+        return status(self.term, elected.holds, self.unready(), self.statuses(), elected.holder)
 
     def hold(self, job: HoldJob) -> None:
         """Work it out."""
@@ -298,13 +278,9 @@ class Service:
         assert term is not None  # who asks
         self.hand(lambda: holding(job), term, term.found_room, plans=True)
 
-    def _tell_troubles(self) -> None:
-        """Say what is wrong with the watches, once."""
-        now = {each.trouble: each.synced for each in self.statuses() if each.trouble}
-        for trouble, synced in now.items():
-            if trouble not in self._troubles:  # a kind that nobody serves is none to wait for
-                _log.log(logging.INFO if synced else logging.WARNING, "watch", extra={"fields": {"trouble": trouble}})
-        self._troubles = tuple(now)
+
+def _unled(trouble: str | None) -> str:
+    return f"no planner holds the Lease yet{f': {trouble}' if trouble else ''}"
 
 
 class _Idle:

@@ -8,18 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.labels.reservations import POOL
-from gputopo.settings import Setting, address, number, one_of, path, seconds, values
+from gputopo.settings import Setting, address, log_form, one_of, path, seconds, unless_off, values
 from scheduler_core import together
 from scheduler_core.gangs.planning import LEVELS, Levels
 from scheduler_core.gangs.queue import USUAL, Pace
 from scheduler_core.gangs.world import Rollback, Terms
 from scheduler_core.lease import LeaseName, lease_name
 
-_LEAST_SILENCE_S = 100.0  # a watch on which all is well may be silent for ``gputopo.kube.client.SILENCE_S``
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # a DNS subdomain
-_LONGEST = 253
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,26 +23,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     lease: LeaseName
     listen: tuple[str, int] | None
-    namespace: str | None
     pool: str
-    ledger: str
-    extenders: int
     settle_s: float
     policy: Path | None
     levels: Levels
     patience_s: float
     back_off_s: float
     rollback: str
-    unplaceable: str
-    release_after_s: float
+    release_after_s: float | None
     gate_timeout_s: float | None
-    max_silence_s: float
     log: str
 
     @property
     def terms(self) -> Terms:
         """How gangs are committed and rolled back."""
-        return Terms(self.pool == "gated", self.extenders, self.settle_s, Rollback(self.rollback))
+        lease = f"{self.lease.namespace}/{self.lease.name}"
+        rollback, levels = Rollback(self.rollback), spelled(self.levels)
+        return Terms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels)
 
     @property
     def pace(self) -> Pace:
@@ -74,21 +67,9 @@ def levels(text: str) -> Levels:
     return found or LEVELS
 
 
-def _unless_off(text: str) -> float | None:
-    return None if text == "off" else seconds(1)(text)
-
-
-def _name(text: str) -> str:
-    if len(text) > _LONGEST or _NAME.fullmatch(text) is None:
-        raise ValueError(
-            "write the name of an object: lower-case letters, digits, - and ., beginning and ending with a letter or "
-            f"digit, each part between dots too, at most {_LONGEST} characters"
-        )
-    return text
-
-
-def _namespace(text: str) -> str | None:
-    return text or None
+def spelled(found: Levels) -> str:
+    """As ``levels`` reads them."""
+    return ",".join(f"{name}={'|'.join(keys)}" for name, keys in found.items())
 
 
 TABLE = (
@@ -99,7 +80,7 @@ TABLE = (
         "gputopo/gputopo-planner",
         "NAMESPACE/NAME",
         "Which of several planners plans: the holder of this Lease. Run two: without any planner nobody takes gates "
-        "away.",
+        "away. The reservations of single pods are in its namespace.",
         lease_name,
     ),
     Setting(
@@ -112,15 +93,6 @@ TABLE = (
         address,
     ),
     Setting(
-        "namespace",
-        "--namespace",
-        "GPUTOPO_NAMESPACE",
-        "",
-        "NAME",
-        "Where the reservations of single pods are written; where nothing is said, the planner's own namespace.",
-        _namespace,
-    ),
-    Setting(
         "pool",
         "--pool",
         "GPUTOPO_POOL",
@@ -129,25 +101,6 @@ TABLE = (
         "mixed: GPU pods without our gate land on the same nodes, so extenders vouch for each plan before it counts. "
         "gated: every GPU pod of these nodes has our gate, and nobody needs to.",
         one_of("mixed", "gated"),
-    ),
-    Setting(
-        "ledger",
-        "--ledger",
-        "GPUTOPO_LEDGER",
-        POOL,
-        "NAME",
-        "The PlacementLedger that says what counts. Two installations on the same nodes must share one.",
-        _name,
-    ),
-    Setting(
-        "extenders",
-        "--extenders",
-        "GPUTOPO_EXTENDERS",
-        "1",
-        "COUNT",
-        "How many extenders must be registered at the ledger at least before anything is committed in a mixed pool: "
-        "with fewer, one that answers may not have been heard of yet.",
-        number(0, 1000),
     ),
     Setting(
         "settle_s",
@@ -208,23 +161,14 @@ TABLE = (
         one_of("gang", "unstarted"),
     ),
     Setting(
-        "unplaceable",
-        "--unplaceable",
-        "GPUTOPO_UNPLACEABLE",
-        "wait",
-        "wait|release",
-        "What becomes of a gang that fits nowhere: it waits, gated, or its pods are released unpinned, so that a "
-        "cluster autoscaler sees them. Released pods are no gang any more: some may start and others not.",
-        one_of("wait", "release"),
-    ),
-    Setting(
         "release_after_s",
         "--release-after",
         "GPUTOPO_RELEASE_AFTER",
-        "10m",
-        "SECONDS",
-        "With --unplaceable release: how long after it could first be planned.",
-        seconds(1),
+        "off",
+        "SECONDS|off",
+        "After how long a gang that fits nowhere is released: its pods lose our gate, unpinned, so that a cluster "
+        "autoscaler sees them. They are no gang any more: some may start and others not. off: it waits.",
+        unless_off(seconds(1)),
     ),
     Setting(
         "gate_timeout_s",
@@ -234,25 +178,7 @@ TABLE = (
         "SECONDS|off",
         "How long a single pod (gputopo.io/planned) may wait for a place; then it is released to ordinary scheduling. "
         "Members of gangs are not: half a gang that starts is what gates are there to prevent.",
-        _unless_off,
+        unless_off(seconds(1)),
     ),
-    Setting(
-        "max_silence_s",
-        "--max-silence",
-        "GPUTOPO_MAX_SILENCE",
-        "2m",
-        "SECONDS",
-        "How long a watch may have heard nothing, not even a bookmark, before /readyz says so. The planner goes on "
-        "with what it knows.",
-        seconds(_LEAST_SILENCE_S),
-    ),
-    Setting(
-        "log",
-        "--log",
-        "GPUTOPO_LOG",
-        "json",
-        "json|text",
-        "The form of the log on standard error: one line an event, with fields.",
-        one_of("json", "text"),
-    ),
+    log_form(),
 )

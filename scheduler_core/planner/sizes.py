@@ -31,7 +31,15 @@ class OfJobSet(Declared):
 
 
 class OfGroup(Declared):
-    """By a PodGroup of Kubernetes."""
+    """By a PodGroup of Kubernetes, from 1.37 on."""
+
+
+class OfAlphaGroup(Declared):
+    """By the same where the API server serves only this version."""
+
+
+class OfOldGroup(Declared):
+    """By a PodGroup of Kubernetes 1.36."""
 
 
 class OfPodGroup(Declared):
@@ -86,6 +94,8 @@ SIZES: Sources = (
     (OfJob, Source(access.JOBS, Job, by_uid, of_job)),
     (OfJobSet, Source(access.JOBSETS, JobSet, by_uid, of_jobset)),
     (OfGroup, _group(access.GROUPS, "group")),
+    (OfAlphaGroup, _group(access.GROUPS_ALPHA3, "group")),
+    (OfOldGroup, _group(access.GROUPS_ALPHA2, "group")),
     (OfPodGroup, _group(access.POD_GROUPS, "podgroup")),
     (OfOldPodGroup, _group(access.OLD_POD_GROUPS, "podgroup")),
     (OfVolcanoGroup, _group(access.VOLCANO_GROUPS, "volcano")),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from scheduler_core.gangs.conventions import is_alone
-from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.progress import Progress, by_gang, progress
 from scheduler_core.nodes import NodeTable
@@ -25,6 +25,7 @@ class GangStatus(NamedTuple):
     missing: tuple[tuple[str, str], ...] = ()  # of one that fits nowhere: member, and what it is missing
     rollbacks: int = 0
     until: float | None = None  # not tried before that, in seconds since 1970
+    trouble: str | None = None  # why it was rolled back last
 
 
 class Status(NamedTuple):
@@ -41,12 +42,15 @@ class Status(NamedTuple):
     epoch: int = 0
     entries: int = 0
     extenders: int = 0
+    holder: str | None = None  # of the Lease, as last seen
 
 
-def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[WatchStatus, ...]) -> Status:
+def status(
+    term: Term | None, leads: bool, unready: str | None, watches: tuple[WatchStatus, ...], holder: str | None = None
+) -> Status:
     """Of now."""
     if term is None or not term.leads:
-        return Status(leads, unready, watches)
+        return Status(leads, unready, watches, holder=holder)
     view, ledger = term.view, term.view.ledger
     assert ledger is not None  # it leads
     counting = view.knowledge.reserved.counting
@@ -64,6 +68,7 @@ def status(term: Term | None, leads: bool, unready: str | None, watches: tuple[W
         ledger.spec.epoch,
         len(ledger.spec.entries),
         len(ledger.extenders),
+        holder,
     )
 
 
@@ -80,26 +85,27 @@ def _own(term: Term) -> dict[GangName, list[ReservationSeen]]:
 
 def _gang(term: Term, gang: Gang, found: Progress) -> GangStatus:
     waiting = term.backlog.queue.of(gang.name)
-    rollbacks, until = (0, None) if waiting is None else (waiting.rollbacks, waiting.until or None)
+    past = (0, None, None) if waiting is None else (waiting.rollbacks, waiting.until or None, waiting.trouble)
     if found.open is not None:
-        return GangStatus(gang, found.phase, found.reason, found.open.name, (), rollbacks, until)
+        return GangStatus(gang, found.phase, found.reason, found.open.name, (), *past)
     why = term.backlog.unplaced.get(gang.name)
     if gang.phase is GangPhase.QUEUED and why is not None:
         missing = tuple((name, getattr(each, "value", str(each))) for name, each in why.missing)
-        return GangStatus(gang, found.phase, why.reason, None, missing, rollbacks, until)
-    return GangStatus(gang, found.phase, found.reason, None, (), rollbacks, until)
+        return GangStatus(gang, found.phase, why.reason, None, missing, *past)
+    return GangStatus(gang, found.phase, found.reason, None, (), *past)
 
 
 def _kept(counting: Counting, member: Callable[[str], Member | None]) -> int:
     """GPUs that nobody has yet."""
     seats = (seat for seat in counting.seats if (found := member(seat.uid)) is None or found.node is None)
-    return sum(number for seat in seats for _, number in seat.gpus) + sum(number for _, number in counting.held)
+    return sum(number for seat in seats for _, number in seat.gpus) + sum(each.gpus for each in counting.held)
 
 
 def document(found: Status, now: float) -> Mapping[str, Any]:
     """As /gangs shows it."""
     return {
         "leads": found.leads,
+        "holder": found.holder,
         "unready": found.unready,
         "epoch": found.epoch,
         "entries": found.entries,
@@ -115,6 +121,7 @@ def _document(each: GangStatus, now: float) -> dict[str, Any]:
     return {
         "namespace": gang.name.namespace,
         "name": gang.name.name,
+        "pod": pod_of(gang),
         "phase": each.phase,
         "reason": each.reason,
         "size": gang.size,
@@ -129,5 +136,6 @@ def _document(each: GangStatus, now: float) -> dict[str, Any]:
         "reservation": each.reservation,
         "missing": [{"member": name, "reason": why} for name, why in each.missing],
         "rollbacks": each.rollbacks,
+        "trouble": each.trouble,
         "next_try_s": None if each.until is None else round(max(0.0, each.until - now), 1),
     }

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gputopo.labels.reservations import RESERVATION_KIND, ReservationStatus, State
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.counted import counted, part
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.planning import Unplaced
-from scheduler_core.gangs.writes import LetGo, Release, Tell, WriteStatus
+from scheduler_core.gangs.writes import LetGo, Release, WriteStatus
 from scheduler_core.sightings import ReservationSeen
+from scheduler_core.tells import Tell
 
 _PODS = 16  # of a gang that are told; the others are told by their reservation
 _REASONS = {
@@ -44,13 +47,13 @@ def of_unplaced(gang: Gang, why: Unplaced) -> Iterator[Tell]:
     for each in gang.ready[:1]:
         own = missing.get(each.name)
         more = f"; {each.name}: {getattr(own, 'value', own)}" if own is not None else ""
-        yield _pod(each, "GangUnplaced", f"gang {gang.name.name}: {why.reason}{more}", warning=True)
+        yield _pod(each, "GangUnplaced", f"{_whose(gang)}{why.reason}{more}", warning=True)
 
 
 def of_refused(gang: Gang) -> Iterator[Tell]:
     """What its members say cannot be understood."""
     for each in (*gang.ready, *gang.held, *gang.surplus)[:1]:
-        yield _pod(each, "GangRefused", f"gang {gang.name.name}: {gang.reason}", warning=True)
+        yield _pod(each, "GangRefused", f"{_whose(gang)}{gang.reason}", warning=True)
 
 
 def of_not_let_go(what: LetGo, error: str) -> Tell:
@@ -64,6 +67,10 @@ def of_release(what: Release) -> Tell:
     return _pod(what.member, "GangReleased", f"its gate was taken away without a place: {what.why}", warning=True)
 
 
+def _whose(gang: Gang) -> str:
+    return "" if is_alone(gang.name) else f"gang {gang.name.name}: "
+
+
 def _pod(member: Member, reason: str, message: str, *, warning: bool) -> Tell:
     return Tell("Pod", member.namespace, member.name, member.uid, reason, message, warning)
 
@@ -72,7 +79,8 @@ def _message(of: ReservationSeen, status: ReservationStatus) -> str:
     if status.reason is not None:
         return status.reason
     where = "" if of.spec.domain is None else f" in {of.spec.domain}"
-    plan = f"{status.members} members with {status.gpus} GPUs on {status.nodes} nodes{where}"
-    if status.state is State.COMMITTED:
-        return f"{plan}; all are to be bound by {status.deadline}"
-    return f"{status.bound} of {plan} are bound" if status.state is State.BOUND else plan
+    plan = f"{counted(status.gpus, 'GPU')} on {counted(status.nodes, 'node')}{where}"
+    if status.state is State.BOUND:
+        return f"{part(status.bound, status.members, 'is', 'are')} bound: {plan}"
+    members = f"{counted(status.members, 'member')} with {plan}"
+    return f"{members}; to be bound by {status.deadline}" if status.state is State.COMMITTED else members

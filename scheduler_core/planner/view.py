@@ -6,7 +6,7 @@ watches lag behind answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from gputopo.labels import keys
@@ -39,6 +39,8 @@ from scheduler_core.planner.shelf import Shelf
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, LedgerSeen, NodeSeen, ReservationSeen
 from scheduler_core.stock import StockNode
+
+TRY_S = 10.0  # what did not fit is tried again after so long, though nothing was seen to change
 
 
 class Told(NamedTuple):
@@ -174,6 +176,13 @@ class View:
             wall,
             self.shelf.awake,
         )
+
+    def state(self, monotonic: float) -> Hashable:
+        """What a plan that is made now is made on. After a while it is another: not all that lets a gang in is seen.
+
+        Nodes that were reached in vain count again, and extenders forget whom they let in.
+        """
+        return self.knowledge.table.generation, int(monotonic // TRY_S)
 
     def there(self) -> tuple[There, ...]:
         """Members of gangs, and pods that were placed on their own: where they are, or are to go.

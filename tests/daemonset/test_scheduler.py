@@ -379,7 +379,7 @@ def test_what_clusters_differ_in_can_be_set() -> None:
         "image.pullPolicy=Always",
         "imagePullSecrets[0].name=pull",
         "scheduler.kubeScheduler.repository=registry.example.com/kube-scheduler",
-        "scheduler.settings.GPUTOPO_MAX_SILENCE=3m",
+        "scheduler.settings.GPUTOPO_LOG=text",
         "scheduler.resources.extender.limits.memory=8Gi",
         namespace="gpu-tools",
     )
@@ -388,7 +388,7 @@ def test_what_clusters_differ_in_can_be_set() -> None:
 
     assert both["extender"]["image"] == f"registry.example.com/gputopo:{__version__}"
     assert both["extender"]["imagePullPolicy"] == "Always"
-    assert values_of(both["extender"]) == {"GPUTOPO_MAX_SILENCE": "3m"}
+    assert values_of(both["extender"]) == {"GPUTOPO_LOG": "text"}
     assert both["extender"]["resources"]["limits"] == {"memory": "8Gi"}
     assert both["scheduler"]["image"] == f"registry.example.com/kube-scheduler:{TAG}"
     assert both["scheduler"]["command"][-1] == "--leader-elect-resource-namespace=gpu-tools"

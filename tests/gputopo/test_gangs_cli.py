@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gputopo import cli
-from gputopo.kube.access import JOBS, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
+from gputopo.kube.access import JOBS, LEASES, LEDGERS, NAMESPACES, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.labels.reservations import ReservationSpec, Seat, spec_hash
 from scheduler_core.gang_view.reading import SAID_BY
 from scheduler_core.gangs.conventions import RULES
@@ -65,7 +65,7 @@ ANSWERS = {
     NODES.path(): listed(NODE),
     NODE_GPUS.path(): listed({**STATE, "allocations": []}),
     RESERVATIONS.path(): listed(),
-    LEDGERS.path(): listed(),
+    LEDGERS.path(): listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "levels": "rack=example.com/rack"}}),
 }
 
 
@@ -92,7 +92,7 @@ def test_all_gangs_of_the_cluster(tmp_path: Path) -> None:
         shown.output
         == """\
 NAMESPACE  GANG       PHASE             PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON
-a          kueued     gathering 1 of 2  0         1/2      2     -      -       -     2d       1 of 2 members are there
+a          kueued     gathering 1 of 2  0         1/2      2     -      -       -     2d       1 of 2 members is there
 a          llm        queued            0         2/2      4     -      -       -     2d       2 members to be placed
 b          job.train  gathering 2 of 3  0         2/3      4     -      -       -     2d       2 of 3 members are there
 """
@@ -134,8 +134,8 @@ def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
         shown = run(server, tmp_path, "gangs")
 
     assert shown.exit_code == 0
-    assert "gputopo: you may not list placementledgers.gputopo.io, jobs.batch, so what these say" in shown.output
-    assert "b          job.train  gathering 2 " in shown.output
+    assert "gputopo: you may not read placementledgers.gputopo.io, jobs.batch, so what these say" in shown.stderr
+    assert "b          job.train  gathering 2 " in shown.stdout
 
 
 def test_who_may_not_read_pods_learns_what_to_ask_for(tmp_path: Path) -> None:
@@ -148,8 +148,14 @@ def test_who_may_not_read_pods_learns_what_to_ask_for(tmp_path: Path) -> None:
 
 def page(**said: Any) -> Answer:
     """What a planner says of LLM."""
-    known = {"namespace": "a", "name": "llm", "phase": "queued", "reason": "1 of 2 members fit at once", "rollbacks": 2}
-    return Answer({"leads": True, "gangs": [{**known, "next_try_s": 30.0}], **said})
+    known = {
+        "namespace": "a",
+        "name": "llm",
+        "phase": "queued",
+        "reason": "1 of 2 members fits at once",
+        "rollbacks": 2,
+    }
+    return Answer({"leads": True, "gangs": [{**known, "next_try_s": 30.0, "trouble": "w-1 was late"}], **said})
 
 
 def test_a_planner_is_asked_too(tmp_path: Path) -> None:
@@ -158,16 +164,21 @@ def test_a_planner_is_asked_too(tmp_path: Path) -> None:
         shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url).output
 
     (gang,) = (each for each in told["items"] if each["name"] == "llm")
-    assert (gang["reason"], gang["rollbacks"], gang["nextTrySeconds"]) == ("1 of 2 members fit at once", 2, 30.0)
-    assert shown.startswith("gang a/llm: queued: 1 of 2 members fit at once.\n")
-    assert shown.endswith("Note: it was rolled back 2 times; it is tried again in 30 s.\n")
+    assert (gang["reason"], gang["rollbacks"], gang["nextTrySeconds"]) == ("1 of 2 members fits at once", 2, 30.0)
+    assert shown.startswith("gang a/llm: queued: 1 of 2 members fits at once.\n")
+    assert shown.endswith("Note: it was taken back 2 times (the last time: w-1 was late); it is tried again in 30 s.\n")
     assert [each.path for each in planner.asked] == ["/gangs", "/gangs"]
 
 
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        pytest.param(page(leads=False), "/gangs: this planner does not lead", id="one that waits"),
+        pytest.param(
+            page(leads=False), "so it knows of no gang: ask the one that holds the Lease", id="one that waits"
+        ),
+        pytest.param(
+            page(leads=False, holder="planner-7c9f-x2_0f1e"), "ask pod planner-7c9f-x2, which holds", id="one of two"
+        ),
         pytest.param(Answer("no such page", 404), "/gangs: 404: no such page", id="another server"),
     ],
 )
@@ -205,9 +216,8 @@ def test_why_a_gang_waits(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert shown.output == (
         "gang a/llm: queued: 2 members to be placed.\n"
-        "Known by annotations, priority 0, waits for 2d: 2 members, 4 GPUs asked for by those that are there; to be "
-        "bound within\n"
-        "30 s of being let go.\n"
+        "Known by annotations, priority 0, waits for 2d: 2 members, 4 GPUs; to be bound within 30 s of being let "
+        "go.\n"
         "\n"
         "Members:\n"
         "- held by the gate gputopo.io/gang: w-0, w-1\n"
@@ -217,9 +227,90 @@ def test_why_a_gang_waits(tmp_path: Path) -> None:
         "\n"
         "It would fit without what is kept there:\n"
         "- 3 GPUs for the gang a/done, until 2026-11-21T12:00:00Z: gpu-0 (a/done-1)\n"
-        "\n"
-        "Note: whether it waits because it was rolled back before, only the planner can tell: --server URL.\n"
     )
+
+
+LEASE = LEASES.path("gputopo-planner", "gputopo")
+LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/gputopo-planner"}})
+
+
+@pytest.mark.parametrize(
+    ("lease", "told"),
+    [
+        pytest.param(
+            Answer({"metadata": {"name": "gputopo-planner"}, "spec": {"holderIdentity": ""}}),
+            "gputopo: no planner works: nobody holds its Lease gputopo/gputopo-planner",
+            id="let go",
+        ),
+        pytest.param(
+            Answer({"message": "not found"}, 404),
+            "gputopo: no planner works: its Lease gputopo/gputopo-planner is gone",
+            id="gone",
+        ),
+        pytest.param(
+            Answer({"message": "forbidden"}, 403),
+            "gputopo: you may not read leases.coordination.k8s.io, so what these say of gangs is not shown\n",
+            id="not to be read",
+        ),
+    ],
+)
+def test_that_nobody_plans_is_said_beside_the_table(lease: Answer, told: str, tmp_path: Path) -> None:
+    answers = cluster(placementledgers=LED)
+    with api_server(lambda asked: lease if asked.path == LEASE else answers(asked)) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert shown.exit_code == 0
+    assert shown.stderr.startswith(told)
+
+
+def test_what_is_refused_and_what_nobody_gated_is_said_beside_the_table(tmp_path: Path) -> None:
+    wrong = member("p", "Bad_Name")
+    ungated = [pod(f"g{at}-0", 2, annotations={"gputopo.io/gang": f"g{at}"}, phase="Pending") for at in range(5)]
+    for each in ungated:
+        each["metadata"]["creationTimestamp"] = SINCE
+    with api_server(cluster(pods=listed(wrong, *ungated))) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert [line.split()[:3] for line in shown.stdout.splitlines()[1:]] == [["a", "pod/p", "refused"]]
+    assert shown.stderr == (
+        "gputopo: what is refused is looked at again once what is quoted is put right: in what makes the pods, and on "
+        "those that are there by kubectl annotate --overwrite pod\n"
+        "gputopo: nobody gated a/g0, a/g1, a/g2 and 2 more, so their pods are placed one by one: gputopo why gang "
+        "tells what to do\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        pytest.param(
+            Answer({"metadata": {"name": "a", "labels": {"gputopo.io/gangs": "enabled"}}}),
+            "What to do: the namespace has opted in",
+            id="opted in",
+        ),
+        pytest.param(Answer({"metadata": {"name": "a"}}), "What to do: have them gated: kubectl label", id="not"),
+        pytest.param(Answer({"message": "forbidden"}, 403), "What to do: have them gated: kubectl label", id="unknown"),
+    ],
+)
+def test_why_nobody_gated_a_gang(space: Answer, told: str, tmp_path: Path) -> None:
+    ungated = pod("g-0", 2, annotations={"gputopo.io/gang": "g"}, phase="Pending")
+    answers = cluster(pods=listed(ungated))
+    with api_server(lambda asked: space if asked.path == NAMESPACES.path("a") else answers(asked)) as server:
+        shown = run(server, tmp_path, "why", "gang", "g", "-n", "a")
+
+    assert told in shown.stdout
+
+
+def test_what_kube_scheduler_says_of_a_member_that_was_let_go(tmp_path: Path) -> None:
+    late = pod("w-0", 2, annotations={"gputopo.io/gang": "g", "gputopo.io/reservation": "g-1"}, phase="Pending")
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
+    late["status"]["conditions"] = [said]
+    other = pod("x", 1, phase="Pending")
+    other["status"]["conditions"] = [said, {"type": "Ready", "status": "False"}]
+    with api_server(cluster(pods=listed(late, other))) as server:
+        shown = run(server, tmp_path, "why", "gang", "g", "-n", "a")
+
+    assert "- let go, and not bound yet (kube-scheduler: no volume): w-0\n" in shown.stdout
 
 
 def test_the_story_as_a_document(tmp_path: Path) -> None:

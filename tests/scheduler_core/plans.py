@@ -28,13 +28,14 @@ def plan(
     *,
     held: Mapping[str, int] | None = None,
     gang: str = "llm",
+    resource: str = WHOLE,
     status: ReservationStatus = ReservationStatus(),  # noqa: B008  frozen
 ) -> ReservationSeen:
-    """A reservation: pod -> its node, and how many GPUs it takes there; or node -> GPUs that are held."""
+    """A reservation: pod -> its node, and how many GPUs it takes there; or node -> devices that are held."""
     spec = ReservationSpec(
         gang,
         tuple(Seat(f"uid-{pod}", pod, node, ((WHOLE, gpus),)) for pod, (node, gpus) in (seats or {}).items()),
-        tuple(Holding(node, gpus) for node, gpus in (held or {}).items()),
+        tuple(Holding(node, gpus, resource) for node, gpus in (held or {}).items()),
     )
     return ReservationSeen(f"uid-{name}", "team", name, spec, spec_hash(spec), status)
 

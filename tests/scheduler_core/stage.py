@@ -8,6 +8,7 @@ import msgspec
 
 from gputopo.labels.reservations import Phase
 from gputopo.model import NodeTopology
+from scheduler_core.asks import WHOLE
 from scheduler_core.extender import Extender, Filtered, Record
 from scheduler_core.knowledge import Knowledge, News
 from scheduler_core.nodes import NodeState, read_node
@@ -34,9 +35,10 @@ def seen(
     return PodSeen(holder.uid, holder, on, nominated)
 
 
-def asking(name: str, gpus: int, **wishes: str) -> Pod:
+def asking(name: str, gpus: int, resource: str = WHOLE, **wishes: str) -> Pod:
     """A pod as kube-scheduler sends it."""
-    return pod(name, gpus, annotations={key.replace("_", "-"): value for key, value in wishes.items()})
+    annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
+    return pod(name, gpus, annotations=annotations, resource=resource)
 
 
 def with_claim(asked: Pod) -> Pod:
@@ -98,6 +100,11 @@ class Stage:
         """The nodes' watch; without names: all."""
         shown = tuple(NodeSeen(name, read_node(node(self.machines[name]))) for name in names or self.machines)
         return self.knowledge.take(Batch(NodeSeen, () if gone else shown, tuple(gone), complete), self.now)
+
+    def offer(self, name: str, allocatable: Mapping[str, int]) -> News:
+        """That node hands out such devices instead of whole GPUs."""
+        machine = read_node(node(self.machines[name], allocatable=allocatable))
+        return self.knowledge.take(Batch(NodeSeen, (NodeSeen(name, machine),)), self.now)
 
     def pods(self, *pods: PodSeen, complete: bool = False, gone: Iterable[str] = ()) -> News:
         """The pods' watch."""

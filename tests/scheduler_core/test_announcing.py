@@ -1,7 +1,8 @@
-"""An Event on a pod whose required shape is broken: once, without haste, and whatever the API server says."""
+"""Events: each once, without haste, and whatever the API server says."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -9,31 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.kube.access import EXTENDER
+from gputopo.kube.access import PLANNER
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.labels.reasons import Reason
-from scheduler_core.announcing import Announcer, event
-from scheduler_core.occupancy import Occupant
-from scheduler_core.request import Profile
-from scheduler_core.required import SHAPE
-from scheduler_core.settling import Settled
+from gputopo.kube.events import Reporter
+from scheduler_core.announcing import FEW, MANY, Announcer, Haste, event
+from scheduler_core.tells import Tell
 from tests.api_server import Answer, ApiServer, api_server
 from tests.gputopo.kube.serving import wait_for
 
 MADE = {"metadata": {"name": "e"}}
 
 
-def broken(name: str = "train", reason: Reason = Reason.ISLAND) -> Settled:
-    return Settled(Occupant(f"uid-{name}", "team", name, Profile()), "gpu-7", None, 3, None, reason)
+BREATHLESS = Haste(64, 0.0)
+
+
+def tell(name: str = "train", message: str = "it is broken") -> Tell:
+    return Tell("Pod", "team", name, f"uid-{name}", "GpuShapeBroken", message, warning=True)
 
 
 @contextmanager
 def announcing(
-    answer: Answer, folder: Path, noted: list[str], pause_s: float = 0
+    answer: Answer, folder: Path, noted: list[str], haste: Haste = BREATHLESS
 ) -> Iterator[tuple[Announcer, ApiServer]]:
     with api_server(lambda _: answer) as server:
-        kube = from_kubeconfig(EXTENDER, server.kubeconfig(folder / "config"))
-        announcer = Announcer(kube, noted.append, pause_s)
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
+        announcer = Announcer(kube, "gputopo-planner", haste, noted.append)
         try:
             yield announcer, server
         finally:
@@ -41,46 +42,60 @@ def announcing(
             kube.close()
 
 
-def test_a_pod_is_told_of_once(tmp_path: Path) -> None:
+def test_the_same_is_told_once(tmp_path: Path) -> None:
     noted: list[str] = []
     with announcing(Answer(MADE, 201), tmp_path, noted) as (announcer, server):
-        for found in (broken(), broken(), broken("other")):
-            announcer.announce(found)
-        wait_for(lambda: len(noted) == 2, "two Events")
+        for what in (tell(), tell(), tell("other"), tell(message="it is broken in another way")):
+            announcer.announce(what)
+        wait_for(lambda: len(noted) == 3, "three Events")
 
-        assert noted == ["written", "written"]
-        assert [asked.path for asked in server.asked] == ["/api/v1/namespaces/team/events"] * 2
-        assert [asked.body["involvedObject"]["uid"] for asked in server.asked] == ["uid-train", "uid-other"]
+        assert noted == ["written"] * 3
+        assert [asked.path for asked in server.asked] == ["/api/v1/namespaces/team/events"] * 3
+        assert [asked.body["involvedObject"]["name"] for asked in server.asked] == ["train", "other", "train"]
 
 
 def test_what_the_api_server_refuses_is_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     noted: list[str] = []
     with announcing(Answer({"message": "no"}, 403), tmp_path, noted) as (announcer, _):
-        announcer.announce(broken())
-        wait_for(lambda: noted, "a refusal")
+        announcer.announce(tell())
+        announcer.announce(tell("other"))
+        wait_for(lambda: len(noted) == 2, "refusals")
 
-    assert noted == ["failed"]
-    assert caplog.records[0].__dict__["fields"]["pod"] == "team/train"
+    assert noted == ["failed"] * 2
+    assert vars(caplog.records[0])["fields"] == {
+        "of": "team/train",
+        "reason": "GpuShapeBroken",
+        "error": "POST /api/v1/namespaces/team/events: 403: no",
+    }
 
 
-def test_of_too_many_at_once_some_go_untold(tmp_path: Path) -> None:
+@pytest.mark.parametrize("haste", [FEW, MANY], ids=["few", "many"])
+def test_of_too_many_at_once_some_go_untold(tmp_path: Path, haste: Haste) -> None:
     noted: list[str] = []
-    with announcing(Answer(MADE, 201), tmp_path, noted, pause_s=60) as (announcer, _):
+    with announcing(Answer(MADE, 201), tmp_path, noted, haste._replace(pause_s=60)) as (announcer, _):
         for number in range(5000):
-            announcer.announce(broken(f"p{number}"))
-        announcer.announce(broken("p0"))  # forgotten by now: the memory is bounded
+            announcer.announce(tell(f"p{number}"))
+        announcer.announce(tell("p0"))  # forgotten by now: the memory is bounded
 
-    assert noted.count("dropped") in (5000 - 64, 5001 - 64)
-
-
-def test_whatever_shape_is_broken_there_are_words_for_it() -> None:
-    messages = {event(broken(reason=reason), datetime.now(UTC))["message"] for reason in SHAPE}
-
-    assert len(messages) == len(SHAPE)
+    assert noted.count("dropped") in (5000 - haste.waiting, 5001 - haste.waiting)
 
 
-def test_an_event_says_what_is_wrong_and_what_to_do() -> None:
-    made = event(broken(reason=Reason.NUMA), datetime(2026, 11, 21, 12, tzinfo=UTC))
+def test_what_is_told_after_the_end_is_written_by_nobody(tmp_path: Path) -> None:
+    noted: list[str] = []
+    others = set(threading.enumerate())
+    with announcing(Answer(MADE, 201), tmp_path, noted, Haste(64, 60.0)) as (announcer, server):
+        (thread,) = (each for each in set(threading.enumerate()) - others if each.name == "events")
+        announcer.announce(tell())
+        wait_for(lambda: noted, "the first")
+        announcer.announce(tell("other"))
+        announcer.close()
+        thread.join()
+
+        assert (noted, len(server.asked)) == (["written"], 1)
+
+
+def test_an_event_says_who_tells_what_of_whom() -> None:
+    made = event(tell(), Reporter("gputopo-extender"), datetime(2026, 11, 21, 12, tzinfo=UTC))
 
     assert made == {
         "apiVersion": "v1",
@@ -94,8 +109,7 @@ def test_an_event_says_what_is_wrong_and_what_to_do() -> None:
             "uid": "uid-train",
         },
         "reason": "GpuShapeBroken",
-        "message": "the GPUs that the kubelet of gpu-7 gave this pod are not on one NUMA node. It keeps running; to "
-        "have it placed anew, delete it. Why this may happen: docs/troubleshooting.md",
+        "message": "it is broken",
         "type": "Warning",
         "source": {"component": "gputopo-extender"},
         "reportingComponent": "gputopo-extender",
@@ -104,3 +118,10 @@ def test_an_event_says_what_is_wrong_and_what_to_do() -> None:
         "lastTimestamp": "2026-11-21T12:00:00Z",
         "count": 1,
     }
+
+
+def test_an_event_of_a_reservation_names_its_kind() -> None:
+    what = tell()._replace(kind="PlacementReservation", warning=False)
+    made = event(what, Reporter("gputopo-planner"), datetime(2026, 11, 21, 12, tzinfo=UTC))
+
+    assert (made["type"], made["involvedObject"]["apiVersion"]) == ("Normal", "gputopo.io/v1alpha1")

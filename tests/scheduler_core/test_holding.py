@@ -57,6 +57,53 @@ def test_room_that_is_held_is_refused_for_good() -> None:
     assert (dict(found.failed), found.soon) == ({"a": RESERVED}, False)
 
 
+@pytest.mark.parametrize(
+    ("resource", "wishes"),
+    [
+        pytest.param("nvidia.com/mig-1g.10gb", {}, id="MIG devices"),
+        pytest.param("nvidia.com/gpu.shared", {}, id="shares of GPUs"),
+        pytest.param("nvidia.com/gpu.shared", {"vram": "10Gi"}, id="shares of a size"),
+    ],
+)
+def test_room_is_held_of_parts_of_gpus_too(resource: str, wishes: dict[str, str]) -> None:
+    stage = Stage.planned({"a": H100})
+    stage.offer("a", {resource: 8})
+    stage.keep((plan("r", held={"a": 6}, resource=resource), HELD))
+
+    assert dict(stage.ask(asking("x", 3, resource=resource, **wishes)).failed) == {"a": RESERVED}
+    assert stage.ask(asking("y", 2, resource=resource, **wishes)).nodes == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wishes", "reason", "soon"),
+    [
+        pytest.param(4, {}, RESERVED, True, id="it may have room beside what is kept there"),
+        pytest.param(8, {}, RESERVED, True, id="it would have room without"),
+        pytest.param(4, {"min_vram": "900Gi"}, Reason.VRAM.value, False, id="it would not suit anyway"),
+    ],
+)
+def test_while_others_may_be_on_their_way_nobody_goes_beside_what_is_kept(
+    gpus: int, wishes: dict[str, str], reason: str, soon: bool
+) -> None:
+    stage = Stage.planned({"a": H100}, seen("m0", 4))
+    stage.keep((plan("g", {"m0": ("a", 4)}), COMMITTED))
+    stage.extender.unsure = True
+
+    found = stage.ask(asking("x", gpus, **wishes))
+
+    assert (found.nodes, dict(found.failed), found.soon) == ((), {"a": reason}, soon)
+
+
+def test_room_that_is_held_is_refused_for_good_while_others_may_be_on_their_way() -> None:
+    stage = Stage.planned({"a": H100, "b": MACHINES["rtx4090"]()}, seen("m0", 1))
+    stage.keep((plan("r", held={"a": 8}), HELD), (plan("g", {"m0": ("b", 1)}), PROPOSED))
+    stage.extender.unsure = True
+
+    found = stage.ask(asking("x", 1, min_vram="60Gi"))
+
+    assert (dict(found.failed), found.soon) == ({"a": RESERVED, "b": Reason.VRAM.value}, False)
+
+
 def test_a_member_gets_in() -> None:
     stage = a_gang()
 

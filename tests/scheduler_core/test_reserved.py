@@ -202,6 +202,18 @@ def test_room_is_held(taken: tuple[tuple[str, int], ...], held: int) -> None:
     assert kept(reserved, "a", *taken) == ({held_on("a"): held} if held else {})
 
 
+def test_room_is_held_of_each_resource() -> None:
+    small, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+    rooms = [plan("r", held={"a": 3}, resource=small), plan("s", held={"a": 9}, resource=large, gang="other")]
+    sliced = record("a", H100, held={}, allocatable={small: 4, large: 2}, pods=[occupant("x", 2, resource=small)])
+    reserved = listed()
+    shown(reserved, *rooms)
+    written(reserved, ledger(*(entry(each, HELD) for each in rooms)))
+
+    (room,) = (pod for pod in reserved.occupied(sliced).pods if pod.uid == held_on("a"))
+    assert room.profile.ask.totals == ((small, 2), (large, 2))
+
+
 def test_room_is_held_of_what_seats_leave() -> None:
     reserved, small = listed(), plan("s", {"m0": ("a", 6)})
     shown(reserved, ROOM, small)

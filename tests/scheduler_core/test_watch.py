@@ -310,7 +310,7 @@ def test_what_is_known_is_too_old_after_a_long_silence_of_any_kind(
     nodes = WatchStatus("nodes", True, 1.0, 0, 0, None, None)
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 
-    assert silence((nodes, pods), 120.0) == (told and f"gputopo has heard {told}")
+    assert silence((nodes, pods)) == (told and f"gputopo has heard {told}")
 
 
 def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from gputopo.labels import keys
 from gputopo.labels.reservations import LedgerSpec
 from gputopo.release_cli import release
 from tests.daemonset.tools import kustomized
+from tests.daemonset.tools import run as run_tool
 from tests.e2e.agent.access import DEFINITIONS, grant
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import apply, documents, path_of
-from tests.e2e.daemonset.test_install import in_order
 from tests.e2e.daemonset.test_planner_objects import PLAN, ledger, reservation
 from tests.e2e.objects import Object, pod
 
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.e2e
 OURS = {"schedulerName": "gputopo-scheduler"}
 OTHERS = {"name": "example.com/other"}
 CRD = "CustomResourceDefinition"
+MANIFESTS = "scheduler/planner"
 PODS = ("train-0", "train-1", "plain")
 _NUMBERS = itertools.count()
 GANG = {keys.POD_GANG.key: "llm-7", keys.POD_GANG_SIZE.key: "2"}
@@ -35,6 +36,13 @@ def member(name: str, **spec: object) -> Object:
     made = pod(name, 1, **OURS, **spec)
     made["metadata"]["annotations"] = GANG
     return made
+
+
+def kubectl(cluster: Cluster, *arguments: str) -> str:
+    """The real one, run below daemonset/ as an administrator."""
+    folder = cluster.plane.folder
+    config = cluster.kubeconfig(folder / "kubectl.kubeconfig")
+    return run_tool("kubectl", "--kubeconfig", config, "--cache-dir", folder / "kubectl", *arguments)
 
 
 def gates(cluster: Cluster, name: str) -> list[Object]:
@@ -49,7 +57,7 @@ def installed(cluster: Cluster) -> Cluster:
     if "mutatingadmissionpolicies" not in served:
         pytest.skip("this API server has no MutatingAdmissionPolicy: it is served by default from 1.36 on")
     apply(cluster, documents("base/namespace.yaml"))
-    apply(cluster, in_order(kustomized("scheduler/planner")))
+    kubectl(cluster, "apply", "-k", MANIFESTS)
 
     def gated() -> bool:
         probe: Object = cluster.api.request("POST", cluster.pods(), member("probe"), query={"dryRun": "All"})
@@ -59,11 +67,22 @@ def installed(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def uninstall(cluster: Cluster, *kept: str) -> None:
-    """``kubectl delete -k daemonset/scheduler/planner``; returns when no pod is gated any more."""
-    for each in kustomized("scheduler/planner"):
-        if each["kind"] not in kept:
+def uninstall(cluster: Cluster) -> None:
+    """As docs/install.md has it; returns when no pod is gated any more."""
+    kubectl(cluster, "delete", "-k", MANIFESTS)
+    wait_until_ungated(cluster)
+
+
+def uninstall_but_definitions(cluster: Cluster) -> None:
+    """The same, where somebody kept the custom resource definitions."""
+    for each in kustomized(MANIFESTS):
+        if each["kind"] != CRD:
             cluster.api.delete(path_of(each))
+    wait_until_ungated(cluster)
+
+
+def wait_until_ungated(cluster: Cluster) -> None:
+    """Until the API server has taken note that the policy is gone."""
 
     def free() -> bool:
         probe: Object = cluster.api.request("POST", cluster.pods(), member("probe"), query={"dryRun": "All"})
@@ -114,7 +133,7 @@ def test_pods_that_wait_are_released_once_the_planner_is_gone(waiting: Cluster, 
 
 
 def test_what_planners_wrote_down_is_not_taken_from_under_pods_that_wait(waiting: Cluster, tmp_path: Path) -> None:
-    uninstall(waiting, CRD)
+    uninstall_but_definitions(waiting)
 
     refused = run(waiting, tmp_path, CLEANER, "--all", "--crd")
     released = run(waiting, tmp_path, RELEASER, "-n", waiting.namespace, "--gang", "llm-7")

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Mapping
 from random import Random
-from typing import Self
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.invariant import size
+from tests.e2e.gangs.members import node_of
 from tests.e2e.objects import Object
 from tests.e2e.scheduler.running import gpu_pod
 
 NAME = "crowd"
-MOST_GPUS = 8  # at a time, bound or waiting: the rest is for gangs
-ASKS: tuple[tuple[int, dict[str, str]], ...] = (
-    (1, {}),
-    (1, {}),
-    (2, {"island": "required"}),
-    (4, {"island": "required"}),
-)
 PAUSE_S = 0.02
+
+
+class Kind(NamedTuple):
+    """What such pods are like."""
+
+    most_gpus: int = 8  # at a time, bound or waiting: the rest is for gangs
+    asks: tuple[tuple[int, Mapping[str, str]], ...] = (
+        (1, {}),
+        (1, {}),
+        (2, {"island": "required"}),
+        (4, {"island": "required"}),
+    )
+    selector: Mapping[str, str] = MappingProxyType({})  # of nodes
 
 
 class Crowd:
     """Comes with the ``with`` block and stays as it is at its end. ``count``: pods that came."""
 
-    def __init__(self, cluster: Cluster, seed: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, kind: Kind = Kind()) -> None:  # noqa: B008  frozen
         self.count = 0
-        self._cluster = cluster
+        self.spared: frozenset[str] = frozenset()  # nodes on which nobody ends for now
+        self._cluster, self._kind = cluster, kind
         self._random = Random(seed)
         self._numbers = itertools.count()
         self._ended = threading.Event()
@@ -55,13 +65,14 @@ class Crowd:
     def _turn(self) -> None:
         """One more comes; where that is too many, one that runs goes first."""
         pods = crowd(self._cluster)
-        gpus, wishes = self._random.choice(ASKS)
-        if sum(size(each) for each in pods) + gpus > MOST_GPUS:
-            running = [each for each in pods if each["status"]["phase"] == "Running"]
+        gpus, wishes = self._random.choice(self._kind.asks)
+        if sum(size(each) for each in pods) + gpus > self._kind.most_gpus:
+            placed = [each for each in pods if node_of(each) not in self.spared]
+            running = [each for each in placed if each["status"]["phase"] == "Running"]
             if running:
                 self._cluster.api.delete(self._cluster.pods(self._random.choice(running)["metadata"]["name"]))
             return
-        made = gpu_pod(f"{NAME}-{next(self._numbers)}", gpus, wishes)
+        made = gpu_pod(f"{NAME}-{next(self._numbers)}", gpus, dict(wishes), nodeSelector=dict(self._kind.selector))
         made["metadata"]["labels"] = {NAME: "yes"}
         self._cluster.create_pod(made)
         self.count += 1

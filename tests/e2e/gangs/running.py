@@ -72,7 +72,7 @@ def running(cluster: Cluster, *options: str, name: str = "planner", server_url: 
     )
     pages = free_port()
     space = cluster.namespace
-    where = ["--listen", f"127.0.0.1:{pages}", "--lease", f"{space}/{LEASE}", "--namespace", space]
+    where = ["--listen", f"127.0.0.1:{pages}", "--lease", f"{space}/{LEASE}"]
     log = folder / "logs" / f"{title}.log"
     server = Server(name, [*COMMAND, *where, *options], log, _CLEAN | {"KUBECONFIG": str(kubeconfig)})
     try:

@@ -112,7 +112,7 @@ def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_a
 
 def struck_rollback(cluster: Cluster, stock: Server, number: int) -> Run:
     """A Job comes while kube-scheduler stands still, so that nobody is bound in time; then as above."""
-    name, asked = f"job-{number}", Asked(SIZE, 4, {"gang-timeout": "1s"}, "default-scheduler")
+    name, asked = f"job-{number}", Asked(SIZE, 4, {"gang-timeout": "1s", "island": "required"}, "default-scheduler")
     stock.send(signal.SIGSTOP)
     create_job(cluster, job(name, asked))
     wait_for(lambda: len(of_job(cluster, name)) == SIZE, f"the pods of {name}")
@@ -147,4 +147,4 @@ def test_a_planner_killed_after_any_write_of_a_rollback_costs_no_job_a_failure(
             if not run.killed:
                 break
         assert len(run.writes) >= AT_LEAST + 2 * SIZE, run.writes
-        assert violations(past.events(), dict.fromkeys(gpu_nodes.names, 8)) == []
+        check(cluster, gpu_nodes, past, {})

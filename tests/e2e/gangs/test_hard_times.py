@@ -63,15 +63,16 @@ def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
 ) -> None:
     first = planner(*GATED, server_url=between.url)
     wait_for(lambda: ledger(cluster), "the first to lead")
-    planned = len(between.writes)
+    paused = threading.Event()
 
     def pause() -> bool:
         first.pause()
+        paused.set()
         return True
 
     between.strike_after(5, pause)  # in the midst of letting go
     create(cluster, *gang("train", ASKED))
-    wait_for(lambda: len(between.writes) == planned + 5, "the first to stand still")
+    wait_for(paused.is_set, "the first to stand still")
     epoch = ledger(cluster)["epoch"]
     deposed = holder(cluster)
 

@@ -11,11 +11,13 @@ from click.testing import CliRunner
 
 from gputopo import cli
 from gputopo.kube.access import GANG_READER, READER, Role
+from gputopo.labels import keys
 from tests.e2e.agent.access import grant
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import GATES, Asked, create, gang, member, wait_until_whole
+from tests.e2e.gangs.running import LEASE, expire_lease
 from tests.e2e.objects import pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started
@@ -61,6 +63,8 @@ def test_what_gangs_do_and_why_one_does_not_start(
     create(cluster, *gang("large", Asked(3, 4, scheduler=STOCK)))
     create(cluster, *gang("few", Asked(3, 4, scheduler=STOCK))[:2])
     create(cluster, member("kueued", 0, Asked(1, 4, scheduler=STOCK), schedulingGates=[*GATES, KUEUE]))
+    unnamed = member("unnamed", 0, Asked(1, 4, {keys.POD_GANG.key: "Bad_Name"}, STOCK))
+    create(cluster, unnamed, member("ungated", 0, Asked(1, 8, scheduler=STOCK), schedulingGates=[]))
     namespace = ("-n", cluster.namespace)
     config = allowed(cluster, tmp_path, "gang-reader", GANG_READER)
     plain = allowed(cluster, tmp_path, "reader", READER)
@@ -68,14 +72,21 @@ def test_what_gangs_do_and_why_one_does_not_start(
     listed = told(config, "gangs", *namespace)["items"]
     large = told(config, "why", "gang", "large", *namespace, "--server", running.pages)
     runs = told(plain, "why", "gang", "runs", *namespace)
+    ungated = told(config, "why", "gang", "ungated", *namespace)
+    running.kill()
+    expire_lease(cluster)
+    ended = wait_for(lambda: told(config, "why", "gang", "large", *namespace)["unplanned"], "its Lease to run out")
 
-    found = {each["name"]: (each["phase"], each["there"], each["bound"], each["gpus"]) for each in listed}
+    found = {each["pod"] or each["name"]: [each[key] for key in ("phase", "there", "bound", "gpus")] for each in listed}
     assert found == {
-        "runs": ("running", 2, 2, 8),
-        "large": ("queued", 3, 0, 12),
-        "few": ("gathering", 2, 0, 8),
-        "kueued": ("waiting", 1, 0, 4),
+        "unnamed-0": ["refused", 1, 0, None],
+        "runs": ["running", 2, 2, 8],
+        "large": ["queued", 3, 0, 12],
+        "few": ["gathering", 2, 0, 8],
+        "kueued": ["waiting", 1, 0, 4],
     }
+    assert f"has not renewed its Lease {cluster.namespace}/{LEASE} since" in ended
+    assert "kubectl label namespace" in ungated["gang"]["advice"]
     assert large["unfit"]["best"] == 1
     assert [each["members"] for each in large["unfit"]["lacks"]] == [["large-1", "large-2"]]
     assert large["relief"]["nodes"] == ["gpu-0"]

@@ -345,7 +345,7 @@ def test_it_stops_at_once_while_it_waits_for_events(tmp_path: Path) -> None:
     with running(script, tmp_path) as run:
         wait_for(lambda: run.reflector._watch is not None, "the watch")
         before = time.monotonic()
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 10  # and not as long as it would have waited
     stream.end()
 
 
@@ -359,7 +359,7 @@ def test_it_stops_at_once_while_it_waits_to_try_again(tmp_path: Path) -> None:
         before = time.monotonic()
         reflector.stop()
         thread.join()
-        assert time.monotonic() - before < 1
+        assert time.monotonic() - before < 10  # and not as long as it would have waited
         kube.close()
 
 

@@ -222,7 +222,7 @@ def test_a_watch_that_waits_is_closed_by_another_thread_at_once(tmp_path: Path) 
         closer.start()
         before = time.monotonic()
         assert list(events) == []
-        assert time.monotonic() - before < 1
+        assert time.monotonic() - before < 10  # and not as long as it would have waited
         closer.join()
     stream.end()
 

@@ -67,6 +67,18 @@ def test_nobody_can_say_when_it_fits() -> None:
     assert lines(told(stage)) == ["- 8 GPUs for the gang team/big, until it fits: a (team/big-2)"]
 
 
+def test_room_of_a_single_pod_is_told_by_its_reservation_and_devices_of_any_kind_count() -> None:
+    stage = Stage.planned({"a": H100})
+    stage.offer("a", {"nvidia.com/mig-1g.10gb": 7})
+    stage.keep((plan("large-2", held={"a": 4}, resource="nvidia.com/mig-1g.10gb", gang="pod.uid-large"), HELD))
+    asked = request(7, resource="nvidia.com/mig-1g.10gb")
+
+    found = explain(asked, stage.knowledge.table, None, Policy(), NOW)
+    found = with_keepers(found, stage.knowledge.table, stage.knowledge.reserved.counting.values(), asked.uid)
+
+    assert lines(found) == ["- 4 GPUs for a single pod, until it fits: a (team/large-2)"]
+
+
 def test_what_is_kept_where_the_pod_would_not_fit_anyway_is_not_told_of() -> None:
     stage = Stage.planned({"a": H100}, seen("x", 1, on="a"), seen("m0", 4))
     stage.keep((plan("g", {"m0": ("a", 4)}), COMMITTED))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from scheduler_core.gang_view.listing import GangSeen, gangs_of
 from scheduler_core.gang_view.prospects import Rules
-from scheduler_core.gang_view.reading import Seen
+from scheduler_core.gang_view.reading import Led, Seen
 from scheduler_core.gang_view.said import Said
 from scheduler_core.gang_view.story import GangStory
 from scheduler_core.gang_view.telling import About, tell
@@ -16,6 +18,7 @@ from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.nodes import NodeRecord
 from scheduler_core.occupancy import Occupant
 from scheduler_core.planner.seen import Candidate
+from scheduler_core.planner.settings import spelled
 from scheduler_core.planner.view import View
 from scheduler_core.pods import Metadata
 from scheduler_core.policies import BUILT_IN
@@ -25,9 +28,14 @@ from scheduler_core.stock import StockNode
 from tests.scheduler_core.builders import NOW, request
 from tests.scheduler_core.gangs.members import GATED, LLM
 from tests.scheduler_core.gangs.members import member as plain
+from tests.scheduler_core.plans import ledger as empty
 
 CREATED = NOW - 720.0
 RULES = Rules(BUILT_IN, LEVELS, lambda: False)
+
+
+USUAL = spelled(LEVELS)
+NONE = empty(name="none")
 
 
 def member(name: str, gpus: int = 4, state: str = GATED, /, **changed: Any) -> Member:
@@ -49,8 +57,15 @@ def seen(
     labels: Mapping[str, str] | None = None,
     ends: Mapping[str, float] | None = None,
     unread: tuple[str, ...] = (),
+    levels: str = USUAL,
+    led: Led | None = None,
 ) -> Seen:
-    """What was read: members, and nodes with the pods on them. ``ends``: of pods by name; ``labels``: of all nodes."""
+    """What was read: members, and nodes with the pods on them. ``ends``: of pods by name; ``labels``: of all nodes.
+
+    There is a ledger, of a planner that goes by the usual levels, unless ``ledger`` is ``NONE``.
+    """
+    ledger = empty() if ledger is None else ledger
+    said = ledger._replace(spec=replace(ledger.spec, levels=levels))
     view = View(BUILT_IN.common, "", "")
     others = [
         Candidate(pod.uid, PodSeen(pod.uid, pod, node.name), None, (ends or {}).get(pod.name))
@@ -67,11 +82,11 @@ def seen(
         Batch(GpusSeen, tuple(GpusSeen(each.name, each.gpus) for each in nodes if each.gpus), (), complete=True),
         Batch(Candidate, (*map(_candidate, members), *others), (), complete=True),
         Batch(ReservationSeen, tuple(planned), (), complete=True),
-        Batch(LedgerSeen, () if ledger is None else (ledger,), (), complete=True),
+        Batch(LedgerSeen, () if ledger is NONE else (said,), (), complete=True),
     )
     for batch in batches:
         view.take(batch, NOW)
-    return Seen(view, unread)
+    return Seen(view, unread, () if led is None else (led,))
 
 
 def _candidate(member: Member) -> Candidate:
@@ -88,6 +103,6 @@ def only(found: Seen, said: Said | None = None) -> GangSeen:
     return gang
 
 
-def story(found: Seen, name: GangName = LLM, said: Said | None = None, rules: Rules = RULES) -> GangStory:
-    """Of one gang."""
-    return tell(found, About(name, rules, said), NOW)
+def story(found: Seen, name: GangName = LLM, said: Said | None = None, rules: Rules = RULES, **more: Any) -> GangStory:
+    """Of one gang. ``more``: ``opted_in``."""
+    return tell(found, About(name, rules, said, **more), NOW)

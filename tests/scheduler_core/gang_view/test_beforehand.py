@@ -41,6 +41,13 @@ RESERVED = {"gputopo.io/reservation": "llm-1"}
             "the planner let it go to the place that its reservation llm-1 says",
             id="let go on its own",
         ),
+        pytest.param(
+            {"annotations": {"gputopo.io/gang": "Bad_Name"}, "schedulingGates": [OURS, KUEUE]},
+            "the gate gputopo.io/gang holds it, and the planner looks for a place only once what is quoted here is put "
+            "right: in what makes the pod, and by kubectl annotate --overwrite pod w-0 -n team; the gate "
+            "kueue.x-k8s.io/admission holds it too",
+            id="a gang that cannot be understood",
+        ),
         pytest.param({"annotations": LLM}, None, id="a member that nobody gated"),
         pytest.param({"gpus": 0}, None, id="a pod without GPUs"),
         pytest.param({}, None, id="any other pod"),

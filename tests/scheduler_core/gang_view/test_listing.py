@@ -10,7 +10,7 @@ from gputopo.cluster.tables import Table
 from gputopo.cluster.terminal import lines
 from gputopo.labels.reservations import Phase, ReservationStatus, State
 from scheduler_core.gang_view.document import gang_list
-from scheduler_core.gang_view.listing import GangSeen, gangs_of, moment
+from scheduler_core.gang_view.listing import GangSeen, gangs_of, moment, ungated
 from scheduler_core.gang_view.reading import Seen
 from scheduler_core.gang_view.said import Said
 from scheduler_core.gang_view.tables import age, gang_table
@@ -47,7 +47,7 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         namespace="team",
         name="llm",
         phase="committed",
-        reason="1 of 2 members have nodes",
+        reason="1 of 2 members has its node",
         by="annotations",
         priority=7,
         size=2,
@@ -64,6 +64,7 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         reservation="llm-1",
         attempt=1,
         deadline="2026-11-18T11:07:10Z",
+        left_seconds=30,
     )
 
 
@@ -110,11 +111,11 @@ def test_phases(found: Seen, phase: str) -> None:
 
 
 def test_what_only_the_planner_knows() -> None:
-    said = Said("team", "llm", "queued", "1 of 2 members fit at once", (), 2, 30.0)
+    said = Said("team", "llm", "queued", "1 of 2 members fits at once", (), 2, 30.0)
     told, other = only(seen(crew(2)), said), only(seen(crew(2)[:1]), said)
 
     assert (told.reason, told.rollbacks, told.next_try_seconds) == (said.reason, 2, 30.0)
-    assert other.reason == "1 of 2 members are there"  # it has changed since the planner looked
+    assert other.reason == "1 of 2 members is there"  # it has changed since the planner looked
 
 
 def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:
@@ -123,6 +124,27 @@ def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:
     theirs = named("theirs", [member("t", 4, BOUND, reservation=None)])
 
     assert gangs_of(seen([single, *ended, *theirs]), NOW) == ()
+
+
+def test_a_pod_whose_gang_cannot_be_understood_is_listed_by_its_own_name() -> None:
+    why = "the pod's request is malformed: gputopo.io/gang: 'Bad_Name' is not a name"
+    single = member("p", request=Refused(why))
+    found = only(seen([single._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))]))
+
+    assert (found.name, found.pod, found.phase, found.gpus) == ("pod.uid-p", "p", "refused", None)
+    assert found.reason == f"p: {why}"
+    assert found.advice is not None
+    assert "kubectl annotate --overwrite pod p -n team KEY=VALUE" in found.advice
+    assert gang_table([found], wide=False).rows[0][1].text == "pod/p"
+
+
+def test_gangs_that_nobody_gated_are_told_apart_where_they_wait_and_are_ours() -> None:
+    def pods(name: str, node: str | None, by: str = "annotations") -> list[Member]:
+        found = named(name, [member(name, 4, BOUND, reservation=None, node=node)], by=by)
+        return [each._replace(uid=f"{name}-0") for each in found]
+
+    there = [*pods("waits", None), *pods("runs", "a"), *pods("volcano.x", None, "Volcano"), *crew(2)]
+    assert ungated(seen(there)) == ["team/waits"]
 
 
 def test_those_in_trouble_come_first_then_those_that_wait_in_the_order_of_the_queue() -> None:
@@ -160,7 +182,7 @@ def printed(table: Table) -> str:
 def test_the_table() -> None:
     assert printed(gang_table(gangs_of(TOWN, NOW), wide=False)) == (
         "NAMESPACE  GANG  PHASE    PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON\n"
-        "team       bad   <refused>  0         1/?      0     -      -       -     12m      "
+        "team       bad   <refused>  0         1/?      ?     -      -       -     12m      "
         "x-0: gputopo.io/island: 'yes'\n"
         "team       llm   held     0         2/2      8     2      -       -     12m      wait\n"
         "team       far   running  0         1/1      4     1      -       -     -        1 member started"

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reservations import Phase
+from scheduler_core.gang_view.leading import levels_of
 from scheduler_core.gang_view.telling import NoGangError
+from scheduler_core.gangs.conventions import alone
 from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.observe.sources import HOSTNAME, OF_PODS, SPREAD
+from scheduler_core.pods import Metadata
 from scheduler_core.request import Refused
 from scheduler_core.stock import LabelSelector, PodRules, PodTerm, StockSpec
-from tests.scheduler_core.builders import occupant, record
+from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.explain.fleets import QUADS
-from tests.scheduler_core.gang_view.clusters import RULES, crew, member, seen, story
+from tests.scheduler_core.gang_view.clusters import RULES, USUAL, crew, member, seen, story
 from tests.scheduler_core.gangs.members import BOUND, GATED
 from tests.scheduler_core.plans import entry, ledger, plan
 
@@ -23,6 +27,11 @@ def called(namespace: str, name: str) -> Member:
     gang = GangName(namespace, name)
     found = member(f"{namespace}-{name}")
     return found._replace(namespace=namespace, wanted=found.wanted._replace(gang=gang))
+
+
+def malformed(namespace: str, name: str) -> Member:
+    found = member(name, request=Refused("gputopo.io/gang: 'LLM_7' is not a name"), namespace=namespace)
+    return found._replace(wanted=alone(Metadata(name, namespace, f"uid-{name}"), "gate"))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +52,12 @@ def called(namespace: str, name: str) -> Member:
             [called("team", "web")],
             "there is no gang llm-7 in the namespace team: `gputopo gangs` lists all",
             id="nothing like it",
+        ),
+        pytest.param(
+            [malformed("team", "p"), malformed("other", "q")],
+            "there is no gang llm-7 in the namespace team .pods there whose gang cannot be understood: "
+            "p: gputopo.io/gang: 'LLM_7' is not a name., nor any other gang",
+            id="one that names it wrongly",
         ),
     ],
 )
@@ -71,6 +86,49 @@ def test_of_two_gangs_of_one_age_the_first_by_name_comes_first() -> None:
 
     assert story(seen(both)).before == ("team/a",)
     assert story(seen(both), GangName("team", "a")).before == ()
+
+
+def test_single_pods_and_gangs_for_which_room_is_held_come_before_it_too() -> None:
+    single = member("p", created=NOW - 900.0)._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))
+    name = GangName("team", "big")
+    big = member("b-0", 4, created=NOW - 800.0)
+    held = plan("big-1", held={"a": 8}, gang="big")
+    there = [single, big._replace(wanted=big.wanted._replace(gang=name, size=1)), *crew(1)]
+
+    found = story(seen(there, [FREE], planned=[held], ledger=ledger(entry(held, Phase.HELD))))
+    assert found.before == ("pod team/p", "team/big")
+
+
+@pytest.mark.parametrize(
+    ("asked", "levels", "notes"),
+    [
+        pytest.param(
+            {"preferred": "block"},
+            "block=example.com/hall|example.com/room",
+            ["no node is in any block: none has a label example.com/hall or example.com/room"],
+            id="the planner's own",
+        ),
+        pytest.param(
+            {"preferred": "example.com/row"},
+            USUAL,
+            ["no node is in any example.com/row: none has a label example.com/row"],
+            id="a label's key",
+        ),
+        pytest.param({"preferred": "rack"}, "rack=example.com/rack", [], id="a node is in one"),
+        pytest.param(
+            {"required": "rack"},
+            "",
+            ["the planner does not say which labels make racks and the like, so the usual ones were looked at"],
+            id="nobody says",
+        ),
+        pytest.param({"required": "example.com/rack"}, "", [], id="nobody needs to say"),
+    ],
+)
+def test_levels_are_those_of_the_planner(asked: dict[str, str], levels: str, notes: list[str]) -> None:
+    there = seen(crew(1, **asked), [FREE], labels={"example.com/rack": "r7"}, levels=levels)
+    found = story(there, rules=RULES._replace(levels=levels_of(there) or LEVELS))
+
+    assert [each for each in found.notes if "label" in each] == notes
 
 
 def test_members_that_cannot_be_understood_are_not_tried() -> None:
@@ -120,9 +178,9 @@ def test_rules_about_other_pods_that_no_plan_follows_are_said() -> None:
     members = [each._replace(rules=rules) for each, rules in zip(crew(3), (far, spread, None), strict=True)]
 
     refuse = "that the planner does not look at: kube-scheduler may refuse the node that it chooses"
-    assert story(seen(members, [FREE])).notes[1:] == (
+    assert story(seen(members, [FREE])).notes == (
         f"2 of its members require pod affinity {refuse}",
-        f"1 of its members require topology spread {refuse}",
+        f"1 of its members requires topology spread {refuse}",
     )
 
 

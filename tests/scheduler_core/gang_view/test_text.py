@@ -13,18 +13,21 @@ from msgspec.structs import replace
 from gputopo.labels.keys import GATE
 from gputopo.labels.reservations import ReservationStatus, Seat, State, spec_hash
 from scheduler_core.gang_view.document import document
+from scheduler_core.gang_view.listing import moment
+from scheduler_core.gang_view.reading import Led
 from scheduler_core.gang_view.said import Missing, Said
 from scheduler_core.gang_view.story import GangStory
 from scheduler_core.gang_view.text import text
 from scheduler_core.gangs.member import GangName, Member, Wanted
+from scheduler_core.lease import Spec
 from scheduler_core.nodes import NodeRecord
 from scheduler_core.request import Refused
 from scheduler_core.sightings import ReservationSeen
 from tests.conftest import Golden
 from tests.scheduler_core.builders import NOW, occupant, record, request
 from tests.scheduler_core.explain.fleets import QUADS
-from tests.scheduler_core.gang_view.clusters import crew, member, seen, story
-from tests.scheduler_core.gangs.members import BOUND, KUEUE, RUNNING
+from tests.scheduler_core.gang_view.clusters import NONE, RULES, crew, member, seen, story
+from tests.scheduler_core.gangs.members import BOUND, KUEUE, LLM, RUNNING
 from tests.scheduler_core.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -61,6 +64,19 @@ FAILING = plan("llm-1", SEATS, status=status(State.FAILED, "w-2 not bound within
 HOLDING = plan(
     "llm-1", held={"b": 8}, status=status(State.HELD, "room on 1 node is held for it", estimate="2026-11-18T12:00:00Z")
 )
+SETTLING = plan(
+    "llm-1", SEATS, status=status(State.PROPOSED, "planned; the ledger is new, and extenders have until noon")
+)
+AWAITING = plan("llm-1", SEATS, status=status(State.PROPOSED, "waits for the extender gputopo/s-0 to vouch for it"))
+BOUND_ONCE = whole(plan("llm-1", {"w-0": ("a", 4), "w-1": ("a", 4)}, status=status(State.BOUND)))
+
+
+def committed(state: State = State.COMMITTED, reason: str | None = None, **more: Any) -> dict[str, Any]:
+    """A reservation of two that counts."""
+    found = plan("llm-1", {"w-0": ("a", 4), "w-1": ("a", 4)}, status=status(state, reason, **more))
+    return {"planned": [found], "ledger": ledger(entry(found, COMMITTED))}
+
+
 ONE = plan("o-1", {"o-0": ("a", 4)}, gang="other", status=status(State.COMMITTED, deadline="2026-11-18T11:07:10Z"))
 TWO = plan("p-1", {"p-0": ("b", 4)}, gang="")
 THREE = plan("q-1", held={"b": 8}, gang="big", status=status(State.HELD, estimate="2026-11-18T12:00:00Z"))
@@ -109,6 +125,10 @@ STORIES = {
             41.7,
         ),
     ),
+    "in-vain": story(
+        seen(crew(4), [node("a", busy=5)]),
+        said=Said("team", "llm", "queued", "0 of 4 members fit at once", (Missing("w-0", "too few"),)),
+    ),
     "tried-at-once": story(
         seen(crew(2), FREE), said=Said("team", "llm", "held", "1 of 2 fits", (Missing("w-1", "old"),), 1, 0.0)
     ),
@@ -142,6 +162,43 @@ STORIES = {
     ),
     "refused": story(seen([member("w-0", request=Refused("gputopo.io/island: 'yes'"), size=2), member("w-1")], FREE)),
     "elsewhere": story(seen([member("w-0", 4, BOUND, reservation=None)], FREE)),
+    "not-opted-in": story(seen([member("w-0", gates=())], FREE), opted_in=False),
+    "opted-in-too-late": story(seen([member("w-0", gates=())], FREE), opted_in=True),
+    "no-planner-ever": story(seen(crew(2), FREE, ledger=NONE)),
+    "planner-gone": story(
+        seen(crew(2), FREE, led=Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, moment(NOW - 90.0))))
+    ),
+    "settling": story(seen(crew(2), FREE, planned=[SETTLING], ledger=ledger())),
+    "awaits-an-extender": story(seen(crew(2), FREE, planned=[AWAITING], ledger=ledger(entry(AWAITING, PROPOSED)))),
+    "kube-scheduler-refuses": story(
+        seen(
+            [member("w-0", **LET_GO), member("w-1", **LET_GO, unbound="0/2 nodes are available: no volume.")],
+            FREE,
+            **committed(deadline=moment(NOW + 12.0)),
+        )
+    ),
+    "deadline-passed": story(
+        seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], FREE, **committed(deadline=moment(NOW - 2.0)))
+    ),
+    "rolling-back": story(
+        seen(
+            [*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)],
+            FREE,
+            **committed(State.ROLLING_BACK, "w-1 not bound within 30 s"),
+        )
+    ),
+    "taken-back": story(
+        seen(crew(2), FREE),
+        said=Said(*LLM, "queued", "2 members to be placed", (), 2, 17.0, "w-1 not bound within 30 s"),
+    ),
+    "in-its-places": story(
+        seen(crew(2, 4, RUNNING, node="a"), FREE, planned=[BOUND_ONCE], ledger=ledger()),
+    ),
+    "unlabelled": story(
+        seen(crew(2, required="rack", preferred="clique"), FREE, levels="clique=example.com/c,rack=example.com/r"),
+        rules=RULES._replace(levels={"clique": ("example.com/c",), "rack": ("example.com/r",)}),
+    ),
+    "disagreeing": story(seen([member("w-0", size=2), member("w-1", size=2), member("w-2", size=3)], FREE)),
 }
 
 

@@ -35,7 +35,7 @@ def named(found: tuple[Member, ...]) -> list[str]:
         ),
         pytest.param(members(3)[:2], GangPhase.GATHERING, "2 of 3 members are there", id="one is missing"),
         pytest.param(
-            members(3, minimum=2)[:1], GangPhase.GATHERING, "1 of at least 2 members are there", id="elastic, too few"
+            members(3, minimum=2)[:1], GangPhase.GATHERING, "1 of at least 2 members is there", id="elastic, too few"
         ),
         pytest.param([member("a")], GangPhase.GATHERING, f"1 member there, and {UNSAID}", id="size not said"),
         pytest.param(members(3), GangPhase.QUEUED, "3 members to be placed", id="all there"),
@@ -55,13 +55,13 @@ def named(found: tuple[Member, ...]) -> list[str]:
         pytest.param(
             [*members(3)[:2], member("w-2", rank=2, gates=(GATE, "example.com/b", KUEUE))],
             GangPhase.WAITING,
-            f"1 of 3 members are held by example.com/b, {KUEUE}",
+            f"1 of 3 members is held by example.com/b, {KUEUE}",
             id="one is held by two others",
         ),
         pytest.param(
             [*members(2, RUNNING, size=3), member("w-2", rank=2, gates=(GATE, KUEUE))],
             GangPhase.WAITING,
-            f"1 of 3 members are held by {KUEUE}",
+            f"1 of 3 members is held by {KUEUE}",
             id="replaced member is held",
         ),
         pytest.param(
@@ -73,7 +73,7 @@ def named(found: tuple[Member, ...]) -> list[str]:
         pytest.param(
             [*members(2, size=3), member("w-2", BOUND, rank=2, node=None)],
             GangPhase.LET_GO,
-            "0 of 1 members have nodes",
+            "0 of 1 member have nodes",
             id="first patch",
         ),
         pytest.param(
@@ -122,13 +122,13 @@ def named(found: tuple[Member, ...]) -> list[str]:
         pytest.param(
             [*members(2, RUNNING, phase="Succeeded", size=3, maker="yesterday"), member("w-2", rank=2, size=3)],
             GangPhase.GATHERING,
-            "1 of 3 members are there",
+            "1 of 3 members is there",
             id="others of that name were through yesterday",
         ),
         pytest.param(
             [member("old", RUNNING, phase="Succeeded", rank=0, size=2), member("w-0", rank=0, size=2)],
             GangPhase.GATHERING,
-            "1 of 2 members are there",
+            "1 of 2 members is there",
             id="succeeded, and is done again",
         ),
         pytest.param(
@@ -156,7 +156,7 @@ def named(found: tuple[Member, ...]) -> list[str]:
                 member("extra", size=2),
             ],
             GangPhase.LET_GO,
-            "1 of 2 members have nodes; 1 more to wait until one of them goes",
+            "1 of 2 members has its node; 1 more to wait until one of them goes",
             id="one more, not all bound",
         ),
         pytest.param(
@@ -165,13 +165,13 @@ def named(found: tuple[Member, ...]) -> list[str]:
         pytest.param(
             [member("a", size=8), member("b", size=16), member("c", size=8)],
             GangPhase.REFUSED,
-            "its members say different sizes: 8 (2), 16 (1)",
+            "its members say different sizes: 8 (a and 1 more), 16 (b)",
             id="sizes differ",
         ),
         pytest.param(
             [member("a", required="rack"), member("b", required="clique")],
             GangPhase.REFUSED,
-            "its members say different required topologies: clique (1), rack (1)",
+            "its members say different required topologies: clique (b), rack (a)",
             id="topologies differ",
         ),
         pytest.param(

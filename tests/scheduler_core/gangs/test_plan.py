@@ -144,7 +144,7 @@ def test_what_is_required_is_not_widened() -> None:
 
     found = _unplaced(crew(2, 8, required="rack"), seen)
 
-    assert found.reason == "1 of 2 members fit at once in one rack"
+    assert found.reason == "1 of 2 members fits at once in one rack"
     assert found.missing == (("w-1", "there is room on other nodes, but not in the same rack"),)
     wide = _planned(crew(2, 8, required="block"), seen)
     assert (_nodes(wide), wide.domain) == ({"a": 1, "b": 1}, "block=b")

@@ -40,7 +40,7 @@ def test_what_a_planner_is_to_the_ledger(found: LedgerSeen | None, first: Turn) 
 def test_taking_over_changes_nothing_that_counts() -> None:
     before = LedgerSpec("other", 6, (entry(ONE),))
 
-    assert taken_over(before, "me") == LedgerSpec("me", 7, (entry(ONE),))
+    assert taken_over(before, "me", "ns/lease", "rack=a") == LedgerSpec("me", 7, (entry(ONE),), "ns/lease", "rack=a")
 
 
 def test_an_entry_changes_its_phase_in_its_place() -> None:
@@ -77,20 +77,18 @@ CLEAR, LATE, AGAINST = Vouching("p", 5), Vouching("p", 4), Vouching("p", 5, (ONE
 
 
 @pytest.mark.parametrize(
-    ("extenders", "least", "said"),
+    ("extenders", "said"),
     [
-        pytest.param({"x": CLEAR}, 1, Voucher.CLEAR, id="the only one vouches"),
-        pytest.param({"x": CLEAR, "y": CLEAR}, 1, Voucher.CLEAR, id="all vouch"),
-        pytest.param({"x": CLEAR, "y": LATE}, 1, Voucher.AWAITED, id="one has not taken it in"),
-        pytest.param({"x": CLEAR, "y": AGAINST}, 1, Voucher.BLOCKED, id="one let in what it conflicts with"),
-        pytest.param({"x": LATE, "y": AGAINST}, 1, Voucher.BLOCKED, id="a no counts before a silence does"),
-        pytest.param({}, 1, Voucher.AWAITED, id="nobody is registered"),
-        pytest.param({"x": CLEAR}, 2, Voucher.AWAITED, id="too few are registered"),
-        pytest.param({}, 0, Voucher.CLEAR, id="nobody is needed"),
+        pytest.param({"x": CLEAR}, Voucher.CLEAR, id="the only one vouches"),
+        pytest.param({"x": CLEAR, "y": CLEAR}, Voucher.CLEAR, id="all vouch"),
+        pytest.param({"x": CLEAR, "y": LATE}, Voucher.AWAITED, id="one has not taken it in"),
+        pytest.param({"x": CLEAR, "y": AGAINST}, Voucher.BLOCKED, id="one let in what it conflicts with"),
+        pytest.param({"x": LATE, "y": AGAINST}, Voucher.BLOCKED, id="a no counts before a silence does"),
+        pytest.param({}, Voucher.AWAITED, id="nobody is registered"),
     ],
 )
-def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, Vouching], least: int, said: Voucher) -> None:
-    assert voucher(ONE.key, 5, extenders, least) is said
+def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, Vouching], said: Voucher) -> None:
+    assert voucher(ONE.key, 5, extenders) is said
 
 
 def test_registrations_go_by_name() -> None:

@@ -18,6 +18,10 @@ class OfJob(Declared):
     """By a Job."""
 
 
+class OfAlphaGroup(Declared):
+    """The same kind of object in another version."""
+
+
 class OfGroup(Declared):
     """By a PodGroup."""
 
@@ -102,6 +106,18 @@ def test_a_list_of_one_kind_of_object_says_nothing_of_the_others() -> None:
     assert roster.take_sizes(Batch(OfGroup, (), complete=True)) == frozenset()
     assert roster.take_sizes(said(complete=True)) == {LLM}
     assert roster.gang(LLM) == assess(LLM, [member("a")])
+
+
+def test_an_object_that_is_served_in_two_versions_counts_until_both_are_gone() -> None:
+    roster = Roster()
+    roster.take(seen(member("a"), member("b")))
+    for kind in (OfGroup, OfAlphaGroup):
+        roster.take_sizes(Batch(kind, (Declared("g", (Size(LLM, minimum=2),)),), complete=True))
+
+    roster.take_sizes(Batch(OfAlphaGroup, (), ("g",)))
+    assert roster.gang(LLM) == assess(LLM, [member("a"), member("b")], Size(LLM, minimum=2))
+    roster.take_sizes(Batch(OfGroup, (), ("g",)))
+    assert roster.gang(LLM) == assess(LLM, [member("a"), member("b")])
 
 
 def test_while_one_object_takes_another_s_place_one_of_them_counts() -> None:

@@ -36,6 +36,9 @@ from tests.scheduler_core.gangs.members import member
 from tests.scheduler_core.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
 
 ME = "me"
+SILENT = {"x": Vouching("team/x", 1)}
+NOBODY = "no extender is registered that could vouch for it"
+AWAITED = "waits for the extender team/x to vouch for it"
 PLAN = plan("llm-1", {"a": ("n1", 4), "b": ("n2", 4)})
 HOLD = plan("llm-h", held={"n1": 4})
 ROOM = ReservationStatus(
@@ -209,7 +212,11 @@ def test_what_the_ledger_says_next(scene: Scene, terms: Terms, said: list[Phase]
 @pytest.mark.parametrize(
     ("scene", "terms"),
     [
-        pytest.param(Scene(made=True, fresh=9), MIXED, id="extenders may not have heard of the ledger"),
+        pytest.param(
+            Scene(made=True, fresh=9, reservations=(in_state(State.PROPOSED, "planned"),)),
+            MIXED,
+            id="extenders may not have heard of the ledger, and that is said",
+        ),
         pytest.param(Scene(phase=PROPOSED), MIXED, id="nobody has vouched"),
         pytest.param(
             Scene(phase=PROPOSED, extenders={"x": Vouching("", 3, (PLAN.key,))}), MIXED, id="blocked for a moment"
@@ -218,12 +225,15 @@ def test_what_the_ledger_says_next(scene: Scene, terms: Terms, said: list[Phase]
             Scene((A_GOES, B_GOES), (in_state(State.COMMITTED),), COMMITTED), MIXED, id="all are on their way"
         ),
         pytest.param(Scene((A_BOUND, B_BOUND), (in_state(State.BOUND),)), MIXED, id="a gang that runs"),
+        pytest.param(
+            Scene((A_GOES, B), (in_state(State.BOUND),), COMMITTED), MIXED, id="another planner has seen all bound"
+        ),
         pytest.param(Scene((A_GOES, B_BOUND), (in_state(State.FAILED),)), MIXED, id="one that failed"),
         pytest.param(Scene(reservations=(HOLD._replace(status=ROOM),), phase=HELD), MIXED, id="room that is held"),
         pytest.param(
-            Scene(phase=PROPOSED, age=2, reservations=(in_state(State.PROPOSED),)),
+            Scene(phase=PROPOSED, age=2, reservations=(in_state(State.PROPOSED, NOBODY),)),
             MIXED,
-            id="it is said to be proposed",
+            id="it is said for whom it waits",
         ),
     ],
 )
@@ -235,11 +245,58 @@ def test_nothing_is_to_be_done(scene: Scene, terms: Terms) -> None:
     ("scene", "said"),
     [
         pytest.param(
-            Scene(phase=PROPOSED, age=1), (State.PROPOSED, "waits for an extender to vouch for it"), id="awaited"
+            Scene(made=True, fresh=9),
+            (
+                State.PROPOSED,
+                "planned; the ledger is new, and extenders have until 1970-01-01T00:00:01Z to see it",
+            ),
+            id="extenders may not have heard of the ledger",
+        ),
+        pytest.param(Scene(phase=PROPOSED, age=1), (State.PROPOSED, NOBODY), id="nobody is there to vouch"),
+        pytest.param(
+            Scene(phase=PROPOSED, age=1, extenders=SILENT, silent={"x": Silence(3, NOW - 4)}),
+            (
+                State.PROPOSED,
+                f"{AWAITED}; it is left out at 1970-01-01T00:02:36Z if it stays silent",
+            ),
+            id="one is awaited",
         ),
         pytest.param(
-            Scene(phase=PROPOSED, age=1, extenders={"x": Vouching("", 3, (PLAN.key,))}),
-            (State.PROPOSED, "an extender has let in a pod that it conflicts with"),
+            Scene(
+                phase=PROPOSED,
+                age=1,
+                reservations=(in_state(State.PROPOSED, AWAITED),),
+                extenders=SILENT,
+                silent={"x": Silence(3, NOW - 4, NOW, gone=NOW - 1)},
+            ),
+            (
+                State.PROPOSED,
+                (
+                    "waits for the extender team/x, whose pod has ended, to vouch for it; it is left out at "
+                    "1970-01-01T00:00:29Z if it stays silent"
+                ),
+            ),
+            id="one has ended",
+        ),
+        pytest.param(
+            Scene(
+                phase=PROPOSED,
+                age=1,
+                extenders={"vm_1": Vouching("", 1), **SILENT, "well": Vouching("", 3)},
+                silent={"vm_1": Silence(3, NOW - 4), "x": Silence(3, NOW - 9, gone=NOW)},
+            ),
+            (
+                State.PROPOSED,
+                (
+                    "waits for the extender team/x and 1 more to vouch for it; it is left out at "
+                    "1970-01-01T00:02:36Z if it stays silent"
+                ),
+            ),
+            id="two are awaited, of which one has ended",
+        ),
+        pytest.param(
+            Scene(phase=PROPOSED, age=1, extenders={"vm_1": Vouching("", 3, (PLAN.key,))}),
+            (State.PROPOSED, "the extender vm_1 (not in a pod) has let in a pod that it conflicts with"),
             id="blocked",
         ),
         pytest.param(Scene(phase=COMMITTED), (State.COMMITTED, None), id="the deadline comes before the first patch"),
@@ -251,6 +308,11 @@ def test_nothing_is_to_be_done(scene: Scene, terms: Terms) -> None:
             Scene((A_BOUND,), (in_state(State.COMMITTED),), COMMITTED),
             (State.ROLLING_BACK, "b went away before all were bound"),
             id="a member was deleted",
+        ),
+        pytest.param(
+            Scene((A_BOUND, let_go("b", unbound="no volume")), (in_state(State.COMMITTED),), COMMITTED, age=30),
+            (State.ROLLING_BACK, "b not bound within 30 s (kube-scheduler: no volume)"),
+            id="kube-scheduler could not bind it",
         ),
         pytest.param(
             Scene((A_BOUND, let_go("b", phase="Failed")), (in_state(State.COMMITTED),), COMMITTED),
@@ -440,9 +502,6 @@ def test_of_single_pods_only_those_that_are_late_are_deleted_and_bare_ones_are_l
     assert phases(only(Scene((A_BOUND, bare), (batch,), COMMITTED))) == []
 
 
-SILENT = {"x": Vouching("team/x", 1)}
-
-
 @pytest.mark.parametrize(
     ("silence", "write"),
     [
@@ -458,7 +517,7 @@ def test_what_becomes_of_an_extender_that_is_silent(silence: Silence, write: Any
     scene = Scene(
         reservations=(in_state(State.PROPOSED),), phase=PROPOSED, age=1, extenders=SILENT, silent={"x": silence}
     )
-    writes = found(scene)
+    writes = tuple(each for each in found(scene) if not isinstance(each, WriteStatus))  # who is told of that
 
     if write is DropRegistration:
         (drop,) = writes

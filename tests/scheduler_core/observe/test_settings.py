@@ -9,9 +9,7 @@ from scheduler_core.observe.settings import TABLE, Settings, read
 
 
 def test_by_default_nothing_ends_and_nothing_is_served() -> None:
-    assert read({}, {}) == Settings(
-        output="text", for_s=None, every_s=None, listen=None, max_silence_s=120.0, log="text"
-    )
+    assert read({}, {}) == Settings(output="text", for_s=None, every_s=None, listen=None, log="text")
 
 
 def test_a_flag_beats_the_environment() -> None:

@@ -11,7 +11,7 @@ from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.planning import LEVELS
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Clock, Settled
 from scheduler_core.planner.holding import HoldJob, holding
 from scheduler_core.planner.placing import Job, placing
@@ -20,18 +20,28 @@ from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
+from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
 from tests.scheduler_core.gangs.commit.processes import KINDS, Planner
 
 PACE = Pace(patience_s=300.0)
+GATED = Terms(gated=True)
 START = 1_795_300_000.0  # hours after the pods were created
 
 
 class Desk:
-    """A planner in a pool where every pod is gated. ``ledgers``: what the ledger listed, version after version."""
+    """A planner, by default in a pool where every pod is gated.
+
+    ``ledgers``: what the ledger listed, version after version.
+    """
 
     def __init__(
-        self, server: ApiServer, me: str = "one", pace: Pace = PACE, release_after_s: float | None = None
+        self,
+        server: ApiServer,
+        me: str = "one",
+        pace: Pace = PACE,
+        release_after_s: float | None = None,
+        terms: Terms = GATED,
     ) -> None:
         self.server = server
         self.ledgers: list[tuple[Entry, ...]] = []
@@ -43,7 +53,7 @@ class Desk:
         self._todo: list[Callable[[], None]] = []
         self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
-        settled = Settled(POOL, SPACE, Terms(gated=True), pace, LEVELS, release_after_s)
+        settled = Settled(POOL, SPACE, terms, pace, LEVELS, release_after_s)
         self.now = START
         self._rested = False
         clock = Clock(lambda: self.now - START, lambda: self.now)

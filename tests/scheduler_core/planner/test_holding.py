@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from gputopo.labels.reservations import Holding, Seat
+from gputopo.labels.reservations import Holding, ReservationSpec, Seat
 from scheduler_core.gangs.gang import Gang, GangPhase
-from scheduler_core.gangs.hold import Ending
-from scheduler_core.gangs.member import Member
+from scheduler_core.gangs.hold import Ends, PodEnd
+from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.planning import Options
+from scheduler_core.gangs.writes import CreateReservation
 from scheduler_core.nodes import NodeRecord
 from scheduler_core.planner.holding import Held, HoldJob, holding
 from scheduler_core.planner.placing import Names
 from scheduler_core.policy import Policy
+from scheduler_core.sightings import Batch
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.gangs.crews import GANG, RACK, crew, member, view
@@ -27,11 +29,15 @@ def job(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...] 
     """All nodes may be held; those first are free first."""
     racks = {each.name: {RACK: "r1" if each.name in "ab" else "r2"} for each in records}
     seats = tuple(Seat(each.uid, each.name, each.node) for each in placed)
+    ends = Ends()
+    pods = [(pod.uid, float(at)) for at, each in enumerate(records) for pod in each.pods]
+    ends.take(Batch(PodEnd, tuple(PodEnd(*each) for each in pods)))
     plain = HoldJob(
         Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), placed=placed, size=len(members) + len(placed)),
-        {},
+        (),
         view(*records, labels=racks),
-        tuple(Ending(each.name, float(at), 1) for at, each in enumerate(records)),
+        tuple(each.name for each in records),
+        ends,
         Options(placed=seats),
         Names("gputopo", lambda: "abc"),
         NOW,
@@ -54,6 +60,33 @@ def test_as_much_as_the_members_will_take_where_it_is_free_first() -> None:
 
 def test_all_of_a_node_where_it_matters_which_gpus_become_free() -> None:
     assert held(holding(job(crew(1, 4, island="required"), *BUSY.values()))) == (Holding("a", 8),)
+
+
+@pytest.mark.parametrize(
+    ("resource", "share", "held_there"),
+    [
+        pytest.param("nvidia.com/mig-1g.10gb", None, 3, id="MIG devices"),
+        pytest.param("nvidia.com/gpu.shared", None, 3, id="shares of GPUs"),
+        pytest.param("nvidia.com/gpu.shared", "20Gi", 16, id="all shares where it matters on which GPU"),
+    ],
+)
+def test_parts_of_gpus_too(resource: str, share: str | None, held_there: int) -> None:
+    others = [occupant("on-a", 15, resource=resource)]
+    node = record("a", H100, pods=others, allocatable={resource: 16})
+
+    asked = member("w", 3, resource=resource) if share is None else member("w", 3, resource=resource, vram=share)
+    found = holding(job([asked], node))
+
+    assert held(found) == (Holding("a", held_there, resource),)
+
+
+def test_of_a_single_pod_its_name_is_that_of_the_reservation() -> None:
+    single = member("w", 8)
+    alone = Gang(GangName("team", "pod.uid-w"), GangPhase.QUEUED, "", ready=(single,), size=1)
+
+    created = holding(job([single], *BUSY.values(), gang=alone)).create
+
+    assert created == CreateReservation("team", "w-abc", ReservationSpec("pod.uid-w", held=(Holding("a", 8),)))
 
 
 def test_a_member_without_gpus_needs_no_room() -> None:
@@ -83,9 +116,13 @@ def test_what_its_own_members_have_will_not_become_free() -> None:
 def test_what_is_held_already_may_be_enough() -> None:
     members = crew(3, 4)
 
-    assert holding(job(members, *BUSY.values(), held={"b": 4, "c": 8})) == Held(_gang(members), enough=True)
-    assert held(holding(job(members, *BUSY.values(), held={"b": 4, "c": 4}))) == (Holding("a", 8), Holding("b", 4))
-    assert held(holding(job(members, *BUSY.values(), held={"b": 4, "lost": 8}))) == (Holding("a", 8), Holding("b", 4))
+    def anew(**there: int) -> Held:
+        room = tuple(Holding(*each) for each in there.items())
+        return holding(job(members, *BUSY.values(), held=room))
+
+    assert anew(b=4, c=8) == Held(_gang(members), enough=True)
+    assert held(anew(b=4, c=4)) == (Holding("a", 8), Holding("b", 4))
+    assert held(anew(b=4, lost=8)) == (Holding("a", 8), Holding("b", 4))
 
 
 @pytest.mark.parametrize(
@@ -101,10 +138,10 @@ def test_nothing_is_held_for_what_would_not_fit_whoever_ends(members: list[Membe
 
 
 def test_where_the_time_runs_out_what_is_held_stays() -> None:
-    late = job(crew(4, 8), *BUSY.values(), held={"a": 8}, over=lambda: True)
+    late = job(crew(4, 8), *BUSY.values(), held=(Holding("a", 8),), over=lambda: True)
 
     assert holding(late) == Held(late.gang, enough=True)
-    assert holding(late._replace(held={})) == Held(late.gang)
+    assert holding(late._replace(held=())) == Held(late.gang)
 
 
 def _gang(members: list[Member]) -> Gang:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from gputopo.labels.reservations import Holding, Phase, ReservationStatus, State
+from itertools import pairwise
+
+from gputopo.labels import keys
+from gputopo.labels.reservations import Holding, Phase, ReservationStatus, State, Vouching
 from scheduler_core.gangs.hold import PodEnd
+from scheduler_core.gangs.pins import release
 from scheduler_core.gangs.queue import Pace
+from scheduler_core.gangs.steps import BLOCKED_S
+from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import WriteStatus
-from scheduler_core.planner.holds import AWAY_S, LOOK_S, SOON_S
+from scheduler_core.planner.holding import HoldJob, holding
+from scheduler_core.planner.holds import AGAIN_S, AWAY_S, LOOK_S, SOON_S
+from scheduler_core.planner.view import TRY_S
 from scheduler_core.sightings import Batch, NodeSeen
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.desk import Desk
 
-HELD, COMMITTED = Phase.HELD, Phase.COMMITTED
+HELD, PROPOSED, COMMITTED = Phase
 
 
 def busy(**gpus: int) -> tuple[ApiServer, dict[str, str]]:
@@ -296,3 +304,171 @@ def test_people_are_told_of_a_hold_once() -> None:
 
     assert [each.status.state for each in desk.writes if isinstance(each, WriteStatus)] == [State.HELD]
     assert [each.namespace for each in server.reservations.values()] == [SPACE]
+
+
+MIXED = Terms(settle_s=0.0)
+
+
+def says(server: ApiServer, *blocked: str) -> None:
+    """The extender has taken in all that there will be, and vouches for all but those."""
+    server.apply("extender", Vouching(generation=1_000_000, blocked=blocked))
+
+
+def proposal(server: ApiServer) -> str:
+    """The UID of what is proposed."""
+    assert server.ledger is not None
+    (found,) = [each.uid for each in server.ledger.spec.entries if each.phase is PROPOSED]
+    return found
+
+
+def test_what_is_held_stays_so_until_the_places_are_committed() -> None:
+    server, pods = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    desk = Desk(server, terms=MIXED)
+    desk.run()
+    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
+    before = len(desk.ledgers)
+
+    finish(server, *pods.values())
+    desk.run()
+    says(server)
+    desk.run()
+
+    assert [[each.phase for each in entries] for entries in desk.ledgers[before:]] == [[HELD, PROPOSED], [COMMITTED]]
+    assert planned(server, "big") == {"n0", "n1"}
+
+
+def test_a_proposal_that_is_in_the_way_of_others_falls_back_to_what_is_held() -> None:
+    server, pods = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    desk = Desk(server, terms=MIXED)
+    desk.run()
+    before = len(desk.ledgers)
+
+    finish(server, *pods.values())
+    desk.run()
+    says(server, proposal(server))
+    desk.now += BLOCKED_S
+    desk.run()
+
+    first, second, *_ = [[each.phase for each in entries] for entries in desk.ledgers[before:]]
+    assert [first, second] == [[HELD, PROPOSED], [HELD]]
+    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
+    says(server)
+    desk.now += TRY_S
+    desk.run()
+    assert (planned(server, "big"), held(server)) == ({"n0", "n1"}, {})
+
+
+def test_a_smaller_gang_goes_around_what_is_held_while_a_proposal_waits() -> None:
+    server, pods = busy(n0=2, n1=1)
+    gang(server, "big", 1, 2)
+    desk = Desk(server, terms=MIXED)
+    desk.run()
+    assert held(server) == {"big": (Holding("n1", 2),)}
+
+    finish(server, pods["n0"])
+    desk.run()
+    gang(server, "small", 1, 1)
+    desk.run()
+
+    assert (planned(server, "big"), planned(server, "small")) == ({"n0"}, set())
+    says(server)
+    desk.run()
+    assert planned(server, "small") == {"n1"}
+
+
+def single(server: ApiServer, name: str, gpus: int, priority: int = 0) -> str:
+    """A pod of its own that waits for the planner."""
+    uid = server.create_pod(name, gpus)
+    server.pods[uid]["spec"] |= {"schedulingGates": [{"name": keys.GATE}], "priority": priority}
+    return uid
+
+
+def seated(server: ApiServer) -> dict[str, str | None]:
+    """Where pods are to go, by their UIDs."""
+    return {seat.uid: seat.node for each in server.reservations.values() for seat in each.spec.seats}
+
+
+def test_room_is_held_for_a_single_pod_too_and_exchanged_for_its_place_in_one_write() -> None:
+    server, pods = busy(n0=1, n1=2)
+    large = single(server, "large", 2)
+    desk = Desk(server)
+    desk.run()
+    assert held(server) == {f"pod.{large}": (Holding("n0", 2),)}
+    (hold,) = server.reservations.values()
+    assert hold.name.startswith(f"large-{large}-")
+    before = len(desk.ledgers)
+
+    small = single(server, "small", 1)
+    finish(server, pods["n0"])
+    desk.run()
+
+    assert [each.phase for each in desk.ledgers[before]] == [COMMITTED]
+    assert seated(server) == {large: "n0"}
+    finish(server, pods["n1"])
+    desk.run()
+    assert seated(server) == {large: "n0", small: "n1"}
+
+
+def test_a_single_pod_that_is_released_holds_nothing_any_more() -> None:
+    server, _ = busy(n0=1, n1=2)
+    uid = single(server, "large", 2)
+    desk = Desk(server)
+    desk.run()
+    assert list(held(server)) == [f"pod.{uid}"]
+
+    (member,) = desk.term.view.roster.living()
+    server.patch_pod(release(member))
+    desk.run()
+
+    assert held(server) == {}
+
+
+def test_one_for_which_there_is_no_room_whoever_ends_leaves_its_turn_to_the_next() -> None:
+    server, _ = busy(n0=1, n1=2)
+    gang(server, "a-huge", 3, 2)
+    gang(server, "b-big", 2, 2)
+    desk = Desk(server)
+
+    desk.run()
+
+    assert list(held(server)) == ["b-big"]
+
+
+def test_room_is_sought_less_often_the_more_often_that_was_in_vain() -> None:
+    server, _ = busy(n0=1)
+    gang(server, "huge", 3, 2)
+    desk, asked = Desk(server), list[float]()
+    seek = desk.hold
+
+    def hold(job: HoldJob) -> None:
+        asked.append(desk.now)
+        seek(job)
+
+    desk.hold = hold  # type: ignore[method-assign]
+    for _ in range(60):
+        desk.now += 8
+        desk.run()
+
+    between = [round(later - sooner) for sooner, later in pairwise(asked)]
+    assert [AGAIN_S * 2**times <= each < AGAIN_S * 2**times + 12 for times, each in enumerate(between)] == [True] * 4
+
+
+def test_others_are_planned_while_room_is_sought() -> None:
+    server, pods = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    desk, jobs = Desk(server), list[HoldJob]()
+    desk.hold = jobs.append  # type: ignore[method-assign,assignment]
+    desk.run()
+    gang(server, "small", 1, 1)
+    desk.run()
+    assert (planned(server, "small"), len(jobs)) == ({"n0"}, 1)
+
+    finish(server, *pods.values(), *(seat.uid for each in server.reservations.values() for seat in each.spec.seats))
+    desk.run()
+    assert planned(server, "big") == {"n0", "n1"}
+    desk.term.found_room(holding(jobs[0]))
+    desk.run()
+
+    assert (held(server), list(states(server))) == ({}, ["big"])

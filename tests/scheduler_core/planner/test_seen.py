@@ -372,3 +372,25 @@ def test_a_member_says_beside_whom_it_may_not_be(
     assert (gated.apart, gated.labels, gated.rules.unchecked) == (apart, {"app": "llm"}, unchecked)
     assert running is not None
     assert (running.apart, running.labels) == (apart, {"app": "llm"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({}, "no volume", id="let go"),
+        pytest.param({"nodeName": "n1"}, None, id="it was bound after all"),
+        pytest.param({"annotations": LLM, "schedulingGates": [GATE]}, None, id="still gated"),
+        pytest.param(
+            {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}},
+            None,
+            id="kube-scheduler has not tried yet",
+        ),
+    ],
+)
+def test_what_kube_scheduler_says_of_a_member_that_was_let_go(changed: dict[str, Any], said: str | None) -> None:
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
+    usual: dict[str, Any] = {"annotations": RESERVED, "status": {"phase": "Pending", "conditions": [refused]}}
+    found = member(**(usual | changed))
+
+    assert found is not None
+    assert found.unbound == said

@@ -48,6 +48,7 @@ class Elected:
 
     holds = True
     holder: str | None = "me"
+    trouble: str | None = None
 
 
 class Watch:
@@ -109,7 +110,7 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
         writer = Writer(kube, lambda: elected.holds, lambda: 0.0)
         policy, metrics = PolicyReload(None), Metrics()
         parts = Parts("me", writer, elected, policy, lambda _: Watch(), lambda _: None, metrics)
-        service = Service(Settled(POOL, "gputopo", Terms(), USUAL, LEVELS), 120.0, parts)
+        service = Service(Settled(POOL, "gputopo", Terms(), USUAL, LEVELS), parts)
         try:
             asyncio.run(follow(service, lambda: sum(each.method == "POST" for each in server.asked)))
         finally:

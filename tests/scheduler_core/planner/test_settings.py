@@ -6,11 +6,44 @@ import pytest
 
 from gputopo.settings import SettingError
 from scheduler_core.gangs.planning import LEVELS
-from scheduler_core.planner.settings import read
+from scheduler_core.gangs.queue import Pace
+from scheduler_core.gangs.world import Rollback, Terms
+from scheduler_core.lease import LeaseName
+from scheduler_core.planner.settings import Settings, levels, read, spelled
 
 
-def test_where_nothing_is_said_the_levels_are_those_of_the_usual_labels() -> None:
-    assert read({}, {}).levels == LEVELS
+def test_where_nothing_is_said() -> None:
+    assert read({}, {}) == Settings(
+        lease=LeaseName("gputopo", "gputopo-planner"),
+        listen=("", 9439),
+        pool="mixed",
+        settle_s=45.0,
+        policy=None,
+        levels=LEVELS,
+        patience_s=300.0,
+        back_off_s=10.0,
+        rollback="gang",
+        release_after_s=None,
+        gate_timeout_s=600.0,
+        log="json",
+    )
+
+
+def test_gangs_are_committed_and_queue_as_is_said() -> None:
+    found = read(
+        {"pool": "gated", "settle_s": "9s", "rollback": "unstarted", "patience_s": "1h", "back_off_s": "3s"}, {}
+    )
+
+    said = Terms(gated=True, settle_s=9.0, rollback=Rollback.UNSTARTED)
+    assert found.terms == said._replace(lease="gputopo/gputopo-planner", levels=spelled(LEVELS))
+    assert levels(found.terms.levels) == LEVELS
+    assert found.pace == Pace(patience_s=3600.0, first_s=3.0)
+
+
+def test_pods_may_wait_for_ever() -> None:
+    found = read({"gate_timeout_s": "off", "release_after_s": "off"}, {})
+
+    assert (found.gate_timeout_s, found.release_after_s) == (None, None)
 
 
 def test_levels_have_the_labels_that_are_said() -> None:
@@ -30,19 +63,3 @@ def test_levels_have_the_labels_that_are_said() -> None:
 def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
         read({"levels": text}, {})
-
-
-@pytest.mark.parametrize("name", ["gpus", "h100.gpus", "a-1.b-2", "9", "a" * 253])
-def test_a_ledger_has_the_name_of_an_object(name: str) -> None:
-    assert read({"ledger": name}, {}).ledger == name
-
-
-@pytest.mark.parametrize("name", ["Bad Name", "", "-gpus", "gpus.", "a..b", "a.-b", "team/gpus", "gpus\n", "a" * 254])
-def test_a_ledger_that_no_object_could_be_is_refused_with_its_name(name: str) -> None:
-    with pytest.raises(SettingError) as refused:
-        read({"ledger": name}, {})
-
-    assert str(refused.value) == (
-        f"--ledger: {name!r}: write the name of an object: lower-case letters, digits, - and ., beginning and ending "
-        "with a letter or digit, each part between dots too, at most 253 characters"
-    )

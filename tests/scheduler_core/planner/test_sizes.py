@@ -22,6 +22,8 @@ SPECS: dict[str, tuple[dict[str, Any], Size]] = {
         Size(GangName("team", "jobset.a"), 4),
     ),
     "OfGroup": ({"schedulingPolicy": {"gang": {"minCount": 4}}}, Size(GangName("team", "group.a"), None, 4)),
+    "OfAlphaGroup": ({"schedulingPolicy": {"gang": {"minCount": 4}}}, Size(GangName("team", "group.a"), None, 4)),
+    "OfOldGroup": ({"schedulingPolicy": {"gang": {"minCount": 4}}}, Size(GangName("team", "group.a"), None, 4)),
     "OfPodGroup": ({"minMember": 4}, Size(GangName("team", "podgroup.a"), None, 4)),
     "OfOldPodGroup": ({"minMember": 4}, Size(GangName("team", "podgroup.a"), None, 4)),
     "OfVolcanoGroup": ({"minMember": 4}, Size(GangName("team", "volcano.a"), None, 4)),

@@ -10,16 +10,19 @@ from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import Tell, Write
+from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Settled
 from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.metrics import samples
 from scheduler_core.planner.placing import Job
 from scheduler_core.planner.seen import Candidate
-from scheduler_core.planner.status import Status, status
+from scheduler_core.planner.status import Status, document, status
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer
 from scheduler_core.policies import BUILT_IN
+from scheduler_core.request import Refused
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
+from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.members import BOUND, LLM, RUNNING, member, members
 from tests.scheduler_core.plans import COMMITTED, HELD, entry, ledger, plan
 
@@ -93,3 +96,23 @@ def test_what_failed_holds_nothing_and_is_over_once_the_gang_runs() -> None:
 
     assert (waiting.held_gpus, phases(waiting)) == (0, {LLM: ("failed", "llm-1")})
     assert phases(running) == {LLM: ("running", None)}
+
+
+def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None:
+    name = GangName("team", "pod.uid-p")
+    refused = member("p", gang=name, request=Refused("gputopo.io/gang: 'Bad_Name' is not a name"))
+    found = told([refused])
+
+    (page,) = document(found, 200.0)["pods"]
+    assert (page["pod"], page["phase"], page["reason"]) == (
+        "p",
+        "refused",
+        "p: gputopo.io/gang: 'Bad_Name' is not a name",
+    )
+    assert ("gputopo_planner_gangs", ("refused",), 1) in list(samples(found, 200.0))
+
+
+def test_one_that_does_not_lead_tells_who_does() -> None:
+    page = document(status(None, False, None, (), "planner-0_1f"), 200.0)
+
+    assert (page["leads"], page["holder"], page["gangs"]) == (False, "planner-0_1f", [])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gputopo.labels.reservations import POOL, ReservationSpec, Seat, Vouching
+from gputopo.labels.reservations import POOL, Holding, Phase, ReservationSpec, Seat, Vouching
 from scheduler_core.assumptions import LIFETIME_S
 from scheduler_core.extender import Extender, NotReadyError
 from scheduler_core.gangs import pins
 from scheduler_core.gangs.gang import GangPhase
+from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.protocol import Turn, counting, turn
 from scheduler_core.gangs.steps import resting, steps
 from scheduler_core.gangs.world import Terms
@@ -29,7 +30,7 @@ from scheduler_core.gangs.writes import (
 )
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.planner.seen import Candidate
-from scheduler_core.planner.view import Told, View
+from scheduler_core.planner.view import Told, View, Wanted
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.policy import Policy
 from scheduler_core.registration import Registration
@@ -61,6 +62,7 @@ class Planner:
         self.deposed = False
         self.view = View(Policy(), POOL, me)
         self.view.read(server.ledger, server.now)
+        self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were not wanted at the last look
         self._tried = 0
 
     def hear(self, batch: Batch[Any]) -> None:
@@ -82,13 +84,15 @@ class Planner:
             for batch in self.watcher.lists():
                 self.hear(batch)
         view.look(self.server.now)
-        found = self._steps()
+        self.unheld = frozenset(uid for uid, gang in self._holds().items() if gang not in self._queued())
+        wanted = Wanted(unheld=self.unheld, estimates=dict.fromkeys(self._holds()))
+        found = self._steps(wanted)
         planned = self._plan() if mine else None
         return found if planned is None else (*found, planned)
 
-    def _steps(self) -> tuple[Write, ...]:
+    def _steps(self, wanted: Wanted) -> tuple[Write, ...]:
         """The same whether all reservations are looked at or only those that are awake."""
-        world = self.view.world(self.server.now, self.server.now)
+        world = self.view.world(self.server.now, self.server.now, wanted)
         found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None)))
         assert sorted(map(repr, found)) == sorted(map(repr, whole))
         if turn(world.ledger, self.me) is Turn.LEAD:
@@ -96,28 +100,44 @@ class Planner:
         return found
 
     def _plan(self) -> CreateReservation | None:
-        """First fit, for the first gang that waits."""
+        """First fit, for the first gang that waits and fits; else room for the first for which there is none yet."""
         view = self.view
         ledger = view.ledger
         assert ledger is not None  # it is ours
         if view.memory.made:
             return None
-        busy = {gang_of(view.reservations[uid]) for uid in counting(ledger.spec, view.reservations)}
-        free = {name: state.count(GPU) for name, state in view.knowledge.table.states.items()}
-        for gang in sorted(view.roster.gangs(), key=lambda each: each.name):
-            if gang.phase is not GangPhase.QUEUED or gang.name in busy:
-                continue
-            places = [name for name in sorted(free) for _ in range(free[name])]
-            if len(places) < len(gang.ready):
-                continue
-            seats = tuple(
-                Seat(each.uid, each.name, place, ((GPU, 1),)) for each, place in zip(gang.ready, places, strict=False)
-            )
-            self._tried += 1
-            return CreateReservation(
-                SPACE, f"{gang.name.name}-{self.me}-{self._tried}", ReservationSpec(gang.name.name, seats)
-            )
-        return None
+        entries, holds = counting(ledger.spec, view.reservations), self._holds()
+        busy = {gang_of(view.reservations[uid]) for uid, each in entries.items() if each.phase is not Phase.HELD}
+        waiting = sorted(self._queued() - busy)
+        for name in waiting:
+            members = self._queued_members(name)
+            states = view.knowledge.without([uid for uid, gang in holds.items() if gang == name]).states
+            places = [node for node in sorted(states) for _ in range(states[node].count(GPU))]
+            if len(places) >= len(members):
+                pairs = zip(members, places, strict=False)
+                seats = tuple(Seat(each.uid, each.name, place, ((GPU, 1),)) for each, place in pairs)
+                return self._created(ReservationSpec(name.name, seats))
+        unserved = next((name for name in waiting if name not in holds.values()), None)
+        if unserved is None:
+            return None
+        return self._created(ReservationSpec(unserved.name, held=(Holding("n0", 2), Holding("n1", 2))))
+
+    def _created(self, spec: ReservationSpec) -> CreateReservation:
+        self._tried += 1
+        return CreateReservation(SPACE, f"{spec.gang}-{self.me}-{self._tried}", spec)
+
+    def _holds(self) -> dict[str, GangName]:
+        """Whose they are, by UID."""
+        found = ((uid, gang_of(each)) for uid, each in self.view.reservations.items() if each.spec.held)
+        return {uid: gang for uid, gang in found if gang is not None}
+
+    def _queued(self) -> set[GangName]:
+        return {each.name for each in self.view.roster.gangs() if each.phase is GangPhase.QUEUED}
+
+    def _queued_members(self, name: GangName) -> tuple[Member, ...]:
+        gang = self.view.roster.gang(name)
+        assert gang is not None  # it is queued
+        return gang.ready
 
     def send(self, what: Write) -> Any:
         """To the API server, at whatever moment. Raises ``Conflict``, ``NotFound``."""
