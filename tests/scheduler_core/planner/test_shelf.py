@@ -70,3 +70,23 @@ def test_the_seats_of_a_gang_are_found_by_its_name() -> None:
     running(server, desk, "b", 1)
 
     assert list(desk.term.view.shelf.seats((GangName(SPACE, "a"), GangName(SPACE, "nobody")))) == uids
+
+
+def test_one_that_somebody_deletes_is_forgotten_and_others_of_its_gang_rest_on() -> None:
+    server = ApiServer()
+    desk = Desk(server)
+    first, _ = running(server, desk, "a")
+    server.delete_pod(first)
+    late = server.create_pod("a", 1, "a", 2)
+    desk.run()
+    old, new = (each.key for each in server.reservations.values())
+    server.bind(late, server.reservations[new].spec.seats[0].node or "")
+    desk.run()
+
+    server.delete_reservation(old)
+    desk.hear()
+
+    assert (list(desk.term.view.reservations), awake(desk)) == ([new], [])
+    server.delete_reservation(new)
+    desk.hear()
+    assert desk.term.view.shelf.seats((GangName(SPACE, "a"),)) == {}
