@@ -171,8 +171,10 @@ class Knowledge:
             take = reserved.take_ledgers if batch.kind is LedgerSeen else reserved.take_reservations
             self._stirred |= take(batch) & self._nodes
             for pod, node in reserved.left():
-                held = self.assumptions.of(pod.uid)
-                if held is None or not held.exact:  # it was let go, and may be there by now
+                held, seen = self.assumptions.of(pod.uid), self._pods.get(pod.uid)
+                if seen is not None and seen.nominated == node:  # it comes there, whenever that is
+                    self._assume(pod, frozenset({node}), inf)
+                elif held is None or not held.exact:  # it was let go, and may be there by now
                     self._assume(pod, frozenset({node}), self._now + LIFETIME_S)
             return News()
         return self._take_words(batch, first=first)
@@ -252,9 +254,11 @@ class Knowledge:
         """kube-scheduler nominated the pod: it waits for volumes, or for others to be evicted, and will come there.
 
         Filter's last answer is younger than any nomination to another node. What was refused since is not expected.
+        Where a planner let it go its place is kept as long as the reservation counts; it comes there whatever becomes
+        of that.
         """
         held = self.assumptions.of(pod.key)
-        if known is not None and known.nominated == pod.nominated:
+        if (known is not None and known.nominated == pod.nominated) or pod.nominated in self.reserved.places(pod.key):
             return
         if pod.nominated is None:
             if held is not None and held.until == inf:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from gputopo.labels.keys import GATE, POD_RESERVATION
+
+NODE_NAME = "metadata.name"  # the only field that ``matchFields`` of a node's affinity may name
+
 
 class Owner(msgspec.Struct, frozen=True, rename="camel"):
     """One of ``ownerReferences``."""
@@ -27,6 +31,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: tuple[Owner, ...] | None = None
+    deletion_timestamp: str | None = None
 
     @property
     def owner(self) -> Owner | None:
@@ -70,10 +75,37 @@ class PreferredTerms(msgspec.Struct, frozen=True, rename="camel"):
     preferred_during_scheduling_ignored_during_execution: tuple[Term, ...] | None = None
 
 
+class Requirement(msgspec.Struct, frozen=True):
+    """One of ``matchExpressions`` or ``matchFields``."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class RequiredTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """One of ``nodeSelectorTerms``."""
+
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+
+class RequiredTerms(msgspec.Struct, frozen=True, rename="camel"):
+    """A ``NodeSelector``: one of its terms must hold."""
+
+    node_selector_terms: tuple[RequiredTerm, ...] | None = None
+
+
+class NodeAffinity(PreferredTerms, frozen=True, rename="camel"):
+    """``affinity.nodeAffinity``, all of it."""
+
+    required_during_scheduling_ignored_during_execution: RequiredTerms | None = None
+
+
 class Affinity(msgspec.Struct, frozen=True, rename="camel"):
     """``spec.affinity``."""
 
-    node_affinity: PreferredTerms | None = None
+    node_affinity: NodeAffinity | None = None
     pod_affinity: PreferredTerms | None = None
     pod_anti_affinity: PreferredTerms | None = None
 
@@ -91,6 +123,12 @@ class Volume(msgspec.Struct, frozen=True, rename="camel"):
     ephemeral: Term | None = None  # a claim that is made for the pod
 
 
+class Gate(msgspec.Struct, frozen=True):
+    """One of ``spec.schedulingGates``."""
+
+    name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """``spec``."""
 
@@ -102,6 +140,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     affinity: Affinity | None = None
     topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
     volumes: tuple[Volume, ...] | None = None
+    scheduling_gates: tuple[Gate, ...] | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -137,3 +176,25 @@ def soft_preferences(spec: PodSpec) -> bool:
 def waits_for_volumes(spec: PodSpec) -> bool:
     """Whether kube-scheduler may wait for volumes between its choice and the binding (WaitForFirstConsumer)."""
     return any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ())
+
+
+def let_go_to(pod: Pod) -> str | None:
+    """The node that a planner let a pod go to, and to which it may still come."""
+    metadata, spec = pod.metadata, pod.spec
+    if POD_RESERVATION.key not in (metadata.annotations or {}) or spec.node_name or metadata.deletion_timestamp:
+        return None
+    if any(gate.name == GATE for gate in spec.scheduling_gates or ()):
+        return None
+    own = None if spec.affinity is None else spec.affinity.node_affinity
+    return None if own is None else pinned(own.required_during_scheduling_ignored_during_execution)
+
+
+def pinned(terms: RequiredTerms | None) -> str | None:
+    """The one node that they name; None: they name none, or several."""
+    found = () if terms is None else terms.node_selector_terms or ()
+    named = {value for term in found for each in term.match_fields or () for value in _named(each)}
+    return named.pop() if len(named) == 1 else None
+
+
+def _named(each: Requirement) -> tuple[str, ...]:
+    return (each.values or ()) if (each.key, each.operator) == (NODE_NAME, "In") else ()

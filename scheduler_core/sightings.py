@@ -32,7 +32,8 @@ class PodSeen(NamedTuple):
     key: str
     occupant: Occupant
     node: str | None  # spec.nodeName; None: not bound yet
-    nominated: str | None = None  # status.nominatedNodeName: kube-scheduler expects to place it there
+    # Where it is expected: status.nominatedNodeName, or the node that a planner let it go to.
+    nominated: str | None = None
     scheduler: str | None = None  # spec.schedulerName
     rules: PodRules | None = None  # only who observes has them
 

@@ -14,36 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from scheduler_core.nodes import Node
-from scheduler_core.pods import Affinity, Pod, PodSpec, PodStatus, PreferredTerms
+from scheduler_core.pods import Affinity, Pod, PodSpec, PodStatus, RequiredTerm, Requirement
 
 _CORDON = "node.kubernetes.io/unschedulable"
-
-
-class Requirement(msgspec.Struct, frozen=True):
-    """One of ``matchExpressions`` or ``matchFields``."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
-class RequiredTerm(msgspec.Struct, frozen=True, rename="camel"):
-    """One of ``nodeSelectorTerms``."""
-
-    match_expressions: tuple[Requirement, ...] | None = None
-    match_fields: tuple[Requirement, ...] | None = None
-
-
-class RequiredTerms(msgspec.Struct, frozen=True, rename="camel"):
-    """A ``NodeSelector``: one of its terms must hold."""
-
-    node_selector_terms: tuple[RequiredTerm, ...] | None = None
-
-
-class NodeAffinity(PreferredTerms, frozen=True, rename="camel"):
-    """``affinity.nodeAffinity``, all of it."""
-
-    required_during_scheduling_ignored_during_execution: RequiredTerms | None = None
 
 
 class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,12 +35,6 @@ class PodTerm(msgspec.Struct, frozen=True, rename="camel"):
     namespace_selector: LabelSelector | None = None  # None, and no ``namespaces``: the pod's own
 
 
-class StockAffinity(Affinity, frozen=True, rename="camel"):
-    """``spec.affinity`` with what node affinity requires."""
-
-    node_affinity: NodeAffinity | None = None
-
-
 class Toleration(msgspec.Struct, frozen=True):
     """One of ``tolerations``."""
 
@@ -80,7 +47,6 @@ class Toleration(msgspec.Struct, frozen=True):
 class StockSpec(PodSpec, frozen=True, rename="camel"):
     """``spec`` with what kube-scheduler's own filters about nodes look at."""
 
-    affinity: StockAffinity | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
 
@@ -171,7 +137,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator == "Exists" or (toleration.key != "" and toleration.value == taint.value)
 
 
-def _attracts(affinity: StockAffinity | None, node: StockNode) -> bool:
+def _attracts(affinity: Affinity | None, node: StockNode) -> bool:
     own = None if affinity is None else affinity.node_affinity
     required = None if own is None else own.required_during_scheduling_ignored_during_execution
     return required is None or any(_matches(term, node) for term in required.node_selector_terms or ())

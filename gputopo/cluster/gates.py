@@ -10,6 +10,7 @@ from gputopo.kube.access import PODS
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import KubeError, NotFoundError
 from gputopo.kube.objects import Pod
+from gputopo.labels.gate import others, released
 from gputopo.labels.keys import GATE
 
 # No pod with a gate has a node, so those that run are not even sent.
@@ -26,7 +27,7 @@ class Released(NamedTuple):
     @property
     def others(self) -> tuple[str, ...]:
         """Gates of others that hold it still."""
-        return tuple(gate.name for gate in self.pod.spec.scheduling_gates if gate.name != GATE)
+        return others(gate.name for gate in self.pod.spec.scheduling_gates)
 
     def __str__(self) -> str:
         """``pods/NAMESPACE/NAME``, and who else holds it."""
@@ -59,13 +60,10 @@ def _released(kube: Kube, pod: Pod) -> Released:
 
 def _ungated(pod: Pod) -> dict[str, Any]:
     metadata = pod.metadata
-    rest = [{"name": name} for name in Released(pod).others]
-    return {
-        "metadata": {
-            "name": metadata.name,
-            "namespace": metadata.namespace,
-            "uid": metadata.uid,
-            "resourceVersion": metadata.resource_version,
-        },
-        "spec": {"schedulingGates": rest or None},
+    identity = {
+        "name": metadata.name,
+        "namespace": metadata.namespace,
+        "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version,
     }
+    return released(identity, (gate.name for gate in pod.spec.scheduling_gates))

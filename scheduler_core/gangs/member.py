@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from scheduler_core.pods import RequiredTerms
 from scheduler_core.request import PodRequest, Refused
-from scheduler_core.stock import PodRules, PodTerm, RequiredTerms
+from scheduler_core.stock import PodRules, PodTerm
 
 
 class GangName(NamedTuple):
@@ -55,3 +56,9 @@ class Member(NamedTuple):
     labels: Mapping[str, str] = {}
     apart: tuple[PodTerm, ...] = ()  # pods that it does not share its node with
     unbound: str | None = None  # what kube-scheduler says why it cannot bind it, once it was let go
+    pin: str | None = None  # the node that it was let go to, as long as it may still come there
+
+    @property
+    def devices(self) -> tuple[tuple[str, int], ...]:
+        """How many it takes of each resource."""
+        return () if isinstance(self.request, Refused) else self.request.profile.ask.totals

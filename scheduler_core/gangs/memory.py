@@ -30,6 +30,14 @@ class Silence(NamedTuple):
     gone: float | None = None  # when its pod was first found to have ended
 
 
+class Denial(NamedTuple):
+    """A write of a pod that the API server does not take, or that fails in its admission."""
+
+    since: float  # monotonic seconds, of the first refusal in a row
+    last: float
+    error: str  # its words
+
+
 class Memory(NamedTuple):
     """All that is remembered."""
 
@@ -39,6 +47,24 @@ class Memory(NamedTuple):
     made: frozenset[str] = frozenset()  # reservations of this planner that were not listed yet
     touched: frozenset[tuple[str, str]] = frozenset()  # reservation, pod
     silent: Mapping[str, Silence] = {}  # by the identity of the extender
+    denied: Mapping[tuple[type, str], Denial] = {}  # by what was to be written, and the UID of the pod
+
+
+_IN_A_ROW_S = 90.0  # a refusal that is older has no successor: the write was not wanted any more
+
+
+def with_denial(memory: Memory, what: type, uid: str, error: str, now: float) -> Memory:
+    """It was refused, again or for the first time."""
+    before = memory.denied.get((what, uid))
+    again = Denial(now if before is None else before.since, now, error)
+    return memory._replace(denied={**memory.denied, (what, uid): again})
+
+
+def without_denial(memory: Memory, what: type, uid: str) -> Memory:
+    """It was done."""
+    if (what, uid) not in memory.denied:
+        return memory
+    return memory._replace(denied={key: each for key, each in memory.denied.items() if key != (what, uid)})
 
 
 def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, ReservationSeen], now: float) -> Memory:
@@ -56,8 +82,9 @@ def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, 
         ledger=now if memory.ledger is None else memory.ledger,
         since=since,
         made=frozenset(uid for uid in memory.made if uid in reservations and uid not in entries),
-        touched=frozenset(each for each in memory.touched if each[0] in entries),
+        touched=frozenset(each for each in memory.touched if each[0] in reservations),
         silent=dict(_silent(memory, since, ledger, now)),
+        denied={key: each for key, each in memory.denied.items() if now - each.last < _IN_A_ROW_S},
     )
 
 

@@ -1,7 +1,7 @@
 """The one patch that lets a member go, and the others that pods get. Pure: bodies of JSON merge patches (RFC 7396).
 
-Each carries the UID and the resource version that it was worked out from: the API server refuses it (409) once the pod
-is another one or has changed.
+Each carries the UID and the resource version that it was worked out from: the API server refuses it once the pod has
+changed (409) or is another one (422: the UID is immutable).
 
 Source: KEP-3838. Of a pod that has a gate the required node affinity may be set where there is none, and its terms may
 get further requirements; a term without any, which matches no node, must stay as it is.
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from gputopo.labels import keys
+from gputopo.labels.gate import released
 from gputopo.labels.reservations import Seat
 from scheduler_core.gangs.member import Member
-from scheduler_core.stock import RequiredTerm, RequiredTerms, Requirement
+from scheduler_core.pods import NODE_NAME, RequiredTerm, RequiredTerms, Requirement
 
-_NAME = "metadata.name"
 Body = dict[str, Any]
 
 
@@ -25,7 +25,7 @@ def let_go(member: Member, seat: Seat, reservation: str) -> Body:
     """Our gate away, and the pod on its node: kube-scheduler itself sees to that from here on."""
     rank = {} if seat.rank is None else {keys.POD_GANG_RANK.key: str(seat.rank)}
     body = _body(member, {"annotations": {**rank, keys.POD_RESERVATION.key: reservation}})
-    body["spec"] = {"schedulingGates": _gates(member)}
+    body["spec"] = release(member)["spec"]
     if seat.node is not None:
         terms = narrowed(member.terms, seat.node)
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -35,7 +35,7 @@ def let_go(member: Member, seat: Seat, reservation: str) -> Body:
 
 def release(member: Member) -> Body:
     """Our gate away, and nothing else."""
-    return _body(member, {}) | {"spec": {"schedulingGates": _gates(member)}}
+    return released(_identity(member), member.gates)
 
 
 def touch(member: Member, reservation: str) -> Body:
@@ -50,7 +50,7 @@ def strip(member: Member, finalizer: str) -> Body:
 
 def narrowed(terms: RequiredTerms | None, node: str) -> list[Body]:
     """``nodeSelectorTerms`` that allow that node only, and it only where it was allowed before."""
-    pin = {"key": _NAME, "operator": "In", "values": [node]}
+    pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
     found = () if terms is None else terms.node_selector_terms or ()
     return [_narrowed(each, pin) for each in found] or [{"matchFields": [pin]}]
 
@@ -68,18 +68,17 @@ def _requirement(each: Requirement) -> Body:
     return {"key": each.key, "operator": each.operator, **values}
 
 
-def _gates(member: Member) -> list[Body]:
-    return [{"name": each} for each in member.gates if each != keys.GATE]
-
-
 def _body(member: Member, metadata: Body) -> Body:
-    identity = {
+    return {"metadata": _identity(member) | metadata}
+
+
+def _identity(member: Member) -> dict[str, str]:
+    return {
         "name": member.name,
         "namespace": member.namespace,
         "uid": member.uid,
         "resourceVersion": member.version,
     }
-    return {"metadata": identity | metadata}
 
 
 def gated(gates: Iterable[str]) -> bool:

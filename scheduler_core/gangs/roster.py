@@ -9,11 +9,12 @@ An event costs next to nothing, however large its gang is: what a gang has becom
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from scheduler_core.gangs.gang import OVER, Declared, Gang, Size, assess, by_rank
 from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.pins import gated
 from scheduler_core.sightings import Batch
 
 
@@ -41,6 +42,7 @@ class Roster:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}  # by UID
         self._refusing: set[str] = set()  # UIDs of those that do not share their node with others
+        self._coming: dict[str, Member] = {}  # of these, those that were let go and are not bound
         self._gangs: dict[GangName, _Crew] = {}  # none is empty
         self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
         # What they say, of each gang. One object may be two: a kind that is served in two versions.
@@ -61,6 +63,8 @@ class Roster:
                 self._members[member.uid] = member
                 if member.apart:
                     self._refusing.add(member.uid)
+                if _comes(member):
+                    self._coming[member.uid] = member
                 self._gangs.setdefault(member.wanted.gang, _Crew()).add(member)
                 touched.add(member.wanted.gang)
         return self._forgotten(touched)
@@ -111,12 +115,17 @@ class Roster:
         """Whether any of them does not share its node with some others."""
         return bool(self._refusing)
 
+    def coming(self) -> Collection[Member]:
+        """Members of all gangs that were let go and have no node yet."""
+        return self._coming.values()
+
     def living(self) -> Iterator[Member]:
         """Members of all gangs that hold what they have; those that are being deleted do."""
         return (each for each in self._members.values() if each.phase not in OVER)
 
     def _drop(self, uid: str, touched: set[GangName]) -> None:
         member = self._members.pop(uid, None)
+        self._coming.pop(uid, None)
         if member is not None:
             name = member.wanted.gang
             self._refusing.discard(uid)
@@ -137,3 +146,8 @@ class Roster:
         for name in touched:
             self._known.pop(name, None)
         return frozenset(touched)
+
+
+def _comes(member: Member) -> bool:
+    let_go = member.reservation is not None and not gated(member.gates)
+    return let_go and member.node is None and not member.ending and member.phase not in OVER

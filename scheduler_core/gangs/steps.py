@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, State
-from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.protocol import (
     Turn,
     Voucher,
@@ -38,14 +37,15 @@ from scheduler_core.gangs.protocol import (
     voucher,
     without_extenders,
 )
-from scheduler_core.gangs.seated import gang_for, is_bound, is_gated, is_placed, is_waiting, open_of, seats_of
-from scheduler_core.gangs.statuses import moment, room_reason, status_of, waits_for
-from scheduler_core.gangs.taking_back import rolling_back, trouble_with
+from scheduler_core.gangs.seated import gang_for, is_gated, is_waiting, open_of
+from scheduler_core.gangs.statuses import room_reason, status_of, waits_for
+from scheduler_core.gangs.taking_back import rolling_back, taken_back, trouble_with
+from scheduler_core.gangs.unlisted import settles_for, unlisted, was_committed
+from scheduler_core.gangs.vanished import vanished
 from scheduler_core.gangs.world import Step, Terms, World
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
-    DeleteReservation,
     DropRegistration,
     LetGo,
     Write,
@@ -70,27 +70,19 @@ def steps(world: World, terms: Terms, pool: str) -> tuple[Write, ...]:
     awake = world.reservations if world.awake is None else world.awake
     found = {uid: _step(world, terms, world.reservations[uid], entries.get(uid)) for uid in awake}
     about = [write for each in found.values() for write in each.writes]
-    return (*about, *_ledger(world, terms, ledger, found), *_questions(world, ledger))
+    return (*about, *vanished(world), *_ledger(world, terms, ledger, found), *_questions(world, ledger))
 
 
-def resting(world: World) -> frozenset[str]:
+def resting(world: World, terms: Terms) -> frozenset[str]:
     """UIDs of the awake about which nothing is to be done before they, a member or the ledger are others."""
     assert world.ledger is not None  # ``steps`` made it
     awake = world.reservations if world.awake is None else world.awake
     listed = {each.uid for each in world.ledger.spec.entries}
-    return frozenset(uid for uid in awake if uid not in listed and _rests(world, world.reservations[uid]))
+    ended = (uid for uid in awake if uid not in listed and world.reservations[uid].status.state in _ENDED)
+    return frozenset(uid for uid in ended if unlisted(world, terms, world.reservations[uid]) == Step())
 
 
-def _rests(world: World, reservation: ReservationSeen) -> bool:
-    """Whether the status of one that is not listed says all that there is to say."""
-    placed = _placed(world, reservation)
-    if not placed or not reservation.spec.gang:
-        return False
-    return reservation.status.state is (State.BOUND if all(map(is_bound, placed)) else State.FAILED)
-
-
-def _placed(world: World, reservation: ReservationSeen) -> list[Member]:
-    return [member for _, member in seats_of(world, reservation) if member is not None and is_placed(member)]
+_ENDED = (State.BOUND, State.FAILED)  # of what the ledger does not list any more: time alone changes nothing
 
 
 def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, Step]) -> Iterator[Write]:
@@ -114,6 +106,7 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
             held=phases.count(Phase.HELD),
             withdrawn=sum(counted[uid].phase is not Phase.COMMITTED for uid in struck if uid in counted),
             released=sum(counted[uid].phase is Phase.COMMITTED for uid in struck if uid in counted),
+            again=sum(each.again for each in found.values()),
         )
 
 
@@ -148,15 +141,15 @@ def _questions(world: World, ledger: LedgerSeen) -> Iterator[AskForPod]:
 
 def _step(world: World, terms: Terms, reservation: ReservationSeen, entry: Entry | None) -> Step:
     if entry is None:
-        return _unlisted(world, terms, reservation)
+        return unlisted(world, terms, reservation)
     if entry.phase is Phase.HELD:
         return _held_room(world, reservation)
-    if entry.phase is Phase.PROPOSED:
-        return _proposed(world, terms, reservation)
     if reservation.status.state is State.FAILED:
         return Step(strike=True)
     if reservation.status.state is State.ROLLING_BACK:
         return rolling_back(world, terms, reservation)
+    if entry.phase is Phase.PROPOSED:
+        return _proposed(world, terms, reservation)
     return _committed(world, reservation)
 
 
@@ -171,54 +164,37 @@ def _held_room(world: World, reservation: ReservationSeen) -> Step:
     return Step() if write.status == reservation.status else Step((write,))
 
 
-def _unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
-    if _rests(world, reservation):
-        return Step()
-    placed = _placed(world, reservation)
-    if placed and reservation.spec.gang:
-        if all(map(is_bound, placed)):
-            return Step((status_of(world, reservation, State.BOUND),))
-        reason = reservation.status.reason or "the ledger does not list it"
-        return Step((status_of(world, reservation, State.FAILED, reason),))
-    if reservation.key not in world.memory.made or world.ledger is None or not _may_be_listed(world, reservation):
-        return Step((DeleteReservation(reservation),))
-    if reservation.spec.held:
-        return Step(phase=Phase.HELD)
-    left = _settles_for(world, terms)
-    if left > 0:
-        reason = f"planned; the ledger is new, and extenders have until {moment(world.wall + left)} to see it"
-        if reservation.status.state is State.PROPOSED:
-            return Step()
-        return Step((status_of(world, reservation, State.PROPOSED, reason),))
-    return Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED)
-
-
-def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
-    """Whether the plan still is what its members need."""
-    if reservation.spec.held:
-        return reservation.key not in world.unheld
-    return is_waiting(world, reservation) and reservation.key not in world.crowded
-
-
-def _settles_for(world: World, terms: Terms) -> float:
-    """Seconds, until every extender has had the time to see that there is a ledger; 0 or less: it has."""
-    memory = world.memory
-    if terms.gated or not memory.fresh or memory.ledger is None:
-        return 0.0
-    return terms.settle_s - (world.now - memory.ledger)
-
-
 def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
+    if was_committed(world, reservation):
+        return _proposed_again(world, terms, reservation)
     uid, since = reservation.key, world.memory.since[reservation.key]
     if uid in world.crowded or not is_waiting(world, reservation):
         return Step(strike=True)
-    assert world.ledger is not None  # it lists it
-    said = Voucher.CLEAR if terms.gated else voucher(uid, since.generation, world.ledger.extenders)
+    said = _said(world, terms, uid)
     if said is Voucher.CLEAR:
         return Step(phase=Phase.COMMITTED)
     if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:
         return Step(strike=True)
     return _told(world, terms, reservation, said) if world.now - since.at >= 1.0 else Step()  # for people: not each one
+
+
+def _proposed_again(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
+    """Its members are on their way: it is committed, or they are taken back."""
+    uid, since = reservation.key, world.memory.since[reservation.key]
+    said = _said(world, terms, uid)
+    trouble = trouble_with(world, reservation, open_of(world, reservation))
+    if uid in world.crowded or (said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S):
+        trouble = trouble or "the ledger had lost it, and others have its places since"
+    if trouble is not None:
+        return taken_back(world, reservation, trouble)
+    return Step(phase=Phase.COMMITTED) if said is Voucher.CLEAR and settles_for(world, terms) <= 0 else Step()
+
+
+def _said(world: World, terms: Terms, uid: str) -> Voucher:
+    assert world.ledger is not None  # it lists it
+    if terms.gated:
+        return Voucher.CLEAR
+    return voucher(uid, world.memory.since[uid].generation, world.ledger.extenders)
 
 
 def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> Step:
@@ -234,8 +210,7 @@ def _committed(world: World, reservation: ReservationSeen) -> Step:
     open_, status = open_of(world, reservation), reservation.status
     trouble = trouble_with(world, reservation, open_)
     if trouble is not None:
-        write = status_of(world, reservation, State.ROLLING_BACK, trouble)
-        return Step((write._replace(unless_changed=open_[0][1] if open_ else None),))
+        return taken_back(world, reservation, trouble)
     if not open_:
         if status.state is State.BOUND or not reservation.spec.gang:
             return Step(strike=True)

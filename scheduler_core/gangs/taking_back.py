@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gputopo.labels.reservations import Seat, State
 from scheduler_core.gangs.member import Member
@@ -14,12 +14,16 @@ from scheduler_core.gangs.seated import (
     is_gated,
     is_lost,
     is_over,
+    open_of,
     seats_of,
 )
 from scheduler_core.gangs.statuses import names, status_of
 from scheduler_core.gangs.world import Rollback, Step, Terms, World
-from scheduler_core.gangs.writes import DeletePod, StripFinalizer, Touch
+from scheduler_core.gangs.writes import DeletePod, LetGo, StripFinalizer, Touch
 from scheduler_core.sightings import ReservationSeen
+
+GIVE_UP_S = 60.0  # a pod that the API server does not let us write for so long holds nobody up any more
+_WORDS = 1000  # characters of what the API server says
 
 
 def trouble_with(world: World, reservation: ReservationSeen, open_: Sequence[tuple[Seat, Member]]) -> str | None:
@@ -33,8 +37,16 @@ def trouble_with(world: World, reservation: ReservationSeen, open_: Sequence[tup
             return f"node {nowhere[0].node}, where {nowhere[0].name} was to go, is gone"
     if open_ and world.now - world.memory.since[reservation.key].at >= reservation.spec.timeout_s:
         said = next((f" (kube-scheduler: {member.unbound})" for _, member in open_ if member.unbound), "")
-        return f"{names([seat.name for seat, _ in open_])} not bound within {reservation.spec.timeout_s:g} s{said}"
+        late = f"{names([seat.name for seat, _ in open_])} not bound within {reservation.spec.timeout_s:g} s{said}"
+        return late + _refusal(world, "go", [LetGo(member, seat, reservation.name) for seat, member in open_])
     return None
+
+
+def taken_back(world: World, reservation: ReservationSeen, trouble: str) -> Step:
+    """That it is taken back; unless its members are not as they were seen."""
+    open_ = open_of(world, reservation)
+    write = status_of(world, reservation, State.ROLLING_BACK, trouble)
+    return Step((write._replace(unless_changed=open_[0][1] if open_ else None),))
 
 
 def rolling_back(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
@@ -45,11 +57,41 @@ def rolling_back(world: World, terms: Terms, reservation: ReservationSeen) -> St
     if kept and reservation.spec.gang:
         reason = f"{reservation.status.reason}; nobody would make {names(kept)} again, so all are left as they are"
         return Step((status_of(world, reservation, State.FAILED, reason),))
-    gone = tuple(_deletion(member) for member in doomed if replaced(member))
+    gone = deletions(world, terms, reservation)
     waiting = [member for _, member in seats if is_gated(member)]
     untouched = [each for each in waiting if (reservation.key, each.uid) not in world.memory.touched]
-    touches = tuple(Touch(member, reservation.key) for member in untouched)
+    touches = [touch for each in untouched if not _is_given_up(world, touch := Touch(each, reservation.key))]
+    if gone and not touches and all(_is_given_up(world, each) for each in gone):
+        refused = _refusal(world, "be deleted", gone)
+        reason = f"{reservation.status.reason}{refused}. It is tried again: allow the planner that, or delete them"
+        return Step((status_of(world, reservation, State.FAILED, reason),))
     return Step((*gone, *touches), strike=not gone and not touches)
+
+
+def deletions(world: World, terms: Terms, reservation: ReservationSeen) -> tuple[StripFinalizer | DeletePod, ...]:
+    """Of its members that are to go: of a gang all of them, or none where one would not come again."""
+    doomed = [member for member in _doomed(world, terms, reservation) if not member.ending]
+    if reservation.spec.gang and not all(map(replaced, doomed)):
+        return ()
+    return tuple(_deletion(member) for member in doomed if replaced(member))
+
+
+def _is_given_up(world: World, what: Touch | StripFinalizer | DeletePod) -> bool:
+    refused = world.memory.denied.get((type(what), what.member.uid))
+    return refused is not None and world.now - refused.since >= GIVE_UP_S
+
+
+def _refusal(world: World, what: str, writes: Iterable[LetGo | StripFinalizer | DeletePod]) -> str:
+    """In the API server's own words, of the first of them; "": it refused nothing."""
+    known = world.memory.denied
+    refused = {
+        each.member.name: known[type(each), each.member.uid].error
+        for each in writes
+        if (type(each), each.member.uid) in known
+    }
+    if not refused:
+        return ""
+    return f"; the API server does not let {names(refused)} {what}: {refused[min(refused)][:_WORDS]}"
 
 
 def _doomed(world: World, terms: Terms, reservation: ReservationSeen) -> list[Member]:

@@ -51,7 +51,9 @@ class World(NamedTuple):
     memory: Memory
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
+    coming: Collection[Member] = ()  # all that were let go and have no node yet
     awake: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
+    plans: Container[tuple[str, str]] | None = None  # ``vanished.plans_of`` all reservations; None: not known yet
 
 
 class Step(NamedTuple):
@@ -60,3 +62,4 @@ class Step(NamedTuple):
     writes: tuple[Write, ...] = ()
     phase: Phase | None = None  # the ledger shall say that of it
     strike: bool = False  # the ledger shall forget it
+    again: bool = False  # the ledger listed it before, and lost it

@@ -34,11 +34,12 @@ class WriteLedger(NamedTuple):
 
     over: LedgerSeen
     spec: LedgerSpec
-    proposed: int = 0  # entries, as the next four
+    proposed: int = 0  # entries, as the next five
     committed: int = 0
     held: int = 0
     withdrawn: int = 0
     released: int = 0
+    again: int = 0  # of those that are proposed: that the ledger had lost
 
     @property
     def key(self) -> Key:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from scheduler_core.pods import Metadata, Pod, PreferredTerms
+from scheduler_core.pods import Affinity, Metadata, Pod, PreferredTerms
 from scheduler_core.sightings import NodeSeen, PodSeen
-from scheduler_core.stock import LabelSelector, PodRules, PodTerm, StockAffinity, StockNode, StockSpec
+from scheduler_core.stock import LabelSelector, PodRules, PodTerm, StockNode, StockSpec
 from scheduler_core.watch import SOURCES, Sources, node_seen, pod_seen, trace
 
 HOSTNAME = "kubernetes.io/hostname"  # each node has a value of its own
@@ -21,7 +21,7 @@ class RequiredOfPods(PreferredTerms, frozen=True, rename="camel"):
     required_during_scheduling_ignored_during_execution: tuple[PodTerm, ...] | None = None
 
 
-class ObservedAffinity(StockAffinity, frozen=True, rename="camel"):
+class ObservedAffinity(Affinity, frozen=True, rename="camel"):
     """``spec.affinity``."""
 
     pod_affinity: RequiredOfPods | None = None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.member import GangName
+from scheduler_core.gangs.memory import with_denial
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
+    DeletePod,
     LetGo,
     Release,
+    StripFinalizer,
     Touch,
     Write,
     WriteLedger,
@@ -21,7 +24,7 @@ from scheduler_core.planner.given import Given
 from scheduler_core.planner.tells import of_not_let_go, of_release, of_status
 from scheduler_core.planner.view import Told, View
 from scheduler_core.planner.waits import Waits
-from scheduler_core.planner.writer import Answer
+from scheduler_core.planner.writer import Answer, Outcome
 
 _OUTCOMES = {State.BOUND: "bound", State.ROLLING_BACK: "rolled back", State.FAILED: "failed"}
 
@@ -48,11 +51,17 @@ class Consequences:
             self._struck(what)
         return touched
 
-    def refused(self, what: Write, error: str) -> None:
-        """Whom the API server does not let us write a predecessor cannot let go either: its room is given up."""
-        if isinstance(what, Touch):
+    def not_taken(self, what: Write, outcome: Outcome, error: str, now: float) -> None:
+        """The API server refused a write, or nobody answered. ``now``: monotonic seconds.
+
+        Whom it does not let us write a predecessor cannot let go either: the room of that pod is given up.
+        """
+        if isinstance(what, LetGo | Touch | StripFinalizer | DeletePod):
+            view = self._view
+            view.memory = with_denial(view.memory, type(what), what.member.uid, error, now)
+        if outcome is Outcome.REFUSED and isinstance(what, Touch):
             self._view.touched(what)
-        elif isinstance(what, LetGo):
+        elif outcome is Outcome.REFUSED and isinstance(what, LetGo):
             self._given.hands.tell(of_not_let_go(what, error))
 
     def heard_of(self, what: AskForPod, *, gone: bool, now: float) -> None:

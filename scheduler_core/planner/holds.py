@@ -75,13 +75,12 @@ class Holds:
     def open(self) -> tuple[Hold, ...]:
         """Those that count, and those that were written and are about to; the highest priority first."""
         view, ledger = self._view, self._view.ledger
-        if ledger is None or not (rooms := view.shelf.held):
-            return ()
-        entries = counting(ledger.spec, view.reservations)
+        entries = () if ledger is None else counting(ledger.spec, view.reservations)
         found = [
             Hold(each, name, gang.priority)
-            for each in rooms
-            if (each.key in entries or each.key in view.memory.made)
+            for uid in {*entries, *view.memory.made}
+            if (each := view.reservations.get(uid)) is not None
+            and each.spec.held
             and (name := gang_of(each)) is not None
             and (gang := view.roster.gang(name)) is not None
         ]
@@ -129,13 +128,13 @@ class Holds:
             levels.add(gang.priority)  # it is the first, and may fit in a moment
         return None
 
-    def found(self, what: Held, took: float, now: float) -> CreateReservation | None:
-        """What is to be written. ``took``: seconds that the search did.
+    def found(self, what: Held, now: float) -> CreateReservation | None:
+        """What is to be written.
 
         Where nothing can be held what is held is of no use. Else it stays until the ledger exchanges them.
         """
         name, queue = what.gang.name, self._queue
-        self._next_turn = now + max(EVERY_S, REST * took)
+        self._next_turn = now + max(EVERY_S, REST * what.took)
         self._not_before = {of: at for of, at in self._not_before.items() if queue.of(of) is not None}
         self._in_vain = Counter({of: times for of, times in self._in_vain.items() if queue.of(of) is not None})
         if what.create is not None:

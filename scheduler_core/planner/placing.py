@@ -13,14 +13,13 @@ from gputopo.labels.reservations import ReservationSpec, Seat
 from scheduler_core.gangs.apart import There
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
-from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.plan import plan
 from scheduler_core.gangs.planning import Levels, NodeView, Options, Unplaced
 from scheduler_core.gangs.queue import Waiting
 from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.writes import CreateReservation
 from scheduler_core.nodes import NodeTable
-from scheduler_core.request import PodRequest
 
 TIMEOUT_S = 30.0  # from letting go to all bound, where a gang says nothing
 _NAME = 200  # characters of a gang's name in that of its reservation
@@ -123,15 +122,11 @@ def reservation_name(gang: str, names: Names) -> str:
 def siblings(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
     """The places of those that have theirs, and their ranks."""
     return tuple(
-        Seat(each.uid, each.name, each.node, _gpus(each), rank=known.rank if known else each.wanted.rank)
+        Seat(each.uid, each.name, each.node, each.devices, rank=known.rank if known else each.wanted.rank)
         for each in gang.placed
         if each.node is not None
         for known in (seats.get(each.uid),)
     )
-
-
-def _gpus(member: Member) -> tuple[tuple[str, int], ...]:
-    return member.request.profile.ask.totals if isinstance(member.request, PodRequest) else ()
 
 
 def _singles(job: Job, batch: Sequence[Waiting], placer: Placer) -> Placing:

@@ -20,19 +20,13 @@ from scheduler_core.gangs.member import Member, Wanted
 from scheduler_core.gangs.sizes import moment
 from scheduler_core.observe.sources import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
 from scheduler_core.planner.sizes import SIZES
-from scheduler_core.pods import Metadata, Pod, PodStatus
+from scheduler_core.pods import Metadata, Pod, PodStatus, RequiredTerms, let_go_to
 from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, PodSeen
-from scheduler_core.stock import Condition, RequiredTerms
+from scheduler_core.stock import Condition
 from scheduler_core.watch import Sources, by_uid, pod_seen
 
 Read = Callable[[Pod], PodRequest | Refused]
-
-
-class Gate(msgspec.Struct, frozen=True):
-    """One of ``spec.schedulingGates``."""
-
-    name: str = ""
 
 
 class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,14 +40,12 @@ class GangMetadata(Metadata, frozen=True, rename="camel"):
 
     resource_version: str = ""
     creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
     finalizers: tuple[str, ...] | None = None
 
 
 class GangSpec(ObservedSpec, frozen=True, rename="camel"):
     """``spec`` with what holds a pod back, and for how long it may run."""
 
-    scheduling_gates: tuple[Gate, ...] | None = None
     scheduling_group: SchedulingGroup | None = None
     priority: int | None = None
     active_deadline_seconds: int | None = None
@@ -166,6 +158,7 @@ def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
         metadata.labels or {},
         refused_beside(spec),
         pod.status.unbound if reservation and not spec.node_name else None,
+        let_go_to(pod),
     )
 
 

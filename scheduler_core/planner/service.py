@@ -23,9 +23,10 @@ from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.writes import CreateLedger, Write
 from scheduler_core.lease import Elected
 from scheduler_core.planner.given import Settled
-from scheduler_core.planner.holding import HoldJob, holding
+from scheduler_core.planner.holding import HoldJob
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.placing import Job, Placing, placing
+from scheduler_core.planner.precedence import Precedence
 from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
@@ -73,6 +74,7 @@ class Service:
         self._terms = 0
         self._placer = Placer()  # for the one thread that plans
         self._troubles = Troubles()
+        self._precedence = Precedence()
         self._unserved: str | None = None  # what the API server said when it did not know the ledger's kind
 
     def watching(self, _: Deliver) -> Watching:
@@ -261,7 +263,8 @@ class Service:
 
         def work() -> Placing:
             began = time.monotonic()
-            found = placing(job, self._placer)
+            with self._precedence.planning():
+                found = placing(job, self._placer)
             self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 
@@ -276,7 +279,7 @@ class Service:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: holding(job), term, term.found_room, plans=True)
+        self.hand(lambda: self._precedence.seek(job), term, term.found_room, plans=True)
 
 
 def _unled(trouble: str | None) -> str:

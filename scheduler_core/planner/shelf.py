@@ -6,10 +6,12 @@ another. Tens of thousands may rest so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
-from gputopo.labels.reservations import Seat, State
+from gputopo.labels.reservations import Seat
 from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.vanished import plans_of
 from scheduler_core.gangs.writes import gang_of
 from scheduler_core.sightings import ReservationSeen
 
@@ -22,8 +24,8 @@ class Shelf:
         self._all, self._member = reservations, member
         self._of: dict[GangName, set[str]] = {}
         self._gangs: dict[str, GangName] = {}  # whose each is, by UID; single pods' are not in it
-        self._held: set[str] = set()
-        self._failed: set[str] = set()
+        self._plans: Counter[tuple[str, str]] = Counter()
+        self._filed: dict[str, ReservationSeen] = {}
         self._awake: dict[str, None] = {}  # oldest first
         self._resting: dict[GangName, set[str]] = {}  # by each gang of which a change wakes them
 
@@ -33,14 +35,9 @@ class Shelf:
         return self._awake.keys()
 
     @property
-    def held(self) -> list[ReservationSeen]:
-        """Those of room."""
-        return [self._all[uid] for uid in self._held]
-
-    @property
-    def failed(self) -> list[ReservationSeen]:
-        """Those that were given up while members are there."""
-        return [self._all[uid] for uid in self._failed]
+    def plans(self) -> Container[tuple[str, str]]:
+        """``plans_of`` all of them."""
+        return self._plans.keys()
 
     def seats(self, gangs: Iterable[GangName]) -> dict[str, Seat]:
         """Those that are, or were, kept for members of those gangs, by the pod's UID."""
@@ -58,10 +55,8 @@ class Shelf:
             if (name := gang_of(each)) is not None:
                 self._gangs[uid] = name
                 self._of.setdefault(name, set()).add(uid)
-            if each.spec.held:
-                self._held.add(uid)
-            if each.status.state is State.FAILED:
-                self._failed.add(uid)
+            self._filed[uid] = each
+            self._plans.update(plans_of(each))
 
     def stir(self, names: Iterable[GangName]) -> None:
         """Members of those gangs are others now."""
@@ -90,6 +85,8 @@ class Shelf:
                 self._resting[name].discard(uid)
                 if not self._resting[name]:
                     del self._resting[name]
-        self._held.discard(uid)
-        self._failed.discard(uid)
         self._awake.pop(uid, None)
+        for plan in plans_of(self._filed.pop(uid)) if uid in self._filed else ():
+            self._plans[plan] -= 1
+            if not self._plans[plan]:
+                del self._plans[plan]

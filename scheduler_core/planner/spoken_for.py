@@ -28,6 +28,5 @@ def spoken_for(view: View) -> SpokenFor:
     assert view.ledger is not None
     entries = counting(view.ledger.spec, view.reservations)
     open_ = [view.reservations[uid] for uid, entry in entries.items() if entry.phase is not Phase.HELD]
-    open_ += view.shelf.failed
     gangs = frozenset(name for each in open_ if (name := gang_of(each)) is not None)
     return SpokenFor(gangs, frozenset(seat.uid for each in open_ if not each.spec.gang for seat in each.spec.seats))

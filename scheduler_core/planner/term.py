@@ -17,7 +17,7 @@ from gputopo.labels.reservations import Phase
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import Turn, turn
 from scheduler_core.gangs.steps import resting, steps
-from scheduler_core.gangs.writes import AskForPod, CreateReservation
+from scheduler_core.gangs.writes import AskForPod, CreateReservation, WriteLedger
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.consequences import Consequences
 from scheduler_core.planner.given import CLOCK, Clock, Given, Hands, Settled
@@ -95,8 +95,8 @@ class Term:
             return
         self._put()
         self.view.look(now)
-        self._write(now)
-        if mine and not self._sending.plans:
+        listed_again = self._write(now)
+        if mine and not self._sending.plans and not listed_again:
             self._planning.begin(now)
 
     def answered(self, answer: Answer) -> None:
@@ -106,6 +106,8 @@ class Term:
         untaken = self._sending.answered(what, outcome, now)
         if untaken and isinstance(what, CreateReservation):
             self.backlog.set_back(what, answer.error)
+        if outcome in (Outcome.REFUSED, Outcome.AWAY):
+            self._consequences.not_taken(what, outcome, answer.error, now)
         if outcome is Outcome.AWAY:
             return
         if isinstance(what, AskForPod):
@@ -114,8 +116,6 @@ class Term:
             self._touched |= self._consequences.done(answer)
         elif what.key[0] == "ledger":
             self.view.read(answer.ledger, self._given.clock.wall())
-        if outcome is Outcome.REFUSED:
-            self._consequences.refused(what, answer.error)
         self._given.hands.wake(_UNDER_WAY_S if what.key[0] == "pod" and self._sending.busy else 0.0)
 
     def planned(self, found: Placing) -> None:
@@ -142,16 +142,19 @@ class Term:
             self._waits.put(name, gang)
             self.backlog.put(name, gang)
 
-    def _write(self, now: float) -> None:
+    def _write(self, now: float) -> bool:
+        """All that may be written now. Answers whether plans are listed again: their places look free as yet."""
         settled, wall, holds = self._given.settled, self._given.clock.wall(), self._planning.holds
         wanted = Wanted(self._crowded(), holds.unheld(now), holds.estimates(now))
         world = self.view.world(now, wall, wanted)
-        for write in steps(world, settled.terms, settled.pool):
+        writes = steps(world, settled.terms, settled.pool)
+        for write in writes:
             self._sending.submit(write, now)
         if self.leads:
-            self.view.shelf.rest(resting(world))
+            self.view.shelf.rest(resting(world, settled.terms))
             for write in releases(settled, self.view, self.backlog, wall):
                 self._sending.submit(write, now)
+        return any(isinstance(each, WriteLedger) and each.again for each in writes)
 
     def _crowded(self) -> frozenset[str]:
         """Proposals for which there is no room any more, as far as is known here."""

@@ -15,7 +15,7 @@ from scheduler_core.gangs.apart import There
 from scheduler_core.gangs.gang import Declared
 from scheduler_core.gangs.hold import Ends
 from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.memory import Memory, noted
+from scheduler_core.gangs.memory import Memory, noted, without_denial
 from scheduler_core.gangs.protocol import counting
 from scheduler_core.gangs.roster import Roster
 from scheduler_core.gangs.world import World
@@ -148,6 +148,7 @@ class View:
         elif isinstance(what, Touch):
             self.touched(what)
         if isinstance(what, LetGo | Release | Touch | StripFinalizer | DeletePod):
+            self.memory = without_denial(self.memory, type(what), what.member.uid)
             return self._wrote_pod(what, told)
         return frozenset()
 
@@ -174,7 +175,9 @@ class View:
             self.memory,
             monotonic,
             wall,
+            self.roster.coming(),
             self.shelf.awake,
+            self.shelf.plans,
         )
 
     def state(self, monotonic: float) -> Hashable:
@@ -316,11 +319,11 @@ def after(what: LetGo | Release | Touch | StripFinalizer | DeletePod, member: Me
     if isinstance(what, Touch):
         return member
     if isinstance(what, DeletePod):
-        return member._replace(ending=True)
+        return member._replace(ending=True, pin=None)
     if isinstance(what, StripFinalizer):
         return member._replace(finalizers=tuple(each for each in member.finalizers if each != what.finalizer))
-    gates = tuple(each for each in member.gates if each != keys.GATE)
-    return member._replace(gates=gates, reservation=what.reservation if isinstance(what, LetGo) else member.reservation)
+    member = member._replace(gates=tuple(each for each in member.gates if each != keys.GATE))
+    return member._replace(reservation=what.reservation, pin=what.seat.node) if isinstance(what, LetGo) else member
 
 
 def _ledger(what: CreateLedger | WriteLedger | DropRegistration, told: Told) -> LedgerSeen:

@@ -94,7 +94,7 @@ def test_a_release_takes_our_gate_from_the_very_pod_and_leaves_those_of_others(t
     metadata = {"namespace": "team-a", "resourceVersion": "7"}
     assert sorted(cluster.patched, key=str) == sorted(
         [
-            {"metadata": {"name": "train-0", "uid": "uid-train-0", **metadata}, "spec": {"schedulingGates": None}},
+            {"metadata": {"name": "train-0", "uid": "uid-train-0", **metadata}, "spec": {"schedulingGates": []}},
             {
                 "metadata": {"name": "train-1", "uid": "uid-train-1", **metadata},
                 "spec": {"schedulingGates": [{"name": OTHERS}]},

@@ -213,3 +213,18 @@ def test_a_decision_beside_reservations_is_made_again_as_it_was() -> None:
     for each in stage.records:
         assert list(differences(read(document(each)))) == []
     assert [bool(each.answer.nodes) for each in stage.records] == [False, True, False]
+
+
+def test_a_pod_that_was_let_go_comes_to_its_place_whatever_becomes_of_its_plan() -> None:
+    stage = Stage.planned({"a": H100}, seen("m0", 4), seen("m1", 4))
+    gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
+    stage.keep((gang, COMMITTED))
+    stage.pods(seen("m0", 4, nominated="a"))
+
+    stage.knowledge.take(Batch(ReservationSeen, (), (gang.key,)), stage.now)
+    assert dict(stage.ask(asking("x", 1)).failed) == {"a": Reason.TOO_FEW_GPUS.value}
+    stage.now += 31
+    stage.knowledge.tick(stage.now)  # m1 may have been let go, and not been seen; nobody shows that it was
+    assert stage.state("a").count("nvidia.com/gpu") == 4
+    stage.pods(gone=["uid-m0"])
+    assert stage.state("a").count("nvidia.com/gpu") == 8

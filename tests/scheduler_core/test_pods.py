@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler_core.pods import PodSpec, waits_for_volumes
+from gputopo.labels.keys import GATE, POD_RESERVATION
+from scheduler_core.pods import Pod, PodSpec, let_go_to, waits_for_volumes
 
 
 @pytest.mark.parametrize(
@@ -19,3 +20,45 @@ from scheduler_core.pods import PodSpec, waits_for_volumes
 )
 def test_pod_with_a_claim_may_wait_for_its_volume_before_it_is_bound(volumes: str, waits: bool) -> None:
     assert waits_for_volumes(msgspec.json.decode(f'{{"volumes":{volumes}}}', type=PodSpec)) is waits
+
+
+N1 = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+
+
+def pod(terms: list[object] | None, metadata: dict[str, object] | None = None, **spec: object) -> Pod:
+    """One that a planner let go, where nothing else is said."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    usual = {"annotations": {POD_RESERVATION.key: "llm-1"}}
+    affinity = {} if terms is None else {"affinity": {"nodeAffinity": required}}
+    return msgspec.convert({"metadata": usual | (metadata or {}), "spec": affinity | spec}, Pod)
+
+
+@pytest.mark.parametrize(
+    ("found", "node"),
+    [
+        pytest.param(pod([N1]), "n1", id="its pin"),
+        pytest.param(
+            pod([N1 | {"matchExpressions": [ZONE]}, {}, N1]), "n1", id="every term is narrowed, but empty ones"
+        ),
+        pytest.param(pod(None), None, id="a member without GPUs has none"),
+        pytest.param(pod([{"matchExpressions": [ZONE]}]), None, id="no node is named"),
+        pytest.param(
+            pod([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}]),
+            None,
+            id="one that it may not go to",
+        ),
+        pytest.param(
+            pod([N1, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]),
+            None,
+            id="two are named",
+        ),
+        pytest.param(pod([N1], {"annotations": None}), None, id="somebody else pinned it"),
+        pytest.param(pod([N1], nodeName="n1"), None, id="it is there"),
+        pytest.param(pod([N1], {"deletionTimestamp": "2026-11-21T22:30:00Z"}), None, id="it ends before"),
+        pytest.param(pod([N1], schedulingGates=[{"name": GATE}]), None, id="the copy of one, gated again"),
+        pytest.param(pod([N1], schedulingGates=[{"name": "example.com/wait"}]), "n1", id="others hold it yet"),
+    ],
+)
+def test_where_a_pod_was_let_go_to(found: Pod, node: str | None) -> None:
+    assert let_go_to(found) == node

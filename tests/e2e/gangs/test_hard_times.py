@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 import pytest
 
-from gputopo.kube.access import LEASES
+from gputopo.kube.access import LEASES, LEDGERS, NODES, RESERVATIONS, Resource
 from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
@@ -172,6 +172,48 @@ def test_a_member_that_is_deleted_while_others_are_let_go_is_made_again_and_all_
     wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
     assert deleted[0] not in {each["metadata"]["uid"] for each in pods}
     assert job_status(cluster, "train")["failed"] == 1  # that one: what the rollback deleted does not count
+
+
+PLANS = {"its plan": RESERVATIONS, "the ledger": LEDGERS}
+
+
+@pytest.mark.usefixtures("controller_manager")
+@pytest.mark.parametrize("lost", PLANS.values(), ids=PLANS.keys())
+def test_a_gang_half_let_go_whose_plan_somebody_deletes_is_taken_back_in_time_and_starts_elsewhere(
+    cluster: Cluster, planner: StartPlanner, stock: Server, lost: Resource
+) -> None:
+    planner(*GATED, "--back-off", "1s")
+    stock.send(signal.SIGSTOP)
+    create_job(cluster, job("train", Asked(2, 8, {"gang-timeout": "5s"}, "default-scheduler")))
+    before = wait_for(lambda: let_go(cluster, "train", 2), "both to be let go")
+    cluster.api.patch(NODES.path(str(pin_of(before[0]))), {"spec": {"unschedulable": True}})
+    delete_all(cluster, lost)
+    stock.send(signal.SIGCONT)
+
+    pods = wait_for(lambda: bound(cluster, "train", 2), "both to be bound", 60)
+    assert not {each["metadata"]["uid"] for each in pods} & {each["metadata"]["uid"] for each in before}
+    wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+    assert job_status(cluster, "train").get("failed", 0) == 0
+
+
+def let_go(cluster: Cluster, name: str, size: int) -> list[Object] | None:
+    """The pods of a Job, once so many are there and none is gated."""
+    pods = of_job(cluster, name)
+    return pods if [gated(each) for each in pods] == [False] * size else None
+
+
+def pin_of(found: Object) -> str:
+    """The node that a pod was let go to."""
+    required = found["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    return str(term["matchFields"][0]["values"][0])
+
+
+def delete_all(cluster: Cluster, kind: Resource) -> None:
+    """As somebody does by hand."""
+    namespace = cluster.namespace if kind is RESERVATIONS else None
+    for each in cluster.api.items(kind.path(namespace=namespace)):
+        cluster.api.delete(kind.path(each["metadata"]["name"], namespace))
 
 
 def bound(cluster: Cluster, name: str, size: int) -> list[Object] | None:

@@ -7,7 +7,8 @@ import pytest
 from scheduler_core.gangs.apart import Sides, There, apart, pairs
 from scheduler_core.gangs.member import Member
 from scheduler_core.observe.sources import HOSTNAME
-from scheduler_core.stock import LabelSelector, PodTerm, Requirement
+from scheduler_core.pods import Requirement
+from scheduler_core.stock import LabelSelector, PodTerm
 from tests.scheduler_core.gangs.crews import member
 
 SELF = LabelSelector({"app": "llm"})

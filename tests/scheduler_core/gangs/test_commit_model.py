@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from gputopo.labels import keys, reservations
 from scheduler_core.gangs.protocol import striking
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import AskForPod, Write, WriteLedger
+from scheduler_core.gangs.writes import AskForPod, LetGo, Write, WriteLedger
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
 from tests.scheduler_core.gangs.commit.apiserver import NODES, OWN, ApiServer, Conflict, Json, NotFound
 from tests.scheduler_core.gangs.commit.processes import BIND_S, Answering, Flags, Planner, Scheduler
@@ -39,6 +39,8 @@ _OFTEN = {
     "gang_comes": 6,
     "pod_comes": 10,
     "pod_goes": 4,
+    "somebody_deletes_a_plan": 1,
+    "somebody_deletes_the_ledger": 1,
     "pod_is_filtered": 22,
     "binding_lands": 6,
     "extender_looks": 3,
@@ -94,7 +96,7 @@ class Commit(RuleBasedStateMachine):
         self.extenders: list[Answering | None] = [None, None]
         self.schedulers = [Scheduler(self.server), Scheduler(self.server)]
         self.late: list[tuple[Planner, Write]] = []
-        self.unheld: set[str] = set()  # UIDs of holds that some planner found not to be wanted
+        self.unheld: set[str] = set()  # UIDs of holds that some planner found not to be wanted, or somebody deleted
         self.flights: list[Flight] = []
 
     def _overwritten(self, over: Any, spec: Any) -> Any:
@@ -147,6 +149,23 @@ class Commit(RuleBasedStateMachine):
         """Its controller makes another."""
         if gang is not None and len(self._members(gang)) < self.gangs[gang]:
             self.server.create_pod(gang, 1, gang, self.gangs[gang])
+
+    def somebody_deletes_a_plan(self, _: int, pick: int) -> None:
+        """By hand. What a planner that lost the Lease may still send then is fenced off by nothing."""
+        if self.server.reservations:
+            uid = _pick(sorted(self.server.reservations), pick)
+            self.unheld.add(uid)
+            self.server.delete_reservation(uid)
+            self._lose_what_is_late()
+
+    def somebody_deletes_the_ledger(self, _: int, __: int) -> None:
+        """By hand, as above."""
+        if self.server.ledger is not None:
+            self.server.delete_ledger()
+            self._lose_what_is_late()
+
+    def _lose_what_is_late(self) -> None:
+        self.late = [each for each in self.late if not isinstance(each[1], LetGo)]
 
     # What kube-scheduler does.
 
@@ -366,6 +385,8 @@ class Commit(RuleBasedStateMachine):
         """
         ledgers = [event.object for event in self.server.events if event.kind is LedgerSeen]
         for before, after in pairwise(ledgers):
+            if before is None or after is None:
+                continue  # somebody deleted it
             left = {each.uid: each.phase for each in after.spec.entries}
             committed = {self._gang_for(uid) for uid, phase in left.items() if phase is COMMITTED}
             for each in before.spec.entries:
@@ -395,8 +416,15 @@ class Commit(RuleBasedStateMachine):
             nodes = [pod["spec"].get("nodeName") for pod in members]
             gated = [bool(pod["spec"]["schedulingGates"]) for pod in members]
             assert len(members) == size
-            assert all(nodes) or all(gated), f"{gang}: {nodes}, {gated}"
+            assert all(node is not None or held for node, held in zip(nodes, gated, strict=True)), f"{gang}: {nodes}"
+            # A member that took the place of another waits for room where there is none, or it is held for others.
+            assert all(nodes) or all(gated) or self._is_short_of(gated.count(True)), f"{gang}: {nodes}"
         self.what_is_held_is_not_lost()
+
+    def _is_short_of(self, gpus: int) -> bool:
+        ledger = self.server.ledger
+        free = (there - self.server.bound(node) - self.server.committed(node) for node, there in NODES.items())
+        return ledger is None or any(each.phase is HELD for each in ledger.spec.entries) or sum(free) < gpus
 
     def _all_works(self) -> None:
         self.quieten()

@@ -7,7 +7,7 @@ import pytest
 from gputopo.labels import keys
 from gputopo.labels.reservations import Seat
 from scheduler_core.gangs.pins import let_go, narrowed, release, strip, touch
-from scheduler_core.stock import RequiredTerm, RequiredTerms, Requirement
+from scheduler_core.pods import RequiredTerm, RequiredTerms, Requirement
 from tests.scheduler_core.gangs.members import member
 
 PIN = {"key": "metadata.name", "operator": "In", "values": ["n1"]}

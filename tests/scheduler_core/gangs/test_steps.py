@@ -10,16 +10,27 @@ import msgspec
 import pytest
 
 from gputopo.labels.keys import GATE
-from gputopo.labels.reservations import LedgerSpec, LedgerStatus, Phase, ReservationStatus, State, Vouching
+from gputopo.labels.reservations import (
+    LedgerSpec,
+    LedgerStatus,
+    Phase,
+    ReservationSpec,
+    ReservationStatus,
+    Seat,
+    State,
+    Vouching,
+)
+from scheduler_core.asks import WHOLE
 from scheduler_core.gangs.gang import Gang, GangPhase
-from scheduler_core.gangs.member import Member
-from scheduler_core.gangs.memory import Memory, Silence, Since, noted
+from scheduler_core.gangs.member import GangName, Member, Wanted
+from scheduler_core.gangs.memory import Denial, Memory, Silence, Since, noted, with_denial, without_denial
 from scheduler_core.gangs.owners import JOB_TRACKING
 from scheduler_core.gangs.steps import steps
 from scheduler_core.gangs.world import Rollback, Terms, World
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
+    CreateReservation,
     DeletePod,
     DeleteReservation,
     DropRegistration,
@@ -90,6 +101,8 @@ class Scene(NamedTuple):
     fresh: float | None = None  # how old the ledger is, made by this planner
     silent: Mapping[str, Silence] = MappingProxyType({})
     gone: bool = False  # nobody knows the gang
+    touched: frozenset[tuple[str, str]] = frozenset()
+    refused: Mapping[tuple[type, str], Denial] = MappingProxyType({})
 
 
 NOW = 1000.0
@@ -106,6 +119,8 @@ def found(scene: Scene, terms: Terms = MIXED) -> tuple[Write, ...]:
         since={each.uid: Since(each.phase, NOW - scene.age, 3) for each in listed},
         made=frozenset(each.key for each in scene.reservations) if scene.made else frozenset(),
         silent=scene.silent,
+        touched=scene.touched,
+        denied=scene.refused,
     )
     return steps(_world(scene, book, memory), terms, "gpus")
 
@@ -128,6 +143,7 @@ def _world(scene: Scene, book: LedgerSeen | None, memory: Memory) -> World:
         memory,
         NOW,
         0.0,
+        [each for each in _placed(scene) if each.reservation and each.node is None and not each.ending],
     )
 
 
@@ -143,6 +159,9 @@ def only(scene: Scene, terms: Terms = MIXED) -> Write:
 def phases(write: Write) -> list[Phase]:
     assert isinstance(write, WriteLedger)
     return [each.phase for each in write.spec.entries]
+
+
+LOST = "the ledger had lost it, and others have its places since"
 
 
 def state_of(write: Write) -> tuple[State | None, str | None]:
@@ -228,7 +247,20 @@ def test_what_the_ledger_says_next(scene: Scene, terms: Terms, said: list[Phase]
         pytest.param(
             Scene((A_GOES, B), (in_state(State.BOUND),), COMMITTED), MIXED, id="another planner has seen all bound"
         ),
-        pytest.param(Scene((A_GOES, B_BOUND), (in_state(State.FAILED),)), MIXED, id="one that failed"),
+        pytest.param(
+            Scene((A_GOES._replace(owner_kind=None), B_BOUND), (in_state(State.FAILED),)), MIXED, id="one that failed"
+        ),
+        pytest.param(
+            Scene((A_GOES, B_BOUND), (in_state(State.BOUND),)), MIXED, id="bound, as a planner saw that heard more"
+        ),
+        pytest.param(
+            Scene((A_GOES, B), (in_state(State.COMMITTED),), PROPOSED, extenders={"x": Vouching("", 3)}, fresh=9),
+            MIXED,
+            id="extenders may not know yet what is listed again",
+        ),
+        pytest.param(
+            Scene((A_GOES, B), (in_state(State.COMMITTED),), PROPOSED), MIXED, id="nobody has vouched for it again"
+        ),
         pytest.param(Scene(reservations=(HOLD._replace(status=ROOM),), phase=HELD), MIXED, id="room that is held"),
         pytest.param(
             Scene(phase=PROPOSED, age=2, reservations=(in_state(State.PROPOSED, NOBODY),)),
@@ -346,7 +378,19 @@ def test_nothing_is_to_be_done(scene: Scene, terms: Terms) -> None:
         ),
         pytest.param(Scene((A_BOUND, B_BOUND)), (State.BOUND, None), id="its entry was struck before that was said"),
         pytest.param(
-            Scene((A_BOUND, B_GOES)), (State.FAILED, "the ledger does not list it"), id="its entry was taken away"
+            Scene((A_BOUND, B_GOES), phase=PROPOSED, crowded=frozenset({PLAN.key})),
+            (State.ROLLING_BACK, LOST),
+            id="listed again, and there is no room any more",
+        ),
+        pytest.param(
+            Scene((A_GOES, B), phase=PROPOSED, age=5, extenders={"x": Vouching("", 3, (PLAN.key,))}),
+            (State.ROLLING_BACK, LOST),
+            id="listed again, and blocked for long",
+        ),
+        pytest.param(
+            Scene((A_GOES, B), phase=PROPOSED, age=30),
+            (State.ROLLING_BACK, "a and 1 more not bound within 30 s"),
+            id="listed again, and nobody vouches",
         ),
         pytest.param(Scene((A_BOUND,), phase=COMMITTED, minimum=1), (State.BOUND, None), id="enough without one"),
         pytest.param(
@@ -531,6 +575,181 @@ def test_where_nobody_vouches_nobody_is_struck() -> None:
     scene = Scene(reservations=(), extenders=SILENT, silent={"x": Silence(3, NOW - 999, NOW, NOW - 999)})
 
     assert found(scene, GATED_POOL) == ()
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(Scene((A_BOUND, B_GOES)), id="a member is on its way"),
+        pytest.param(Scene((A, B), (in_state(State.COMMITTED),)), id="none was let go yet"),
+        pytest.param(Scene((A_BOUND, B), (in_state(State.COMMITTED),)), id="one is bound and one is gated"),
+        pytest.param(Scene((A_GOES, B), (in_state(State.ROLLING_BACK),)), id="one is to be deleted"),
+        pytest.param(Scene((A, B), (in_state(State.ROLLING_BACK),)), id="they are to be touched"),
+        pytest.param(
+            Scene((A_BOUND, B_GOES._replace(reservation=BATCH.name)), (BATCH,)), id="a single pod is on its way"
+        ),
+        pytest.param(
+            Scene((let_go("a", owner_kind=None), B_BOUND), (in_state(State.ROLLING_BACK, "late"),)), id="it will fail"
+        ),
+    ],
+)
+@pytest.mark.parametrize("terms", [MIXED, GATED_POOL], ids=["mixed", "gated"])
+def test_what_counted_when_the_ledger_was_lost_is_proposed_again(scene: Scene, terms: Terms) -> None:
+    write = only(scene, terms)
+
+    assert phases(write) == [PROPOSED]
+    assert isinstance(write, WriteLedger)
+    assert write.again == 1
+
+
+def test_what_is_listed_again_is_committed_if_its_places_are_free() -> None:
+    scene = Scene((A_GOES, B), (in_state(State.COMMITTED),), PROPOSED, extenders={"x": Vouching("", 3)}, fresh=11)
+
+    assert phases(only(scene)) == [COMMITTED]
+    assert phases(only(scene._replace(extenders={}), GATED_POOL)) == [COMMITTED]
+
+
+def test_what_is_listed_again_while_it_is_taken_back_is_not_committed() -> None:
+    scene = Scene((A_GOES, B), (in_state(State.ROLLING_BACK),), PROPOSED)
+
+    assert found(scene) == (DeletePod(A_GOES), Touch(B, PLAN.key))
+
+
+def test_what_was_touched_and_struck_is_not_listed_again() -> None:
+    touched = frozenset({(PLAN.key, A.uid), (PLAN.key, B.uid)})
+
+    assert only(Scene(reservations=(in_state(State.ROLLING_BACK),), touched=touched)) == DeleteReservation(
+        in_state(State.ROLLING_BACK)
+    )
+
+
+ALONE = GangName("team", "pod.a")
+
+
+def single(**changed: Any) -> Member:
+    """A single pod that was let go."""
+    return let_go("a", wanted=Wanted(ALONE), pin="n1", **changed)
+
+
+def by_pods(gang: str, *seats: Seat, timeout_s: float = 30.0) -> tuple[CreateReservation]:
+    return (CreateReservation("team", PLAN.name, ReservationSpec(gang, seats, timeout_s=timeout_s)),)
+
+
+SEAT_A, SEAT_B = (Seat(f"uid-{name}", name, node, ((WHOLE, 1),)) for name, node in (("a", "n1"), ("b", "n2")))
+
+
+@pytest.mark.parametrize(
+    ("members", "written"),
+    [
+        pytest.param((A_BOUND, B_GOES._replace(pin="n2")), by_pods("llm", SEAT_A, SEAT_B), id="where they are, or go"),
+        pytest.param((A, B_GOES._replace(pin="n2")), by_pods("llm", SEAT_B), id="who is gated is not of it"),
+        pytest.param(
+            (B_GOES._replace(pin="n2", wanted=A.wanted._replace(timeout_s=90.0)),),
+            by_pods("llm", SEAT_B, timeout_s=90.0),
+            id="with their timeout",
+        ),
+        pytest.param((A_BOUND, B_BOUND), (), id="bound, so nothing is under way"),
+        pytest.param((single(),), by_pods("", SEAT_A), id="a single pod that is made again"),
+        pytest.param((single(owner_kind=None),), (), id="a single pod that nobody would make again"),
+    ],
+)
+def test_a_plan_that_somebody_deleted_is_written_again_as_its_pods_say(
+    members: tuple[Member, ...], written: tuple[Write, ...]
+) -> None:
+    assert found(Scene(members, ())) == written
+
+
+def test_a_plan_that_is_there_is_not_written_again() -> None:
+    batch = in_state(State.FAILED, of=BATCH._replace(name=PLAN.name, namespace="gputopo"))
+
+    assert found(Scene((single(owner_kind=None),), (batch,))) == (DeleteReservation(batch),)
+    assert found(Scene((single(),), (in_state(State.COMMITTED, of=batch),), COMMITTED)) == ()
+
+
+def test_of_a_gang_that_nobody_knows_those_on_their_way_are_its_plan() -> None:
+    assert found(Scene((B_GOES._replace(pin="n2"),), (), gone=True)) == by_pods("llm", SEAT_B)
+
+
+REFUSED = 'pods "a" is forbidden: no deletion here'
+STUCK = (
+    f"late; the API server does not let a be deleted: {REFUSED}. "
+    "It is tried again: allow the planner that, or delete them"
+)
+
+
+def refused(what: type, uid: str, since: float = 60.0) -> dict[tuple[type, str], Denial]:
+    return {(what, uid): Denial(NOW - since, NOW, REFUSED)}
+
+
+@pytest.mark.parametrize(
+    ("scene", "writes"),
+    [
+        pytest.param(
+            Scene((A_GOES,), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid, 59)),
+            [DeletePod(A_GOES)],
+            id="it may be a moment",
+        ),
+        pytest.param(
+            Scene((A_GOES, B_GOES), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid)),
+            [DeletePod(A_GOES), DeletePod(B_GOES)],
+            id="others go first",
+        ),
+        pytest.param(
+            Scene((A_GOES, B), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid)),
+            [DeletePod(A_GOES), Touch(B, PLAN.key)],
+            id="others are touched first",
+        ),
+        pytest.param(
+            Scene((A_GOES,), (in_state(State.FAILED, STUCK),), refused=refused(DeletePod, A.uid)),
+            [DeletePod(A_GOES)],
+            id="when it failed it is still tried",
+        ),
+        pytest.param(
+            Scene(
+                (A_GOES._replace(reservation=BATCH.name),),
+                (in_state(State.FAILED, of=BATCH),),
+                refused=refused(DeletePod, A.uid),
+            ),
+            [DeletePod(A_GOES._replace(reservation=BATCH.name))],
+            id="single pods as well",
+        ),
+        pytest.param(
+            Scene((A_BOUND,), (in_state(State.FAILED, of=BATCH),)),
+            [DeleteReservation(in_state(State.FAILED, of=BATCH))],
+            id="a single pod that was bound after all",
+        ),
+    ],
+)
+def test_a_deletion_that_is_refused_is_tried_again(scene: Scene, writes: list[Write]) -> None:
+    assert list(found(scene)) == writes
+
+
+def test_a_gang_whose_deletion_is_refused_for_long_fails_in_the_words_of_the_api_server() -> None:
+    scene = Scene((A_GOES, B), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid) | refused(Touch, B.uid))
+
+    assert state_of(only(scene)) == (State.FAILED, STUCK)
+    assert phases(only(scene._replace(reservations=(in_state(State.FAILED, STUCK),)))) == []
+
+
+def test_why_a_member_was_not_let_go_is_said_in_the_words_of_the_api_server() -> None:
+    scene = Scene((A, B_GOES), (in_state(State.COMMITTED),), COMMITTED, age=30, refused=refused(LetGo, A.uid))
+
+    assert state_of(only(scene)) == (
+        State.ROLLING_BACK,
+        f"a and 1 more not bound within 30 s; the API server does not let a go: {REFUSED}",
+    )
+
+
+def test_a_refusal_is_remembered_from_its_first_time_until_the_write_is_done_or_not_tried_any_more() -> None:
+    once = with_denial(Memory(), LetGo, "uid-a", "no", 10.0)
+    twice = with_denial(once, LetGo, "uid-a", "not yet", 40.0)
+    book = ledger()
+
+    assert twice.denied == {(LetGo, "uid-a"): Denial(10.0, 40.0, "not yet")}
+    assert without_denial(twice, Touch, "uid-a") == twice
+    assert without_denial(twice, LetGo, "uid-a").denied == {}
+    assert noted(twice, book, {}, 129.0).denied == twice.denied
+    assert noted(twice, book, {}, 130.0).denied == {}
 
 
 def test_what_is_remembered() -> None:

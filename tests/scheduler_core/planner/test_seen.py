@@ -18,7 +18,7 @@ from scheduler_core.knowledge import Knowledge
 from scheduler_core.observe.sources import OBSERVED
 from scheduler_core.planner.seen import Candidate, GangPod, candidate, planner_sources, split
 from scheduler_core.planner.sizes import SIZES
-from scheduler_core.pods import Pod
+from scheduler_core.pods import Pod, RequiredTerm, RequiredTerms, Requirement
 from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
@@ -26,9 +26,6 @@ from scheduler_core.stock import (
     LabelSelector,
     PodRules,
     PodTerm,
-    RequiredTerm,
-    RequiredTerms,
-    Requirement,
     StockSpec,
 )
 

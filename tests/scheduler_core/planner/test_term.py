@@ -8,7 +8,7 @@ from gputopo.labels import keys
 from gputopo.labels.reservations import State
 from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
 from scheduler_core.planner.writer import Outcome
-from tests.scheduler_core.gangs.commit.apiserver import ApiServer
+from tests.scheduler_core.gangs.commit.apiserver import ApiServer, pinned
 from tests.scheduler_core.planner.desk import Desk
 
 
@@ -258,3 +258,143 @@ def test_a_gang_that_is_released_is_counted_once_each_time() -> None:
     desk.run()
 
     assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")] * 2
+
+
+def bind(server: ApiServer, uid: str) -> None:
+    """To the node that it was let go to."""
+    node = pinned(server.pods[uid])
+    assert node is not None
+    server.bind(uid, node)
+
+
+def placed(server: ApiServer) -> list[str]:
+    """Gangs for which places are kept, not only room."""
+    return sorted(each.spec.gang for each in server.reservations.values() if each.spec.seats)
+
+
+def gated(server: ApiServer) -> list[bool]:
+    """Of each pod, in order."""
+    return [bool(each["spec"]["schedulingGates"]) for each in server.pods.values()]
+
+
+def test_a_plan_that_somebody_deletes_while_its_gang_is_half_bound_is_written_again_and_taken_back_in_time() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    (plan,) = server.reservations.values()
+    bind(server, uids[0])
+    server.delete_reservation(plan.key)
+    desk.run()
+
+    (again,) = server.reservations.values()
+    assert (again.name, again.status.state) == (plan.name, State.COMMITTED)
+    desk.now += 31
+    desk.run()
+    assert (server.pods, server.reservations) == ({}, {})
+
+
+def test_a_plan_that_somebody_deletes_is_over_once_all_its_members_are_bound() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    (plan,) = server.reservations
+    bind(server, uids[0])
+    server.delete_reservation(plan)
+    desk.run()
+
+    bind(server, uids[1])
+    desk.run()
+
+    assert (states(server), list(server.pods)) == ([State.BOUND], uids)
+
+
+def test_when_the_ledger_is_deleted_another_planner_goes_on_with_what_it_listed() -> None:
+    server = ApiServer({"n0": 2})
+    uids = gang(server, "a", 2)
+    first = Desk(server)
+    first.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) and what.member.uid == uids[1] else None
+    first.run()
+    assert gated(server) == [False, True]
+    server.delete_ledger()
+    first.run()
+    assert first.term.deposed
+
+    gang(server, "b", 2)
+    second = Desk(server, "two")
+    second.run()
+    assert (placed(server), gated(server)) == (["a"], [False, False, True, True])
+    for uid in uids:
+        bind(server, uid)
+    second.run()
+    assert states(server)[0] is State.BOUND
+
+
+def test_the_place_of_a_pod_that_was_let_go_is_nobody_elses_whatever_becomes_of_its_plan() -> None:
+    server = ApiServer({"n0": 2})
+    gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    (plan,) = server.reservations
+    desk.refuses = lambda what: Outcome.REFUSED if isinstance(what, CreateReservation | DeletePod) else None
+    server.delete_reservation(plan)
+    gang(server, "b", 2)
+
+    for _ in range(3):
+        desk.now += 31
+        desk.run()
+
+    assert (placed(server), gated(server)) == ([], [False, False, True, True])
+
+
+def test_a_gang_whose_deletion_is_refused_gives_up_what_nobody_can_take_and_comes_again_once_it_is_not() -> None:
+    server = ApiServer({"n0": 4})
+    uids = gang(server, "a", 4)
+    desk = Desk(server)
+
+    def refuses(what: Write) -> Outcome | None:
+        let_go = isinstance(what, LetGo) and what.member.uid in uids[2:]
+        return Outcome.REFUSED if isinstance(what, DeletePod) or let_go else None
+
+    desk.refuses = refuses
+    desk.run()
+    others = gang(server, "b", 2)
+    for _ in range(5):
+        if placed(server) == ["a", "b"]:  # the places of the two that stay gated
+            break
+        desk.now += 31
+        desk.run()
+    for uid in others:
+        bind(server, uid)
+
+    words = (
+        f"a-{uids[0]} and 3 more not bound within 30 s; "
+        f"the API server does not let a-{uids[2]} and 1 more go: it is refused; "
+        f"the API server does not let a-{uids[0]} and 1 more be deleted: it is refused. "
+        "It is tried again: allow the planner that, or delete them"
+    )
+    assert [each.message for each in desk.told if each.reason == "Failed"] == [words]
+    desk.refuses = lambda _: None
+    desk.now += 31
+    desk.run()
+    assert set(server.pods) == {*uids[2:], *others}
+    assert placed(server) == ["b"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.AWAY], ids=["refused", "its admission does not answer"])
+def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: Outcome) -> None:
+    server = ApiServer({"n0": 2})
+    gang(server, "a", 2)
+    desk = Desk(server)
+    desk.refuses = lambda what: outcome if isinstance(what, LetGo | Touch) else None
+    desk.run()
+    gang(server, "b", 2)
+
+    tries = 0
+    while placed(server) != ["b"] and tries < 6:
+        desk.now += 31
+        desk.run()
+        tries += 1
+
+    assert (placed(server), gated(server)) == (["b"], [True] * 4)

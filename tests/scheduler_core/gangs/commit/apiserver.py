@@ -168,6 +168,12 @@ class ApiServer:
             raise NotFound
         self._tell(ReservationSeen, uid, None)
 
+    def delete_ledger(self) -> None:
+        """With all that it lists."""
+        ledger, self.ledger = self.ledger, None
+        assert ledger is not None
+        self._tell(LedgerSeen, ledger.key, None)
+
     def create_ledger(self, name: str, spec: LedgerSpec) -> LedgerSeen:
         """The one."""
         if self.ledger is not None:

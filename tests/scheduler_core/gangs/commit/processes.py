@@ -83,6 +83,7 @@ class Planner:
             self.watcher = Watcher(self.server, KINDS, (Candidate, candidate_of))
             for batch in self.watcher.lists():
                 self.hear(batch)
+            return self.writes()
         view.look(self.server.now)
         self.unheld = frozenset(uid for uid, gang in self._holds().items() if gang not in self._queued())
         wanted = Wanted(unheld=self.unheld, estimates=dict.fromkeys(self._holds()))
@@ -93,10 +94,10 @@ class Planner:
     def _steps(self, wanted: Wanted) -> tuple[Write, ...]:
         """The same whether all reservations are looked at or only those that are awake."""
         world = self.view.world(self.server.now, self.server.now, wanted)
-        found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None)))
+        found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None, plans=None)))
         assert sorted(map(repr, found)) == sorted(map(repr, whole))
         if turn(world.ledger, self.me) is Turn.LEAD:
-            self.view.shelf.rest(resting(world))
+            self.view.shelf.rest(resting(world, self.terms))
         return found
 
     def _plan(self) -> CreateReservation | None:

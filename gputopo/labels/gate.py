@@ -1,0 +1,18 @@
+"""How a pod loses our scheduling gate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gputopo.labels.keys import GATE
+
+
+def others(gates: Iterable[str]) -> tuple[str, ...]:
+    """Without ours."""
+    return tuple(each for each in gates if each != GATE)
+
+
+def released(identity: Mapping[str, str], gates: Iterable[str]) -> dict[str, Any]:
+    """The merge patch that does nothing else. ``identity``: the metadata that must still hold."""
+    return {"metadata": dict(identity), "spec": {"schedulingGates": [{"name": each} for each in others(gates)]}}

@@ -1,0 +1,57 @@
+"""Plans that somebody deleted while their members were let go: written again, as the pods themselves say them. Pure.
+
+Whoever was let go is on the way to its node whatever became of the plan, and says by which (annotation) and where to
+(its node affinity). Without a plan nothing would ever end that: no deadline, nobody who takes them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from gputopo.labels.reservations import ReservationSpec, Seat
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.member import Member
+from scheduler_core.gangs.owners import replaced
+from scheduler_core.gangs.world import World
+from scheduler_core.gangs.writes import CreateReservation
+from scheduler_core.sightings import ReservationSeen
+
+
+def vanished(world: World) -> Iterator[CreateReservation]:
+    """Under the names that their members bear. Single pods that nobody would make again are left to themselves."""
+    if not world.coming:
+        return
+    plans = world.plans
+    if plans is None:
+        plans = {plan for each in world.reservations.values() for plan in plans_of(each)}
+    lost: dict[tuple[str, str, str], dict[str, Member]] = {}
+    for each in world.coming:
+        name, gang = each.reservation or "", each.wanted.gang
+        if (gang.namespace, name) in plans or (is_alone(gang) and (("", name) in plans or not replaced(each))):
+            continue
+        key = gang.namespace, name, "" if is_alone(gang) else gang.name
+        lost.setdefault(key, {}).update({one.uid: one for one in (*_siblings(world, each), each)})
+    for (namespace, name, gang_name), members in lost.items():
+        yield CreateReservation(namespace, name, _spec(gang_name, members.values()))
+
+
+def plans_of(reservation: ReservationSeen) -> tuple[tuple[str, str], ...]:
+    """Under which namespaces and names its members look for it: single pods, in any namespace, under ""."""
+    here = (reservation.namespace, reservation.name)
+    return (here,) if reservation.spec.gang else (here, ("", reservation.name))
+
+
+def _siblings(world: World, member: Member) -> Iterator[Member]:
+    """That were let go by the same plan."""
+    gang = world.gang(member.wanted.gang)
+    return (each for each in (() if gang is None else gang.placed) if each.reservation == member.reservation)
+
+
+def _spec(gang: str, members: Iterable[Member]) -> ReservationSpec:
+    """Where they are or are to go. What a plan knows beside that is lost."""
+    seats = [Seat(each.uid, each.name, each.node or each.pin, each.devices, rank=each.wanted.rank) for each in members]
+    plan = ReservationSpec(gang, tuple(sorted(seats, key=lambda each: each.name)))
+    timeouts = [each.wanted.timeout_s for each in members if each.wanted.timeout_s is not None]
+    return msgspec.structs.replace(plan, timeout_s=max(timeouts)) if timeouts else plan
