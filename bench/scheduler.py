@@ -46,6 +46,7 @@ from gputopo.labels import encode, keys
 from gputopo.labels.nodegpus import content_hash
 from gputopo.labels.reasons import Reason
 from scheduler_core import config
+from scheduler_core.nodes.staleness import AHEAD_S
 from scheduler_core.server import Listener, serve
 from scheduler_core.verbs import Reply, Verb, verbs_app
 from scheduler_core.wire import arguments, filter_result, priorities
@@ -208,7 +209,8 @@ def populate(cluster: Cluster, size: int) -> None:
     running.prepare(cluster)
     shapes = [make() for make in SHAPES.values()]
     nodes, words = [], []
-    observed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))  # nobody confirms it meanwhile
+    # Nobody confirms it meanwhile, and of nodes whose word is too old, or too far ahead, less is gone by.
+    observed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + AHEAD_S - 60.0))
     for at in range(size):
         name = f"gpu-node-{at:05}-pool-a1b2c3"
         facts = encode(on_node(shapes[at % len(shapes)], name))

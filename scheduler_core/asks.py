@@ -75,6 +75,16 @@ def _totals(programs: tuple[tuple[str, Program], ...]) -> tuple[tuple[str, int],
     return tuple((resource, total(program)) for resource, program in programs)
 
 
+def asks_for_gpus(spec: PodSpec) -> bool:
+    """Whether a container names a GPU resource, however many of it. Most pods' do not."""
+    return any(
+        is_gpu(resource)
+        for container in (*(spec.init_containers or ()), *(spec.containers or ()))
+        for asked in (container.resources.limits, container.resources.requests)
+        for resource in asked or ()
+    )
+
+
 def read_ask(spec: PodSpec) -> Ask:
     """The GPU resources that a pod's containers ask for. Raises ``MalformedAskError``."""
     programs: dict[str, list[Step]] = {}

@@ -24,11 +24,10 @@ from scheduler_core import settings
 from scheduler_core.announcing import FEW, Announcer
 from scheduler_core.connections import Limits
 from scheduler_core.metrics import Metrics
-from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
 from scheduler_core.policy_reload import PolicyReload
+from scheduler_core.reader import Reader
 from scheduler_core.registrar import Registrar
-from scheduler_core.request import PodRequest, Refused
 from scheduler_core.running import Deliver, Watching, run
 from scheduler_core.server import Listener
 from scheduler_core.service import Service, applications
@@ -97,10 +96,7 @@ def own_pod(environ: Mapping[str, str]) -> str:
 
 
 def _sources(policy: PolicyReload) -> Sources:
-    def wanted(pod: Pod) -> PodRequest | Refused:
-        return policy.current.read(pod)
-
-    return reading(wanted)
+    return reading(Reader(lambda: policy.current))
 
 
 def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:

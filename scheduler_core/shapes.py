@@ -88,9 +88,9 @@ class Shape:
         return mask
 
 
-def shape_of(topology: NodeTopology) -> Shape:
-    """The one ``Shape`` of all machines that differ in names only."""
-    return _known(_Same(topology))
+def shape_of(topology: NodeTopology, *, stale: bool = False) -> Shape:
+    """The one ``Shape`` of all machines that differ in names only. ``stale``: of what does not change unseen."""
+    return _known(_Same(topology), stale)
 
 
 class _Same:
@@ -106,9 +106,9 @@ class _Same:
         return isinstance(other, _Same) and self.topology is other.topology
 
 
-@lru_cache(maxsize=1 << 14)
-def _known(same: _Same) -> Shape:
-    topology = same.topology
+@lru_cache(maxsize=1 << 15)
+def _known(same: _Same, stale: bool) -> Shape:
+    topology = _blinded(same.topology) if stale else same.topology
     return _shared(
         NodeTopology(
             gpus=tuple(_nameless(gpu) for gpu in topology.gpus),
@@ -119,6 +119,23 @@ def _known(same: _Same) -> Shape:
                 for nic in topology.nics
             ),
             degraded=tuple(Degradation(each.what, "") for each in topology.degraded),
+        )
+    )
+
+
+def _blinded(topology: NodeTopology) -> NodeTopology:
+    """What does not change while nobody looks."""
+    return NodeTopology(
+        gpus=tuple(
+            Gpu(
+                index=gpu.index,
+                product=gpu.product,
+                memory_mib=gpu.memory_mib,
+                mig_enabled=gpu.mig_enabled,
+                mig_devices=gpu.mig_devices,
+                health=gpu.health,
+            )
+            for gpu in topology.gpus
         )
     )
 

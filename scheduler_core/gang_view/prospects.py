@@ -83,7 +83,7 @@ class _Trial(NamedTuple):
             ((Waiting(self.gang, self.gang.created),),),
             NodeView(table, self.view.rules, policy_of),
             {},
-            self.view.seats(),
+            self.view.shelf.seats((self.gang.name,)),
             {},
             self.rules.levels,
             Names(self.gang.name.namespace, lambda: ""),

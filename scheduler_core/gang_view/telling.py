@@ -162,7 +162,7 @@ def _places(seen: Seen, gang: Gang, state: Progress) -> Iterator[Place]:
         if state.open.spec.seats:
             yield _place("plan", state.open.spec)
     elif state.plan is not None and gang.phase in (GangPhase.BOUND, GangPhase.RUNNING):
-        yield _placed("there", siblings(gang, seen.view.seats()), state.plan.spec)
+        yield _placed("there", siblings(gang, seen.view.shelf.seats((gang.name,))), state.plan.spec)
 
 
 def _place(of: str, spec: ReservationSpec) -> Place:

@@ -8,7 +8,6 @@ replaces a failed one of an almost finished job does not wait for siblings that 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from operator import attrgetter
@@ -110,7 +109,7 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
         return Gang(name, GangPhase.ENDED, "no member runs or waits")
     placed = [each for each in live if GATE not in each.gates]
     gated = [each for each in live if GATE in each.gates]
-    words = Counter(map(_said, live))
+    words = set(map(_said, live))
     gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, words, declared)
     if not gated and not any(each.reservation for each in placed):
         return gang._replace(placed=tuple(placed))
@@ -152,10 +151,13 @@ _post = attrgetter("wanted.maker", "wanted.rank")  # what only one member at a t
 _attempt, _created, _priority = attrgetter("wanted.attempt"), attrgetter("created"), attrgetter("priority")
 
 
-def _described(gang: Gang, live: Sequence[Member], words: Iterable[Words], declared: Size | None) -> Gang:
+def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], declared: Size | None) -> Gang:
     """What they say, where they agree; where they do not, ``_refusal`` tells so."""
-    said = [min((each[at] for each in words if each[at] is not None), default=None) for at in range(len(_AGREED))]
-    size, minimum, timeout_s, required, preferred = said
+    if len(words) == 1:
+        ((size, minimum, timeout_s, required, preferred),) = words
+    else:
+        said = [min((each[at] for each in words if each[at] is not None), default=None) for at in range(len(_AGREED))]
+        size, minimum, timeout_s, required, preferred = said
     if declared is not None and size is None and minimum is None:
         size, minimum = declared.size, declared.minimum
     created = list(map(_created, live))
@@ -174,7 +176,7 @@ def _described(gang: Gang, live: Sequence[Member], words: Iterable[Words], decla
 
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
     makers = {each.wanted.maker for each in live} - {None}
-    again = _posts(live)
+    again = set(_posts(live))
     return tuple(
         each
         for each in current
@@ -182,17 +184,17 @@ def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Mem
     )
 
 
-def _posts(members: Iterable[Member]) -> Counter[tuple[str | None, int]]:
-    return Counter(post for post in map(_post, members) if post[1] is not None)
+def _posts(members: Iterable[Member]) -> list[tuple[str | None, int]]:
+    return [post for post in map(_post, members) if post[1] is not None]
 
 
 def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None) -> frozenset[str]:
     """UIDs of those who are too many where more say so than the gang has members: of one rank all but the oldest."""
-    held, asked = _posts(placed), _posts(gated)
-    once = len(asked) == asked.total() and held.keys().isdisjoint(asked)
+    held, asked = set(_posts(placed)), _posts(gated)
+    once = len(set(asked)) == len(asked) and held.isdisjoint(asked)
     if once and (room is None or len(gated) <= room):
         return frozenset()
-    taken = set(held)
+    taken: set[tuple[str | None, int | None]] = set(held)
     chosen: list[str] = []
     for each in sorted(gated, key=lambda each: (each.gates != _OURS, each.created, *by_rank(each))):
         post = _post(each)

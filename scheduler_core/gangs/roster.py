@@ -41,6 +41,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}  # by UID
+        self._refusing: set[str] = set()  # UIDs of those that do not share their node with others
         self._coming: dict[str, Member] = {}  # of these, those that were let go and are not bound
         self._gangs: dict[GangName, _Crew] = {}  # none is empty
         self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
@@ -60,6 +61,8 @@ class Roster:
             if self._members.get(member.uid) != member:
                 self._drop(member.uid, touched)
                 self._members[member.uid] = member
+                if member.apart:
+                    self._refusing.add(member.uid)
                 if _comes(member):
                     self._coming[member.uid] = member
                 self._gangs.setdefault(member.wanted.gang, _Crew()).add(member)
@@ -107,6 +110,11 @@ class Roster:
         """A member of any gang."""
         return self._members.get(uid)
 
+    @property
+    def refuses(self) -> bool:
+        """Whether any of them does not share its node with some others."""
+        return bool(self._refusing)
+
     def coming(self) -> Collection[Member]:
         """Members of all gangs that were let go and have no node yet."""
         return self._coming.values()
@@ -120,6 +128,7 @@ class Roster:
         self._coming.pop(uid, None)
         if member is not None:
             name = member.wanted.gang
+            self._refusing.discard(uid)
             self._gangs[name].remove(member)
             if not self._gangs[name].members:
                 del self._gangs[name]

@@ -69,9 +69,22 @@ def steps(world: World, terms: Terms, pool: str) -> tuple[Write, ...]:
     if turn(ledger, world.me) is Turn.TAKE_OVER:
         return (WriteLedger(ledger, taken_over(ledger.spec, world.me, terms.lease, terms.levels)),)
     entries = counting(ledger.spec, world.reservations)
-    found = {uid: _step(world, terms, each, entries.get(uid)) for uid, each in world.reservations.items()}
+    awake = world.reservations if world.awake is None else world.awake
+    found = {uid: _step(world, terms, world.reservations[uid], entries.get(uid)) for uid in awake}
     about = [write for each in found.values() for write in each.writes]
     return (*about, *vanished(world), *_ledger(world, terms, ledger, found), *_questions(world, ledger))
+
+
+def resting(world: World, terms: Terms) -> frozenset[str]:
+    """UIDs of the awake about which nothing is to be done before they, a member or the ledger are others."""
+    assert world.ledger is not None  # ``steps`` made it
+    awake = world.reservations if world.awake is None else world.awake
+    listed = {each.uid for each in world.ledger.spec.entries}
+    ended = (uid for uid in awake if uid not in listed and world.reservations[uid].status.state in _ENDED)
+    return frozenset(uid for uid in ended if unlisted(world, terms, world.reservations[uid]) == Step())
+
+
+_ENDED = (State.BOUND, State.FAILED)  # of what the ledger does not list any more: time alone changes nothing
 
 
 def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, Step]) -> Iterator[Write]:
@@ -175,7 +188,7 @@ def _proposed_again(world: World, terms: Terms, reservation: ReservationSeen) ->
     """Its members are on their way: it is committed, or they are taken back."""
     uid, since = reservation.key, world.memory.since[reservation.key]
     said = _said(world, terms, uid)
-    trouble = trouble_with(world, reservation)
+    trouble = trouble_with(world, reservation, open_of(world, reservation))
     if uid in world.crowded or (said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S):
         trouble = trouble or "the ledger had lost it, and others have its places since"
     if trouble is not None:
@@ -200,8 +213,8 @@ def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Vouche
 
 
 def _committed(world: World, reservation: ReservationSeen) -> Step:
-    trouble, status = trouble_with(world, reservation), reservation.status
-    open_ = open_of(world, reservation)
+    open_, status = open_of(world, reservation), reservation.status
+    trouble = trouble_with(world, reservation, open_)
     if trouble is not None:
         return taken_back(world, reservation, trouble)
     if not open_:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from gputopo.labels.reservations import State
+from gputopo.labels.reservations import Seat, State
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.owners import replaced, stripped, to_strip
 from scheduler_core.gangs.seated import (
@@ -26,9 +26,8 @@ GIVE_UP_S = 60.0  # a pod that the API server does not let us write for so long 
 _WORDS = 1000  # characters of what the API server says
 
 
-def trouble_with(world: World, reservation: ReservationSeen) -> str | None:
-    """Why it is taken back; None: all is well so far."""
-    open_ = open_of(world, reservation)
+def trouble_with(world: World, reservation: ReservationSeen, open_: Sequence[tuple[Seat, Member]]) -> str | None:
+    """Why it is taken back; None: all is well so far. ``open_``: its ``open_of``."""
     if reservation.spec.gang:
         if not is_enough(world, reservation):
             lost = [seat.name for seat, member in seats_of(world, reservation) if is_lost(member, reservation)]

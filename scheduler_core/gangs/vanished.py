@@ -16,23 +16,31 @@ from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.owners import replaced
 from scheduler_core.gangs.world import World
 from scheduler_core.gangs.writes import CreateReservation
+from scheduler_core.sightings import ReservationSeen
 
 
 def vanished(world: World) -> Iterator[CreateReservation]:
     """Under the names that their members bear. Single pods that nobody would make again are left to themselves."""
     if not world.coming:
         return
-    plans = {(each.namespace, each.name) for each in world.reservations.values()}
-    batches = {each.name for each in world.reservations.values() if not each.spec.gang}  # in the planner's namespace
+    plans = world.plans
+    if plans is None:
+        plans = {plan for each in world.reservations.values() for plan in plans_of(each)}
     lost: dict[tuple[str, str, str], dict[str, Member]] = {}
     for each in world.coming:
         name, gang = each.reservation or "", each.wanted.gang
-        if (gang.namespace, name) in plans or (is_alone(gang) and (name in batches or not replaced(each))):
+        if (gang.namespace, name) in plans or (is_alone(gang) and (("", name) in plans or not replaced(each))):
             continue
         key = gang.namespace, name, "" if is_alone(gang) else gang.name
         lost.setdefault(key, {}).update({one.uid: one for one in (*_siblings(world, each), each)})
     for (namespace, name, gang_name), members in lost.items():
         yield CreateReservation(namespace, name, _spec(gang_name, members.values()))
+
+
+def plans_of(reservation: ReservationSeen) -> tuple[tuple[str, str], ...]:
+    """Under which namespaces and names its members look for it: single pods, in any namespace, under ""."""
+    here = (reservation.namespace, reservation.name)
+    return (here,) if reservation.spec.gang else (here, ("", reservation.name))
 
 
 def _siblings(world: World, member: Member) -> Iterator[Member]:

@@ -53,6 +53,8 @@ class World(NamedTuple):
     wall: float  # seconds since 1970, for people
     coming: Collection[Member] = ()  # all that were let go and have no node yet
     blind: bool = False  # all of that may be old: nothing more is planned and committed
+    awake: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
+    plans: Container[tuple[str, str]] | None = None  # ``vanished.plans_of`` all reservations; None: not known yet
 
 
 class Step(NamedTuple):

@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from gputopo.labels.nodegpus import NodeGpus
-from scheduler_core.asks import MalformedAskError, read_ask
+from scheduler_core.asks import MalformedAskError, asks_for_gpus, read_ask
 from scheduler_core.nodes.machine import Machine
 from scheduler_core.occupancy import Occupant
 from scheduler_core.pods import Pod
@@ -43,16 +43,18 @@ def is_held(uid: str) -> bool:
 
 def read_occupant(pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_request) -> Occupant | None:
     """A pod on a node; None where it holds no GPU. ``read``: what it asks for, by a policy of its own."""
-    if pod.finished:
-        return None
-    try:
-        ask = read_ask(pod.spec)
-    except MalformedAskError:  # the API server takes no such pod
-        return None
-    if not ask.programs:  # most pods: whatever they wish does not matter
+    if pod.finished or not asks_for_gpus(pod.spec):
         return None
     request = read(pod)
-    profile = request.profile if isinstance(request, PodRequest) else Profile(ask)
+    if isinstance(request, PodRequest):
+        profile = request.profile
+    else:
+        try:
+            profile = Profile(read_ask(pod.spec))
+        except MalformedAskError:  # the API server takes no such pod
+            return None
+    if not profile.ask.programs:
+        return None
     metadata = pod.metadata
     admitted = pod.status.start_time is not None
     owner = None if metadata.owner is None else metadata.owner.uid

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.model import Gpu, Interconnect, NodeTopology
+from gputopo.model import Interconnect
 from scheduler_core.asks import SHARED, WHOLE
 from scheduler_core.company import Company, Kin, company
 from scheduler_core.cpu import Cpu, cpu_of
@@ -132,24 +132,7 @@ def _shape(record: NodeRecord, *, stale: bool) -> Shape | None:
     topology = record.machine.topology
     if topology is None or not topology.usable or (topology.partial and _offered(record) > len(topology.usable)):
         return None
-    return shape_of(_blinded(topology) if stale else topology)
-
-
-def _blinded(topology: NodeTopology) -> NodeTopology:
-    """What does not change while nobody looks."""
-    return NodeTopology(
-        gpus=tuple(
-            Gpu(
-                index=gpu.index,
-                product=gpu.product,
-                memory_mib=gpu.memory_mib,
-                mig_enabled=gpu.mig_enabled,
-                mig_devices=gpu.mig_devices,
-                health=gpu.health,
-            )
-            for gpu in topology.gpus
-        )
-    )
+    return shape_of(topology, stale=stale)
 
 
 def _offered(record: NodeRecord) -> int:

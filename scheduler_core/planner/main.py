@@ -27,9 +27,8 @@ from scheduler_core.planner.seen import planner_sources
 from scheduler_core.planner.service import Parts, Service
 from scheduler_core.planner.settings import Settings
 from scheduler_core.planner.writer import Writer
-from scheduler_core.pods import Pod
 from scheduler_core.policy_reload import PolicyReload
-from scheduler_core.request import PodRequest, Refused
+from scheduler_core.reader import Reader
 from scheduler_core.running import Deliver, Watching, run
 from scheduler_core.server import Listener
 from scheduler_core.starting import begun, connected, elected, new_name, policy_of
@@ -77,11 +76,9 @@ def plan_forever(read: Settings) -> None:
 
 
 def _parts(kube: Kube, leader: Leader, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> Parts:
-    def wanted(pod: Pod) -> PodRequest | Refused:
-        return policy.current.read(pod)
-
     def watch(deliver: Deliver) -> Watching:
-        return watching(kube, deliver, time.monotonic, sources=(*planner_sources(wanted), *KEPT))
+        sources = (*planner_sources(Reader(lambda: policy.current)), *KEPT)
+        return watching(kube, deliver, time.monotonic, sources=sources)
 
     writer = Writer(kube.within(_WRITE_S), lambda: leader.holds, time.monotonic)
     return Parts(leader.me, writer, leader, policy, watch, announcer.announce, metrics)

@@ -17,7 +17,7 @@ from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.plan import plan
 from scheduler_core.gangs.planning import Levels, NodeView, Options, Unplaced
 from scheduler_core.gangs.queue import Waiting
-from scheduler_core.gangs.singles import plan_singles
+from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.writes import CreateReservation
 from scheduler_core.nodes import NodeTable
 
@@ -58,23 +58,24 @@ class Placing(NamedTuple):
     steps: int = 0
 
 
-def placing(job: Job) -> Placing:
-    """Plan in order, up to the first that finds its place.
+def placing(job: Job, placer: Placer | None = None) -> Placing:
+    """Plan in order, up to the first that finds its place. ``placer``: what it remembers of earlier jobs saves time.
 
     Where nobody does, nodes that were reached in vain are better than none: tries grow rarer, and others came first.
     """
-    found = _placing(job)
+    placer = placer or Placer()
+    found = _placing(job, placer)
     if found.created or job.over() or not any(job.avoid.get(each.gang.name) for batch in job.batches for each in batch):
         return found
-    again = _placing(job._replace(avoid={}))
+    again = _placing(job._replace(avoid={}), placer)
     return again if again.created else found
 
 
-def _placing(job: Job) -> Placing:
+def _placing(job: Job, placer: Placer) -> Placing:
     unplaced: dict[GangName, Unplaced] = {}
     steps = 0
     for batch in job.batches:
-        found = _singles(job, batch) if is_batch(batch) else _gang(job, batch[0])
+        found = _singles(job, batch, placer) if is_batch(batch) else _gang(job, batch[0])
         unplaced |= found.unplaced
         steps += found.steps
         if found.created:
@@ -128,12 +129,12 @@ def siblings(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
     )
 
 
-def _singles(job: Job, batch: Sequence[Waiting]) -> Placing:
+def _singles(job: Job, batch: Sequence[Waiting], placer: Placer) -> Placing:
     members = {each.gang.ready[0].uid: each.gang for each in batch}
     avoid = frozenset[str]().union(*(job.avoid.get(each.gang.name, ()) for each in batch))
     options = Options(avoid=avoid, levels=job.levels, out_of_time=job.over, there=job.there)
     view = job.view._replace(table=job.unheld.get(batch[0].gang.name, job.view.table))
-    found = plan_singles([each.gang.ready[0] for each in batch], view, options)
+    found = placer.place([each.gang.ready[0] for each in batch], view, options)
     unplaced = {members[uid].name: Unplaced(str(why), ((members[uid].name.name, why),)) for uid, why in found.missing}
     if not found.seats:
         return Placing(unplaced=unplaced)

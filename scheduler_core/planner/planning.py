@@ -82,7 +82,7 @@ class Planning:
 
     def _hold_job(self, sought: Sought, now: float) -> HoldJob:
         gang = sought.waiting.gang
-        options = options_of(gang, self._view.seats(), self._given.settled.levels)
+        options = options_of(gang, self._view.shelf.seats((gang.name,)), self._given.settled.levels)
         return HoldJob(
             gang,
             sought.held,
@@ -101,7 +101,7 @@ class Planning:
             batches,
             self._node_view(),
             self.holds.tables(batches),
-            self._view.seats(),
+            self._view.shelf.seats(each.gang.name for batch in batches for each in batch),
             self._backlog.all_avoided(now),
             self._given.settled.levels,
             self._new_names(),
@@ -115,7 +115,7 @@ class Planning:
         def judged_by(request: PodRequest) -> Policy:
             return policies.placement(request).policy
 
-        return NodeView(self._view.knowledge.table, dict(self._view.rules), judged_by)
+        return NodeView(self._view.knowledge.table, self._view.rules, judged_by)
 
     def _new_names(self) -> Names:
         return Names(self._given.settled.namespace, lambda: secrets.token_hex(3))

@@ -19,6 +19,7 @@ from gputopo.kube.access import LEDGERS
 from gputopo.kube.errors import KubeError
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.writes import CreateLedger, Write
 from scheduler_core.lease import Elected
 from scheduler_core.planner.given import Clock, Settled
@@ -74,6 +75,7 @@ class Service:
         self.broken: BaseException | None = None  # an error of our own, which ends the process
         self._not_before = 0.0
         self._terms = 0
+        self._placer = Placer()  # for the one thread that plans
         self._troubles = Troubles()
         self._precedence = Precedence()
         self._unserved: str | None = None  # what the API server said when it did not know the ledger's kind
@@ -274,7 +276,7 @@ class Service:
         def work() -> Placing:
             began = time.monotonic()
             with self._precedence.planning():
-                found = placing(job)
+                found = placing(job, self._placer)
             self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 

@@ -16,7 +16,7 @@ from typing import Any
 from gputopo.labels.reservations import Phase
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import Turn, turn
-from scheduler_core.gangs.steps import steps
+from scheduler_core.gangs.steps import resting, steps
 from scheduler_core.gangs.writes import AskForPod, CreateReservation, WriteLedger
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.consequences import Consequences
@@ -25,6 +25,7 @@ from scheduler_core.planner.holding import Held
 from scheduler_core.planner.placing import Placing
 from scheduler_core.planner.planning import Planning
 from scheduler_core.planner.releases import releases
+from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.sending import Sending
 from scheduler_core.planner.sight import Sight
 from scheduler_core.planner.view import View, Wanted
@@ -36,6 +37,7 @@ from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
 from scheduler_core.vouching import Known, Voucher
 
 _GATHER_S = 0.03  # what happens within so long is looked at together: a look costs the same for one and for a hundred
+_UNDER_WAY_S = 0.1  # the same of pods that are let go and bound: nothing follows before the last of them
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +71,7 @@ class Term:
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
         self._touched |= self.view.take(batch, self._given.clock.wall())
-        self._given.hands.wake(_GATHER_S)
+        self._given.hands.wake(_UNDER_WAY_S if _is_on_its_way(batch) else _GATHER_S)
 
     def tick(self, watches: Iterable[WatchStatus] = ()) -> None:
         """Let time pass. ``watches``: how they are doing."""
@@ -126,7 +128,7 @@ class Term:
             self._touched |= self._consequences.done(answer)
         elif what.key[0] == "ledger":
             self.view.read(answer.ledger, self._given.clock.wall())
-        self._given.hands.wake(_GATHER_S if what.key[0] == "pod" and self._sending.busy else 0.0)
+        self._given.hands.wake(_UNDER_WAY_S if what.key[0] == "pod" and self._sending.busy else 0.0)
 
     def planned(self, found: Placing) -> None:
         """What came of a plan."""
@@ -156,10 +158,12 @@ class Term:
         """All that may be written now. Answers whether plans are listed again: their places look free as yet."""
         settled, wall, holds = self._given.settled, self._given.clock.wall(), self._planning.holds
         wanted = Wanted(self._crowded(), holds.unheld(now), holds.estimates(now), self.sight.trouble is not None)
-        writes = steps(self.view.world(now, wall, wanted), settled.terms, settled.pool)
+        world = self.view.world(now, wall, wanted)
+        writes = steps(world, settled.terms, settled.pool)
         for write in writes:
             self._sending.submit(write, now)
         if self.leads:
+            self.view.shelf.rest(resting(world, settled.terms))
             for write in releases(settled, self.view, self.backlog, now):
                 self._sending.submit(write, now)
         return any(isinstance(each, WriteLedger) and each.again for each in writes)
@@ -174,6 +178,13 @@ class Term:
         said = self._voucher.vouch(ledger, view.knowledge.reserved, known, partial(policy_of, policies), "")
         self._voucher.keep(view.knowledge.reserved.counting)
         return frozenset(said.blocked)
+
+
+def _is_on_its_way(batch: Batch[Any]) -> bool:
+    """Whether it tells only of pods that were let go, and are there."""
+    if batch.kind is not Candidate or batch.gone or batch.complete:
+        return False
+    return all(each.member is not None and each.member.reservation and not each.member.ending for each in batch.seen)
 
 
 def _is_new(ledger: LedgerSeen, settle_s: float, now: float) -> bool:

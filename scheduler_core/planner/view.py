@@ -10,12 +10,13 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from gputopo.labels import keys
-from gputopo.labels.reservations import Seat, spec_hash
+from gputopo.labels.reservations import spec_hash
 from scheduler_core.gangs.apart import There
 from scheduler_core.gangs.gang import Declared
 from scheduler_core.gangs.hold import Ends
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.memory import Memory, noted, without_denial
+from scheduler_core.gangs.protocol import counting
 from scheduler_core.gangs.roster import Roster
 from scheduler_core.gangs.world import World
 from scheduler_core.gangs.writes import (
@@ -34,6 +35,7 @@ from scheduler_core.gangs.writes import (
 )
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.planner.seen import Candidate, split
+from scheduler_core.planner.shelf import Shelf
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, LedgerSeen, NodeSeen, ReservationSeen
 from scheduler_core.stock import StockNode
@@ -74,9 +76,10 @@ class View:
     def __init__(self, policy: Policy, pool: str, me: str) -> None:
         self.knowledge = Knowledge(policy, reservations=True, bound=False)
         self.roster = Roster()
+        self.shelf = Shelf(self.reservations, self.roster.member)
         self.ends = Ends()
         self.memory = Memory()
-        self.rules: dict[str, StockNode] = {}
+        self.rules: Mapping[str, StockNode] = {}  # another one where anything of it changes: a plan may look at it
         self._pool, self._me = pool, me
         # By UID: what we wrote last, until a watch has shown it; in that order.
         self._pods: dict[str, Written] = {}
@@ -102,17 +105,20 @@ class View:
             pods, members, ends = split(self._not_older(batch))
             self.knowledge.take(pods, now)
             self.ends.take(ends)
-            return self.roster.take(members)
+            return self._changed(members)
         if issubclass(batch.kind, Declared):
             self.ends.take_makers(batch)
             return self.roster.take_sizes(batch)
+        if batch.kind is ReservationSeen:
+            self._keep(self._reservations(batch), now)
+            return frozenset()
         if batch.kind is NodeSeen:
             self._take_rules(batch)
-        elif batch.kind is ReservationSeen:
-            batch = self._reservations(batch)
         elif batch.kind is LedgerSeen:
             batch = self._ledgers(batch)
         self.knowledge.take(batch, now)
+        if batch.kind is LedgerSeen and self.ledger is not None:
+            self.shelf.wake(counting(self.ledger.spec, self.reservations))
         return frozenset()
 
     def read(self, ledger: LedgerSeen | None, now: float) -> None:
@@ -147,12 +153,12 @@ class View:
             if what.of.key in self.reservations:  # else a watch was faster
                 self._deleted.add(what.of.key)
             self._created.pop(what.of.key, None)
-            self.knowledge.take(Batch(ReservationSeen, (), (what.of.key,)), now)
+            self._keep(Batch(ReservationSeen, (), (what.of.key,)), now)
         elif isinstance(what, Touch):
             self.touched(what)
         if isinstance(what, LetGo | Release | Touch | StripFinalizer | DeletePod):
             self.memory = without_denial(self.memory, type(what), what.member.uid)
-            return self._changed(what, told, now)
+            return self._wrote_pod(what, told, now)
         return frozenset()
 
     def touched(self, what: Touch) -> None:
@@ -180,6 +186,8 @@ class View:
             wall,
             self.roster.coming(),
             wanted.blind,
+            self.shelf.awake,
+            self.shelf.plans,
         )
 
     def unshown_since(self) -> float | None:
@@ -194,14 +202,15 @@ class View:
         """
         return self.knowledge.table.generation, int(monotonic // TRY_S)
 
-    def seats(self) -> dict[str, Seat]:
-        """Of all reservations, by the pod's UID."""
-        return {seat.uid: seat for each in self.reservations.values() for seat in each.spec.seats}
-
     def there(self) -> tuple[There, ...]:
-        """Members of gangs, and pods that were placed on their own: where they are, or are to go."""
-        counting = self.knowledge.reserved.counting.values()
-        to = {seat.uid: seat.node for each in counting for seat in each.seats}
+        """Members of gangs, and pods that were placed on their own: where they are, or are to go.
+
+        None, where none of all refuses another: then nobody needs to know.
+        """
+        if not self.roster.refuses:
+            return ()
+        kept = self.knowledge.reserved.counting.values()
+        to = {seat.uid: seat.node for each in kept for seat in each.seats}
         nodes = ((each.node or to.get(each.uid), each) for each in self.roster.living())
         return tuple(There(node, each) for node, each in nodes if node is not None)
 
@@ -213,7 +222,7 @@ class View:
         )
         self.memory = self.memory._replace(made=self.memory.made | {told.uid})
         self._created[told.uid] = seen
-        self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
+        self._keep(Batch(ReservationSeen, (seen,)), now)
 
     def _write_status(self, what: WriteStatus, told: Told, now: float) -> None:
         known = self.reservations.get(what.of.key)
@@ -222,9 +231,19 @@ class View:
         self._statuses.pop(what.of.key, None)
         self._statuses[what.of.key] = Written(int(told.version), now)
         seen = what.of._replace(status=what.status, version=told.version)
-        self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
+        self._keep(Batch(ReservationSeen, (seen,)), now)
 
-    def _changed(
+    def _keep(self, batch: Batch[ReservationSeen], now: float) -> None:
+        uids = {*batch.gone, *(each.key for each in batch.seen), *(self.reservations if batch.complete else ())}
+        self.knowledge.take(batch, now)
+        self.shelf.file(sorted(uids))
+
+    def _changed(self, members: Batch[Member]) -> frozenset[GangName]:
+        touched = self.roster.take(members)
+        self.shelf.stir(touched)
+        return touched
+
+    def _wrote_pod(
         self, what: LetGo | Release | Touch | StripFinalizer | DeletePod, told: Told | None, now: float
     ) -> frozenset[GangName]:
         known = self.roster.member(what.member.uid)
@@ -235,7 +254,7 @@ class View:
             self._pods.pop(known.uid, None)
             self._pods[known.uid] = Written(int(told.version), now)
             member = member._replace(version=told.version)
-        return self.roster.take(Batch(Member, (member,)))
+        return self._changed(Batch(Member, (member,)))
 
     def _not_older(self, batch: Batch[Candidate]) -> Batch[Candidate]:
         for uid in batch.gone:
@@ -254,11 +273,10 @@ class View:
         return seen
 
     def _take_rules(self, batch: Batch[NodeSeen]) -> None:
-        if batch.complete:
-            self.rules = {}
+        rules = {} if batch.complete else dict(self.rules)
         for name in batch.gone:
-            self.rules.pop(name, None)
-        self.rules |= {each.key: each.rules for each in batch.seen if each.rules is not None}
+            rules.pop(name, None)
+        self.rules = rules | {each.key: each.rules for each in batch.seen if each.rules is not None}
 
     def _reservations(self, batch: Batch[ReservationSeen]) -> Batch[ReservationSeen]:
         if batch.complete:

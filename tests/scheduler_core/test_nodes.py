@@ -117,6 +117,13 @@ class TestReadOccupant:
 
     def test_pod_without_gpus_does_not_matter(self) -> None:
         assert read_occupant(pod("a")) is None
+        assert read_occupant(pod("a", 4, resource="cpu")) is None
+
+    @pytest.mark.parametrize("text", ["0", "many"])
+    def test_pod_that_names_gpus_and_has_none(self, text: str) -> None:
+        asking = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": text}}}
+
+        assert read_occupant(msgspec.convert({"spec": {"containers": [asking]}}, Pod)) is None
 
     def test_pod_whose_wishes_are_malformed_still_holds_its_gpus(self) -> None:
         found = read_occupant(pod("a", 2, annotations={"island": "maybe"}))

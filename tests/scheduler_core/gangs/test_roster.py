@@ -9,6 +9,7 @@ from scheduler_core.gangs.gang import Declared, Gang, GangPhase, Size, assess
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.roster import Roster
 from scheduler_core.sightings import Batch
+from scheduler_core.stock import LabelSelector, PodTerm
 from tests.scheduler_core.gangs.members import BOUND, GATED, LLM, RUNNING, member, members
 
 OTHER = GangName("team", "other")
@@ -153,6 +154,16 @@ def test_the_order_of_arrival_makes_no_difference(pods: list[Member], data: st.D
         list(other.gangs())
 
     assert told(one) == told(other)
+
+
+def test_it_knows_whether_anybody_refuses_others_on_its_node() -> None:
+    roster, first = Roster(), member("a")._replace(apart=(PodTerm("kubernetes.io/hostname", LabelSelector()),))
+
+    assert not roster.refuses
+    roster.take(seen(first, member("b")))
+    assert roster.refuses
+    roster.take(seen(first._replace(apart=())))
+    assert not roster.refuses
 
 
 @given(st.lists(st.one_of(PODS, st.sampled_from("abcdef"))))

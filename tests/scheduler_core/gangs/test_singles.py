@@ -17,12 +17,12 @@ from scheduler_core.gangs.apart import APART, There
 from scheduler_core.gangs.fitting import NO_CPU
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.planning import NodeView, Options
-from scheduler_core.gangs.singles import NOT_TAKEN, plan_singles
-from scheduler_core.nodes import with_pods
+from scheduler_core.gangs.singles import NOT_TAKEN, Placer, plan_singles
+from scheduler_core.nodes import with_pod, with_pods
 from scheduler_core.occupancy import Occupant
 from scheduler_core.request import Refused
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, record
+from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.gangs.crews import POLICY, WISHES, asked, cluster, crew, member, selecting, view
 
 H100 = MACHINES["hgx_h100"]()
@@ -126,3 +126,33 @@ def test_replicas_that_refuse_each_other_have_a_node_each() -> None:
 
     assert {seat.node for seat in found.seats} == {"a", "c"}
     assert found.missing == (("uid-w-2", APART),)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=40, deadline=None)
+def test_a_batch_is_placed_the_same_whatever_was_placed_before_it(seed: int) -> None:
+    random = Random(seed)
+    placer, nodes = Placer(), {each.name: each for each in cluster(random, 5)}
+    rules = view(*nodes.values(), labels={name: {"pool": random.choice("xy")} for name in nodes}).rules
+    for batch in range(4):
+        for each in random.sample(list(nodes.values()), random.randrange(3)):
+            held = with_pod(each, occupant(f"other-{batch}", random.randrange(1, 3)))
+            nodes[each.name] = random.choice((held, held, msgspec.structs.replace(each, gpus=None)))
+        seen = view(*random.sample(list(nodes.values()), random.randrange(3, 6)))
+        seen = seen._replace(rules=random.choice((rules, seen.rules)))
+        members = [
+            member(f"p{batch}-{at}", random.choice((1, 1, 2)), rules=random.choice((None, selecting(pool="x"))))
+            for at in range(4)
+        ]
+        options = Options(avoid=frozenset(random.sample(list(nodes), random.choice((0, 0, 1)))))
+
+        assert placer.place(members, seen, options) == plan_singles(members, seen, options)
+
+
+def test_of_many_rules_those_are_known_that_were_asked_for_last() -> None:
+    placer, seen = Placer(), view(record("a", H100, held={}), labels={"a": {"pool": "p-3"}})
+    members = [member(f"w-{at}", 1, rules=selecting(pool=f"p-{at}")) for at in range(100)]
+
+    found = placer.place(members, seen)
+
+    assert [each.uid for each in found.seats] == ["uid-w-3"]

@@ -11,7 +11,7 @@ from scheduler_core.gangs import pins
 from scheduler_core.gangs.gang import GangPhase
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.protocol import Turn, counting, turn
-from scheduler_core.gangs.steps import steps
+from scheduler_core.gangs.steps import resting, steps
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import (
     AskForPod,
@@ -87,9 +87,18 @@ class Planner:
         view.look(self.server.now)
         self.unheld = frozenset(uid for uid, gang in self._holds().items() if gang not in self._queued())
         wanted = Wanted(unheld=self.unheld, estimates=dict.fromkeys(self._holds()))
-        found = steps(view.world(self.server.now, self.server.now, wanted), self.terms, POOL)
+        found = self._steps(wanted)
         planned = self._plan() if mine else None
         return found if planned is None else (*found, planned)
+
+    def _steps(self, wanted: Wanted) -> tuple[Write, ...]:
+        """The same whether all reservations are looked at or only those that are awake."""
+        world = self.view.world(self.server.now, self.server.now, wanted)
+        found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None, plans=None)))
+        assert sorted(map(repr, found)) == sorted(map(repr, whole))
+        if turn(world.ledger, self.me) is Turn.LEAD:
+            self.view.shelf.rest(resting(world, self.terms))
+        return found
 
     def _plan(self) -> CreateReservation | None:
         """First fit, for the first gang that waits and fits; else room for the first for which there is none yet."""

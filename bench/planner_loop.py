@@ -1,0 +1,374 @@
+"""What a planned pod costs the planner itself: CPU time of each part of it, in one process and on one thread.
+
+An API server and a kube-scheduler of a few lines answer at once, with objects as long as theirs, so that nothing else
+is measured and every run does the same. 5,000 nodes; 600 single pods, ``--rate`` of which are let go and bound each
+second.
+
+    read     bytes of the pods' watch to what is kept of them
+    take     that into what is known
+    round    what is due next
+    plan     where the next pods go
+    answer   what became of a write
+
+Not in it: the calls of the API server themselves. ``--profile`` shows where it goes; ``--running``: so many members of
+gangs run already. Run: make bench
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from gputopo.kube.objects import Metadata
+from gputopo.kube.reduction import Delta, Reduction
+from gputopo.kube.stream import Watch
+from gputopo.labels import encode, keys
+from gputopo.labels.nodegpus import content_hash
+from gputopo.labels.reservations import POOL
+from scheduler_core.gangs import pins
+from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.planning import LEVELS
+from scheduler_core.gangs.queue import Pace
+from scheduler_core.gangs.singles import Placer
+from scheduler_core.gangs.world import Terms
+from scheduler_core.gangs.writes import CreateLedger, CreateReservation, LetGo, Write, WriteLedger, WriteStatus
+from scheduler_core.planner.given import Clock, Settled
+from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.seen import Candidate, planner_sources
+from scheduler_core.planner.term import Term
+from scheduler_core.planner.writer import Answer, Outcome
+from scheduler_core.policies import BUILT_IN
+from scheduler_core.reader import Reader
+from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, ReservationSeen
+from scheduler_core.tells import Tell
+from scheduler_core.watch import KEPT
+from tests.e2e.gangs import members
+from tests.e2e.objects import Object, gpu_node
+from tests.e2e.scheduler.running import gpu_pod
+from tests.e2e.simulation.shapes import SHAPES, on_node
+
+NODES, PODS, RATE, GANG = 5_000, 600, 400.0, 4
+TURN_S = 0.01
+START = 1_795_300_000.0  # 2026-11-21T22:26:40Z
+WORKLOADS = {"1 GPU each": (1,), "1, 2, 1 and 4 GPUs in turn": (1, 2, 1, 4)}
+_encode = msgspec.json.encode
+
+
+def main() -> None:
+    """Print a table per workload."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--nodes", type=int, default=NODES)
+    options.add_argument("--pods", type=int, default=PODS)
+    options.add_argument("--rate", type=float, default=RATE)
+    options.add_argument("--running", type=int, default=0)
+    options.add_argument("--profile", choices=("read", "take", "round", "plan", "answer"), nargs="+", default=())
+    asked = options.parse_args()
+    for title, sizes in WORKLOADS.items():
+        spent = Spent(asked.profile)
+        stage = Stage(spent, asked.nodes, asked.rate)
+        stage.begin(asked.running // GANG, [planned(at, sizes[at % len(sizes)]) for at in range(asked.pods)])
+        stage.run()
+        print(f"\n{asked.nodes:,} nodes, {title}: ms of CPU for each pod")
+        for part, seconds in spent.seconds.items():
+            print(f"  {part:<7} {1000 * seconds / asked.pods:6.3f}")
+        print(f"  {'all':<7} {1000 * sum(spent.seconds.values()) / asked.pods:6.3f}   in {stage.rounds} rounds")
+        print(f"  all nodes worked out once: {stage.first_s:.2f} s", flush=True)
+        spent.show()
+
+
+class Spent:
+    """CPU time of each part."""
+
+    def __init__(self, profiled: tuple[str, ...]) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._profiles = {part: cProfile.Profile() for part in profiled}
+
+    @contextmanager
+    def on(self, part: str) -> Iterator[None]:
+        """What is done within is that part's."""
+        profile = self._profiles.get(part)
+        if profile is not None:
+            profile.enable()
+        began = time.thread_time()
+        yield
+        self.seconds[part] += time.thread_time() - began
+        if profile is not None:
+            profile.disable()
+
+    def show(self) -> None:
+        """Where it went."""
+        for profile in self._profiles.values():
+            pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
+
+
+class Stage:
+    """A term of leadership, an API server and a kube-scheduler that take one step after the other."""
+
+    def __init__(self, spent: Spent, nodes: int, rate: float) -> None:
+        self.rounds = 0
+        self.first_s = 0.0  # to work out all nodes once
+        self._now = self._due = 0.0
+        self._spent, self._count, self._rate = spent, nodes, rate
+        self._sources = dict((*planner_sources(Reader(lambda: BUILT_IN)), *KEPT))
+        self._reductions = {kind: Reduction(source) for kind, source in self._sources.items()}
+        self._pods: dict[str, Object] = {}
+        self._version = 1000
+        self._writes: deque[Write] = deque()
+        self._lines: list[bytes] = []
+        self._jobs: deque[Job] = deque()
+        self._placer = Placer()
+        self._to_bind: deque[str] = deque()
+        settled = Settled(POOL, "default", Terms(gated=True), Pace(), LEVELS)
+        clock = Clock(lambda: self._now, lambda: START + self._now)
+        self._term = Term(settled, lambda: BUILT_IN, "bench", self, clock)
+
+    def begin(self, gangs: int, pods: list[Object]) -> None:
+        """Everything is listed; ``gangs`` run already."""
+        self._term.read(None)
+        self._term.round()
+        (create,) = self._writes
+        self._writes.clear()
+        self._term.answered(Answer(create, Outcome.DONE, self._written(POOL)))
+        for kind in self._sources:
+            if kind is Candidate:
+                self._pods = {each["metadata"]["uid"]: each for each in pods}
+                found = [*pods, *(member(gang, at, self._count) for gang in range(gangs) for at in range(GANG))]
+            else:
+                many = gangs if kind is ReservationSeen else self._count
+                found = [MAKERS[kind](at, self._count) for at in range(many if kind in MAKERS else 0)]
+            self._take(kind, self._reductions[kind].listed(msgspec.Raw(_encode(each)) for each in found))
+        began = time.thread_time()
+        self._term.view.knowledge.table  # noqa: B018  all of it is worked out once: that is no pod's to pay
+        self.first_s = time.thread_time() - began
+        self._spent.seconds.clear()
+
+    def run(self) -> None:
+        """Until all are bound."""
+        at_once = max(1, round(self._rate * TURN_S))
+        while any("nodeName" not in each["spec"] for each in self._pods.values()) or self._writes:
+            self._now += TURN_S
+            for _ in range(min(at_once, len(self._to_bind))):
+                self._bind(self._to_bind.popleft())
+            self._answer(at_once)
+            self._show()
+            if self._jobs:
+                with self._spent.on("plan"):
+                    found = placing(self._jobs.popleft(), self._placer)
+                with self._spent.on("round"):
+                    self._term.planned(found)
+            if self._now >= self._due:
+                self.rounds, self._due = self.rounds + 1, self._now + 1.0  # it ticks once a second
+                with self._spent.on("round"):
+                    self._term.round()
+
+    def _answer(self, most: int) -> None:
+        now: list[Write] = []
+        kept: deque[Write] = deque()
+        for what in self._writes:
+            now_too = not isinstance(what, LetGo) or most > 0
+            most -= isinstance(what, LetGo)
+            (now if now_too else kept).append(what)
+        self._writes = kept
+        answers = [Answer(what, Outcome.DONE, self._carried_out(what)) for what in now]
+        with self._spent.on("answer"):
+            for answer in answers:
+                self._term.answered(answer)
+
+    def _show(self) -> None:
+        """The watch of pods: each event comes in a chunk of its own."""
+        lines, self._lines = self._lines, []
+        with self._spent.on("read"):
+            deltas = [
+                self._reductions[Candidate].changed(events)
+                for line in lines
+                for events in Watch("watch", Chunks([line]))  # type: ignore[arg-type]
+            ]
+        with self._spent.on("take"):
+            for delta in deltas:
+                self._take(Candidate, delta)
+
+    def _carried_out(self, what: Write) -> Metadata | None:
+        if isinstance(what, LetGo):
+            pod = self._pods[what.member.uid]
+            patch = pins.let_go(what.member, what.seat, what.reservation)
+            pod["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+            pod["spec"] |= {"affinity": patch["spec"].get("affinity")}
+            del pod["spec"]["schedulingGates"]
+            pod["status"] = pod["status"] | {"conditions": []}
+            self._to_bind.append(what.member.uid)
+            self._happen(pod)
+            return Metadata(name=what.member.name, uid=what.member.uid, resource_version=str(self._version))
+        if isinstance(what, CreateReservation):
+            return self._written(what.name)
+        if isinstance(what, CreateLedger | WriteLedger | WriteStatus):
+            return self._written(what.key[1])
+        return None
+
+    def _written(self, name: str) -> Metadata:
+        self._version += 1
+        return Metadata(name=name, uid=f"uid-{name}", resource_version=str(self._version), generation=self._version)
+
+    def _bind(self, uid: str) -> None:
+        pod = self._pods[uid]
+        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (pod["spec"]["nodeName"],) = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"]
+        condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None}
+        pod["status"]["conditions"] = [condition | {"lastTransitionTime": "2026-11-21T10:00:03Z"}]
+        self._happen(pod)
+
+    def _happen(self, pod: Object) -> None:
+        self._version += 1
+        pod["metadata"]["resourceVersion"] = str(self._version)
+        self._lines.append(_encode({"type": "MODIFIED", "object": pod}) + b"\n")
+
+    def _take(self, kind: type[Any], delta: Delta[Any]) -> None:
+        if delta.seen or delta.gone or delta.complete:
+            self._term.take(Batch(kind, *delta))
+
+    def write(self, what: Write) -> None:
+        """Carry it out."""
+        self._writes.append(what)
+
+    def plan(self, job: Job) -> None:
+        """Work it out."""
+        self._jobs.append(job)
+
+    def hold(self, job: HoldJob) -> None:
+        """Nobody waits for so long."""
+
+    def wake(self, seconds: float) -> None:
+        """Have a round after that time, or sooner."""
+        self._due = min(self._due, self._now + seconds)
+
+    def note(self, answer: Answer) -> None:
+        """Nobody counts."""
+
+    def tell(self, what: Tell) -> None:
+        """Nobody listens."""
+
+    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+        """Nobody counts."""
+
+
+class Chunks:
+    """What a connection brings."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self._left = iter(chunks)
+
+    def read1(self, _: int) -> bytes:
+        """The next one."""
+        return next(self._left, b"")
+
+    def close(self) -> None:
+        """It is over."""
+
+
+def node(at: int, _: int) -> Object:
+    """As its agent published it, of the simulated shapes in turn."""
+    name = _name(at)
+    facts = encode(on_node(_shape(at), name))
+    found = gpu_node(name, 8, {**facts.labels, **facts.mirrors})
+    found["metadata"]["annotations"] = dict(facts.annotations)
+    return found
+
+
+def word(at: int, _: int) -> Object:
+    """Its kubelet has given out nothing."""
+    text = encode(on_node(_shape(at), _name(at))).annotations[keys.TOPOLOGY.key]
+    return {
+        "metadata": {"name": _name(at)},
+        "observedAt": "2026-11-21T22:30:00Z",
+        "contentHash": content_hash(text),
+        "agentVersion": "0.1.0",
+        "allocations": [],
+    }
+
+
+def _name(at: int) -> str:
+    return f"gpu-node-{at:05}-pool-a1b2c3"
+
+
+def _shape(at: int) -> Any:
+    return list(SHAPES.values())[at % len(SHAPES)]()
+
+
+def planned(at: int, gpus: int) -> Object:
+    """A pod as the API server has it: with what it fills in."""
+    pod = gpu_pod(f"train-{at}", gpus, {keys.POD_PLANNED.key: "true"}, schedulingGates=list(members.GATES))
+    pod["metadata"] |= {
+        "namespace": "default",
+        "uid": f"5a1f29bd-5b0c-4c0f-9a53-{at:012}",
+        "resourceVersion": str(at),
+        "creationTimestamp": "2026-11-21T10:00:00Z",
+        "managedFields": [_MANAGED],
+    }
+    pod["spec"] |= {
+        "restartPolicy": "Always",
+        "dnsPolicy": "ClusterFirst",
+        "serviceAccountName": "default",
+        "securityContext": {},
+        "enableServiceLinks": True,
+        "preemptionPolicy": "PreemptLowerPriority",
+        "priority": 0,
+        "tolerations": [
+            {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            for what in ("not-ready", "unreachable")
+        ],
+    }
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "lastProbeTime": None}
+    pod["status"] = {"phase": "Pending", "conditions": [gated], "qosClass": "BestEffort"}
+    return pod
+
+
+def member(gang: int, at: int, nodes: int) -> Object:
+    """One of a gang that runs: two gangs to a node."""
+    pod = planned(PODS * 10 + gang * GANG + at, 1)
+    annotations = {keys.POD_GANG.key: f"gang-{gang}", keys.POD_GANG_SIZE.key: str(GANG)}
+    pod["metadata"]["annotations"] = annotations | {keys.POD_RESERVATION.key: f"gang-{gang}-a1b2c3"}
+    del pod["spec"]["schedulingGates"]
+    pod["spec"]["nodeName"] = _name(gang // 2 % nodes)
+    pod["status"] = {"phase": "Running", "startTime": "2026-11-21T11:00:00Z"}
+    return pod
+
+
+def reservation(gang: int, nodes: int) -> Object:
+    """That of such a gang."""
+    pods = [member(gang, at, nodes) for at in range(GANG)]
+    seats = [
+        {"uid": each["metadata"]["uid"], "name": each["metadata"]["name"], "node": each["spec"]["nodeName"]}
+        for each in pods
+    ]
+    return {
+        "metadata": {"name": f"gang-{gang}-a1b2c3", "namespace": "default", "uid": f"r-{gang}", "resourceVersion": "1"},
+        "spec": {"gang": f"gang-{gang}", "seats": [each | {"gpus": [["nvidia.com/gpu", 1]]} for each in seats]},
+        "status": {"state": "Bound", "bound": GANG, "members": GANG},
+    }
+
+
+MAKERS: dict[type[Any], Callable[[int, int], Object]] = {NodeSeen: node, GpusSeen: word, ReservationSeen: reservation}
+_FIELDS = (
+    "containers", "dnsPolicy", "enableServiceLinks", "restartPolicy", "schedulerName", "schedulingGates",
+    "securityContext", "terminationGracePeriodSeconds", "annotations", "image", "imagePullPolicy", "name", "resources",
+)  # fmt: skip
+_MANAGED = {
+    "manager": "python-urllib3",
+    "operation": "Update",
+    "apiVersion": "v1",
+    "time": "2026-11-21T10:00:00Z",
+    "fieldsType": "FieldsV1",
+    "fieldsV1": {"f:spec": {f"f:{name}": {} for name in _FIELDS}, "f:metadata": {"f:annotations": {".": {}}}},
+}
+
+
+if __name__ == "__main__":
+    main()
