@@ -40,7 +40,7 @@ class Planning:
         """Have the next of the queue planned, unless something planned is still to be listed."""
         if self._view.memory.made:
             return
-        if not self._seeking and (sought := self.holds.sought(self._given.clock.wall(), now)) is not None:
+        if not self._seeking and (sought := self.holds.sought(now)) is not None:
             self._seeking = True
             self._given.hands.hold(self._hold_job(sought, now))
         if not self._under_way and (batches := self._batches(now)):
@@ -70,15 +70,14 @@ class Planning:
         queue, spoken = self._backlog.queue, spoken_for(self._view)
         if not queue.has(spoken.is_free):
             return ()
-        wall = self._given.clock.wall()
         apart = {each.gang for each in self.holds.open()}
         found = tuple(
             batch
-            for each in queue.batches(wall, self._view.state(now), _BATCH, apart)
+            for each in queue.batches(now, self._view.state(now), _BATCH, apart)
             if (batch := tuple(one for one in each if spoken.is_free(one.gang)))
         )
-        if not found and (due := queue.next_due(wall)) is not None:
-            self._given.hands.wake(max(0.0, due - wall))
+        if not found and (due := queue.next_due(now)) is not None:
+            self._given.hands.wake(max(0.0, due - now))
         return found
 
     def _hold_job(self, sought: Sought, now: float) -> HoldJob:
