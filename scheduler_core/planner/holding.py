@@ -85,20 +85,21 @@ def _found(job: HoldJob, emptied: _Emptied) -> tuple[Holding, ...]:
 
 
 def _fewest(job: HoldJob) -> int | None:
-    """With fewer nodes it fits never, by counts alone; None: nor with all that there are."""
+    """With fewer nodes it fits never, by counts alone; None: nor with all that there are, or it asks for no device."""
     offers = [dict(job.view.table.records[name].machine.allocatable) for name in job.nodes]
-    asks = [() if isinstance(each.request, Refused) else each.request.profile.ask.totals for each in job.gang.ready]
-    wanted = Counter[str]()
-    for ask in asks:
-        wanted.update(dict(ask))
-    least = 0
-    for resource, number in wanted.items():
+    requests = [each.request for each in job.gang.ready]
+    asks = [dict[str, int]() if isinstance(each, Refused) else dict(each.profile.ask.totals) for each in requests]
+    if not any(asks):
+        return None
+    least = 1
+    for resource in set().union(*asks):
         offered = [each.get(resource, 0) for each in offers]
+        wanted = sorted(ask.get(resource, 0) for ask in asks)[: job.gang.fewest]  # those that ask for least may start
         most = max(offered, default=0)
-        if sum(offered) < number or most < max(dict(ask).get(resource, 0) for ask in asks):
+        if sum(offered) < sum(wanted) or most < wanted[-1]:
             return None
-        least = max(least, -(-number // most))
-    return least or None
+        least = max(least, -(-sum(wanted) // max(1, most)))
+    return least
 
 
 def _is_enough(job: HoldJob, emptied: _Emptied) -> bool:

@@ -89,6 +89,15 @@ def test_of_a_single_pod_its_name_is_that_of_the_reservation() -> None:
     assert created == CreateReservation("team", "w-abc", ReservationSpec("pod.uid-w", held=(Holding("a", 8),)))
 
 
+def test_an_elastic_gang_needs_room_for_as_many_as_it_can_start_with() -> None:
+    members = crew(5, 8, minimum=2)
+    elastic = Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), size=5, minimum=2)
+
+    found = holding(job(members, *BUSY.values(), gang=elastic, options=Options(minimum=2)))
+
+    assert held(found) == (Holding("a", 8), Holding("b", 8))
+
+
 def test_a_member_without_gpus_needs_no_room() -> None:
     assert held(holding(job([member("launcher", 0), *crew(1, 4)], *BUSY.values()))) == (Holding("a", 4),)
 
