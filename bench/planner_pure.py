@@ -2,7 +2,8 @@
 
 5,000 nodes with 8 GPUs each in racks of 16, blocks of 256 and zones of 2,000; half of them partly in use, so that a
 thousand or so states differ. "first" is the first plan on a snapshot of which nothing has been worked out; "again" the
-median of the next ones, as for the next gang in the queue. Single pods: a batch of 500. Times are of the process alone.
+median of the next ones, as for the next gang in the queue. Single pods: a batch of 500. Room to hold: the search for
+the nodes that are free soonest, if all their pods ended. Times are of the process alone.
 With ``--count`` and valgrind instructions are counted instead, of few nodes and members: they do not depend on who else
 uses the machine.
 Run: make bench
@@ -23,11 +24,17 @@ from typing import NamedTuple
 from evaluate import NOW, POLICY, machine, node, request
 
 from gputopo.labels.domains import BLOCK, RACK, ZONE
+from scheduler_core.gangs.gang import Gang as Queued
+from scheduler_core.gangs.gang import GangPhase
+from scheduler_core.gangs.hold import Ends, PodEnd
 from scheduler_core.gangs.member import GangName, Member, Wanted
 from scheduler_core.gangs.plan import NodeView, Options, Plan, plan
 from scheduler_core.gangs.singles import plan_singles
 from scheduler_core.nodes import table_of
+from scheduler_core.planner.holding import HoldJob, holding
+from scheduler_core.planner.placing import Names
 from scheduler_core.pods import Metadata
+from scheduler_core.sightings import Batch
 from scheduler_core.stock import PodRules, StockNode, StockSpec
 from tests.machines import MACHINES
 
@@ -59,6 +66,15 @@ GANGS = (
     Gang(1000, 4, {"island": "required"}),
     Gang(500, 8),
 )
+ROOMS = (
+    Gang(1, 8),
+    Gang(16, 8),
+    Gang(500, 8),
+    Gang(2000, 8),
+    Gang(32, 2, {"island": "required"}, "rack"),
+    Gang(600, 4, {"island": "required"}, "zone"),
+    Gang(16, 8, {"min_vram": "500Gi"}),
+)
 FEW = (Gang(100, 1),)  # instructions are counted at a fiftieth of the speed
 
 
@@ -87,6 +103,22 @@ def _timed() -> None:
     first = _took(lambda: plan_singles(pods, view, Options()))
     again = _median(lambda: plan_singles(pods, view, Options()))
     print(f"{BATCH} single pods: first {first:.0f} ms, again {again:.0f} ms, {BATCH / again * 1000:.0f} pods/s")
+    print(f"\n{'room to hold, 5,000 nodes':<36} {'ms':>9} {'nodes':>6}")
+    for seed, gang in enumerate(ROOMS):
+        job = _job(fleet(seed), gang)
+        took = _took(lambda job=job: holding(job))  # type: ignore[misc]
+        create = holding(job).create
+        print(f"{gang!s:<36} {took:9.0f} {0 if create is None else len(create.spec.held):>6}")
+
+
+def _job(view: NodeView, gang: Gang) -> HoldJob:
+    """Half of the pods have deadlines."""
+    random, ends, members = Random(0), Ends(), tuple(crew(gang))
+    pods = (pod.uid for record in view.table.records.values() for pod in record.pods)
+    ends.take(Batch(PodEnd, tuple(PodEnd(uid, NOW + random.random() * 1e5) for uid in pods if random.random() < 0.5)))
+    queued = Queued(GangName("team", "bench"), GangPhase.QUEUED, "", ready=members, size=len(members))
+    names, nodes = Names("gputopo", lambda: "0"), tuple(view.table.records)
+    return HoldJob(queued, (), view, nodes, ends, Options(), names, NOW, POLICY, lambda: False)
 
 
 def _counted() -> None:

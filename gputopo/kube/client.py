@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import urllib3
 
+from gputopo.decoding import ready
 from gputopo.kube.access import Resource, Role
 from gputopo.kube.errors import GoneError, KubeError, UnavailableError, refusal
 from gputopo.kube.objects import Metadata, Page, Partial
@@ -236,6 +237,6 @@ def _accept(query: Query, suffix: str) -> dict[str, str]:
 
 def _decoded(body: bytes, kind: type[T], path: str) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=ready(kind))
     except msgspec.DecodeError as error:
         raise KubeError(f"{path}: the answer cannot be read ({error}): {body[:80]!r}") from error

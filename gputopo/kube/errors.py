@@ -15,6 +15,8 @@ import re
 
 import msgspec
 
+from gputopo.decoding import ready
+
 
 class KubeError(Exception):
     """The API server did not do what was asked."""
@@ -101,7 +103,7 @@ def refusal(call: str, status: int, body: bytes, retry_after: str | None = None)
 def _status(body: bytes) -> _Status:
     """The body, where it is a Status; else (a proxy's page, "404 page not found") its beginning as the message."""
     try:
-        return msgspec.json.decode(body, type=_Status)
+        return msgspec.json.decode(body, type=ready(_Status))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _Status(message=body[:200].decode(errors="replace").strip() or "(no body)")
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from gputopo.decoding import ready
 from gputopo.kube.access import Resource
 from gputopo.kube.client import Query
 from gputopo.kube.stream import Event, Happening, Identity, identity
@@ -49,7 +50,7 @@ class Reduction(Generic[S]):
 
     def __init__(self, source: Source[S]) -> None:
         self._source = source
-        self._decode = msgspec.json.Decoder(source.kind).decode
+        self._decode = msgspec.json.Decoder(ready(source.kind)).decode
         self._known: dict[str, _Known[S]] = {}
         self._unreadable: dict[str, str] = {}
 

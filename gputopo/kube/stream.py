@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import msgspec
 import urllib3
 
+from gputopo.decoding import ready
 from gputopo.kube.errors import UnavailableError, refusal
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Watch:
 
     def _refused(self, status: bytes) -> NoReturn:
         try:
-            code = msgspec.json.decode(status, type=_Code).code
+            code = msgspec.json.decode(status, type=ready(_Code)).code
         except msgspec.DecodeError:
             code = _UNTOLD
         raise refusal(self._call, code if code >= 400 else _UNTOLD, status)

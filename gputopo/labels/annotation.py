@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.decoding import ready
 from gputopo.model import MAX_GPUS, NodeTopology, PcieDistance, Problem, ProblemKind
 
 VERSION = 1
@@ -89,7 +90,7 @@ def budget(gpus: int) -> int:
 def loads(text: str) -> NodeTopology:
     """The topology in an annotation's value. Raises ``AnnotationError``."""
     try:
-        wire = msgspec.json.decode(text, type=_Wire)
+        wire = msgspec.json.decode(text, type=ready(_Wire))
         if wire.v != VERSION:
             raise AnnotationError(
                 f"the topology annotation has version {wire.v}; this gputopo reads {VERSION}: upgrade the older side"
@@ -158,7 +159,7 @@ def _from_wire(wire: _Wire) -> NodeTopology:
     if wire.links is not None:
         rows = {"links": _rows(wire.links), "uplinks": _rows(wire.uplinks)}
         body["nvlink"] = rows | {"unknown": wire.unknown_links}
-    return msgspec.convert(body, NodeTopology)
+    return msgspec.convert(body, ready(NodeTopology))
 
 
 def _left_out(wire: _Wire) -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ from gputopo.labels.reservations import Phase
 from scheduler_core.config import SCHEDULER_NAME
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import Member
+from scheduler_core.gangs.owners import replaced
 from scheduler_core.gangs.progress import FAILED, PHASES
 from scheduler_core.request import Refused
 
@@ -28,6 +29,10 @@ _FAILED = (
     "once what kube-scheduler says of those without a node is mended, they go to their places by themselves; or delete "
     "all its pods and make them anew. Nothing else will be done about them"
 )
+_REFUSED_TO_GO = (
+    "allow the planner what the API server did not let it do, which is tried again; or delete its pods: what made them "
+    "makes them again, gated"
+)
 _WAITING = "the planner touches no gate of others: whoever set {gates} has to take it away"
 _PROPOSED = "where it lasts, look at that extender's /readyz and log"
 
@@ -40,7 +45,9 @@ def advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str | Non
         return _WAITING.format(gates=", ".join(gang.gates))
     if phase == GangPhase.ELSEWHERE.value and any(each.node is None for each in gang.placed):
         return (_OPTED_IN if opted_in else _OPT_IN).format(namespace=gang.name.namespace)
-    return {FAILED: _FAILED, PHASES[Phase.PROPOSED]: _PROPOSED}.get(phase)
+    if phase == FAILED:
+        return _REFUSED_TO_GO if all(map(replaced, gang.placed)) else _FAILED
+    return _PROPOSED if phase == PHASES[Phase.PROPOSED] else None
 
 
 def _refused(gang: Gang) -> Member:

@@ -16,6 +16,8 @@ deadline; no reservation is deleted before the ledger has forgotten it.
     Committed  all bound                          Bound, struck
     Committed  one gone, a node gone, too late    RollingBack
     RollingBack                                   gated ones touched, others deleted, then struck; or Failed, struck
+
+Where what is known may be old nothing more is listed, proposed or committed; what is committed goes on.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
     counted = counting(ledger.spec, world.reservations)
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
     struck = strays | {uid for uid, each in found.items() if each.strike}
-    new = [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
+    new = [] if world.blind else list(_listed(world, found))
     struck |= _exchanged(world, counted, new)
     lost = _lost(world, terms)
     if lost and not terms.gated:
@@ -108,6 +110,10 @@ def _exchanged(world: World, counted: Mapping[str, Entry], new: Sequence[Entry])
     listed = (world.reservations[each.uid] for each in new if each.phase is not Phase.PROPOSED)
     served = {name for each in listed for name in whose(each.namespace, each.spec, world.member)}
     return {uid for uid, name in held.items() if name in served}
+
+
+def _listed(world: World, found: Mapping[str, Step]) -> Iterator[Entry]:
+    return (entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None)
 
 
 def _lost(world: World, terms: Terms) -> frozenset[str]:

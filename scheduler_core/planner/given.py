@@ -34,10 +34,7 @@ class Clock(NamedTuple):
     """Seconds."""
 
     monotonic: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time  # since 1970
-
-
-CLOCK = Clock()
+    wall: Callable[[], float] = time.time  # since 1970; ``Steady``, where it is to go on for long
 
 
 class Hands(Protocol):
@@ -78,4 +75,4 @@ class Given(NamedTuple):
     settled: Settled
     policies: Callable[[], Policies]
     hands: Hands
-    clock: Clock = CLOCK
+    clock: Clock

@@ -44,7 +44,7 @@ class HoldJob(NamedTuple):
     names: Names
     now: float  # seconds since 1970
     policy: Policy  # what the states of nodes follow from
-    over: Callable[[], bool]  # whether the time has run out
+    over: Callable[[], bool] = lambda: False  # whether the time has run out; asked often
 
 
 class Held(NamedTuple):
@@ -53,6 +53,7 @@ class Held(NamedTuple):
     gang: Gang
     create: CreateReservation | None = None  # what is to be held
     enough: bool = False  # what is held already is
+    took: float = 0.0  # seconds of CPU
 
 
 def holding(job: HoldJob) -> Held:

@@ -75,14 +75,12 @@ class Holds:
     def open(self) -> tuple[Hold, ...]:
         """Those that count, and those that were written and are about to; the highest priority first."""
         view, ledger = self._view, self._view.ledger
-        if ledger is None or all(not each.spec.held for each in view.reservations.values()):
-            return ()
-        entries = counting(ledger.spec, view.reservations)
+        entries = () if ledger is None else counting(ledger.spec, view.reservations)
         found = [
             Hold(each, name, gang.priority)
-            for uid, each in view.reservations.items()
-            if each.spec.held
-            and (uid in entries or uid in view.memory.made)
+            for uid in {*entries, *view.memory.made}
+            if (each := view.reservations.get(uid)) is not None
+            and each.spec.held
             and (name := gang_of(each)) is not None
             and (gang := view.roster.gang(name)) is not None
         ]
@@ -108,7 +106,7 @@ class Holds:
             self._estimates = {each.reservation.key: self._estimate(each) for each in holds}
         return self._estimates
 
-    def sought(self, wall: float, now: float) -> Sought | None:
+    def sought(self, now: float) -> Sought | None:
         """For whom room is to be found now: who has some that may not do any more, and then who waited too long."""
         holds = self.open()
         for each in holds:
@@ -120,7 +118,7 @@ class Holds:
             return None
         self._next_turn = now + EVERY_S
         levels, spoken = {each.priority for each in holds}, spoken_for(self._view)
-        for waiting in self._queue.entitled(wall):
+        for waiting in self._queue.entitled(now):
             gang = waiting.gang
             due = now >= self._not_before.get(gang.name, 0.0)
             if gang.priority in levels or not spoken.is_free(gang) or (self._in_vain[gang.name] and not due):
@@ -130,13 +128,13 @@ class Holds:
             levels.add(gang.priority)  # it is the first, and may fit in a moment
         return None
 
-    def found(self, what: Held, took: float, now: float) -> CreateReservation | None:
-        """What is to be written. ``took``: seconds that the search did.
+    def found(self, what: Held, now: float) -> CreateReservation | None:
+        """What is to be written.
 
         Where nothing can be held what is held is of no use. Else it stays until the ledger exchanges them.
         """
         name, queue = what.gang.name, self._queue
-        self._next_turn = now + max(EVERY_S, REST * took)
+        self._next_turn = now + max(EVERY_S, REST * what.took)
         self._not_before = {of: at for of, at in self._not_before.items() if queue.of(of) is not None}
         self._in_vain = Counter({of: times for of, times in self._in_vain.items() if queue.of(of) is not None})
         if what.create is not None:

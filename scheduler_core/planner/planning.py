@@ -21,7 +21,6 @@ from scheduler_core.policy import Policy
 from scheduler_core.request import PodRequest
 
 PLAN_S = 1.0  # for one plan
-ROOM_S = 3.0  # to find where to hold room
 _AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
 _BATCH = 256  # single pods in a reservation
 
@@ -33,7 +32,7 @@ class Planning:
         self.holds = Holds(view, backlog.queue)
         self._given, self._view, self._backlog = given, view, backlog
         self._under_way = False
-        self._sought_at: float | None = None  # since when room is sought, monotonic
+        self._seeking = False  # where to hold room
         self._not_before = 0.0  # monotonic: for those that did not fit
         self._tried: object = None
 
@@ -41,8 +40,8 @@ class Planning:
         """Have the next of the queue planned, unless something planned is still to be listed."""
         if self._view.memory.made:
             return
-        if self._sought_at is None and (sought := self.holds.sought(self._given.clock.wall(), now)) is not None:
-            self._sought_at = now
+        if not self._seeking and (sought := self.holds.sought(now)) is not None:
+            self._seeking = True
             self._given.hands.hold(self._hold_job(sought, now))
         if not self._under_way and (batches := self._batches(now)):
             if now < self._not_before and all(one.misfit is not None for each in batches for one in each):
@@ -63,28 +62,26 @@ class Planning:
 
     def found_room(self, found: Held, now: float) -> CreateReservation | None:
         """Where room is to be held."""
-        assert self._sought_at is not None  # who asked
-        took, self._sought_at = now - self._sought_at, None
-        return self.holds.found(found, took, now)
+        self._seeking = False
+        return self.holds.found(found, now)
 
     def _batches(self, now: float) -> tuple[tuple[Waiting, ...], ...]:
         """Whose turn it is. Where it is nobody's, what the nodes look like need not be worked out."""
         queue, spoken = self._backlog.queue, spoken_for(self._view)
         if not queue.has(spoken.is_free):
             return ()
-        wall = self._given.clock.wall()
         apart = {each.gang for each in self.holds.open()}
         found = tuple(
             batch
-            for each in queue.batches(wall, self._view.state(now), _BATCH, apart)
+            for each in queue.batches(now, self._view.state(now), _BATCH, apart)
             if (batch := tuple(one for one in each if spoken.is_free(one.gang)))
         )
-        if not found and (due := queue.next_due(wall)) is not None:
-            self._given.hands.wake(max(0.0, due - wall))
+        if not found and (due := queue.next_due(now)) is not None:
+            self._given.hands.wake(max(0.0, due - now))
         return found
 
     def _hold_job(self, sought: Sought, now: float) -> HoldJob:
-        gang, until = sought.waiting.gang, now + ROOM_S
+        gang = sought.waiting.gang
         options = options_of(gang, self._view.seats(), self._given.settled.levels)
         return HoldJob(
             gang,
@@ -96,7 +93,6 @@ class Planning:
             self._new_names(),
             self._given.clock.wall(),
             self._given.policies().common,
-            lambda: self._given.clock.monotonic() > until,
         )
 
     def _job(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Job:

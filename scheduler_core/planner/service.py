@@ -21,19 +21,22 @@ from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.writes import CreateLedger, Write
 from scheduler_core.lease import Elected
-from scheduler_core.planner.given import Settled
-from scheduler_core.planner.holding import HoldJob, holding
+from scheduler_core.planner.given import Clock, Settled
+from scheduler_core.planner.holding import HoldJob
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.placing import Job, Placing, placing
+from scheduler_core.planner.precedence import Precedence
+from scheduler_core.planner.sight import Sight
 from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
+from scheduler_core.steady import Steady
 from scheduler_core.tells import Tell
 from scheduler_core.troubles import Troubles
-from scheduler_core.watch import SILENT_S, silence
+from scheduler_core.watch import silence
 
 T = TypeVar("T")
 WRITERS = 8  # threads
@@ -52,15 +55,16 @@ class Parts(NamedTuple):
     watching: Callable[[Deliver], Watching]  # made anew for each term
     tell: Callable[[Tell], None]
     metrics: Metrics
+    sight: Callable[[], Sight] = Sight  # as is ``watching``
 
 
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
 
-    def __init__(self, settled: Settled, parts: Parts, silent_s: float = SILENT_S) -> None:
+    def __init__(self, settled: Settled, parts: Parts) -> None:
         self.ended = asyncio.Event()
         self.term: Term | None = None
-        self._settled, self._parts, self._silent_s = settled, parts, silent_s
+        self._settled, self._parts = settled, parts
         self._watches: Watching | None = None
         self._writers: ThreadPoolExecutor | None = None
         self._planner: ThreadPoolExecutor | None = None
@@ -71,6 +75,7 @@ class Service:
         self._not_before = 0.0
         self._terms = 0
         self._troubles = Troubles()
+        self._precedence = Precedence()
         self._unserved: str | None = None  # what the API server said when it did not know the ledger's kind
 
     def watching(self, _: Deliver) -> Watching:
@@ -104,7 +109,7 @@ class Service:
                 self._not_before = time.monotonic() + _STEP_BACK_S
             self._end()
         elif self.term is not None:
-            self._own(self.term.tick)
+            self._own(self.term.tick, self.statuses())
         elif holds and time.monotonic() >= self._not_before:
             self._begin()
         self._troubles.tell(self.statuses())
@@ -119,7 +124,9 @@ class Service:
         missing = self.term.view.knowledge.missing
         if missing:
             return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
-        return silence(self.statuses(), self._silent_s)
+        if self.term.sight.trouble is not None:
+            return f"nothing is planned, by what is known: {self.term.sight.trouble}"
+        return silence(self.statuses())
 
     def statuses(self) -> tuple[WatchStatus, ...]:
         """How each watch is doing."""
@@ -129,7 +136,14 @@ class Service:
         """Lead: the ledger first, then everything else."""
         self._terms += 1
         me = f"{self._parts.me}/{self._terms}"  # what an earlier term of ours may still send is another's
-        term = self.term = Term(self._settled, lambda: self._parts.policy.current, me, _Hands(self))
+        term = self.term = Term(
+            self._settled,
+            lambda: self._parts.policy.current,
+            me,
+            _Hands(self),
+            Clock(wall=Steady()),
+            self._parts.sight(),
+        )
         _log.info("term", extra={"fields": {"begins": True}})
         self._read_ledger(term)
 
@@ -259,7 +273,8 @@ class Service:
 
         def work() -> Placing:
             began = time.monotonic()
-            found = placing(job)
+            with self._precedence.planning():
+                found = placing(job)
             self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 
@@ -267,14 +282,14 @@ class Service:
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
-        elected = self._parts.elected
-        return status(self.term, elected.holds, self.unready(), self.statuses(), elected.holder)
+        elected, now = self._parts.elected, time.monotonic()
+        return status(self.term, elected.holds, self.unready(), self.statuses(), now, elected.holder)
 
     def hold(self, job: HoldJob) -> None:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: holding(job), term, term.found_room, plans=True)
+        self.hand(lambda: self._precedence.seek(job), term, term.found_room, plans=True)
 
 
 def _unled(trouble: str | None) -> str:

@@ -137,7 +137,8 @@ TABLE = (
         "GPUTOPO_PATIENCE",
         "5m",
         "SECONDS",
-        "How long a gang that does not fit lets smaller ones pass; then what becomes free where it will fit is held.",
+        "How long a gang or single pod that does not fit lets smaller ones pass; then what becomes free where it will "
+        "fit is held.",
         seconds(1),
     ),
     Setting(

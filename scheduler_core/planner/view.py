@@ -49,12 +49,20 @@ class Told(NamedTuple):
     generation: int = 0
 
 
+class Written(NamedTuple):
+    """A write of ours."""
+
+    version: int
+    at: float  # seconds since 1970
+
+
 class Wanted(NamedTuple):
     """What follows from plans, not from objects."""
 
     crowded: frozenset[str] = frozenset()  # proposals for which there is no room any more
     unheld: frozenset[str] = frozenset()  # holds that are not wanted any more
     estimates: Mapping[str, float | None] = {}  # of holds: when there will be room
+    blind: bool = False  # nothing more is wanted for now
 
 
 NOTHING = Wanted()
@@ -70,8 +78,9 @@ class View:
         self.memory = Memory()
         self.rules: dict[str, StockNode] = {}
         self._pool, self._me = pool, me
-        self._pods: dict[str, int] = {}  # by UID: the version that we wrote last, until a watch has shown it
-        self._statuses: dict[str, int] = {}  # the same of reservations
+        # By UID: what we wrote last, until a watch has shown it; in that order.
+        self._pods: dict[str, Written] = {}
+        self._statuses: dict[str, Written] = {}  # of reservations
         self._created: dict[str, ReservationSeen] = {}  # that no watch has shown yet
         self._creating: dict[tuple[str, str], str | None] = {}  # namespace and name: UID, once a watch has shown it
         self._deleted: set[str] = set()  # reservations that a watch may still show
@@ -143,7 +152,7 @@ class View:
             self.touched(what)
         if isinstance(what, LetGo | Release | Touch | StripFinalizer | DeletePod):
             self.memory = without_denial(self.memory, type(what), what.member.uid)
-            return self._changed(what, told)
+            return self._changed(what, told, now)
         return frozenset()
 
     def touched(self, what: Touch) -> None:
@@ -170,7 +179,13 @@ class View:
             monotonic,
             wall,
             self.roster.coming(),
+            wanted.blind,
         )
+
+    def unshown_since(self) -> float | None:
+        """When the oldest of our writes was done that no watch has shown, in seconds since 1970."""
+        oldest = (next(iter(each.values()), None) for each in (self._pods, self._statuses))
+        return min((each.at for each in oldest if each is not None), default=None)
 
     def state(self, monotonic: float) -> Hashable:
         """What a plan that is made now is made on. After a while it is another: not all that lets a gang in is seen.
@@ -204,19 +219,21 @@ class View:
         known = self.reservations.get(what.of.key)
         if known is None or int(known.version) >= int(told.version):
             return  # a watch was faster
-        self._statuses[what.of.key] = int(told.version)
+        self._statuses.pop(what.of.key, None)
+        self._statuses[what.of.key] = Written(int(told.version), now)
         seen = what.of._replace(status=what.status, version=told.version)
         self.knowledge.take(Batch(ReservationSeen, (seen,)), now)
 
     def _changed(
-        self, what: LetGo | Release | Touch | StripFinalizer | DeletePod, told: Told | None
+        self, what: LetGo | Release | Touch | StripFinalizer | DeletePod, told: Told | None, now: float
     ) -> frozenset[GangName]:
         known = self.roster.member(what.member.uid)
         if known is None or (told is not None and known.version and int(known.version) >= int(told.version)):
             return frozenset()  # a watch was faster
         member = after(what, known)
         if told is not None and known.version:
-            self._pods[known.uid] = int(told.version)
+            self._pods.pop(known.uid, None)
+            self._pods[known.uid] = Written(int(told.version), now)
             member = member._replace(version=told.version)
         return self.roster.take(Batch(Member, (member,)))
 
@@ -229,13 +246,11 @@ class View:
 
     def _newer(self, seen: Candidate) -> Candidate:
         """As seen, or as we wrote it since."""
-        ours = self._pods.get(seen.key)
-        if ours is None or seen.member is None:
-            return seen
-        known = self.roster.member(seen.key)
-        if seen.member.version and int(seen.member.version) < ours and known is not None:
+        ours, known = self._pods.get(seen.key), self.roster.member(seen.key)
+        version = "" if seen.member is None else seen.member.version
+        if ours is not None and known is not None and version and int(version) < ours.version:
             return seen._replace(member=known)
-        del self._pods[seen.key]
+        self._pods.pop(seen.key, None)
         return seen
 
     def _take_rules(self, batch: Batch[NodeSeen]) -> None:
@@ -265,7 +280,7 @@ class View:
             self._creating[name] = seen.key
             self.memory = self.memory._replace(made=self.memory.made | {seen.key})
         ours = self._statuses.get(seen.key)
-        if ours is not None and int(seen.version) < ours:
+        if ours is not None and int(seen.version) < ours.version:
             return self.reservations.get(seen.key, seen)
         self._statuses.pop(seen.key, None)
         return seen

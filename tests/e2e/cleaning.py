@@ -24,7 +24,7 @@ COLLECTION = 24
 # First, for what they deny includes our deletions.
 GUARDS = "admissionregistration.k8s.io"
 GUARD_LAG_S = 1.5  # the API server looks once a second which policies there are, and goes by that until then
-TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0  # without any progress
 
 
 class LeftoversError(Exception):
@@ -62,7 +62,7 @@ def inventory(client: Client, kinds: Iterable[Kind] | None = None) -> set[Found]
 
 
 def clean(client: Client, baseline: set[Found]) -> None:
-    """Delete everything but the baseline. Raises ``LeftoversError`` after 30 s."""
+    """Delete everything but the baseline. Raises ``LeftoversError`` where that goes on no more."""
     kept = {(found.kind.root, found.kind.resource, found.namespace, found.name) for found in baseline}
 
     def new(found: Found) -> bool:
@@ -71,7 +71,10 @@ def clean(client: Client, baseline: set[Found]) -> None:
     extra = {found for found in inventory(client) if new(found)}
     guarded = any(GUARDS in found.kind.root for found in extra)
     deadline = time.monotonic() + TIMEOUT_S
+    fewest = len(extra)
     while extra:
+        if len(extra) < fewest:
+            fewest, deadline = len(extra), time.monotonic() + TIMEOUT_S
         if time.monotonic() > deadline:
             raise LeftoversError(f"still there after {TIMEOUT_S:g} s: {sorted(extra)[:5]} ({len(extra)} in all)")
         for batch in _batches(extra):

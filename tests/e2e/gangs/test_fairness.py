@@ -1,4 +1,4 @@
-"""A gang that needs two whole machines, in a stream of pods and gangs that always find room before it does."""
+"""Gangs and pods that need whole machines, in a stream of others that always find room before they do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, node_of, of, wait_until_whole
 from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved
-from tests.e2e.objects import Object, pod
+from tests.e2e.objects import GPU, Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, placed, started
 from tests.e2e.simulation.fleet import Fleet
@@ -49,6 +49,11 @@ def held(cluster: Cluster, gang: str) -> Object | None:
     return found[0] if [each["spec"]["gang"] for each in found] == [gang] else None
 
 
+def room(node: str) -> Object:
+    """All of a node, as a reservation says that it is held."""
+    return {"node": node, "gpus": 8, "resource": GPU}
+
+
 def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for_it(
     cluster: Cluster,
     fleet: Fleet,
@@ -76,7 +81,7 @@ def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for
     planner(*GATED, "--patience", "1s", name="second-planner")
 
     hold = wait_for(lambda: held(cluster, "big"), "room to be held")
-    assert hold["spec"]["held"] == [{"node": "gpu-0", "gpus": 8}, {"node": "gpu-1", "gpus": 8}]
+    assert hold["spec"]["held"] == [room("gpu-0"), room("gpu-1")]
     assert hold["status"]["reason"] == (
         "does not fit yet; what becomes free on gpu-0 and 1 more is held: when their pods end nobody can say"
     )
@@ -95,6 +100,34 @@ def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for
     assert {node_of(each) for each in wait_until_whole(cluster, "big", BIG.size)} == {"gpu-0", "gpu-1"}
     wait_for(lambda: held(cluster, "late"), "the next to have its turn")
     assert node_of(cluster.pod("pod-5")) is None
+
+
+def single(name: str, gpus: int) -> Object:
+    """A pod that the planner is to place by itself."""
+    return pod(name, gpus, schedulingGates=GATES)
+
+
+def test_a_single_pod_of_a_whole_machine_starts_though_small_ones_always_wait(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
+) -> None:
+    nodes(fleet, gpu_0={})
+    agents_of()
+    scheduler()
+    planner(*GATED, "--patience", "1s")
+    create(cluster, *(single(f"small-{number}", 2) for number in range(4)))
+    for number in range(4):
+        placed(cluster, f"small-{number}")
+    create(cluster, single("whole", 8))
+    uid = cluster.pod("whole")["metadata"]["uid"]
+    hold = wait_for(lambda: held(cluster, f"pod.{uid}"), "room to be held")
+    assert hold["spec"]["held"] == [room("gpu-0")]
+
+    create(cluster, *(single(f"late-{number}", 2) for number in range(4)))
+    for number in range(4):
+        end(cluster, fleet, f"small-{number}")
+
+    assert node_of(placed(cluster, "whole")) == "gpu-0"
+    assert [gated(cluster.pod(f"late-{number}")) for number in range(4)] == [True] * 4
 
 
 def test_a_pod_group_is_planned_once_kueue_has_admitted_it_and_on_the_nodes_that_kueue_chose(

@@ -149,6 +149,14 @@ STORIES = {
         )
     ),
     "failed": story(seen([*crew(3, 4, BOUND)[:2], member("w-2", **LET_GO)], FREE, planned=[FAILING], ledger=ledger())),
+    "failed-to-delete": story(
+        seen(
+            [member("w-0", **LET_GO, owner_kind="batch/Job")],
+            FREE,
+            planned=[plan("llm-1", {"w-0": ("a", 4)}, status=status(State.FAILED, "w-0 not bound; pods is forbidden"))],
+            ledger=ledger(),
+        )
+    ),
     "running": story(
         seen(
             [

@@ -125,6 +125,17 @@ def test_what_is_held_already_may_be_enough() -> None:
     assert held(anew(b=4, lost=8)) == (Holding("a", 8), Holding("b", 4))
 
 
+def test_what_is_held_may_be_enough_beside_its_own_members() -> None:
+    there = member("first", 4)._replace(node="a")
+    shared = record("a", H100, pods=[occupant("first", 4), occupant("other", 4)])
+
+    def anew(gpus: int) -> Held:
+        return holding(job(crew(1, 4), shared, BUSY["b"], placed=(there,), held=(Holding("a", gpus),)))
+
+    assert anew(4).enough
+    assert held(anew(3)) == (Holding("a", 4),)
+
+
 @pytest.mark.parametrize(
     "members",
     [
