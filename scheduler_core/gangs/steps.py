@@ -28,15 +28,15 @@ import msgspec
 
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, State
 from scheduler_core.gangs.protocol import (
+    Assent,
     Turn,
-    Voucher,
+    assent,
     counting,
     entry_of,
     listing,
     striking,
     taken_over,
     turn,
-    voucher,
     without_extenders,
 )
 from scheduler_core.gangs.seated import gang_for, is_gated, is_waiting, open_of
@@ -177,9 +177,9 @@ def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
     if uid in world.crowded or not is_waiting(world, reservation):
         return Step(strike=True)
     said = _said(world, terms, uid)
-    if said is Voucher.CLEAR:
+    if said is Assent.CLEAR:
         return Step(phase=Phase.COMMITTED)
-    if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:
+    if said is Assent.BLOCKED and world.now - since.at >= BLOCKED_S:
         return Step(strike=True)
     return _told(world, terms, reservation, said) if world.now - since.at >= 1.0 else Step()  # for people: not each one
 
@@ -189,21 +189,21 @@ def _proposed_again(world: World, terms: Terms, reservation: ReservationSeen) ->
     uid, since = reservation.key, world.memory.since[reservation.key]
     said = _said(world, terms, uid)
     trouble = trouble_with(world, reservation, open_of(world, reservation))
-    if uid in world.crowded or (said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S):
+    if uid in world.crowded or (said is Assent.BLOCKED and world.now - since.at >= BLOCKED_S):
         trouble = trouble or "the ledger had lost it, and others have its places since"
     if trouble is not None:
         return taken_back(world, reservation, trouble)
-    return Step(phase=Phase.COMMITTED) if said is Voucher.CLEAR and settles_for(world, terms) <= 0 else Step()
+    return Step(phase=Phase.COMMITTED) if said is Assent.CLEAR and settles_for(world, terms) <= 0 else Step()
 
 
-def _said(world: World, terms: Terms, uid: str) -> Voucher:
+def _said(world: World, terms: Terms, uid: str) -> Assent:
     assert world.ledger is not None  # it lists it
     if terms.gated:
-        return Voucher.CLEAR
-    return voucher(uid, world.memory.since[uid].generation, world.ledger.extenders)
+        return Assent.CLEAR
+    return assent(uid, world.memory.since[uid].generation, world.ledger.extenders)
 
 
-def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> Step:
+def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Assent) -> Step:
     """For whom it waits. Not written again because a time that is told is another by the jitter of clocks."""
     whom, until = waits_for(world, terms, reservation, said)
     known = reservation.status

@@ -12,9 +12,9 @@ from scheduler_core.gangs.queue import Waiting
 from scheduler_core.gangs.writes import CreateReservation
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.given import Given
-from scheduler_core.planner.holding import Held, HoldJob
+from scheduler_core.planner.holding import Held, HoldTask
 from scheduler_core.planner.holds import Holds, Sought
-from scheduler_core.planner.placing import Job, Names, Placing, options_of
+from scheduler_core.planner.placing import Names, Placing, Task, options_of
 from scheduler_core.planner.spoken_for import spoken_for
 from scheduler_core.planner.view import View
 from scheduler_core.policy import Policy
@@ -42,13 +42,13 @@ class Planning:
             return
         if not self._seeking and (sought := self.holds.sought(now)) is not None:
             self._seeking = True
-            self._given.hands.hold(self._hold_job(sought, now))
+            self._given.hands.hold(self._hold_task(sought, now))
         if not self._under_way and (batches := self._batches(now)):
             if now < self._not_before and all(one.misfit is not None for each in batches for one in each):
                 self._given.hands.wake(self._not_before - now)
                 return
             self._under_way, self._tried = True, self._view.state(now)
-            self._given.hands.plan(self._job(batches, now))
+            self._given.hands.plan(self._task(batches, now))
 
     def planned(self, found: Placing, now: float) -> None:
         """What came of a plan."""
@@ -80,10 +80,10 @@ class Planning:
             self._given.hands.wake(max(0.0, due - now))
         return found
 
-    def _hold_job(self, sought: Sought, now: float) -> HoldJob:
+    def _hold_task(self, sought: Sought, now: float) -> HoldTask:
         gang = sought.waiting.gang
         options = options_of(gang, self._view.shelf.seats((gang.name,)), self._given.settled.levels)
-        return HoldJob(
+        return HoldTask(
             gang,
             sought.held,
             self._node_view(),
@@ -95,9 +95,9 @@ class Planning:
             self._given.policies().common,
         )
 
-    def _job(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Job:
+    def _task(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Task:
         until = now + PLAN_S
-        return Job(
+        return Task(
             batches,
             self._node_view(),
             self.holds.tables(batches),

@@ -1,7 +1,7 @@
 """The planner at work: watches tell what there is, one event loop owns all that is known, threads write and plan.
 
 watch threads ──Batch──▶ loop: ``Term`` ──Write──▶ threads ──▶ API server
-Lease thread ──holds───▶   ▲    │ └─────Job────▶ threads: ``placing``, ``holding``
+Lease thread ──holds───▶   ▲    │ └─────Task───▶ threads: ``placing``, ``holding``
                            └────┴──────Answer, Placing
 """
 
@@ -23,9 +23,9 @@ from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.writes import CreateLedger, Write
 from scheduler_core.lease import Elected
 from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.holding import HoldTask
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.placing import Job, Placing, placing
+from scheduler_core.planner.placing import Placing, Task, placing
 from scheduler_core.planner.precedence import Precedence
 from scheduler_core.planner.sight import Sight
 from scheduler_core.planner.status import Status, status
@@ -268,7 +268,7 @@ class Service:
         assert term is not None  # who asks
         self.hand(lambda: self._parts.writer.write(what), term, term.answered)
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
@@ -276,7 +276,7 @@ class Service:
         def work() -> Placing:
             began = time.monotonic()
             with self._precedence.planning():
-                found = placing(job, self._placer)
+                found = placing(task, self._placer)
             self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 
@@ -287,11 +287,11 @@ class Service:
         elected, now = self._parts.elected, time.monotonic()
         return status(self.term, elected.holds, self.unready(), self.statuses(), now, elected.holder)
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: self._precedence.seek(job), term, term.found_room, plans=True)
+        self.hand(lambda: self._precedence.seek(task), term, term.found_room, plans=True)
 
 
 def _unled(trouble: str | None) -> str:

@@ -28,7 +28,7 @@ from scheduler_core.planner.releases import releases
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.sending import Sending
 from scheduler_core.planner.sight import Sight
-from scheduler_core.planner.view import View, Wanted
+from scheduler_core.planner.view import Outlook, View
 from scheduler_core.planner.waits import Waits
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import Policies
@@ -157,8 +157,8 @@ class Term:
     def _write(self, now: float) -> bool:
         """All that may be written now. Answers whether plans are listed again: their places look free as yet."""
         settled, wall, holds = self._given.settled, self._given.clock.wall(), self._planning.holds
-        wanted = Wanted(self._crowded(), holds.unheld(now), holds.estimates(now), self.sight.trouble is not None)
-        world = self.view.world(now, wall, wanted)
+        outlook = Outlook(self._crowded(), holds.unheld(now), holds.estimates(now), self.sight.trouble is not None)
+        world = self.view.world(now, wall, outlook)
         writes = steps(world, settled.terms, settled.pool)
         for write in writes:
             self._sending.submit(write, now)

@@ -58,7 +58,7 @@ class Written(NamedTuple):
     at: float  # seconds since 1970
 
 
-class Wanted(NamedTuple):
+class Outlook(NamedTuple):
     """What follows from plans, not from objects."""
 
     crowded: frozenset[str] = frozenset()  # proposals for which there is no room any more
@@ -67,7 +67,7 @@ class Wanted(NamedTuple):
     blind: bool = False  # nothing more is wanted for now
 
 
-NOTHING = Wanted()
+NOTHING = Outlook()
 
 
 class View:
@@ -169,7 +169,7 @@ class View:
         """Take note of what there is now, and since when."""
         self.memory = noted(self.memory, self.ledger, self.reservations, monotonic)
 
-    def world(self, monotonic: float, wall: float, wanted: Wanted = NOTHING) -> World:
+    def world(self, monotonic: float, wall: float, outlook: Outlook = NOTHING) -> World:
         """What ``steps`` looks at."""
         return World(
             self._me,
@@ -178,14 +178,14 @@ class View:
             self.roster.member,
             self.roster.gang,
             self.rules,
-            wanted.crowded,
-            wanted.unheld,
-            wanted.estimates,
+            outlook.crowded,
+            outlook.unheld,
+            outlook.estimates,
             self.memory,
             monotonic,
             wall,
             self.roster.coming(),
-            wanted.blind,
+            outlook.blind,
             self.shelf.awake,
             self.shelf.plans,
         )

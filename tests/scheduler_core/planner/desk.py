@@ -13,8 +13,8 @@ from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldJob, holding
-from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.holding import HoldTask, holding
+from scheduler_core.planner.placing import Task, placing
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome
@@ -89,13 +89,13 @@ class Desk:
         """Carry it out, and answer."""
         self._todo.append(lambda: self.term.answered(self._sent(what)))
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Work it out, and answer."""
-        self._todo.append(lambda: self.term.planned(placing(job)))
+        self._todo.append(lambda: self.term.planned(placing(task)))
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Work it out, and answer."""
-        self._todo.append(lambda: self.term.found_room(holding(job)))
+        self._todo.append(lambda: self.term.found_room(holding(task)))
 
     def wake(self, seconds: float) -> None:
         """``run`` goes on by itself."""

@@ -12,9 +12,9 @@ from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.holding import HoldTask
 from scheduler_core.planner.metrics import samples
-from scheduler_core.planner.placing import Job
+from scheduler_core.planner.placing import Task
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.status import Status, document, status
 from scheduler_core.planner.term import Term
@@ -33,10 +33,10 @@ class Idle:
     def write(self, what: Write) -> None:
         """Not done."""
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Not worked out."""
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Not worked out."""
 
     def wake(self, seconds: float) -> None:
