@@ -133,6 +133,8 @@ def follow(shape: Shape, unsettled: Unsettled, *, single_numa: bool = False) -> 
                 (mask & ~chosen, left, tuple(sorted((*releases, chosen))) if kind.ended else releases)
                 for chosen in sets.masks
             ]
+            if kind.ended and not sets.masks:  # the device plugin crashes over it there: it has gone without any
+                following.append((mask, left, releases))
         steps += len(following)
         if steps > _MOST_STEPS:
             return None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.model import NodeTopology
+from gputopo.model import Gpu, Health, Link, NodeTopology, Nvlink, PcieDistance
 from scheduler_core.nodes import NodeRecord, NodeState, state_of, with_gpus, with_pod, without_pod
 from scheduler_core.occupancy import Occupant, Turn, Unsettled, follow
 from scheduler_core.policy import Policy
@@ -172,6 +172,21 @@ def test_word_that_contradicts_the_pods_is_not_followed() -> None:
     pods = [occupant(name, 2, admitted=True) for name in "abc"]
 
     assert _state(record(topology=PAIRS, held={}, pods=pods)).free == AnyOf(0b1111, 0)
+
+
+def test_a_pod_that_has_gone_may_have_been_refused() -> None:
+    """go-gpuallocator pads a set of three on such a machine, and the device plugin crashes."""
+    near, far = PcieDistance.PIX, PcieDistance.PXB
+    topology = NodeTopology(
+        gpus=tuple(Gpu(index=at, numa_node=0, health=Health.OK) for at in range(5)),
+        nvlink=Nvlink(links=(Link(a=0, b=3, lanes=1), Link(a=1, b=4, lanes=12))),
+        pcie=tuple(tuple(None if a == b else far if {a, b} == {2, 4} else near for b in range(5)) for a in range(5)),
+    )
+    gone = [occupant("refused", 3), occupant("refused-too", 3)]
+
+    found = _state(record(topology=topology, held={}, pods=[occupant("new", 1)], departed=gone))
+
+    assert found.free == OneOf((0b01111, 0b10111, 0b11011, 0b11101, 0b11110, 0b11111))
 
 
 def test_course_tells_what_each_pod_may_have_met() -> None:
