@@ -72,11 +72,7 @@ class Planning:
             return ()
         wall = self._given.clock.wall()
         apart = {each.gang for each in self.holds.open()}
-        found = tuple(
-            batch
-            for each in queue.batches(wall, self._view.state(now), _BATCH, apart)
-            if (batch := tuple(one for one in each if spoken.is_free(one.gang)))
-        )
+        found = tuple(queue.batches(wall, self._view.state(now), _BATCH, apart, spoken.is_free))
         if not found and (due := queue.next_due(wall)) is not None:
             self._given.hands.wake(max(0.0, due - wall))
         return found
