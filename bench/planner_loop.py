@@ -41,8 +41,8 @@ from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import CreateLedger, CreateReservation, LetGo, Write, WriteLedger, WriteStatus
 from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldJob
-from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.holding import HoldTask
+from scheduler_core.planner.placing import Task, placing
 from scheduler_core.planner.seen import Candidate, planner_sources
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome
@@ -124,7 +124,7 @@ class Stage:
         self._version = 1000
         self._writes: deque[Write] = deque()
         self._lines: list[bytes] = []
-        self._jobs: deque[Job] = deque()
+        self._tasks: deque[Task] = deque()
         self._placer = Placer()
         self._to_bind: deque[str] = deque()
         settled = Settled(POOL, "default", Terms(gated=True), Pace(), LEVELS)
@@ -160,9 +160,9 @@ class Stage:
                 self._bind(self._to_bind.popleft())
             self._answer(at_once)
             self._show()
-            if self._jobs:
+            if self._tasks:
                 with self._spent.on("plan"):
-                    found = placing(self._jobs.popleft(), self._placer)
+                    found = placing(self._tasks.popleft(), self._placer)
                 with self._spent.on("round"):
                     self._term.planned(found)
             if self._now >= self._due:
@@ -238,11 +238,11 @@ class Stage:
         """Carry it out."""
         self._writes.append(what)
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Work it out."""
-        self._jobs.append(job)
+        self._tasks.append(task)
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Nobody waits for so long."""
 
     def wake(self, seconds: float) -> None:

@@ -31,7 +31,7 @@ from scheduler_core.gangs.member import GangName, Member, Wanted
 from scheduler_core.gangs.plan import NodeView, Options, Plan, plan
 from scheduler_core.gangs.singles import plan_singles
 from scheduler_core.nodes import table_of
-from scheduler_core.planner.holding import HoldJob, holding
+from scheduler_core.planner.holding import HoldTask, holding
 from scheduler_core.planner.placing import Names
 from scheduler_core.pods import Metadata
 from scheduler_core.sightings import Batch
@@ -111,14 +111,14 @@ def _timed() -> None:
         print(f"{gang!s:<36} {took:9.0f} {0 if create is None else len(create.spec.held):>6}")
 
 
-def _job(view: NodeView, gang: Gang) -> HoldJob:
+def _job(view: NodeView, gang: Gang) -> HoldTask:
     """Half of the pods have deadlines."""
     random, ends, members = Random(0), Ends(), tuple(crew(gang))
     pods = (pod.uid for record in view.table.records.values() for pod in record.pods)
     ends.take(Batch(PodEnd, tuple(PodEnd(uid, NOW + random.random() * 1e5) for uid in pods if random.random() < 0.5)))
     queued = Queued(GangName("team", "bench"), GangPhase.QUEUED, "", ready=members, size=len(members))
     names, nodes = Names("gputopo", lambda: "0"), tuple(view.table.records)
-    return HoldJob(queued, (), view, nodes, ends, Options(), names, NOW, POLICY, lambda: False)
+    return HoldTask(queued, (), view, nodes, ends, Options(), names, NOW, POLICY, lambda: False)
 
 
 def _counted() -> None:

@@ -34,6 +34,7 @@ from scheduler_core.running import Watching
 from scheduler_core.server import Listener
 from scheduler_core.settings import Settings
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen, WatchStatus
+from scheduler_core.steady import Steady
 from scheduler_core.tells import of_broken
 from scheduler_core.troubles import Troubles
 from scheduler_core.verbs import verbs_app
@@ -67,7 +68,8 @@ class Service:
         self.metrics = metrics
         common = policy.current.common
         self.knowledge = Knowledge(common, reservations=settings.reservations)
-        self.extender = Extender(self.knowledge, common, time.time, self._record)
+        self._now = Steady()
+        self.extender = Extender(self.knowledge, common, self._now, self._record)
         self.extender.policies = policy.current
         self.decisions = Decisions(settings.decisions)
         self.ended = asyncio.Event()
@@ -101,7 +103,7 @@ class Service:
 
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
-        news = self.knowledge.take(batch, time.time())
+        news = self.knowledge.take(batch, self._now())
         for found in news.settled:
             self.metrics.note_settled(found)
             if found.broken is not None:
@@ -112,7 +114,7 @@ class Service:
 
     def tick(self) -> None:
         """Let time pass."""
-        self.knowledge.tick(time.time())
+        self.knowledge.tick(self._now())
         self.fit = self._unfit() is None
         if self._policy.tick(time.monotonic()):
             self.extender.policies = self._policy.current
@@ -217,7 +219,7 @@ class Service:
             recognised=() if last is None else last.request.recognised,
         )
         policy = policies.placement(request).policy
-        names, table, now = None if last is None else last.names, known.seen_by(seen.key), time.time()
+        names, table, now = None if last is None else last.names, known.seen_by(seen.key), self._now()
         counting = tuple(known.reserved.counting.values())
 
         def explained() -> dict[str, Any]:

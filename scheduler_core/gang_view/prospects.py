@@ -17,7 +17,7 @@ from scheduler_core.gangs.planning import Levels, NodeView, Unplaced
 from scheduler_core.gangs.queue import Waiting
 from scheduler_core.nodes import NodeTable, with_records
 from scheduler_core.occupancy import Occupant
-from scheduler_core.planner.placing import Job, Names, placing
+from scheduler_core.planner.placing import Names, Task, placing
 from scheduler_core.planner.view import View
 from scheduler_core.policies import Policies
 from scheduler_core.policy import Policy
@@ -79,7 +79,7 @@ class _Trial(NamedTuple):
         def policy_of(request: PodRequest) -> Policy:
             return policies.placement(request).policy
 
-        job = Job(
+        task = Task(
             ((Waiting(self.gang, self.gang.created),),),
             NodeView(table, self.view.rules, policy_of),
             {},
@@ -90,7 +90,7 @@ class _Trial(NamedTuple):
             self.rules.over,
             self.view.there(),
         )
-        found = placing(job)
+        found = placing(task)
         return found.created[0].spec if found.created else found.unplaced[self.gang.name]
 
     def fits(self, table: NodeTable) -> bool:

@@ -28,7 +28,7 @@ class Turn(Enum):
     LEAD = "lead"
 
 
-class Voucher(Enum):
+class Assent(Enum):
     """What the extenders say of a proposal."""
 
     CLEAR = "clear"  # all that answer hold it, and it fits with all that they let in
@@ -72,7 +72,7 @@ def counting(spec: LedgerSpec, reservations: Mapping[str, ReservationSeen]) -> d
     }
 
 
-def voucher(uid: str, since: int, extenders: Mapping[str, Vouching]) -> Voucher:
+def assent(uid: str, since: int, extenders: Mapping[str, Vouching]) -> Assent:
     """Whether a proposal may be committed: every extender that is listed holds it, and it is in nobody's way.
 
     ``since``: a generation of the ledger that lists it, as do all since then. Where no extender is listed, one that
@@ -80,10 +80,10 @@ def voucher(uid: str, since: int, extenders: Mapping[str, Vouching]) -> Voucher:
     """
     said = extenders.values()
     if any(uid in each.blocked for each in said):
-        return Voucher.BLOCKED
+        return Assent.BLOCKED
     if not said or any(each.generation < since for each in said):
-        return Voucher.AWAITED
-    return Voucher.CLEAR
+        return Assent.AWAITED
+    return Assent.CLEAR
 
 
 def without_extenders(extenders: Mapping[str, Vouching], identities: Collection[str]) -> LedgerStatus:

@@ -2,6 +2,10 @@
 
 A gang that was rolled back waits longer each time. One that still did not fit after ``patience_s`` may have the next
 room that becomes free held for it: one of each priority at most (``planner.holds``; ``hold`` chooses the room).
+
+Who comes first goes by when pods were created, which the API server's clock says. All else is counted by the monotonic
+clock of the planner, from when it saw a gang first: ``now`` is its seconds. So no wall clock that is wrong, or is set
+right, makes a gang wait longer or shorter; another planner that takes over counts anew.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ _UNDER_WAY = (GangPhase.GATHERING, GangPhase.WAITING, GangPhase.QUEUED, GangPhas
 class Pace(NamedTuple):
     """Seconds."""
 
-    patience_s: float = 300.0  # from its creation until room is held for a gang that does not fit
+    patience_s: float = 300.0  # until room is held for a gang that does not fit
     first_s: float = 10.0  # after the first rollback; doubled by each that follows
     most_s: float = 300.0
     gather_s: float = 10.0  # a gang that could start without some of its members waits so long for the next
@@ -35,11 +39,13 @@ class Waiting(NamedTuple):
     """A gang that is to be planned."""
 
     gang: Gang
-    since: float  # the creation of its first member, those of earlier attempts included
+    since: float  # the creation of its first member, those of earlier attempts included; seconds since 1970
     rollbacks: int = 0
     until: float = 0.0  # not tried before that
     misfit: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
     trouble: str | None = None  # why it was rolled back last
+    met: float = 0.0  # since when it has been waiting
+    grown: float = 0.0  # when its newest member was seen first
 
     @property
     def order(self) -> tuple[int, float, GangName]:
@@ -54,6 +60,7 @@ class _Past(NamedTuple):
     rollbacks: int = 0
     until: float = 0.0
     trouble: str | None = None
+    met: float = inf
 
 
 class Queue:
@@ -62,30 +69,32 @@ class Queue:
     def __init__(self, pace: Pace = USUAL) -> None:
         self._pace = pace
         self._queued: dict[GangName, Gang] = {}
-        self._misfits: dict[GangName, Hashable] = {}  # of those that are queued
+        self._misfits: dict[GangName, Hashable] = {}  # of those that are queued, as the next
+        self._grown: dict[GangName, float] = {}
         self._past: dict[GangName, _Past] = {}
         self._order: tuple[Waiting, ...] | None = None  # what ``order`` answers, until something changes
 
-    def put(self, gang: Gang) -> None:
+    def put(self, gang: Gang, now: float) -> None:
         """A gang as it is now. Unless it is QUEUED it leaves the queue."""
         self._order = None
         before = self._queued.pop(gang.name, None)
-        misfit = self._misfits.pop(gang.name, None)
+        misfit, grown = self._misfits.pop(gang.name, None), self._grown.pop(gang.name, now)
         if misfit is not None and before is not None and wants(before) == wants(gang):
             self._misfits[gang.name] = misfit
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
+            self._grown[gang.name] = grown if before is not None and before.newest == gang.newest else now
         if gang.phase in _UNDER_WAY:
             past = self._past.get(gang.name, _Past())
-            self._past[gang.name] = past._replace(since=min(past.since, gang.created))
+            self._past[gang.name] = past._replace(since=min(past.since, gang.created), met=min(past.met, now))
         else:
             self._settle(gang.name)
 
     def forget(self, name: GangName) -> None:
         """It has no member any more."""
         self._order = None
-        self._queued.pop(name, None)
-        self._misfits.pop(name, None)
+        for known in (self._queued, self._misfits, self._grown):
+            known.pop(name, None)
         self._settle(name)
 
     def started(self, name: GangName) -> None:
@@ -93,7 +102,7 @@ class Queue:
         self._order = None
         past = self._past.pop(name, None)
         if past is not None and name in self._queued:  # some of its members are to be placed yet
-            self._past[name] = _Past(past.since)
+            self._past[name] = _Past(past.since, met=past.met)
 
     def rolled_back(self, name: GangName, now: float, why: str | None = None) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
@@ -148,7 +157,7 @@ class Queue:
 
     def due(self, waiting: Waiting) -> float:
         """When it may be tried: at once, after a back-off, or when no more of its members are waited for."""
-        return max(waiting.until, 0.0 if waiting.gang.complete else waiting.gang.newest + self._pace.gather_s)
+        return max(waiting.until, 0.0 if waiting.gang.complete else waiting.grown + self._pace.gather_s)
 
     def next_due(self, now: float) -> float | None:
         """When the next may be tried that may not yet; None: none waits for its time."""
@@ -156,11 +165,12 @@ class Queue:
 
     def entitled(self, now: float) -> Iterator[Waiting]:
         """For whom room may be held once they do not fit, in order: all that have waited long enough."""
-        return (each for each in self.order() if now - each.since >= self._pace.patience_s)
+        return (each for each in self.order() if now - each.met >= self._pace.patience_s)
 
     def _waiting(self, gang: Gang) -> Waiting:
-        since, rollbacks, until, trouble = self._past[gang.name]
-        return Waiting(gang, since, rollbacks, until, self._misfits.get(gang.name), trouble)
+        since, rollbacks, until, trouble, met = self._past[gang.name]
+        misfit, grown = self._misfits.get(gang.name), self._grown[gang.name]
+        return Waiting(gang, since, rollbacks, until, misfit, trouble, met, grown)
 
     def _settle(self, name: GangName) -> None:
         """Without a rollback there is nothing to remember; with one, the gang may come back."""

@@ -18,7 +18,7 @@ from scheduler_core.gangs.pins import gated
 from scheduler_core.sightings import Batch
 
 
-class _Crew:
+class _InOrder:
     """The members of one gang, by rank."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Roster:
         self._members: dict[str, Member] = {}  # by UID
         self._refusing: set[str] = set()  # UIDs of those that do not share their node with others
         self._coming: dict[str, Member] = {}  # of these, those that were let go and are not bound
-        self._gangs: dict[GangName, _Crew] = {}  # none is empty
+        self._gangs: dict[GangName, _InOrder] = {}  # none is empty
         self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
         # What they say, of each gang. One object may be two: a kind that is served in two versions.
         self._sizes: dict[GangName, dict[tuple[str, str], Size]] = {}
@@ -65,7 +65,7 @@ class Roster:
                     self._refusing.add(member.uid)
                 if _comes(member):
                     self._coming[member.uid] = member
-                self._gangs.setdefault(member.wanted.gang, _Crew()).add(member)
+                self._gangs.setdefault(member.wanted.gang, _InOrder()).add(member)
                 touched.add(member.wanted.gang)
         return self._forgotten(touched)
 

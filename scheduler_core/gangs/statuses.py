@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gputopo.labels.reservations import ReservationStatus, State, Vouching
 from scheduler_core.gangs.memory import Silence
-from scheduler_core.gangs.protocol import Voucher
+from scheduler_core.gangs.protocol import Assent
 from scheduler_core.gangs.seated import is_bound, seats_of
 from scheduler_core.gangs.world import Terms, World
 from scheduler_core.gangs.writes import WriteStatus
@@ -40,11 +40,11 @@ def room_reason(reservation: ReservationSeen, estimate: float | None) -> str:
     return f"does not fit yet; what becomes free on {nodes} is held: {until}"
 
 
-def waits_for(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> tuple[str, str]:
+def waits_for(world: World, terms: Terms, reservation: ReservationSeen, said: Assent) -> tuple[str, str]:
     """For whom a proposal waits, the same as long as nothing changes; and until when, by the clock."""
     assert world.ledger is not None  # it lists it
     extenders, silent = world.ledger.extenders, world.memory.silent
-    if said is Voucher.BLOCKED:
+    if said is Assent.BLOCKED:
         against = [_titled(name, each) for name, each in extenders.items() if reservation.key in each.blocked]
         return f"the extender {names(against)} has let in a pod that it conflicts with", ""
     if not extenders:

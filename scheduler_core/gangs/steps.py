@@ -16,6 +16,8 @@ deadline; no reservation is deleted before the ledger has forgotten it.
     Committed  all bound                          Bound, struck
     Committed  one gone, a node gone, too late    RollingBack
     RollingBack                                   gated ones touched, others deleted, then struck; or Failed, struck
+
+Where what is known may be old nothing more is listed, proposed or committed; what is committed goes on.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ import msgspec
 
 from gputopo.labels.reservations import Entry, LedgerSpec, Phase, State
 from scheduler_core.gangs.protocol import (
+    Assent,
     Turn,
-    Voucher,
+    assent,
     counting,
     entry_of,
     listing,
     striking,
     taken_over,
     turn,
-    voucher,
     without_extenders,
 )
 from scheduler_core.gangs.seated import gang_for, is_gated, is_waiting, open_of
@@ -90,7 +92,7 @@ def _ledger(world: World, terms: Terms, ledger: LedgerSeen, found: Mapping[str, 
     counted = counting(ledger.spec, world.reservations)
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
     struck = strays | {uid for uid, each in found.items() if each.strike}
-    new = [entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None]
+    new = [] if world.blind else list(_listed(world, found))
     struck |= _exchanged(world, counted, new)
     lost = _lost(world, terms)
     if lost and not terms.gated:
@@ -121,6 +123,10 @@ def _exchanged(world: World, counted: Mapping[str, Entry], new: Sequence[Entry])
     listed = (world.reservations[each.uid] for each in new if each.phase is not Phase.PROPOSED)
     served = {name for each in listed for name in whose(each.namespace, each.spec, world.member)}
     return {uid for uid, name in held.items() if name in served}
+
+
+def _listed(world: World, found: Mapping[str, Step]) -> Iterator[Entry]:
+    return (entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None)
 
 
 def _lost(world: World, terms: Terms) -> frozenset[str]:
@@ -171,9 +177,9 @@ def _proposed(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
     if uid in world.crowded or not is_waiting(world, reservation):
         return Step(strike=True)
     said = _said(world, terms, uid)
-    if said is Voucher.CLEAR:
+    if said is Assent.CLEAR:
         return Step(phase=Phase.COMMITTED)
-    if said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S:
+    if said is Assent.BLOCKED and world.now - since.at >= BLOCKED_S:
         return Step(strike=True)
     return _told(world, terms, reservation, said) if world.now - since.at >= 1.0 else Step()  # for people: not each one
 
@@ -183,21 +189,21 @@ def _proposed_again(world: World, terms: Terms, reservation: ReservationSeen) ->
     uid, since = reservation.key, world.memory.since[reservation.key]
     said = _said(world, terms, uid)
     trouble = trouble_with(world, reservation, open_of(world, reservation))
-    if uid in world.crowded or (said is Voucher.BLOCKED and world.now - since.at >= BLOCKED_S):
+    if uid in world.crowded or (said is Assent.BLOCKED and world.now - since.at >= BLOCKED_S):
         trouble = trouble or "the ledger had lost it, and others have its places since"
     if trouble is not None:
         return taken_back(world, reservation, trouble)
-    return Step(phase=Phase.COMMITTED) if said is Voucher.CLEAR and settles_for(world, terms) <= 0 else Step()
+    return Step(phase=Phase.COMMITTED) if said is Assent.CLEAR and settles_for(world, terms) <= 0 else Step()
 
 
-def _said(world: World, terms: Terms, uid: str) -> Voucher:
+def _said(world: World, terms: Terms, uid: str) -> Assent:
     assert world.ledger is not None  # it lists it
     if terms.gated:
-        return Voucher.CLEAR
-    return voucher(uid, world.memory.since[uid].generation, world.ledger.extenders)
+        return Assent.CLEAR
+    return assent(uid, world.memory.since[uid].generation, world.ledger.extenders)
 
 
-def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Voucher) -> Step:
+def _told(world: World, terms: Terms, reservation: ReservationSeen, said: Assent) -> Step:
     """For whom it waits. Not written again because a time that is told is another by the jitter of clocks."""
     whom, until = waits_for(world, terms, reservation, said)
     known = reservation.status

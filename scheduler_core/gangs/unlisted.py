@@ -61,7 +61,9 @@ def settles_for(world: World, terms: Terms) -> float:
 
 
 def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
-    """Whether the plan still is what its members need."""
+    """Whether the plan still is what its members need, as far as can be seen."""
+    if world.blind:
+        return False
     if reservation.spec.held:
         return reservation.key not in world.unheld
     return is_waiting(world, reservation) and reservation.key not in world.crowded

@@ -32,7 +32,9 @@ def vanished(world: World) -> Iterator[CreateReservation]:
         if (gang.namespace, name) in plans or (is_alone(gang) and (("", name) in plans or not replaced(each))):
             continue
         key = gang.namespace, name, "" if is_alone(gang) else gang.name
-        lost.setdefault(key, {}).update({one.uid: one for one in (*_siblings(world, each), each)})
+        if key not in lost:
+            lost[key] = {one.uid: one for one in _siblings(world, each)}
+        lost[key][each.uid] = each
     for (namespace, name, gang_name), members in lost.items():
         yield CreateReservation(namespace, name, _spec(gang_name, members.values()))
 

@@ -52,6 +52,7 @@ class World(NamedTuple):
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
     coming: Collection[Member] = ()  # all that were let go and have no node yet
+    blind: bool = False  # all of that may be old: nothing more is planned and committed
     awake: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
     plans: Container[tuple[str, str]] | None = None  # ``vanished.plans_of`` all reservations; None: not known yet
 

@@ -23,6 +23,7 @@ from scheduler_core.running import Watching
 from scheduler_core.server import Listener
 from scheduler_core.sightings import Batch, WatchStatus
 from scheduler_core.site import json_page, site
+from scheduler_core.steady import Steady
 from scheduler_core.troubles import Troubles
 from scheduler_core.watch import silence
 
@@ -37,6 +38,7 @@ class Service:
         self.observer = Observer(policy)
         self.metrics = Metrics(self._seen)
         self.ended = asyncio.Event()
+        self._now = Steady()
         self._settings = settings
         self._say = say
         self._watches: Watching | None = None
@@ -71,7 +73,7 @@ class Service:
 
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
-        placements = self.observer.take(batch, time.time())
+        placements = self.observer.take(batch, self._now())
         if self.synced:
             self._note(placements)
         elif self.observer.knowledge.synced:
@@ -85,7 +87,7 @@ class Service:
             if self._settings.for_s is not None and now - self._begun > self._settings.for_s + _LISTS_S:
                 self.ended.set()
             return
-        self._note(self.observer.tick(time.time()))
+        self._note(self.observer.tick(self._now()))
         every, told = self._settings.every_s, self._told
         if self._settings.for_s is not None and now - self._synced >= self._settings.for_s:
             self.ended.set()
@@ -98,7 +100,7 @@ class Service:
 
     def report(self) -> Mapping[str, Any]:
         """All that was seen, as a document."""
-        return report_document(self.observer.report(time.time()))
+        return report_document(self.observer.report(self._now()))
 
     def _begin(self, ran: tuple[Placement, ...]) -> None:
         """All is listed."""
@@ -118,7 +120,7 @@ class Service:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        report = self.observer.report(time.time())
+        report = self.observer.report(self._now())
         if self._settings.output == "jsonl":
             self._print([orjson.dumps(report_document(report)).decode()])
         else:
@@ -138,7 +140,7 @@ class Service:
     def _seen(self) -> Seen:
         """What is known now, for the metrics."""
         knowledge = self.observer.knowledge
-        present = self.observer.report(time.time()).now
+        present = self.observer.report(self._now()).now
         return Seen(knowledge.table, self.unready() is None, self._statuses(), len(knowledge.pods), present)
 
 

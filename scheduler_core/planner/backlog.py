@@ -32,7 +32,7 @@ class Backlog:
             self.queue.forget(name)
             self.unplaced.pop(name, None)
             return
-        self.queue.put(gang)
+        self.queue.put(gang, self._given.clock.monotonic())
         if gang.phase is GangPhase.REFUSED:
             for tell in of_refused(gang):
                 self._given.hands.tell(tell)
@@ -54,13 +54,13 @@ class Backlog:
             return  # ``Holds`` waits by itself
         why = Unplaced(f"the API server does not take its reservation: {error}")
         for name in set(whose(what.namespace, what.spec, self._roster.member)):
-            self.queue.rolled_back(name, self._given.clock.wall(), why.reason)
+            self.queue.rolled_back(name, self._given.clock.monotonic(), why.reason)
             self.unplaced[name] = why
             self._tell(name, why)
 
     def taken_back(self, reservation: ReservationSeen, trouble: str | None) -> None:
         """Its gang waits, and does without the nodes that nobody reached. ``trouble``: why, for people."""
-        now, wall = self._given.clock.monotonic(), self._given.clock.wall()
+        now = self._given.clock.monotonic()
         # Kept while its gang has no member at all: a rollback deletes them, and they come again.
         self._avoid = {name: nodes for name, nodes in self._avoid.items() if max(nodes.values()) > now}
         for seat in reservation.spec.seats:
@@ -71,9 +71,9 @@ class Backlog:
             if seat.node is not None and member is not None and member.node is None:
                 self._avoid.setdefault(name, {})[seat.node] = now + AVOID_S
             if not reservation.spec.gang:
-                self.queue.rolled_back(name, wall, trouble)
+                self.queue.rolled_back(name, now, trouble)
         if (name := gang_of(reservation)) is not None:
-            self.queue.rolled_back(name, wall, trouble)
+            self.queue.rolled_back(name, now, trouble)
 
     def avoided(self, name: GangName, now: float) -> frozenset[str]:
         """Nodes that it reached in vain. ``now``: monotonic seconds."""

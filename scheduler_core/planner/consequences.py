@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.memory import with_denial
+from scheduler_core.gangs.seated import is_bound
 from scheduler_core.gangs.writes import (
     AskForPod,
     CreateLedger,
@@ -25,8 +26,7 @@ from scheduler_core.planner.tells import of_not_let_go, of_release, of_status
 from scheduler_core.planner.view import Told, View
 from scheduler_core.planner.waits import Waits
 from scheduler_core.planner.writer import Answer, Outcome
-
-_OUTCOMES = {State.BOUND: "bound", State.ROLLING_BACK: "rolled back", State.FAILED: "failed"}
+from scheduler_core.sightings import ReservationSeen
 
 
 class Consequences:
@@ -74,26 +74,47 @@ class Consequences:
 
     def _changed_state(self, what: WriteStatus) -> None:
         state, name = what.status.state, gang_of(what.of)
+        if state is what.of.status.state:  # its numbers or its reason did
+            return
         members = (self._view.roster.member(seat.uid) for seat in what.of.spec.seats)
-        if state is not what.of.status.state:
-            for tell in of_status(what, (each for each in members if each is not None)):
-                self._given.hands.tell(tell)
+        for tell in of_status(what, (each for each in members if each is not None)):
+            self._given.hands.tell(tell)
         if state is State.ROLLING_BACK:
             self._backlog.taken_back(what.of, what.status.reason)
-        elif state is State.BOUND and name is not None:
+        if name is not None:
+            self._ended(what.of.key, state, name)
+        elif state is State.ROLLING_BACK:
+            self._ended_alone(what.of, "rolled back", bound=False)
+
+    def _ended(self, uid: str, state: State | None, name: GangName) -> None:
+        """An attempt of a gang, if so."""
+        if state is State.BOUND:
             self._backlog.queue.started(name)
-        if name is not None and state in _OUTCOMES:
-            self._waits.ended(_OUTCOMES[state], name)
+            self._waits.ended("bound", name)
+        elif state is State.ROLLING_BACK:
+            self._waits.taken_back(uid, name)
+        elif state is State.FAILED:
+            self._waits.failed(uid, name)
 
     def _struck(self, what: WriteLedger) -> None:
-        """Single pods are bound once their batch is struck; a plan that was given up is not made again at once."""
+        """Single pods are told of once their batch is; a plan that was given up is not made again at once."""
         left = {each.uid for each in what.spec.entries}
         for entry in what.over.spec.entries:
-            reservation = self._view.reservations.get(entry.uid)
-            if entry.uid in left or reservation is None:
+            if entry.uid in left:
                 continue
-            for name in whose(reservation.namespace, reservation.spec, self._view.roster.member):
-                if entry.phase is Phase.PROPOSED:
+            self._waits.gone(entry.uid)
+            reservation = self._view.reservations.get(entry.uid)
+            if reservation is None:
+                continue
+            if entry.phase is Phase.PROPOSED:
+                for name in whose(reservation.namespace, reservation.spec, self._view.roster.member):
                     self._backlog.overtaken(name, self._view.state(self._given.clock.monotonic()))
-                elif entry.phase is Phase.COMMITTED and not reservation.spec.gang:
-                    self._waits.ended("bound", name)
+            elif entry.phase is Phase.COMMITTED and not reservation.spec.gang:
+                self._ended_alone(reservation, "bound", bound=True)
+
+    def _ended_alone(self, batch: ReservationSeen, outcome: str, *, bound: bool) -> None:
+        """Those of a batch of single pods that are bound, or that are not."""
+        for seat in batch.spec.seats:
+            member = self._view.roster.member(seat.uid)
+            if member is not None and is_bound(member) is bound:
+                self._waits.ended(outcome, member.wanted.gang)

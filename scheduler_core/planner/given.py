@@ -11,8 +11,8 @@ from scheduler_core.gangs.planning import Levels
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Write
-from scheduler_core.planner.holding import HoldJob
-from scheduler_core.planner.placing import Job
+from scheduler_core.planner.holding import HoldTask
+from scheduler_core.planner.placing import Task
 from scheduler_core.planner.writer import Answer
 from scheduler_core.policies import Policies
 from scheduler_core.tells import Tell
@@ -34,10 +34,7 @@ class Clock(NamedTuple):
     """Seconds."""
 
     monotonic: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time  # since 1970
-
-
-CLOCK = Clock()
+    wall: Callable[[], float] = time.time  # since 1970; ``Steady``, where it is to go on for long
 
 
 class Hands(Protocol):
@@ -47,11 +44,11 @@ class Hands(Protocol):
         """Carry it out."""
         ...
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Work it out."""
         ...
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Work it out. Comes back by ``Term.found_room``."""
         ...
 
@@ -78,4 +75,4 @@ class Given(NamedTuple):
     settled: Settled
     policies: Callable[[], Policies]
     hands: Hands
-    clock: Clock = CLOCK
+    clock: Clock

@@ -32,7 +32,7 @@ _STEPS = 2_000  # of one search: there are many
 _TRIES = 20  # to do with fewer nodes: a plan takes as few as it can
 
 
-class HoldJob(NamedTuple):
+class HoldTask(NamedTuple):
     """For whom room is to be held, and what there is."""
 
     gang: Gang
@@ -56,61 +56,62 @@ class Held(NamedTuple):
     took: float = 0.0  # seconds of CPU
 
 
-def holding(job: HoldJob) -> Held:
+def holding(task: HoldTask) -> Held:
     """Neither: it fits nowhere, whoever ends."""
-    gang, emptied = job.gang, _Emptied(job)
-    if job.held and _is_enough(job, emptied):
+    gang, emptied = task.gang, _Emptied(task)
+    if task.held and _is_enough(task, emptied):
         return Held(gang, enough=True)
-    held = _found(job, emptied)
+    held = _found(task, emptied)
     if not held:
-        return Held(gang, enough=bool(job.held) and job.over())  # where nobody knows better it is left as it is
-    name = reservation_name(gang.ready[0].name if is_alone(gang.name) else gang.name.name, job.names)
+        return Held(gang, enough=bool(task.held) and task.over())  # where nobody knows better it is left as it is
+    name = reservation_name(gang.ready[0].name if is_alone(gang.name) else gang.name.name, task.names)
     return Held(gang, CreateReservation(gang.name.namespace, name, ReservationSpec(gang.name.name, held=held)))
 
 
-def _found(job: HoldJob, emptied: _Emptied) -> tuple[Holding, ...]:
+def _found(task: HoldTask, emptied: _Emptied) -> tuple[Holding, ...]:
     """(): it fits nowhere, whoever ends; or asks for no device."""
-    least = _fewest(job)
+    least = _fewest(task)
     if least is None:
         return ()
 
     def fits(nodes: Sequence[str]) -> set[str] | None:
-        found = None if job.over() else _planned(job, emptied.view(nodes))
+        found = None if task.over() else _planned(task, emptied.view(nodes))
         return None if found is None else {seat.node for seat in found.seats if seat.node is not None}
 
-    own, records = {each.uid for each in job.gang.placed}, job.view.table.records
-    there = {name: strangers(records[name], own) for name in job.nodes}
-    found = room(endings(there, job.ends), fits, least, _TRIES)
-    return () if found is None else _holdings(job, emptied.view(found.nodes))
+    own, records = {each.uid for each in task.gang.placed}, task.view.table.records
+    there = {name: strangers(records[name], own) for name in task.nodes}
+    found = room(endings(there, task.ends), fits, least, _TRIES)
+    return () if found is None else _holdings(task, emptied.view(found.nodes))
 
 
-def _fewest(job: HoldJob) -> int | None:
-    """With fewer nodes it fits never, by counts alone; None: nor with all that there are."""
-    offers = [dict(job.view.table.records[name].machine.allocatable) for name in job.nodes]
-    asks = [() if isinstance(each.request, Refused) else each.request.profile.ask.totals for each in job.gang.ready]
-    wanted = Counter[str]()
-    for ask in asks:
-        wanted.update(dict(ask))
-    least = 0
-    for resource, number in wanted.items():
+def _fewest(task: HoldTask) -> int | None:
+    """With fewer nodes it fits never, by counts alone; None: nor with all that there are, or it asks for no device."""
+    offers = [dict(task.view.table.records[name].machine.allocatable) for name in task.nodes]
+    requests = [each.request for each in task.gang.ready]
+    asks = [dict[str, int]() if isinstance(each, Refused) else dict(each.profile.ask.totals) for each in requests]
+    if not any(asks):
+        return None
+    least = 1
+    for resource in set().union(*asks):
         offered = [each.get(resource, 0) for each in offers]
+        wanted = sorted(ask.get(resource, 0) for ask in asks)[: task.gang.fewest]  # those that ask for least may start
         most = max(offered, default=0)
-        if sum(offered) < number or most < max(dict(ask).get(resource, 0) for ask in asks):
+        if sum(offered) < sum(wanted) or most < wanted[-1]:
             return None
-        least = max(least, -(-number // most))
-    return least or None
+        least = max(least, -(-sum(wanted) // max(1, most)))
+    return least
 
 
-def _is_enough(job: HoldJob, emptied: _Emptied) -> bool:
+def _is_enough(task: HoldTask, emptied: _Emptied) -> bool:
     """Whether it would fit into what is held alone."""
     held: dict[str, Counter[str]] = {}
-    for each in job.held:
-        if each.node in job.view.table.records:
+    for each in task.held:
+        if each.node in task.view.table.records:
             held.setdefault(each.node, Counter())[each.resource] += each.gpus
     view = emptied.view(held)
     records = [_narrowed(view.table.records[name], held[name]) for name in held]
-    view = view._replace(table=with_records(view.table, records, job.now, job.policy))
-    return _planned(job, view) is not None
+    view = view._replace(table=with_records(view.table, records, task.now, task.policy))
+    return _planned(task, view) is not None
 
 
 def _narrowed(record: NodeRecord, held: Counter[str]) -> NodeRecord:
@@ -121,10 +122,10 @@ def _narrowed(record: NodeRecord, held: Counter[str]) -> NodeRecord:
     return with_pod(record, unknown("others", "", "", sorted(others.items()))) if others else record
 
 
-def _holdings(job: HoldJob, view: NodeView) -> tuple[Holding, ...]:
+def _holdings(task: HoldTask, view: NodeView) -> tuple[Holding, ...]:
     """What it would take of those nodes."""
-    found = _planned(job, view)
-    asked = {each.uid: each.request for each in job.gang.ready}
+    found = _planned(task, view)
+    asked = {each.uid: each.request for each in task.gang.ready}
     taken = Counter[tuple[str, str]]()
     for seat in () if found is None else found.seats:
         for resource, number in seat.gpus if seat.node is not None else ():
@@ -135,8 +136,8 @@ def _holdings(job: HoldJob, view: NodeView) -> tuple[Holding, ...]:
     return tuple(Holding(node, number, resource) for (node, resource), number in sorted(taken.items()))
 
 
-def _planned(job: HoldJob, view: NodeView) -> Plan | None:
-    found = plan(job.gang.ready, view, job.options._replace(steps=_STEPS, out_of_time=job.over))
+def _planned(task: HoldTask, view: NodeView) -> Plan | None:
+    found = plan(task.gang.ready, view, task.options._replace(steps=_STEPS, out_of_time=task.over))
     return found if isinstance(found, Plan) else None
 
 
@@ -150,23 +151,23 @@ def _choosy(request: object) -> bool:
 class _Emptied:
     """Nodes as if nobody was on them but the gang's own. Each is worked out when it is first asked for."""
 
-    def __init__(self, job: HoldJob) -> None:
-        self._job = job
-        self._own = {each.uid for each in job.gang.placed}
-        self._homes = {seat.node for seat in job.options.placed if seat.node is not None}
+    def __init__(self, task: HoldTask) -> None:
+        self._task = task
+        self._own = {each.uid for each in task.gang.placed}
+        self._homes = {seat.node for seat in task.options.placed if seat.node is not None}
         self._table = NodeTable()
 
     def view(self, nodes: Iterable[str]) -> NodeView:
         """Those alone; and where siblings are, but without a state: nobody else goes there."""
-        job, names = self._job, set(nodes)
-        given, rules = job.view.table.records, job.view.rules
+        task, names = self._task, set(nodes)
+        given, rules = task.view.table.records, task.view.rules
         fresh = [_without(given[name], self._own) for name in names if name not in self._table.records]
-        self._table = with_records(self._table, fresh, job.now, job.policy) if fresh else self._table
+        self._table = with_records(self._table, fresh, task.now, task.policy) if fresh else self._table
         records = {name: given[name] for name in self._homes if name in given}
         records |= {name: self._table.records[name] for name in names}
         states = {name: self._table.states[name] for name in names}
         known = {name: rules[name] for name in records if name in rules}
-        return job.view._replace(table=NodeTable(0, Map(records), Map(states)), rules=known)
+        return task.view._replace(table=NodeTable(0, Map(records), Map(states)), rules=known)
 
 
 def strangers(record: NodeRecord, own: Container[str] = ()) -> list[Occupant]:

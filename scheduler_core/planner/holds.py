@@ -106,7 +106,7 @@ class Holds:
             self._estimates = {each.reservation.key: self._estimate(each) for each in holds}
         return self._estimates
 
-    def sought(self, wall: float, now: float) -> Sought | None:
+    def sought(self, now: float) -> Sought | None:
         """For whom room is to be found now: who has some that may not do any more, and then who waited too long."""
         holds = self.open()
         for each in holds:
@@ -118,7 +118,7 @@ class Holds:
             return None
         self._next_turn = now + EVERY_S
         levels, spoken = {each.priority for each in holds}, spoken_for(self._view)
-        for waiting in self._queue.entitled(wall):
+        for waiting in self._queue.entitled(now):
             gang = waiting.gang
             due = now >= self._not_before.get(gang.name, 0.0)
             if gang.priority in levels or not spoken.is_free(gang) or (self._in_vain[gang.name] and not due):

@@ -50,6 +50,9 @@ GAUGES = {
     "gputopo_planner_info": About(("version", "python"), "Always 1; what this planner is."),
     "gputopo_planner_ready": About((), "1 where gangs are planned, here or by the planner that leads."),
     "gputopo_planner_leader": About((), "1 where this planner leads."),
+    "gputopo_planner_blind": About(
+        (), "1 where this planner leads and plans nothing: its watches are silent, or do not show what it wrote."
+    ),
     "gputopo_planner_gangs": About(("phase",), "Gangs, single pods that are planned among them, by phase."),
     "gputopo_planner_held_gpus": About((), "GPUs that reservations keep for members that have no node yet."),
     "gputopo_planner_oldest_gate_age_seconds": About(
@@ -88,7 +91,7 @@ class Metrics:
         if answer.outcome is Outcome.DONE:
             if isinstance(answer.write, Release):
                 self.released.labels(answer.write.policy).inc()
-            elif isinstance(answer.write, WriteStatus) and answer.write.status.state is State.ROLLING_BACK:
+            elif isinstance(answer.write, WriteStatus) and _takes_back(answer.write):
                 self.rollbacks.inc()
 
     def note_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
@@ -108,11 +111,17 @@ class Metrics:
         yield from self._of_table(status.table)
 
 
+def _takes_back(what: WriteStatus) -> bool:
+    """Whether that begins with it: its reason may be written again."""
+    return State.ROLLING_BACK is what.status.state is not what.of.status.state
+
+
 def samples(status: Status, now: float) -> Iterator[Sample]:
     """Every sample of a moment: name, label values, value. Pure."""
     yield "gputopo_planner_info", BUILD, 1
     yield "gputopo_planner_ready", (), status.unready is None
     yield "gputopo_planner_leader", (), status.leads
+    yield "gputopo_planner_blind", (), status.blind
     phases = Counter(each.phase for each in status.gangs)
     yield from (("gputopo_planner_gangs", (phase,), phases[phase]) for phase in PHASES)
     yield "gputopo_planner_held_gpus", (), status.held_gpus

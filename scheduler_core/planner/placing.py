@@ -1,6 +1,6 @@
 """From the queue to reservations: what is planned next, on one snapshot. Pure; it runs beside the loop that owns all.
 
-One job plans until something is placed: the next one must see that as taken.
+One task plans until something is placed: the next one must see that as taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Names(NamedTuple):
     suffix: Callable[[], str]
 
 
-class Job(NamedTuple):
+class Task(NamedTuple):
     """What is to be planned, and on what."""
 
     batches: tuple[tuple[Waiting, ...], ...]  # in order
@@ -58,29 +58,33 @@ class Placing(NamedTuple):
     steps: int = 0
 
 
-def placing(job: Job, placer: Placer | None = None) -> Placing:
+def placing(task: Task, placer: Placer | None = None) -> Placing:
     """Plan in order, up to the first that finds its place. ``placer``: what it remembers of earlier jobs saves time.
 
     Where nobody does, nodes that were reached in vain are better than none: tries grow rarer, and others came first.
     """
     placer = placer or Placer()
-    found = _placing(job, placer)
-    if found.created or job.over() or not any(job.avoid.get(each.gang.name) for batch in job.batches for each in batch):
+    found = _placing(task, placer)
+    if (
+        found.created
+        or task.over()
+        or not any(task.avoid.get(each.gang.name) for batch in task.batches for each in batch)
+    ):
         return found
-    again = _placing(job._replace(avoid={}), placer)
+    again = _placing(task._replace(avoid={}), placer)
     return again if again.created else found
 
 
-def _placing(job: Job, placer: Placer) -> Placing:
+def _placing(task: Task, placer: Placer) -> Placing:
     unplaced: dict[GangName, Unplaced] = {}
     steps = 0
-    for batch in job.batches:
-        found = _singles(job, batch, placer) if is_batch(batch) else _gang(job, batch[0])
+    for batch in task.batches:
+        found = _singles(task, batch, placer) if is_batch(batch) else _gang(task, batch[0])
         unplaced |= found.unplaced
         steps += found.steps
         if found.created:
             return found._replace(unplaced=unplaced, steps=steps)
-        if job.over():
+        if task.over():
             break
     return Placing(unplaced=unplaced, steps=steps)
 
@@ -99,18 +103,18 @@ def options_of(gang: Gang, seats: Mapping[str, Seat], levels: Levels) -> Options
     )
 
 
-def _gang(job: Job, waiting: Waiting) -> Placing:
+def _gang(task: Task, waiting: Waiting) -> Placing:
     gang = waiting.gang
-    options = options_of(gang, job.seats, job.levels)._replace(
-        avoid=frozenset(job.avoid.get(gang.name, ())), out_of_time=job.over, there=job.there
+    options = options_of(gang, task.seats, task.levels)._replace(
+        avoid=frozenset(task.avoid.get(gang.name, ())), out_of_time=task.over, there=task.there
     )
-    view = job.view._replace(table=job.unheld.get(gang.name, job.view.table))
+    view = task.view._replace(table=task.unheld.get(gang.name, task.view.table))
     found = plan(gang.ready, view, options)
     if isinstance(found, Unplaced):
         return Placing(unplaced={gang.name: found}, steps=found.tried)
     timeout = TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
     spec = ReservationSpec(gang.name.name, found.seats, (), timeout, found.domain, found.gbps, waiting.rollbacks + 1)
-    created = CreateReservation(gang.name.namespace, reservation_name(gang.name.name, job.names), spec)
+    created = CreateReservation(gang.name.namespace, reservation_name(gang.name.name, task.names), spec)
     return Placing((created,), (gang.name,), exact=found.exact, steps=found.tried)
 
 
@@ -129,11 +133,11 @@ def siblings(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
     )
 
 
-def _singles(job: Job, batch: Sequence[Waiting], placer: Placer) -> Placing:
+def _singles(task: Task, batch: Sequence[Waiting], placer: Placer) -> Placing:
     members = {each.gang.ready[0].uid: each.gang for each in batch}
-    avoid = frozenset[str]().union(*(job.avoid.get(each.gang.name, ()) for each in batch))
-    options = Options(avoid=avoid, levels=job.levels, out_of_time=job.over, there=job.there)
-    view = job.view._replace(table=job.unheld.get(batch[0].gang.name, job.view.table))
+    avoid = frozenset[str]().union(*(task.avoid.get(each.gang.name, ()) for each in batch))
+    options = Options(avoid=avoid, levels=task.levels, out_of_time=task.over, there=task.there)
+    view = task.view._replace(table=task.unheld.get(batch[0].gang.name, task.view.table))
     found = placer.place([each.gang.ready[0] for each in batch], view, options)
     unplaced = {members[uid].name: Unplaced(str(why), ((members[uid].name.name, why),)) for uid, why in found.missing}
     if not found.seats:
@@ -141,6 +145,6 @@ def _singles(job: Job, batch: Sequence[Waiting], placer: Placer) -> Placing:
     gangs = [members[seat.uid] for seat in found.seats]
     timeout = max(TIMEOUT_S if each.timeout_s is None else each.timeout_s for each in gangs)
     created = CreateReservation(
-        job.names.namespace, f"pods-{job.names.suffix()}", ReservationSpec("", found.seats, timeout_s=timeout)
+        task.names.namespace, f"pods-{task.names.suffix()}", ReservationSpec("", found.seats, timeout_s=timeout)
     )
     return Placing((created,), tuple(each.name for each in gangs), unplaced)

@@ -12,9 +12,9 @@ from scheduler_core.gangs.queue import Waiting
 from scheduler_core.gangs.writes import CreateReservation
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.given import Given
-from scheduler_core.planner.holding import Held, HoldJob
+from scheduler_core.planner.holding import Held, HoldTask
 from scheduler_core.planner.holds import Holds, Sought
-from scheduler_core.planner.placing import Job, Names, Placing, options_of
+from scheduler_core.planner.placing import Names, Placing, Task, options_of
 from scheduler_core.planner.spoken_for import spoken_for
 from scheduler_core.planner.view import View
 from scheduler_core.policy import Policy
@@ -40,15 +40,15 @@ class Planning:
         """Have the next of the queue planned, unless something planned is still to be listed."""
         if self._view.memory.made:
             return
-        if not self._seeking and (sought := self.holds.sought(self._given.clock.wall(), now)) is not None:
+        if not self._seeking and (sought := self.holds.sought(now)) is not None:
             self._seeking = True
-            self._given.hands.hold(self._hold_job(sought, now))
+            self._given.hands.hold(self._hold_task(sought, now))
         if not self._under_way and (batches := self._batches(now)):
             if now < self._not_before and all(one.misfit is not None for each in batches for one in each):
                 self._given.hands.wake(self._not_before - now)
                 return
             self._under_way, self._tried = True, self._view.state(now)
-            self._given.hands.plan(self._job(batches, now))
+            self._given.hands.plan(self._task(batches, now))
 
     def planned(self, found: Placing, now: float) -> None:
         """What came of a plan."""
@@ -70,17 +70,16 @@ class Planning:
         queue, spoken = self._backlog.queue, spoken_for(self._view)
         if not queue.has(spoken.is_free):
             return ()
-        wall = self._given.clock.wall()
         apart = {each.gang for each in self.holds.open()}
-        found = tuple(queue.batches(wall, self._view.state(now), _BATCH, apart, spoken.is_free))
-        if not found and (due := queue.next_due(wall)) is not None:
-            self._given.hands.wake(max(0.0, due - wall))
+        found = tuple(queue.batches(now, self._view.state(now), _BATCH, apart, spoken.is_free))
+        if not found and (due := queue.next_due(now)) is not None:
+            self._given.hands.wake(max(0.0, due - now))
         return found
 
-    def _hold_job(self, sought: Sought, now: float) -> HoldJob:
+    def _hold_task(self, sought: Sought, now: float) -> HoldTask:
         gang = sought.waiting.gang
         options = options_of(gang, self._view.shelf.seats((gang.name,)), self._given.settled.levels)
-        return HoldJob(
+        return HoldTask(
             gang,
             sought.held,
             self._node_view(),
@@ -92,9 +91,9 @@ class Planning:
             self._given.policies().common,
         )
 
-    def _job(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Job:
+    def _task(self, batches: tuple[tuple[Waiting, ...], ...], now: float) -> Task:
         until = now + PLAN_S
-        return Job(
+        return Task(
             batches,
             self._node_view(),
             self.holds.tables(batches),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from scheduler_core.planner.holding import Held, HoldJob, holding
+from scheduler_core.planner.holding import Held, HoldTask, holding
 
 ROOM_S = 3.0  # of CPU, to find where to hold room
 GIVE_WAY_S = 10.0  # that a search rests at most
@@ -30,7 +30,7 @@ class Precedence:
         finally:
             self._idle.set()
 
-    def seek(self, job: HoldJob) -> Held:
+    def seek(self, task: HoldTask) -> Held:
         """Find where to hold room, for the rest."""
         began, until = time.thread_time(), time.monotonic() + self._give_way_s
 
@@ -38,5 +38,5 @@ class Precedence:
             self._idle.wait(max(0.0, until - time.monotonic()))
             return time.thread_time() - began > self._room_s
 
-        found = holding(job._replace(over=over))
+        found = holding(task._replace(over=over))
         return found._replace(took=time.thread_time() - began)

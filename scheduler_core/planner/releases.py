@@ -13,14 +13,14 @@ from scheduler_core.planner.view import View
 
 
 def releases(settled: Settled, view: View, backlog: Backlog, now: float) -> Iterator[Release]:
-    """Pod by pod. ``now``: seconds since 1970."""
+    """Pod by pod. ``now``: monotonic seconds."""
     if not backlog.unplaced:
         return
     spoken = spoken_for(view)
     for each in backlog.queue.order():
         alone = is_alone(each.gang.name)
         limit = settled.gate_timeout_s if alone else settled.release_after_s
-        if each.misfit is None or limit is None or now - each.gang.newest < limit or not spoken.is_free(each.gang):
+        if each.misfit is None or limit is None or now - each.grown < limit or not spoken.is_free(each.gang):
             continue
         known = backlog.unplaced.get(each.gang.name)
         why = f"no place within {limit:g} s" if known is None else f"{known.reason}, for {limit:g} s"

@@ -1,7 +1,7 @@
 """The planner at work: watches tell what there is, one event loop owns all that is known, threads write and plan.
 
 watch threads ──Batch──▶ loop: ``Term`` ──Write──▶ threads ──▶ API server
-Lease thread ──holds───▶   ▲    │ └─────Job────▶ threads: ``placing``, ``holding``
+Lease thread ──holds───▶   ▲    │ └─────Task───▶ threads: ``placing``, ``holding``
                            └────┴──────Answer, Placing
 """
 
@@ -22,20 +22,22 @@ from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.singles import Placer
 from scheduler_core.gangs.writes import CreateLedger, Write
 from scheduler_core.lease import Elected
-from scheduler_core.planner.given import Settled
-from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.given import Clock, Settled
+from scheduler_core.planner.holding import HoldTask
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.placing import Job, Placing, placing
+from scheduler_core.planner.placing import Placing, Task, placing
 from scheduler_core.planner.precedence import Precedence
+from scheduler_core.planner.sight import Sight
 from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome, Writer
 from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
+from scheduler_core.steady import Steady
 from scheduler_core.tells import Tell
 from scheduler_core.troubles import Troubles
-from scheduler_core.watch import SILENT_S, silence
+from scheduler_core.watch import silence
 
 T = TypeVar("T")
 WRITERS = 8  # threads
@@ -54,15 +56,16 @@ class Parts(NamedTuple):
     watching: Callable[[Deliver], Watching]  # made anew for each term
     tell: Callable[[Tell], None]
     metrics: Metrics
+    sight: Callable[[], Sight] = Sight  # as is ``watching``
 
 
 class Service:
     """All parts but the sockets. Lives on the loop's thread."""
 
-    def __init__(self, settled: Settled, parts: Parts, silent_s: float = SILENT_S) -> None:
+    def __init__(self, settled: Settled, parts: Parts) -> None:
         self.ended = asyncio.Event()
         self.term: Term | None = None
-        self._settled, self._parts, self._silent_s = settled, parts, silent_s
+        self._settled, self._parts = settled, parts
         self._watches: Watching | None = None
         self._writers: ThreadPoolExecutor | None = None
         self._planner: ThreadPoolExecutor | None = None
@@ -108,7 +111,7 @@ class Service:
                 self._not_before = time.monotonic() + _STEP_BACK_S
             self._end()
         elif self.term is not None:
-            self._own(self.term.tick)
+            self._own(self.term.tick, self.statuses())
         elif holds and time.monotonic() >= self._not_before:
             self._begin()
         self._troubles.tell(self.statuses())
@@ -123,7 +126,9 @@ class Service:
         missing = self.term.view.knowledge.missing
         if missing:
             return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
-        return silence(self.statuses(), self._silent_s)
+        if self.term.sight.trouble is not None:
+            return f"nothing is planned, by what is known: {self.term.sight.trouble}"
+        return silence(self.statuses())
 
     def statuses(self) -> tuple[WatchStatus, ...]:
         """How each watch is doing."""
@@ -133,7 +138,14 @@ class Service:
         """Lead: the ledger first, then everything else."""
         self._terms += 1
         me = f"{self._parts.me}/{self._terms}"  # what an earlier term of ours may still send is another's
-        term = self.term = Term(self._settled, lambda: self._parts.policy.current, me, _Hands(self))
+        term = self.term = Term(
+            self._settled,
+            lambda: self._parts.policy.current,
+            me,
+            _Hands(self),
+            Clock(wall=Steady()),
+            self._parts.sight(),
+        )
         _log.info("term", extra={"fields": {"begins": True}})
         self._read_ledger(term)
 
@@ -256,7 +268,7 @@ class Service:
         assert term is not None  # who asks
         self.hand(lambda: self._parts.writer.write(what), term, term.answered)
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
@@ -264,7 +276,7 @@ class Service:
         def work() -> Placing:
             began = time.monotonic()
             with self._precedence.planning():
-                found = placing(job, self._placer)
+                found = placing(task, self._placer)
             self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 
@@ -272,14 +284,14 @@ class Service:
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
-        elected = self._parts.elected
-        return status(self.term, elected.holds, self.unready(), self.statuses(), elected.holder)
+        elected, now = self._parts.elected, time.monotonic()
+        return status(self.term, elected.holds, self.unready(), self.statuses(), now, elected.holder)
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: self._precedence.seek(job), term, term.found_room, plans=True)
+        self.hand(lambda: self._precedence.seek(task), term, term.found_room, plans=True)
 
 
 def _unled(trouble: str | None) -> str:

@@ -24,7 +24,7 @@ class GangStatus(NamedTuple):
     reservation: str | None = None
     missing: tuple[tuple[str, str], ...] = ()  # of one that fits nowhere: member, and what it is missing
     rollbacks: int = 0
-    until: float | None = None  # not tried before that, in seconds since 1970
+    next_try_s: float | None = None  # not tried before that has passed
     trouble: str | None = None  # why it was rolled back last
 
 
@@ -43,12 +43,18 @@ class Status(NamedTuple):
     entries: int = 0
     extenders: int = 0
     holder: str | None = None  # of the Lease, as last seen
+    blind: bool = False  # nothing is planned: what is known may be old
 
 
 def status(
-    term: Term | None, leads: bool, unready: str | None, watches: tuple[WatchStatus, ...], holder: str | None = None
+    term: Term | None,
+    leads: bool,
+    unready: str | None,
+    watches: tuple[WatchStatus, ...],
+    now: float,
+    holder: str | None = None,
 ) -> Status:
-    """Of now."""
+    """Of now, in monotonic seconds."""
     if term is None or not term.leads:
         return Status(leads, unready, watches, holder=holder)
     view, ledger = term.view, term.view.ledger
@@ -62,13 +68,14 @@ def status(
         watches,
         view.knowledge.table,
         len(view.knowledge.pods),
-        tuple(_gang(term, each, progress(each, own.get(each.name, ()), phases)) for each in gangs),
+        tuple(_gang(term, each, progress(each, own.get(each.name, ()), phases), now) for each in gangs),
         sum(_kept(each, view.roster.member) for each in counting.values()),
         tuple(one.created for each in gangs for one in (*each.ready, *each.held, *each.surplus)),
         ledger.spec.epoch,
         len(ledger.spec.entries),
         len(ledger.extenders),
         holder,
+        term.sight.trouble is not None,
     )
 
 
@@ -83,9 +90,11 @@ def _own(term: Term) -> dict[GangName, list[ReservationSeen]]:
     return found
 
 
-def _gang(term: Term, gang: Gang, found: Progress) -> GangStatus:
+def _gang(term: Term, gang: Gang, found: Progress, now: float) -> GangStatus:
     waiting = term.backlog.queue.of(gang.name)
-    past = (0, None, None) if waiting is None else (waiting.rollbacks, waiting.until or None, waiting.trouble)
+    past: tuple[int, float | None, str | None] = (0, None, None)
+    if waiting is not None:
+        past = waiting.rollbacks, max(0.0, waiting.until - now) if waiting.until else None, waiting.trouble
     if found.open is not None:
         return GangStatus(gang, found.phase, found.reason, found.open.name, (), *past)
     why = term.backlog.unplaced.get(gang.name)
@@ -137,5 +146,5 @@ def _document(each: GangStatus, now: float) -> dict[str, Any]:
         "missing": [{"member": name, "reason": why} for name, why in each.missing],
         "rollbacks": each.rollbacks,
         "trouble": each.trouble,
-        "next_try_s": None if each.until is None else round(max(0.0, each.until - now), 1),
+        "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
     }

@@ -8,7 +8,7 @@ before anything is done about it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,19 +20,20 @@ from scheduler_core.gangs.steps import resting, steps
 from scheduler_core.gangs.writes import AskForPod, CreateReservation, WriteLedger
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.consequences import Consequences
-from scheduler_core.planner.given import CLOCK, Clock, Given, Hands, Settled
+from scheduler_core.planner.given import Clock, Given, Hands, Settled
 from scheduler_core.planner.holding import Held
 from scheduler_core.planner.placing import Placing
 from scheduler_core.planner.planning import Planning
 from scheduler_core.planner.releases import releases
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.sending import Sending
-from scheduler_core.planner.view import View, Wanted
+from scheduler_core.planner.sight import Sight
+from scheduler_core.planner.view import Outlook, View
 from scheduler_core.planner.waits import Waits
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import Policies
 from scheduler_core.registration import policy_of
-from scheduler_core.sightings import Batch, LedgerSeen
+from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
 from scheduler_core.vouching import Known, Voucher
 
 _GATHER_S = 0.03  # what happens within so long is looked at together: a look costs the same for one and for a hundred
@@ -44,11 +45,18 @@ class Term:
     """From taking over the ledger until another does, or the Lease is lost."""
 
     def __init__(
-        self, settled: Settled, policies: Callable[[], Policies], me: str, hands: Hands, clock: Clock = CLOCK
+        self,
+        settled: Settled,
+        policies: Callable[[], Policies],
+        me: str,
+        hands: Hands,
+        clock: Clock,
+        sight: Sight | None = None,
     ) -> None:
         given = Given(settled, policies, hands, clock)
         self.view = View(policies().common, settled.pool, me)
         self.backlog = Backlog(given, self.view.roster)
+        self.sight = sight or Sight()
         self.deposed = False
         self.leads = False  # the ledger is ours
         self._given, self._me = given, me
@@ -65,9 +73,13 @@ class Term:
         self._touched |= self.view.take(batch, self._given.clock.wall())
         self._given.hands.wake(_UNDER_WAY_S if _is_on_its_way(batch) else _GATHER_S)
 
-    def tick(self) -> None:
-        """Let time pass."""
-        self.view.knowledge.tick(self._given.clock.wall())
+    def tick(self, watches: Iterable[WatchStatus] = ()) -> None:
+        """Let time pass. ``watches``: how they are doing."""
+        wall = self._given.clock.wall()
+        self.view.knowledge.tick(wall)
+        if self.view.knowledge.synced:
+            written = self.view.unshown_since()
+            self.sight.look(watches, None if written is None else wall - written, self._given.clock.monotonic())
         self._given.hands.wake(0.0)
 
     def read(self, ledger: LedgerSeen | None) -> None:
@@ -96,7 +108,7 @@ class Term:
         self._put()
         self.view.look(now)
         listed_again = self._write(now)
-        if mine and not self._sending.plans and not listed_again:
+        if mine and self.sight.trouble is None and not self._sending.plans and not listed_again:
             self._planning.begin(now)
 
     def answered(self, answer: Answer) -> None:
@@ -145,14 +157,14 @@ class Term:
     def _write(self, now: float) -> bool:
         """All that may be written now. Answers whether plans are listed again: their places look free as yet."""
         settled, wall, holds = self._given.settled, self._given.clock.wall(), self._planning.holds
-        wanted = Wanted(self._crowded(), holds.unheld(now), holds.estimates(now))
-        world = self.view.world(now, wall, wanted)
+        outlook = Outlook(self._crowded(), holds.unheld(now), holds.estimates(now), self.sight.trouble is not None)
+        world = self.view.world(now, wall, outlook)
         writes = steps(world, settled.terms, settled.pool)
         for write in writes:
             self._sending.submit(write, now)
         if self.leads:
             self.view.shelf.rest(resting(world, settled.terms))
-            for write in releases(settled, self.view, self.backlog, wall):
+            for write in releases(settled, self.view, self.backlog, now):
                 self._sending.submit(write, now)
         return any(isinstance(each, WriteLedger) and each.again for each in writes)
 

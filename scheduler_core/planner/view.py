@@ -51,15 +51,23 @@ class Told(NamedTuple):
     generation: int = 0
 
 
-class Wanted(NamedTuple):
+class Written(NamedTuple):
+    """A write of ours."""
+
+    version: int
+    at: float  # seconds since 1970
+
+
+class Outlook(NamedTuple):
     """What follows from plans, not from objects."""
 
     crowded: frozenset[str] = frozenset()  # proposals for which there is no room any more
     unheld: frozenset[str] = frozenset()  # holds that are not wanted any more
     estimates: Mapping[str, float | None] = {}  # of holds: when there will be room
+    blind: bool = False  # nothing more is wanted for now
 
 
-NOTHING = Wanted()
+NOTHING = Outlook()
 
 
 class View:
@@ -73,8 +81,9 @@ class View:
         self.memory = Memory()
         self.rules: Mapping[str, StockNode] = {}  # another one where anything of it changes: a plan may look at it
         self._pool, self._me = pool, me
-        self._pods: dict[str, int] = {}  # by UID: the version that we wrote last, until a watch has shown it
-        self._statuses: dict[str, int] = {}  # the same of reservations
+        # By UID: what we wrote last, until a watch has shown it; in that order.
+        self._pods: dict[str, Written] = {}
+        self._statuses: dict[str, Written] = {}  # of reservations
         self._created: dict[str, ReservationSeen] = {}  # that no watch has shown yet
         self._creating: dict[tuple[str, str], str | None] = {}  # namespace and name: UID, once a watch has shown it
         self._deleted: set[str] = set()  # reservations that a watch may still show
@@ -149,7 +158,7 @@ class View:
             self.touched(what)
         if isinstance(what, LetGo | Release | Touch | StripFinalizer | DeletePod):
             self.memory = without_denial(self.memory, type(what), what.member.uid)
-            return self._wrote_pod(what, told)
+            return self._wrote_pod(what, told, now)
         return frozenset()
 
     def touched(self, what: Touch) -> None:
@@ -160,7 +169,7 @@ class View:
         """Take note of what there is now, and since when."""
         self.memory = noted(self.memory, self.ledger, self.reservations, monotonic)
 
-    def world(self, monotonic: float, wall: float, wanted: Wanted = NOTHING) -> World:
+    def world(self, monotonic: float, wall: float, outlook: Outlook = NOTHING) -> World:
         """What ``steps`` looks at."""
         return World(
             self._me,
@@ -169,16 +178,22 @@ class View:
             self.roster.member,
             self.roster.gang,
             self.rules,
-            wanted.crowded,
-            wanted.unheld,
-            wanted.estimates,
+            outlook.crowded,
+            outlook.unheld,
+            outlook.estimates,
             self.memory,
             monotonic,
             wall,
             self.roster.coming(),
+            outlook.blind,
             self.shelf.awake,
             self.shelf.plans,
         )
+
+    def unshown_since(self) -> float | None:
+        """When the oldest of our writes was done that no watch has shown, in seconds since 1970."""
+        oldest = (next(iter(each.values()), None) for each in (self._pods, self._statuses))
+        return min((each.at for each in oldest if each is not None), default=None)
 
     def state(self, monotonic: float) -> Hashable:
         """What a plan that is made now is made on. After a while it is another: not all that lets a gang in is seen.
@@ -213,7 +228,8 @@ class View:
         known = self.reservations.get(what.of.key)
         if known is None or int(known.version) >= int(told.version):
             return  # a watch was faster
-        self._statuses[what.of.key] = int(told.version)
+        self._statuses.pop(what.of.key, None)
+        self._statuses[what.of.key] = Written(int(told.version), now)
         seen = what.of._replace(status=what.status, version=told.version)
         self._keep(Batch(ReservationSeen, (seen,)), now)
 
@@ -228,14 +244,15 @@ class View:
         return touched
 
     def _wrote_pod(
-        self, what: LetGo | Release | Touch | StripFinalizer | DeletePod, told: Told | None
+        self, what: LetGo | Release | Touch | StripFinalizer | DeletePod, told: Told | None, now: float
     ) -> frozenset[GangName]:
         known = self.roster.member(what.member.uid)
         if known is None or (told is not None and known.version and int(known.version) >= int(told.version)):
             return frozenset()  # a watch was faster
         member = after(what, known)
         if told is not None and known.version:
-            self._pods[known.uid] = int(told.version)
+            self._pods.pop(known.uid, None)
+            self._pods[known.uid] = Written(int(told.version), now)
             member = member._replace(version=told.version)
         return self._changed(Batch(Member, (member,)))
 
@@ -248,13 +265,11 @@ class View:
 
     def _newer(self, seen: Candidate) -> Candidate:
         """As seen, or as we wrote it since."""
-        ours = self._pods.get(seen.key)
-        if ours is None or seen.member is None:
-            return seen
-        known = self.roster.member(seen.key)
-        if seen.member.version and int(seen.member.version) < ours and known is not None:
+        ours, known = self._pods.get(seen.key), self.roster.member(seen.key)
+        version = "" if seen.member is None else seen.member.version
+        if ours is not None and known is not None and version and int(version) < ours.version:
             return seen._replace(member=known)
-        del self._pods[seen.key]
+        self._pods.pop(seen.key, None)
         return seen
 
     def _take_rules(self, batch: Batch[NodeSeen]) -> None:
@@ -283,7 +298,7 @@ class View:
             self._creating[name] = seen.key
             self.memory = self.memory._replace(made=self.memory.made | {seen.key})
         ours = self._statuses.get(seen.key)
-        if ours is not None and int(seen.version) < ours:
+        if ours is not None and int(seen.version) < ours.version:
             return self.reservations.get(seen.key, seen)
         self._statuses.pop(seen.key, None)
         return seen

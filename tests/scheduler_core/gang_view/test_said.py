@@ -22,7 +22,7 @@ def page(**changed: Any) -> bytes:
     roster.take(Batch(Member, tuple(members(2)), (), complete=True))
     gang = roster.gang(LLM)
     assert gang is not None
-    status = GangStatus(gang, "queued", "1 of 2 members fits at once", None, (("w-1", "too few"),), 2, NOW + 30.0)
+    status = GangStatus(gang, "queued", "1 of 2 members fits at once", None, (("w-1", "too few"),), 2, 30.0)
     return json.dumps(document(Status(leads=True, unready=None, gangs=(status,))._replace(**changed), NOW)).encode()
 
 

@@ -8,15 +8,15 @@ import pytest
 
 from gputopo.labels.reservations import LedgerSpec, LedgerStatus, Vouching
 from scheduler_core.gangs.protocol import (
+    Assent,
     Turn,
-    Voucher,
+    assent,
     counting,
     entry_of,
     listing,
     striking,
     taken_over,
     turn,
-    voucher,
     without_extenders,
 )
 from scheduler_core.sightings import LedgerSeen
@@ -79,16 +79,16 @@ CLEAR, LATE, AGAINST = Vouching("p", 5), Vouching("p", 4), Vouching("p", 5, (ONE
 @pytest.mark.parametrize(
     ("extenders", "said"),
     [
-        pytest.param({"x": CLEAR}, Voucher.CLEAR, id="the only one vouches"),
-        pytest.param({"x": CLEAR, "y": CLEAR}, Voucher.CLEAR, id="all vouch"),
-        pytest.param({"x": CLEAR, "y": LATE}, Voucher.AWAITED, id="one has not taken it in"),
-        pytest.param({"x": CLEAR, "y": AGAINST}, Voucher.BLOCKED, id="one let in what it conflicts with"),
-        pytest.param({"x": LATE, "y": AGAINST}, Voucher.BLOCKED, id="a no counts before a silence does"),
-        pytest.param({}, Voucher.AWAITED, id="nobody is registered"),
+        pytest.param({"x": CLEAR}, Assent.CLEAR, id="the only one vouches"),
+        pytest.param({"x": CLEAR, "y": CLEAR}, Assent.CLEAR, id="all vouch"),
+        pytest.param({"x": CLEAR, "y": LATE}, Assent.AWAITED, id="one has not taken it in"),
+        pytest.param({"x": CLEAR, "y": AGAINST}, Assent.BLOCKED, id="one let in what it conflicts with"),
+        pytest.param({"x": LATE, "y": AGAINST}, Assent.BLOCKED, id="a no counts before a silence does"),
+        pytest.param({}, Assent.AWAITED, id="nobody is registered"),
     ],
 )
-def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, Vouching], said: Voucher) -> None:
-    assert voucher(ONE.key, 5, extenders) is said
+def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, Vouching], said: Assent) -> None:
+    assert assent(ONE.key, 5, extenders) is said
 
 
 def test_registrations_go_by_name() -> None:

@@ -21,8 +21,13 @@ NOW = 1000.0
 def of(*gangs: Gang) -> Queue:
     queue = Queue()
     for gang in gangs:
-        queue.put(gang)
+        queue.put(gang, NOW)
     return queue
+
+
+def waits(gang: Gang, since: float, rollbacks: int = 0, until: float = 0.0) -> Waiting:
+    """In ``of``."""
+    return Waiting(gang, since, rollbacks, until, met=NOW, grown=NOW)
 
 
 def names(waiting: tuple[Waiting, ...]) -> list[str]:
@@ -54,12 +59,12 @@ def test_batches_are_full_without_those_that_are_not_wanted() -> None:
 def test_one_that_is_queued() -> None:
     queue = of(queued("a"))
 
-    assert (queue.of(name("a")), queue.of(name("b"))) == (Waiting(queued("a"), 100.0), None)
+    assert (queue.of(name("a")), queue.of(name("b"))) == (waits(queued("a"), 100.0), None)
 
 
 def test_who_is_not_queued_any_more_has_left() -> None:
     queue = of(queued("a"), queued("b"), queued("c"))
-    queue.put(queued("a", phase=GangPhase.LET_GO))
+    queue.put(queued("a", phase=GangPhase.LET_GO), NOW)
     queue.forget(name("b"))
     queue.forget(name("stranger"))
 
@@ -81,34 +86,35 @@ def test_each_rollback_doubles_the_wait(rollbacks: int, backoff: float) -> None:
 
 def test_a_gang_whose_pods_were_made_again_keeps_its_age_and_its_rollbacks() -> None:
     queue = of(queued("a", created=50.0), queued("b", created=60.0))
-    queue.put(queued("a", phase=GangPhase.LET_GO, created=50.0))
+    queue.put(queued("a", phase=GangPhase.LET_GO, created=50.0), NOW)
     queue.rolled_back(name("a"), NOW, "w-1 not bound within 30 s")
-    queue.put(queued("a", phase=GangPhase.ENDED))
+    queue.put(queued("a", phase=GangPhase.ENDED), NOW)
     queue.forget(name("a"))
-    queue.put(queued("a", created=NOW + 1))
+    queue.put(queued("a", created=NOW + 1), NOW)
 
     (again, _) = queue.order()
 
-    assert again == Waiting(queued("a", created=NOW + 1), 50.0, 1, NOW + 10, trouble="w-1 not bound within 30 s")
+    trouble = "w-1 not bound within 30 s"
+    assert again == waits(queued("a", created=NOW + 1), 50.0, 1, NOW + 10)._replace(trouble=trouble)
     assert queue.rolled_back(name("a"), NOW + 20) == NOW + 40
 
 
 def test_a_gang_without_rollbacks_starts_anew() -> None:
     queue = of(queued("a", created=50.0))
-    queue.put(queued("a", phase=GangPhase.RUNNING, created=50.0))
-    queue.put(queued("a", created=NOW))
+    queue.put(queued("a", phase=GangPhase.RUNNING, created=50.0), NOW)
+    queue.put(queued("a", created=NOW), NOW)
 
-    assert queue.order() == (Waiting(queued("a", created=NOW), NOW),)
+    assert queue.order() == (waits(queued("a", created=NOW), NOW),)
 
 
 def test_once_started_rollbacks_are_forgotten() -> None:
     queue = of(queued("a", created=50.0))
     queue.rolled_back(name("a"), NOW)
-    queue.put(queued("a", phase=GangPhase.BOUND))
+    queue.put(queued("a", phase=GangPhase.BOUND), NOW)
     queue.started(name("a"))
-    queue.put(queued("a", created=60.0))
+    queue.put(queued("a", created=60.0), NOW)
 
-    assert queue.order() == (Waiting(queued("a", created=60.0), 60.0),)
+    assert queue.order() == (waits(queued("a", created=60.0), 60.0),)
 
 
 def test_a_rollback_that_nobody_comes_back_from_is_forgotten_after_a_while() -> None:
@@ -118,20 +124,20 @@ def test_a_rollback_that_nobody_comes_back_from_is_forgotten_after_a_while() -> 
     queue.forget(name("gone"))
 
     assert turns(queue, NOW + 10 + 300) == [["here"]]
-    queue.put(queued("gone"))
-    assert queue.order() == (Waiting(queued("gone"), 100.0, 1, NOW + 10), Waiting(queued("here"), 100.0, 1, NOW + 10))
+    queue.put(queued("gone"), NOW)
+    assert queue.order() == (waits(queued("gone"), 100.0, 1, NOW + 10), waits(queued("here"), 100.0, 1, NOW + 10))
     queue.forget(name("gone"))
     assert turns(queue, NOW + 10 + 301) == [["here"]]
-    queue.put(queued("gone"))
-    assert queue.order() == (Waiting(queued("gone"), 100.0), Waiting(queued("here"), 100.0, 1, NOW + 10))
+    queue.put(queued("gone"), NOW)
+    assert queue.order() == (waits(queued("gone"), 100.0), waits(queued("here"), 100.0, 1, NOW + 10))
 
 
 def test_a_rollback_of_a_gang_that_is_not_known_counts_too() -> None:
     queue = Queue()
 
     assert queue.rolled_back(name("a"), NOW) == NOW + 10
-    queue.put(queued("a"))
-    assert queue.order() == (Waiting(queued("a"), 100.0, 1, NOW + 10),)
+    queue.put(queued("a"), NOW)
+    assert queue.order() == (waits(queued("a"), 100.0, 1, NOW + 10),)
 
 
 def test_what_did_not_fit_is_tried_again_when_something_changed() -> None:
@@ -141,9 +147,9 @@ def test_what_did_not_fit_is_tried_again_when_something_changed() -> None:
 
     assert turns(queue, state=1) == []
     assert turns(queue, state=2) == [["a"], ["b"]]
-    queue.put(queued("a", ready=tuple(members(2))))
+    queue.put(queued("a", ready=tuple(members(2))), NOW)
     assert turns(queue, state=1) == []
-    queue.put(queued("a", ready=tuple(members(3))))
+    queue.put(queued("a", ready=tuple(members(3))), NOW)
     assert turns(queue, state=1) == [["a"]]
 
 
@@ -164,20 +170,24 @@ def test_a_gang_that_started_without_some_keeps_its_age_for_them() -> None:
     queue = of(queued("a", created=50.0))
     queue.rolled_back(name("a"), NOW)
     queue.started(name("a"))
-    queue.put(queued("a", created=60.0))
+    queue.put(queued("a", created=60.0), NOW)
 
-    assert queue.order() == (Waiting(queued("a", created=60.0), 50.0),)
+    assert queue.order() == (waits(queued("a", created=60.0), 50.0),)
 
 
 def test_an_elastic_gang_waits_a_little_for_the_rest() -> None:
-    enough = queued("a", ready=tuple(members(3)), size=4, minimum=2, newest=NOW)
+    enough = queued("a", ready=tuple(members(3)), size=5, minimum=2, newest=1.0)
     queue = of(enough)
 
     assert turns(queue, NOW + 9) == []
     assert queue.next_due(NOW + 9) == NOW + 10
     assert turns(queue, NOW + 10) == [["a"]]
-    queue.put(enough._replace(ready=tuple(members(4))))
-    assert turns(queue, NOW + 9) == [["a"]]
+    queue.put(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 8)  # one more has come
+    assert queue.next_due(NOW + 9) == NOW + 18
+    queue.put(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 17)  # as it was
+    assert queue.next_due(NOW + 17) == NOW + 18
+    queue.put(enough._replace(ready=tuple(members(5)), newest=3.0), NOW + 17)
+    assert turns(queue, NOW + 17) == [["a"]]
 
 
 def test_room_may_be_held_for_all_that_waited_for_long_in_order() -> None:
@@ -187,13 +197,34 @@ def test_room_may_be_held_for_all_that_waited_for_long_in_order() -> None:
         queued("urgent", priority=5),
         queued("third", priority=3),
         queued("behind", priority=3, created=101.0),
-        queued("young", priority=2, created=NOW - 299),
         queued("pod.1", priority=1),
         queued("after", priority=1, created=150.0),
     )
+    queue.put(queued("young", priority=2), NOW + 1)
 
-    assert names(tuple(queue.entitled(NOW))) == ["urgent", "third", "behind", "pod.1", "after", "first", "second"]
-    assert names(tuple(queue.entitled(NOW + 1)))[:4] == ["urgent", "third", "behind", "young"]
+    assert names(tuple(queue.entitled(NOW + 299))) == []
+    found = names(tuple(queue.entitled(NOW + 300)))
+    assert found == ["urgent", "third", "behind", "pod.1", "after", "first", "second"]
+    assert names(tuple(queue.entitled(NOW + 301)))[:4] == ["urgent", "third", "behind", "young"]
+
+
+def test_when_pods_were_created_says_who_is_first_and_not_how_long_anybody_waits() -> None:
+    """By a clock that is an hour ahead of the planner's, or behind it."""
+    ahead, behind = queued("ahead", created=NOW + 3600, newest=NOW + 3600), queued("behind", created=NOW - 3600)
+    queue = of(ahead._replace(ready=tuple(members(1)), size=2, minimum=1), behind)
+
+    assert names(queue.order()) == ["behind", "ahead"]
+    assert turns(queue, NOW + 10) == [["behind"], ["ahead"]]
+    assert (list(queue.entitled(NOW + 299)), names(tuple(queue.entitled(NOW + 300)))) == ([], ["behind", "ahead"])
+
+
+def test_what_is_made_again_after_a_rollback_has_waited_all_the_while() -> None:
+    queue = of(queued("a"))
+    queue.rolled_back(name("a"), NOW + 30)
+    queue.forget(name("a"))
+    queue.put(queued("a", created=NOW), NOW + 31)
+
+    assert names(tuple(queue.entitled(NOW + 300))) == ["a"]
 
 
 GANGS = st.lists(
@@ -242,17 +273,17 @@ class Cluster:
 def simulate(*, size: int, nodes: int, lasts: int, every: int, hold: bool) -> float | None:
     """When a big gang starts in a stream of gangs of one member; None: not within an hour. Times are in seconds."""
     queue, cluster, holder = Queue(Pace(patience_s=300.0)), Cluster(nodes, lasts), ""
-    queue.put(queued("big", ready=tuple(members(size)), size=size, created=0.0))
+    queue.put(queued("big", ready=tuple(members(size)), size=size, created=0.0), 0.0)
     for now in range(0, 3600, every):
         cluster.tick(now)
         for number in range(2):
-            queue.put(queued(f"small-{now}-{number}", ready=tuple(members(1)), size=1, created=float(now)))
+            queue.put(queued(f"small-{now}-{number}", ready=tuple(members(1)), size=1, created=float(now)), now)
         for (each,) in queue.batches(now, now):
             gang = each.gang
             if cluster.place(len(gang.ready), now + lasts, holder=gang.name.name == holder):
                 if gang.name.name == "big":
                     return float(now)
-                queue.put(gang._replace(phase=GangPhase.RUNNING))
+                queue.put(gang._replace(phase=GangPhase.RUNNING), now)
             else:
                 queue.unplaced(gang.name, now)
         waits = [each for each in islice(queue.entitled(now), 1) if each.misfit is not None]

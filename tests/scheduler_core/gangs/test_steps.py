@@ -103,6 +103,7 @@ class Scene(NamedTuple):
     gone: bool = False  # nobody knows the gang
     touched: frozenset[tuple[str, str]] = frozenset()
     refused: Mapping[tuple[type, str], Denial] = MappingProxyType({})
+    blind: bool = False
 
 
 NOW = 1000.0
@@ -144,6 +145,7 @@ def _world(scene: Scene, book: LedgerSeen | None, memory: Memory) -> World:
         NOW,
         0.0,
         [each for each in _placed(scene) if each.reservation and each.node is None and not each.ending],
+        scene.blind,
     )
 
 
@@ -244,6 +246,12 @@ def test_what_the_ledger_says_next(scene: Scene, terms: Terms, said: list[Phase]
             Scene((A_GOES, B_GOES), (in_state(State.COMMITTED),), COMMITTED), MIXED, id="all are on their way"
         ),
         pytest.param(Scene((A_BOUND, B_BOUND), (in_state(State.BOUND),)), MIXED, id="a gang that runs"),
+        pytest.param(Scene(phase=PROPOSED, blind=True), GATED_POOL, id="what is known may be old"),
+        pytest.param(
+            Scene(phase=PROPOSED, extenders={"x": Vouching("", 3)}, blind=True),
+            MIXED,
+            id="all vouch, and what is known may be old",
+        ),
         pytest.param(
             Scene((A_GOES, B), (in_state(State.BOUND),), COMMITTED), MIXED, id="another planner has seen all bound"
         ),
@@ -438,7 +446,9 @@ def test_nobody_can_say_when_pods_without_a_deadline_end() -> None:
 def test_members_are_let_go_once_the_deadline_is_written() -> None:
     committed = in_state(State.COMMITTED)
 
-    assert found(Scene((A, B_GOES), (committed,), COMMITTED)) == (LetGo(A, PLAN.spec.seats[0], PLAN.name),)
+    for blind in (False, True):  # it counts already
+        scene = Scene((A, B_GOES), (committed,), COMMITTED, blind=blind)
+        assert found(scene) == (LetGo(A, PLAN.spec.seats[0], PLAN.name),)
 
 
 @pytest.mark.parametrize(
@@ -450,6 +460,8 @@ def test_members_are_let_go_once_the_deadline_is_written() -> None:
         pytest.param(Scene((A_BOUND, B_BOUND), (BATCH,)), id="single pods that are bound"),
         pytest.param(Scene((A,), made=True), id="a member went before it was listed"),
         pytest.param(Scene(made=True, crowded=frozenset({PLAN.key})), id="no room before it was listed"),
+        pytest.param(Scene(made=True, blind=True), id="what it was planned on may be old"),
+        pytest.param(Scene(reservations=(HOLD,), made=True, blind=True), id="what room was sought on may be old"),
         pytest.param(
             Scene(reservations=(HOLD,), made=True, unheld=frozenset({HOLD.key})), id="room that nobody needs any more"
         ),

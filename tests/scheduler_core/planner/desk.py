@@ -13,18 +13,18 @@ from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldJob, holding
-from scheduler_core.planner.placing import Job, placing
+from scheduler_core.planner.holding import HoldTask, holding
+from scheduler_core.planner.placing import Task, placing
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.term import Term
 from scheduler_core.planner.writer import Answer, Outcome
 from scheduler_core.policies import BUILT_IN
-from scheduler_core.sightings import LedgerSeen, ReservationSeen
+from scheduler_core.sightings import LedgerSeen, ReservationSeen, WatchStatus
 from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
 from tests.scheduler_core.gangs.commit.processes import KINDS, Planner
 
-PACE = Pace(patience_s=300.0)
+PACE = Pace(patience_s=0.0)
 GATED = Terms(gated=True)
 START = 1_795_300_000.0  # hours after the pods were created
 
@@ -51,12 +51,14 @@ class Desk:
         self.refuses: Callable[[Write], Outcome | None] = lambda _: None  # what the API server does not do
         self._sender = Planner(server, me, Terms())
         self._todo: list[Callable[[], None]] = []
+        self.watches: tuple[WatchStatus, ...] = ()  # how they are doing
         self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
         settled = Settled(POOL, SPACE, terms, pace, LEVELS, release_after_s)
         self.now = START
+        self.wrong_s = 0.0  # that the wall clock is ahead
         self._rested = False
-        clock = Clock(lambda: self.now - START, lambda: self.now)
+        clock = Clock(lambda: self.now - START, lambda: self.now + self.wrong_s)
         self.term = Term(settled, lambda: BUILT_IN, me, self, clock)
         self.term.read(server.ledger)
 
@@ -81,19 +83,19 @@ class Desk:
     def _wait(self, seconds: float) -> None:
         self.now += seconds
         self._rested = False
-        self.term.tick()
+        self.term.tick(self.watches)
 
     def write(self, what: Write) -> None:
         """Carry it out, and answer."""
         self._todo.append(lambda: self.term.answered(self._sent(what)))
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Work it out, and answer."""
-        self._todo.append(lambda: self.term.planned(placing(job)))
+        self._todo.append(lambda: self.term.planned(placing(task)))
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Work it out, and answer."""
-        self._todo.append(lambda: self.term.found_room(holding(job)))
+        self._todo.append(lambda: self.term.found_room(holding(task)))
 
     def wake(self, seconds: float) -> None:
         """``run`` goes on by itself."""

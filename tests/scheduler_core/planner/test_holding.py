@@ -13,7 +13,7 @@ from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.planning import Options
 from scheduler_core.gangs.writes import CreateReservation
 from scheduler_core.nodes import NodeRecord
-from scheduler_core.planner.holding import Held, HoldJob, holding
+from scheduler_core.planner.holding import Held, HoldTask, holding
 from scheduler_core.planner.placing import Names
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch
@@ -25,14 +25,14 @@ H100 = MACHINES["hgx_h100"]()
 BUSY = {name: record(name, H100, pods=[occupant(f"on-{name}", 8)], held={f"on-{name}": range(8)}) for name in "abc"}
 
 
-def job(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...] = (), **changed: Any) -> HoldJob:
+def task(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...] = (), **changed: Any) -> HoldTask:
     """All nodes may be held; those first are free first."""
     racks = {each.name: {RACK: "r1" if each.name in "ab" else "r2"} for each in records}
     seats = tuple(Seat(each.uid, each.name, each.node) for each in placed)
     ends = Ends()
     pods = [(pod.uid, float(at)) for at, each in enumerate(records) for pod in each.pods]
     ends.take(Batch(PodEnd, tuple(PodEnd(*each) for each in pods)))
-    plain = HoldJob(
+    plain = HoldTask(
         Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), placed=placed, size=len(members) + len(placed)),
         (),
         view(*records, labels=racks),
@@ -55,11 +55,11 @@ def held(found: Held) -> tuple[Holding, ...]:
 
 
 def test_as_much_as_the_members_will_take_where_it_is_free_first() -> None:
-    assert held(holding(job(crew(3, 4), *BUSY.values()))) == (Holding("a", 8), Holding("b", 4))
+    assert held(holding(task(crew(3, 4), *BUSY.values()))) == (Holding("a", 8), Holding("b", 4))
 
 
 def test_all_of_a_node_where_it_matters_which_gpus_become_free() -> None:
-    assert held(holding(job(crew(1, 4, island="required"), *BUSY.values()))) == (Holding("a", 8),)
+    assert held(holding(task(crew(1, 4, island="required"), *BUSY.values()))) == (Holding("a", 8),)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_parts_of_gpus_too(resource: str, share: str | None, held_there: int) ->
     node = record("a", H100, pods=others, allocatable={resource: 16})
 
     asked = member("w", 3, resource=resource) if share is None else member("w", 3, resource=resource, vram=share)
-    found = holding(job([asked], node))
+    found = holding(task([asked], node))
 
     assert held(found) == (Holding("a", held_there, resource),)
 
@@ -84,17 +84,26 @@ def test_of_a_single_pod_its_name_is_that_of_the_reservation() -> None:
     single = member("w", 8)
     alone = Gang(GangName("team", "pod.uid-w"), GangPhase.QUEUED, "", ready=(single,), size=1)
 
-    created = holding(job([single], *BUSY.values(), gang=alone)).create
+    created = holding(task([single], *BUSY.values(), gang=alone)).create
 
     assert created == CreateReservation("team", "w-abc", ReservationSpec("pod.uid-w", held=(Holding("a", 8),)))
 
 
+def test_an_elastic_gang_needs_room_for_as_many_as_it_can_start_with() -> None:
+    members = crew(5, 8, minimum=2)
+    elastic = Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), size=5, minimum=2)
+
+    found = holding(task(members, *BUSY.values(), gang=elastic, options=Options(minimum=2)))
+
+    assert held(found) == (Holding("a", 8), Holding("b", 8))
+
+
 def test_a_member_without_gpus_needs_no_room() -> None:
-    assert held(holding(job([member("launcher", 0), *crew(1, 4)], *BUSY.values()))) == (Holding("a", 4),)
+    assert held(holding(task([member("launcher", 0), *crew(1, 4)], *BUSY.values()))) == (Holding("a", 4),)
 
 
 def test_all_in_one_rack_where_that_is_required() -> None:
-    found = holding(job(crew(2, 8, required="rack"), BUSY["c"], BUSY["a"], BUSY["b"]))
+    found = holding(task(crew(2, 8, required="rack"), BUSY["c"], BUSY["a"], BUSY["b"]))
 
     assert held(found) == (Holding("a", 8), Holding("b", 8))
 
@@ -108,7 +117,7 @@ def test_what_its_own_members_have_will_not_become_free() -> None:
         held={"first": range(4), "other": range(4, 8)},
     )
 
-    found = holding(job(crew(3, 4), shared, BUSY["b"], placed=(there,)))
+    found = holding(task(crew(3, 4), shared, BUSY["b"], placed=(there,)))
 
     assert held(found) == (Holding("a", 4), Holding("b", 8))
 
@@ -118,7 +127,7 @@ def test_what_is_held_already_may_be_enough() -> None:
 
     def anew(**there: int) -> Held:
         room = tuple(Holding(*each) for each in there.items())
-        return holding(job(members, *BUSY.values(), held=room))
+        return holding(task(members, *BUSY.values(), held=room))
 
     assert anew(b=4, c=8) == Held(_gang(members), enough=True)
     assert held(anew(b=4, c=4)) == (Holding("a", 8), Holding("b", 4))
@@ -130,7 +139,7 @@ def test_what_is_held_may_be_enough_beside_its_own_members() -> None:
     shared = record("a", H100, pods=[occupant("first", 4), occupant("other", 4)])
 
     def anew(gpus: int) -> Held:
-        return holding(job(crew(1, 4), shared, BUSY["b"], placed=(there,), held=(Holding("a", gpus),)))
+        return holding(task(crew(1, 4), shared, BUSY["b"], placed=(there,), held=(Holding("a", gpus),)))
 
     assert anew(4).enough
     assert held(anew(3)) == (Holding("a", 4),)
@@ -145,15 +154,15 @@ def test_what_is_held_may_be_enough_beside_its_own_members() -> None:
     ],
 )
 def test_nothing_is_held_for_what_would_not_fit_whoever_ends(members: list[Member]) -> None:
-    assert holding(job(members, *BUSY.values())) == Held(_gang(members))
+    assert holding(task(members, *BUSY.values())) == Held(_gang(members))
 
 
 def test_where_the_time_runs_out_what_is_held_stays() -> None:
-    late = job(crew(4, 8), *BUSY.values(), held=(Holding("a", 8),), over=lambda: True)
+    late = task(crew(4, 8), *BUSY.values(), held=(Holding("a", 8),), over=lambda: True)
 
     assert holding(late) == Held(late.gang, enough=True)
     assert holding(late._replace(held=())) == Held(late.gang)
 
 
 def _gang(members: list[Member]) -> Gang:
-    return job(members, *BUSY.values()).gang
+    return task(members, *BUSY.values()).gang

@@ -12,7 +12,7 @@ from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.steps import BLOCKED_S
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import WriteStatus
-from scheduler_core.planner.holding import HoldJob, holding
+from scheduler_core.planner.holding import HoldTask, holding
 from scheduler_core.planner.holds import AGAIN_S, AWAY_S, LOOK_S, SOON_S
 from scheduler_core.planner.view import TRY_S
 from scheduler_core.sightings import Batch, NodeSeen
@@ -442,9 +442,9 @@ def test_room_is_sought_less_often_the_more_often_that_was_in_vain() -> None:
     desk, asked = Desk(server), list[float]()
     seek = desk.hold
 
-    def hold(job: HoldJob) -> None:
+    def hold(task: HoldTask) -> None:
         asked.append(desk.now)
-        seek(job)
+        seek(task)
 
     desk.hold = hold  # type: ignore[method-assign]
     for _ in range(60):
@@ -458,7 +458,7 @@ def test_room_is_sought_less_often_the_more_often_that_was_in_vain() -> None:
 def test_others_are_planned_while_room_is_sought() -> None:
     server, pods = busy(n0=1, n1=2)
     gang(server, "big", 2, 2)
-    desk, jobs = Desk(server), list[HoldJob]()
+    desk, jobs = Desk(server), list[HoldTask]()
     desk.hold = jobs.append  # type: ignore[method-assign,assignment]
     desk.run()
     gang(server, "small", 1, 1)

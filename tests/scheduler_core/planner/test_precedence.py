@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from threading import Thread
 
-from scheduler_core.planner.holding import Held, HoldJob
+from scheduler_core.planner.holding import Held, HoldTask
 from scheduler_core.planner.precedence import Precedence
 from tests.scheduler_core.gangs.crews import crew
-from tests.scheduler_core.planner.test_holding import BUSY, job
+from tests.scheduler_core.planner.test_holding import BUSY, task
 
-FITS = job(crew(1, 8), *BUSY.values())
+FITS = task(crew(1, 8), *BUSY.values())
 
 
 class Seeker(Thread):
     """The other thread."""
 
-    def __init__(self, precedence: Precedence, job: HoldJob = FITS) -> None:
+    def __init__(self, precedence: Precedence, task: HoldTask = FITS) -> None:
         super().__init__()
         self.found: Held | None = None
-        self._precedence, self._job = precedence, job
+        self._precedence, self._job = precedence, task
 
     def run(self) -> None:
         self.found = self._precedence.seek(self._job)

@@ -25,7 +25,7 @@ from scheduler_core.gangs.writes import (
     WriteLedger,
     WriteStatus,
 )
-from scheduler_core.planner.given import Given, Settled
+from scheduler_core.planner.given import Clock, Given, Settled
 from scheduler_core.planner.sending import Sending, namespace_of, version_of
 from scheduler_core.planner.view import View
 from scheduler_core.planner.writer import Outcome
@@ -82,7 +82,7 @@ def hands() -> Hands:
 
 @pytest.fixture
 def sending(hands: Hands) -> Sending:
-    given = Given(Settled("gpus", "gputopo", Terms(), Pace(), LEVELS), lambda: BUILT_IN, hands)
+    given = Given(Settled("gpus", "gputopo", Terms(), Pace(), LEVELS), lambda: BUILT_IN, hands, Clock())
     return Sending(given, View(Policy(), "gpus", "me"))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gputopo.kube.access import PLANNER
 from gputopo.kube.connect import from_kubeconfig
@@ -21,8 +22,9 @@ from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.service import Parts, Service
 from scheduler_core.planner.writer import Writer
 from scheduler_core.policy_reload import PolicyReload
+from scheduler_core.running import Deliver, Watching
 from scheduler_core.sightings import WatchStatus
-from tests.api_server import Answer, Asked, api_server
+from tests.api_server import Answer, Asked, api_server, kubeconfig
 
 PATH = "/apis/gputopo.io/v1alpha1/placementledgers"
 # What kube-apiserver says of a kind that it does not know: no Status, and no object's name.
@@ -46,9 +48,8 @@ class Cluster:
 class Elected:
     """By a test."""
 
-    holds = True
-    holder: str | None = "me"
-    trouble: str | None = None
+    def __init__(self, holder: str | None = "me", trouble: str | None = None) -> None:
+        self.holds, self.holder, self.trouble = holder == "me", holder, trouble
 
 
 class Watch:
@@ -62,6 +63,11 @@ class Watch:
 
     def status(self, _: float) -> tuple[WatchStatus, ...]:
         return ()
+
+
+def serving(writer: Writer, elected: Elected, watching: Callable[[Deliver], Watching] = lambda _: Watch()) -> Service:
+    parts = Parts("me", writer, elected, PolicyReload(None), watching, lambda _: None, Metrics())
+    return Service(Settled(POOL, "gputopo", Terms(), USUAL, LEVELS), parts)
 
 
 async def until(said: Callable[[], bool]) -> None:
@@ -108,9 +114,7 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
     with api_server(cluster.answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
         writer = Writer(kube, lambda: elected.holds, lambda: 0.0)
-        policy, metrics = PolicyReload(None), Metrics()
-        parts = Parts("me", writer, elected, policy, lambda _: Watch(), lambda _: None, metrics)
-        service = Service(Settled(POOL, "gputopo", Terms(), USUAL, LEVELS), parts)
+        service = serving(writer, elected)
         try:
             asyncio.run(follow(service, lambda: sum(each.method == "POST" for each in server.asked)))
         finally:
@@ -118,3 +122,71 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
 
     once = {"write": "CreateLedger", "of": POOL, "outcome": "gone", "error": UNKNOWN}
     assert warned() == [once, once]  # the second after it was there in between
+
+
+def nowhere(folder: Path) -> Writer:
+    """Its API server is away."""
+    path = folder / "config"
+    path.write_text(yaml.safe_dump(kubeconfig("http://127.0.0.1:1", "s3cret")))
+    return Writer(from_kubeconfig(PLANNER, str(path)), lambda: True, lambda: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("elected", "said"),
+    [
+        pytest.param(Elected(None), "no planner holds the Lease yet", id="nobody leads"),
+        pytest.param(
+            Elected(None, "403: no"), "no planner holds the Lease yet: 403: no", id="nobody may read who does"
+        ),
+        pytest.param(Elected("other"), None, id="another leads"),
+        pytest.param(Elected(), "this planner has not taken over the ledger yet", id="this one does, from now on"),
+    ],
+)
+def test_readyz_says_why_nobody_plans(tmp_path: Path, elected: Elected, said: str | None) -> None:
+    service = serving(nowhere(tmp_path), elected)
+
+    assert (service.unready(), service.status().leads) == (said, elected.holds)
+
+
+def test_a_term_whose_ledger_cannot_be_read_ends_and_another_begins_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "scheduler_core.planner.service")
+
+    async def follow(service: Service) -> None:
+        with service.watched(Watch()):
+            service.tick()
+            term = service.term
+            assert term is not None
+            await until(lambda: term.deposed)
+            service.tick()
+            service.tick()
+            assert service.term is None
+
+    asyncio.run(follow(serving(nowhere(tmp_path), Elected())))
+
+    events = [(each.getMessage(), vars(each)["fields"].get("begins")) for each in caplog.records]
+    assert events == [("term", True), ("ledger", None), ("term", False)]
+
+
+def test_an_error_of_its_own_ends_the_process(tmp_path: Path) -> None:
+    class OursError(Exception):
+        pass
+
+    def watching(_: Deliver) -> Watching:
+        raise OursError
+
+    async def follow(service: Service) -> None:
+        with service.watched(Watch()):
+            service.tick()
+            await asyncio.wait_for(service.ended.wait(), 10)
+
+    cluster = Cluster()
+    cluster.applied = True
+    with api_server(cluster.answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
+        service = serving(Writer(kube, lambda: True, lambda: 0.0), Elected(), watching)
+        asyncio.run(follow(service))
+        kube.close()
+
+    assert isinstance(service.broken, OursError)

@@ -11,10 +11,10 @@ from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
 from scheduler_core.gangs.writes import Write
-from scheduler_core.planner.given import Settled
-from scheduler_core.planner.holding import HoldJob
+from scheduler_core.planner.given import Clock, Settled
+from scheduler_core.planner.holding import HoldTask
 from scheduler_core.planner.metrics import samples
-from scheduler_core.planner.placing import Job
+from scheduler_core.planner.placing import Task
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.status import Status, document, status
 from scheduler_core.planner.term import Term
@@ -33,10 +33,10 @@ class Idle:
     def write(self, what: Write) -> None:
         """Not done."""
 
-    def plan(self, job: Job) -> None:
+    def plan(self, task: Task) -> None:
         """Not worked out."""
 
-    def hold(self, job: HoldJob) -> None:
+    def hold(self, task: HoldTask) -> None:
         """Not worked out."""
 
     def wake(self, seconds: float) -> None:
@@ -56,13 +56,13 @@ def told(
     found: Iterable[Member], *kept: tuple[ReservationSeen, Any], unlisted: ReservationSeen | None = None
 ) -> Status:
     """By a planner that leads and was shown all that."""
-    term = Term(Settled("gpus", "gputopo", Terms(), Pace(), {}), lambda: BUILT_IN, "me", Idle())
+    term = Term(Settled("gpus", "gputopo", Terms(), Pace(), {}), lambda: BUILT_IN, "me", Idle(), Clock())
     reservations = [each for each, _ in kept] + ([] if unlisted is None else [unlisted])
     term.take(Batch(Candidate, tuple(Candidate(each.uid, None, each) for each in found), (), complete=True))
     term.take(Batch(ReservationSeen, tuple(reservations), (), complete=True))
     term.take(Batch(LedgerSeen, (ledger(*(entry(each, phase) for each, phase in kept)),), (), complete=True))
     term.leads = True
-    return status(term, True, None, ())
+    return status(term, True, None, (), 0.0)
 
 
 def phases(found: Status) -> dict[GangName, tuple[str, str | None]]:
@@ -113,6 +113,6 @@ def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None
 
 
 def test_one_that_does_not_lead_tells_who_does() -> None:
-    page = document(status(None, False, None, (), "planner-0_1f"), 200.0)
+    page = document(status(None, False, None, (), 0.0, "planner-0_1f"), 200.0)
 
     assert (page["leads"], page["holder"], page["gangs"]) == (False, "planner-0_1f", [])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
+from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
+from scheduler_core.planner.sight import AWAKE_S, SHOWN_S
 from scheduler_core.planner.writer import Outcome
+from scheduler_core.sightings import WatchStatus
 from tests.scheduler_core.gangs.commit.apiserver import ApiServer, pinned
 from tests.scheduler_core.planner.desk import Desk
 
@@ -103,6 +107,49 @@ def test_a_gang_that_was_bound_while_the_watches_were_silent_is_not_taken_back()
     assert not any(isinstance(each, DeletePod) for each in desk.writes)
 
 
+def let_go(server: ApiServer, uids: list[str]) -> list[bool]:
+    """Which of those pods have no gate any more."""
+    return [not server.pods[uid]["spec"]["schedulingGates"] for uid in uids]
+
+
+def test_while_the_watches_are_silent_nothing_is_planned_and_what_is_committed_goes_on() -> None:
+    server = ApiServer()
+    first = gang(server, "a")
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) else None
+    desk.run()
+    assert (states(server), let_go(server, first)) == ([State.COMMITTED], [False, False])
+
+    desk.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
+    desk.refuses = lambda _: None
+    second = gang(server, "b")
+    desk.now += 2
+    desk.run()
+    assert (planned(server), let_go(server, first), let_go(server, second)) == (["a"], [True, True], [False, False])
+
+    desk.watches = ()
+    for _ in range(int(AWAKE_S) + 1):
+        desk.run()
+    assert (planned(server), let_go(server, second)) == (["a", "b"], [True, True])
+
+
+def test_a_planner_that_does_not_see_what_it_wrote_plans_nothing() -> None:
+    server = ApiServer()
+    gang(server, "a", 1)
+    desk = Desk(server)
+    desk.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) else None
+    desk.run()
+    desk.refuses = lambda _: None
+
+    desk.deaf = True
+    desk.now += 2
+    desk.run()  # it is let go
+    assert desk.term.sight.trouble is None
+    desk.now += SHOWN_S
+    desk.run()
+    assert desk.term.sight.trouble == "no watch has shown what gputopo wrote 33 s ago"
+
+
 def test_a_gang_that_is_late_is_taken_back() -> None:
     server = ApiServer()
     uids = gang(server, "a", 2)
@@ -113,6 +160,56 @@ def test_a_gang_that_is_late_is_taken_back() -> None:
     desk.run()
 
     assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
+
+
+HOUR = pytest.mark.parametrize("step", [3600.0, -3600.0], ids=["an hour ahead", "an hour back"])
+
+
+@HOUR
+def test_a_wall_clock_that_is_set_takes_nobody_back(step: float) -> None:
+    server = ApiServer()
+    gang(server, "a")
+    desk = Desk(server)
+    desk.run()
+
+    desk.wrong_s = step
+    desk.run()
+    assert states(server) == [State.COMMITTED]
+    desk.now += 31
+    desk.run()
+    assert (states(server), desk.term.backlog.queue.rolled_back(GangName("team", "a"), 0.0)) == ([], 20.0)
+
+
+@HOUR
+def test_a_wall_clock_that_is_set_makes_no_back_off_longer_or_shorter(step: float) -> None:
+    server = ApiServer()
+    gang(server, "a")
+    desk = Desk(server)
+    desk.run()
+    desk.now += 31
+    desk.run()
+
+    desk.wrong_s = step
+    gang(server, "a")
+    desk.run()
+    assert planned(server) == []
+    desk.now += 10
+    desk.run()
+    assert planned(server) == ["a"]
+
+
+@HOUR
+def test_by_a_wall_clock_that_is_wrong_nobody_is_released_before_its_time(step: float) -> None:
+    server = ApiServer({"n0": 2})
+    desk = Desk(server, release_after_s=60.0)
+    desk.wrong_s = step
+    uids = gang(server, "a", 3)
+    desk.run()
+    assert let_go(server, uids) == [False] * 3
+
+    desk.now += 60
+    desk.run()
+    assert let_go(server, uids) == [True] * 3
 
 
 def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_made_again() -> None:
@@ -249,12 +346,17 @@ def test_a_gang_that_is_released_is_counted_once_each_time() -> None:
     uids = gang(server, "a", 3)
     desk = Desk(server, release_after_s=60.0)
     desk.run()
+    assert desk.waits == []
+    desk.now += 60
+    desk.run()
     assert [not each["spec"]["schedulingGates"] for each in server.pods.values()] == [True] * 3
     assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")]
 
     for uid in uids:
         server.delete_pod(uid)
     gang(server, "a", 3)
+    desk.run()
+    desk.now += 60
     desk.run()
 
     assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")] * 2
@@ -398,3 +500,45 @@ def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: Outcome) ->
         tries += 1
 
     assert (placed(server), gated(server)) == (["b"], [True] * 4)
+
+
+def told(desk: Desk) -> list[tuple[str, str]]:
+    """How the waits of gangs ended."""
+    return [(outcome, name) for outcome, name, _ in desk.waits]
+
+
+def test_an_attempt_is_counted_once_by_how_it_ended() -> None:
+    server = ApiServer()
+    gang(server, "a", 1)
+    gang(server, "b", 1)
+    bare = gang(server, "c", 1)
+    del server.pods[bare[0]]["metadata"]["ownerReferences"]
+    desk = Desk(server)
+    desk.run()
+    (first,) = (each for each in server.reservations.values() if each.spec.gang == "a")
+    server.bind(first.spec.seats[0].uid, first.spec.seats[0].node or "")
+    desk.run()
+    assert told(desk) == [("bound", "a")]
+
+    desk.now += 31
+    desk.run()
+    assert told(desk) == [("bound", "a"), ("failed", "c"), ("rolled back", "b")]
+    for each in list(server.reservations.values()):  # somebody writes it, and it is put right
+        server.write_status(each, msgspec.structs.replace(each.status, bound=0, reason="written by hand"))
+    desk.now += 31
+    desk.run()
+    assert len(desk.waits) == 3
+
+
+def test_single_pods_of_one_batch_are_told_of_one_by_one() -> None:
+    server = ApiServer()
+    uids = [single(server, "one"), single(server, "two")]
+    desk = Desk(server)
+    desk.run()
+    (batch,) = server.reservations.values()
+    server.bind(uids[0], next(seat.node or "" for seat in batch.spec.seats if seat.uid == uids[0]))
+
+    desk.now += 31
+    desk.run()
+
+    assert sorted(told(desk)) == [("bound", f"pod.{uids[0]}"), ("rolled back", f"pod.{uids[1]}")]

@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reservations import POOL, ReservationSpec, ReservationStatus, Seat, State, spec_hash
-from scheduler_core.gangs.writes import CreateReservation, DeleteReservation, LetGo, WriteStatus
+from scheduler_core.gangs.writes import (
+    CreateReservation,
+    DeletePod,
+    DeleteReservation,
+    LetGo,
+    Release,
+    StripFinalizer,
+    WriteStatus,
+)
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.view import Told, View
 from scheduler_core.policy import Policy
-from scheduler_core.sightings import Batch, ReservationSeen
+from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
 from tests.scheduler_core.gangs.members import member
+from tests.scheduler_core.plans import ledger
 
 SPEC = ReservationSpec("llm")
 BOUND = ReservationStatus(State.BOUND)
@@ -124,3 +133,82 @@ def test_a_reservation_whose_end_a_watch_has_shown_before_the_answer_is_not_wait
     view.wrote(DeleteReservation(of), None, 0.0)
 
     assert kept(view) == 0
+
+
+def test_a_write_that_no_watch_has_shown_is_waited_for(view: View) -> None:
+    pod = member("w-1", version="10")
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    of = made(view, "a", 11)
+    assert view.unshown_since() is None
+
+    view.wrote(WriteStatus(of, BOUND), Told("a", "13"), 7.0)
+    view.wrote(LetGo(pod, Seat(pod.uid, pod.name, "n0"), of.name), Told(pod.uid, "12"), 8.0)
+    assert view.unshown_since() == 7.0
+    view.take(Batch(ReservationSeen, (seen("a", 13, BOUND),)), 9.0)
+    assert view.unshown_since() == 8.0
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 9.5)  # as it was before
+    assert view.unshown_since() == 8.0
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod._replace(version="12")),)), 9.5)
+    assert view.unshown_since() is None
+
+
+def test_of_a_pod_that_is_no_member_any_more_nothing_is_waited_for(view: View) -> None:
+    pod = member("w-1", version="10")
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    view.wrote(Release(pod, "no place", "gate-timeout"), Told(pod.uid, "12"), 8.0)
+
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, None),)), 9.0)
+
+    assert view.unshown_since() is None
+
+
+def test_of_several_writes_of_one_object_the_last_is_waited_for(view: View) -> None:
+    first, second = made(view, "a"), made(view, "b")
+    for of, version, at in ((first, 3, 1.0), (second, 4, 2.0), (first, 5, 3.0)):
+        view.wrote(WriteStatus(of, BOUND), Told(of.key, str(version)), at)
+
+    assert view.unshown_since() == 2.0
+
+
+def test_a_reservation_that_came_and_went_before_its_answer_is_gone(view: View) -> None:
+    what = CreateReservation("team", "llm-a", SPEC)
+    view.writes(what)
+    view.take(Batch(ReservationSeen, (seen("a"),)), 0.0)
+    view.take(Batch(ReservationSeen, (), ("a",)), 0.0)
+
+    view.wrote(what, Told("a", "1"), 0.0)
+
+    assert (known(view), kept(view)) == ({}, 0)
+
+
+def test_an_answer_that_is_older_than_what_a_watch_has_shown_changes_nothing(view: View) -> None:
+    pod = member("w-1", version="20")
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    listed(view, seen("a", 20))
+
+    view.wrote(WriteStatus(view.reservations["a"], BOUND), Told("a", "19"), 0.0)
+    touched = view.wrote(DeletePod(pod), Told(pod.uid, "19"), 0.0)
+
+    assert (view.reservations["a"], view.roster.member(pod.uid), touched) == (seen("a", 20), pod, frozenset())
+
+
+def test_what_was_written_to_a_pod_shows_before_any_watch_does(view: View) -> None:
+    pod = member("w-1", version="10", finalizers=("batch.kubernetes.io/job-tracking", "example.com/own"))
+    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+
+    view.wrote(StripFinalizer(pod, "batch.kubernetes.io/job-tracking"), Told(pod.uid, "11"), 0.0)
+    assert view.roster.member(pod.uid) == pod._replace(version="11", finalizers=("example.com/own",))
+    view.wrote(DeletePod(pod), None, 0.0)
+    after = view.roster.member(pod.uid)
+    assert after is not None
+    assert after.ending
+
+
+def test_a_ledger_is_not_undone_by_an_older_event(view: View) -> None:
+    view.take(Batch(LedgerSeen, (ledger()._replace(version="7"),)), 0.0)
+    view.take(Batch(LedgerSeen, (ledger()._replace(version="6"),)), 0.0)
+
+    assert view.ledger is not None
+    assert view.ledger.version == "7"
+    view.read(None, 0.0)
+    assert view.ledger is None

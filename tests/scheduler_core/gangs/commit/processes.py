@@ -30,7 +30,7 @@ from scheduler_core.gangs.writes import (
 )
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.planner.seen import Candidate
-from scheduler_core.planner.view import Told, View, Wanted
+from scheduler_core.planner.view import Outlook, Told, View
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.policy import Policy
 from scheduler_core.registration import Registration
@@ -86,14 +86,14 @@ class Planner:
             return self.writes()
         view.look(self.server.now)
         self.unheld = frozenset(uid for uid, gang in self._holds().items() if gang not in self._queued())
-        wanted = Wanted(unheld=self.unheld, estimates=dict.fromkeys(self._holds()))
-        found = self._steps(wanted)
+        outlook = Outlook(unheld=self.unheld, estimates=dict.fromkeys(self._holds()))
+        found = self._steps(outlook)
         planned = self._plan() if mine else None
         return found if planned is None else (*found, planned)
 
-    def _steps(self, wanted: Wanted) -> tuple[Write, ...]:
+    def _steps(self, outlook: Outlook) -> tuple[Write, ...]:
         """The same whether all reservations are looked at or only those that are awake."""
-        world = self.view.world(self.server.now, self.server.now, wanted)
+        world = self.view.world(self.server.now, self.server.now, outlook)
         found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None, plans=None)))
         assert sorted(map(repr, found)) == sorted(map(repr, whole))
         if turn(world.ledger, self.me) is Turn.LEAD:

@@ -1,0 +1,185 @@
+"""A planner whose watches stay open and bring nothing: its own threads and sockets, and an API server over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from gputopo.kube.access import LEDGERS, NODES, PLANNER, PODS, RESERVATIONS
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.labels import keys
+from gputopo.labels.reservations import POOL
+from scheduler_core.asks import WHOLE
+from scheduler_core.gangs.planning import LEVELS
+from scheduler_core.gangs.queue import USUAL
+from scheduler_core.gangs.world import Terms
+from scheduler_core.planner.given import Settled
+from scheduler_core.planner.metrics import Metrics
+from scheduler_core.planner.seen import planner_sources
+from scheduler_core.planner.service import Parts, Service
+from scheduler_core.planner.sight import Sight
+from scheduler_core.planner.writer import Writer
+from scheduler_core.policy_reload import PolicyReload
+from scheduler_core.request import read_request
+from scheduler_core.running import Deliver
+from scheduler_core.watch import KEPT, Watches, watching
+from tests.api_server import Answer, Asked, Stream, api_server
+from tests.gputopo.kube.serving import bookmark
+from tests.scheduler_core.planner.test_service import Elected, Watch, until
+
+SILENT_S, AWAKE_S = 0.5, 0.2
+Object = dict[str, Any]
+
+
+def node(name: str) -> Object:
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "status": {"allocatable": {WHOLE: "8"}}}
+
+
+def member(gang: str) -> Object:
+    """All of its gang."""
+    said = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: "1"}
+    made = {"uid": f"uid-{gang}", "resourceVersion": "1", "creationTimestamp": "2026-11-21T12:00:00Z"}
+    return {
+        "metadata": {"name": gang, "namespace": "team", "annotations": said, **made},
+        "spec": {
+            "schedulingGates": [{"name": keys.GATE}],
+            "containers": [{"name": "c", "resources": {"limits": {WHOLE: "8"}}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+class Cluster:
+    """Two nodes. It takes every write; a kind in ``silent`` brings no events, and no bookmarks."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self._versions = count(10)
+        self._objects: dict[str, Object] = {NODES.path(name): node(name) for name in ("n0", "n1")}  # by path
+        self._streams: dict[str, Stream] = {}
+
+    @property
+    def planned(self) -> list[str]:
+        """Gangs that have a reservation."""
+        return [each["spec"]["gang"] for path, each in self._objects.items() if f"/{RESERVATIONS.plural}/" in path]
+
+    def create(self, path: str, what: Object) -> None:
+        """Somebody makes an object."""
+        self._objects[f"{path}/{what['metadata']['name']}"] = what
+        self._tell(path, "ADDED", what)
+
+    def speak(self) -> None:
+        """A bookmark on every watch that is not silent."""
+        for kind, stream in list(self._streams.items()):
+            if kind not in self.silent:
+                stream.send(bookmark(next(self._versions)))
+
+    def answer(self, asked: Asked) -> Answer:
+        path = asked.path.removesuffix("/status")
+        if "watch" in asked.query:
+            stream = self._streams[path.rsplit("/", 1)[1]] = Stream()
+            return Answer(stream)
+        if asked.method in ("POST", "PUT", "PATCH"):
+            return Answer(self._written(asked.method, path, asked.body), 201)
+        if path in self._objects:
+            return Answer(self._objects[path])
+        if path == LEDGERS.path(POOL):
+            return Answer({"kind": "Status", "message": "not found", "details": {"name": POOL}}, 404)
+        items = [each for there, each in self._objects.items() if there.rpartition("/")[0] == path]
+        return Answer({"metadata": {"resourceVersion": "1"}, "items": items})
+
+    def _written(self, method: str, path: str, body: Object) -> Object:
+        version = next(self._versions)
+        if method == "POST":
+            path = f"{path}/{body['metadata']['name']}"
+        before = self._objects.get(path, {"metadata": {"uid": f"uid-{version}"}})
+        now = {"resourceVersion": str(version), "generation": version}
+        made = {**before, **body, "metadata": {**before["metadata"], **body["metadata"], **now}}
+        self._objects[path] = made
+        self._tell(path.rpartition("/")[0], "ADDED" if method == "POST" else "MODIFIED", made)
+        return made
+
+    def _tell(self, path: str, happening: str, what: Object) -> None:
+        kind = path.rsplit("/", 1)[1]
+        if kind in self._streams and kind not in self.silent:
+            self._streams[kind].send({"type": happening, "object": what})
+
+
+@contextmanager
+def speaking(cluster: Cluster) -> Iterator[None]:
+    """Within: bookmarks come, many a second."""
+    ended = threading.Event()
+
+    def speak() -> None:
+        while not ended.wait(0.02):
+            cluster.speak()
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def planner(cluster: Cluster, folder: Path) -> Iterator[Service]:
+    """In a pool where every pod is gated."""
+    with api_server(cluster.answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
+        sources = (*planner_sources(read_request), *KEPT)
+
+        def watch(deliver: Deliver) -> Watches:
+            return watching(kube, deliver, time.monotonic, sources=sources)
+
+        writer = Writer(kube, lambda: True, time.monotonic)
+        parts = Parts(
+            "me", writer, Elected(), PolicyReload(None), watch, lambda _: None, Metrics(),
+            lambda: Sight(SILENT_S, AWAKE_S),
+        )  # fmt: skip
+        with speaking(cluster):
+            yield Service(Settled(POOL, "gputopo", Terms(gated=True), USUAL, LEVELS), parts)
+        kube.close()
+
+
+async def ticking(service: Service) -> None:
+    while True:
+        service.tick()
+        await asyncio.sleep(0.02)
+
+
+def test_a_planner_whose_watch_of_nodes_is_silent_plans_nothing_until_it_speaks(tmp_path: Path) -> None:
+    cluster = Cluster()
+
+    def unready(service: Service, beginning: str) -> Callable[[], bool]:
+        return lambda: (service.unready() or "").startswith(beginning)
+
+    async def follow(service: Service) -> None:
+        with service.watched(Watch()):
+            ticks = asyncio.create_task(ticking(service))
+            await until(lambda: service.unready() is None)
+            cluster.create(PODS.path(namespace="team"), member("one"))
+            await until(lambda: cluster.planned == ["one"])
+
+            cluster.silent.add(NODES.plural)
+            await until(unready(service, "nothing is planned, by what is known: gputopo has heard nothing for "))
+            cluster.create(PODS.path(namespace="team"), member("two"))
+            await until(lambda: len(service.status().gangs) == 2)
+            await asyncio.sleep(0.5)  # any number of rounds
+            assert (cluster.planned, service.status().blind) == (["one"], True)
+
+            cluster.silent.clear()
+            await until(lambda: cluster.planned == ["one", "two"])
+            await until(lambda: (service.unready(), service.status().blind) == (None, False))
+            ticks.cancel()
+
+    with planner(cluster, tmp_path) as service:
+        asyncio.run(follow(service))
+        assert service.broken is None
