@@ -135,14 +135,21 @@ class Queue:
         return None if gang is None else self._waiting(gang)
 
     def batches(
-        self, now: float, state: Hashable, most: int = 256, apart: Container[GangName] = ()
+        self,
+        now: float,
+        state: Hashable,
+        most: int = 256,
+        apart: Container[GangName] = (),
+        wanted: Callable[[Gang], bool] = lambda _: True,
     ) -> Iterator[tuple[Waiting, ...]]:
         """What to try now, in order: a gang, or at most so many single pods of one priority that follow one another.
 
         ``state``: as ``unplaced`` will be told it; never None. ``apart``: single pods that are tried by themselves.
+        ``wanted``: whether one is to be tried; batches are full without the others.
         """
         self._expire(now)
-        due = [each for each in self.order() if self.due(each) <= now and each.misfit != state]
+        waiting = (each for each in self.order() if wanted(each.gang))
+        due = [each for each in waiting if self.due(each) <= now and each.misfit != state]
         for priority, group in groupby(due, key=lambda each: None if each.gang.name in apart else _together(each)):
             found = list(group)
             size = 1 if priority is None else most

@@ -71,11 +71,7 @@ class Planning:
         if not queue.has(spoken.is_free):
             return ()
         apart = {each.gang for each in self.holds.open()}
-        found = tuple(
-            batch
-            for each in queue.batches(now, self._view.state(now), _BATCH, apart)
-            if (batch := tuple(one for one in each if spoken.is_free(one.gang)))
-        )
+        found = tuple(queue.batches(now, self._view.state(now), _BATCH, apart, spoken.is_free))
         if not found and (due := queue.next_due(now)) is not None:
             self._given.hands.wake(max(0.0, due - now))
         return found

@@ -48,6 +48,14 @@ def test_by_priority_then_age_then_name() -> None:
     assert names(queue.order()) == ["urgent", "a", "b", "young"]
 
 
+def test_batches_are_full_without_those_that_are_not_wanted() -> None:
+    queue = of(*(queued(f"pod.{at}", created=float(at)) for at in range(6)))
+
+    found = turns(queue, most=2, wanted=lambda gang: gang.name.name not in ("pod.0", "pod.2", "pod.3"))
+
+    assert found == [["pod.1", "pod.4"], ["pod.5"]]
+
+
 def test_one_that_is_queued() -> None:
     queue = of(queued("a"))
 
