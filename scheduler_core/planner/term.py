@@ -118,10 +118,11 @@ class Term:
         untaken = self._sending.answered(what, outcome, now)
         if untaken and isinstance(what, CreateReservation):
             self.backlog.set_back(what, answer.error)
-        if outcome in (Outcome.REFUSED, Outcome.AWAY):
-            self._consequences.not_taken(what, outcome, answer.error, now)
         if outcome is Outcome.AWAY:
+            self._consequences.unanswered(what, answer.error, now, elsewhere=not untaken)
             return
+        if outcome is Outcome.REFUSED:
+            self._consequences.refused(what, answer.error, now)
         if isinstance(what, AskForPod):
             self._consequences.heard_of(what, gone=outcome is Outcome.GONE, now=now)
         elif outcome is Outcome.DONE:

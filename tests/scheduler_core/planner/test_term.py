@@ -8,7 +8,7 @@ import pytest
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
 from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, StripFinalizer, Touch, Write
 from scheduler_core.planner.sight import AWAKE_S, SHOWN_S
 from scheduler_core.planner.writer import Outcome
 from scheduler_core.sightings import WatchStatus
@@ -500,6 +500,45 @@ def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: Outcome) ->
         tries += 1
 
     assert (placed(server), gated(server)) == (["b"], [True] * 4)
+
+
+def in_the_midst_of_a_rollback(server: ApiServer, namespaces: int) -> Desk:
+    """Gangs of a namespace each of which one member was bound, when the API server goes away."""
+    gangs = [gang(server, name) for name in "ab"[:namespaces]]
+    desk = Desk(server)
+    desk.run()
+    for first, _ in gangs:
+        bind(server, first)
+    desk.run()
+    away = False
+
+    def refuses(what: Write) -> Outcome | None:
+        nonlocal away
+        away = away or isinstance(what, DeletePod | StripFinalizer)
+        return Outcome.AWAY if away else None
+
+    desk.refuses = refuses
+    desk.now += 31
+    return desk
+
+
+@pytest.mark.parametrize("namespaces", [1, 2], ids=["writes of one namespace", "writes of two"])
+def test_an_api_server_that_is_away_in_the_midst_of_a_rollback_makes_no_gang_fail(namespaces: int) -> None:
+    server = ApiServer()
+    desk = in_the_midst_of_a_rollback(server, namespaces)
+    for _ in range(60):
+        desk.run()
+        desk.now += 2
+    assert states(server) == [State.ROLLING_BACK] * namespaces
+
+    desk.refuses, before = lambda _: None, len(desk.writes)
+    desk.now += 10
+    desk.run()
+
+    assert isinstance(desk.writes[before], DeletePod)
+    assert "Failed" not in {each.reason for each in desk.told}
+    assert told(desk) == [("rolled back", name) for name in "ab"[:namespaces]]
+    assert server.pods == {}
 
 
 def told(desk: Desk) -> list[tuple[str, str]]:
