@@ -502,12 +502,12 @@ def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: Outcome) ->
     assert (placed(server), gated(server)) == (["b"], [True] * 4)
 
 
-def in_the_midst_of_a_rollback(server: ApiServer, namespaces: int) -> Desk:
-    """Gangs of a namespace each of which one member was bound, when the API server goes away."""
-    gangs = [gang(server, name) for name in "ab"[:namespaces]]
+def in_the_midst_of_a_rollback(server: ApiServer, gangs: str) -> Desk:
+    """Of each of them one member was bound, and the API server goes away."""
+    members = [gang(server, name) for name in gangs]
     desk = Desk(server)
     desk.run()
-    for first, _ in gangs:
+    for first, _ in members:
         bind(server, first)
     desk.run()
     away = False
@@ -522,14 +522,14 @@ def in_the_midst_of_a_rollback(server: ApiServer, namespaces: int) -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("namespaces", [1, 2], ids=["writes of one namespace", "writes of two"])
-def test_an_api_server_that_is_away_in_the_midst_of_a_rollback_makes_no_gang_fail(namespaces: int) -> None:
+@pytest.mark.parametrize("gangs", ["a", "ab"], ids=["one gang", "two gangs"])
+def test_an_api_server_that_is_away_in_the_midst_of_a_rollback_makes_no_gang_fail(gangs: str) -> None:
     server = ApiServer()
-    desk = in_the_midst_of_a_rollback(server, namespaces)
+    desk = in_the_midst_of_a_rollback(server, gangs)
     for _ in range(60):
         desk.run()
         desk.now += 2
-    assert states(server) == [State.ROLLING_BACK] * namespaces
+    assert states(server) == [State.ROLLING_BACK] * len(gangs)
 
     desk.refuses, before = lambda _: None, len(desk.writes)
     desk.now += 10
@@ -537,7 +537,7 @@ def test_an_api_server_that_is_away_in_the_midst_of_a_rollback_makes_no_gang_fai
 
     assert isinstance(desk.writes[before], DeletePod)
     assert "Failed" not in {each.reason for each in desk.told}
-    assert told(desk) == [("rolled back", name) for name in "ab"[:namespaces]]
+    assert told(desk) == [("rolled back", name) for name in gangs]
     assert server.pods == {}
 
 
