@@ -120,6 +120,7 @@ class Term:
             self.backlog.set_back(what, answer.error)
         if outcome is Outcome.AWAY:
             self._consequences.unanswered(what, answer.error, now, elsewhere=not untaken)
+        if outcome in (Outcome.AWAY, Outcome.DEPOSED):  # it says nothing of what there is
             return
         if outcome is Outcome.REFUSED:
             self._consequences.refused(what, answer.error, now)

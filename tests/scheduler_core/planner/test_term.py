@@ -8,7 +8,7 @@ import pytest
 from gputopo.labels import keys
 from gputopo.labels.reservations import State
 from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, StripFinalizer, Touch, Write
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, StripFinalizer, Touch, Write, WriteLedger
 from scheduler_core.planner.sight import AWAKE_S, SHOWN_S
 from scheduler_core.planner.writer import Outcome
 from scheduler_core.sightings import WatchStatus
@@ -274,6 +274,20 @@ def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_
     desk.now += 2
     desk.run()
     assert states(server) == [State.COMMITTED]
+
+
+def test_a_ledger_that_was_not_written_as_the_lease_was_lost_for_a_moment_is_not_taken_for_gone() -> None:
+    server = ApiServer()
+    gang(server, "a")
+    desk = Desk(server)
+    lost = iter([Outcome.DEPOSED])
+    desk.refuses = lambda what: next(lost, None) if isinstance(what, WriteLedger) else None
+
+    desk.run()
+    desk.now += 2
+    desk.run()
+
+    assert (desk.term.deposed, states(server)) == (False, [State.COMMITTED])
 
 
 def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_pass() -> None:
