@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.labels import keys
+from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import State
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, StripFinalizer, Touch, Write, WriteLedger
@@ -77,6 +78,19 @@ def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
 
     waiting = desk.term.backlog.queue.order()
     assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
+
+
+def test_of_single_pods_that_fit_nowhere_each_is_told_what_it_lacks() -> None:
+    server = ApiServer({"n0": 0})
+    uids = [single(server, "one"), single(server, "two")]
+    desk = Desk(server)
+
+    desk.run()
+
+    assert {(each.uid, each.message) for each in desk.told} == {
+        (uid, f"0 of 1 member fit at once; {server.pods[uid]['metadata']['name']}: {Reason.TOO_FEW_GPUS.value}")
+        for uid in uids
+    }
 
 
 def states(server: ApiServer) -> list[State | None]:
