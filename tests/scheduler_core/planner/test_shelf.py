@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from scheduler_core.gangs.gang import Declared, Size
 from scheduler_core.gangs.member import GangName
+from scheduler_core.planner.sizes import OfJob
+from scheduler_core.sightings import Batch
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.desk import Desk
 
@@ -90,3 +93,14 @@ def test_one_that_somebody_deletes_is_forgotten_and_others_of_its_gang_rest_on()
     server.delete_reservation(new)
     desk.hear()
     assert desk.term.view.shelf.seats((GangName(SPACE, "a"),)) == {}
+
+
+def test_one_whose_gang_is_said_to_be_larger_is_looked_at_again() -> None:
+    server = ApiServer()
+    desk = Desk(server)
+    running(server, desk, "a")
+    assert awake(desk) == []
+
+    touched = desk.term.view.take(Batch(OfJob, (Declared("job", (Size(GangName(SPACE, "a"), 3, 1),)),)), 0.0)
+
+    assert (set(touched), awake(desk)) == ({GangName(SPACE, "a")}, ["a"])
