@@ -15,9 +15,10 @@ from scheduler_core.planner.view import View
 
 def releases(settled: Settled, view: View, backlog: Backlog, now: float) -> Iterator[Release]:
     """Pod by pod. ``now``: monotonic seconds."""
-    due = [each for each in backlog.queue.order() if _is_due(settled, each, now)]
-    if not due:
+    limits = [each for each in (settled.gate_timeout_s, settled.release_after_s) if each is not None]
+    if not limits or not backlog.queue.met_before(now - min(limits)):
         return
+    due = [each for each in backlog.queue.order() if _is_due(settled, each, now)]
     spoken = spoken_for(view)
     for each in due:
         if not spoken.is_free(each.gang):
