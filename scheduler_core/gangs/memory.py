@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gputopo.labels.reservations import Phase
+from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.protocol import counting
 from scheduler_core.sightings import LedgerSeen, ReservationSeen
 
@@ -87,11 +87,16 @@ def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, 
     return memory._replace(
         ledger=now if memory.ledger is None else memory.ledger,
         since=since,
-        made=frozenset(uid for uid in memory.made if uid in reservations and uid not in entries),
+        made=frozenset(uid for uid in memory.made if uid not in entries and _is_to_be_listed(reservations.get(uid))),
         touched=frozenset(each for each in memory.touched if each[0] in reservations),
         silent=dict(_silent(memory, since, ledger, now)),
         denied={key: each for key, each in memory.denied.items() if now - each.last < _IN_A_ROW_S},
     )
+
+
+def _is_to_be_listed(reservation: ReservationSeen | None) -> bool:
+    """Whether nothing has become of it yet: what was written again for members on their way may be Bound at once."""
+    return reservation is not None and reservation.status.state in (None, State.PROPOSED)
 
 
 def _silent(

@@ -129,6 +129,10 @@ class Queue:
         """Whether one of those that are queued is such a one; without putting them in order."""
         return any(map(wanted, self._queued.values()))
 
+    def met_before(self, at: float) -> bool:
+        """Whether anybody has waited since then; without putting them in order."""
+        return min(self._grown.values(), default=inf) <= at
+
     def of(self, name: GangName) -> Waiting | None:
         """A gang that is queued."""
         gang = self._queued.get(name)

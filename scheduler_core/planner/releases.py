@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.queue import Waiting
 from scheduler_core.gangs.writes import Release
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.given import Settled
@@ -14,15 +15,24 @@ from scheduler_core.planner.view import View
 
 def releases(settled: Settled, view: View, backlog: Backlog, now: float) -> Iterator[Release]:
     """Pod by pod. ``now``: monotonic seconds."""
-    if not backlog.unplaced:
+    limits = [each for each in (settled.gate_timeout_s, settled.release_after_s) if each is not None]
+    if not limits or not backlog.queue.met_before(now - min(limits)):
         return
+    due = [each for each in backlog.queue.order() if _is_due(settled, each, now)]
     spoken = spoken_for(view)
-    for each in backlog.queue.order():
+    for each in due:
+        if not spoken.is_free(each.gang):
+            continue
         alone = is_alone(each.gang.name)
         limit = settled.gate_timeout_s if alone else settled.release_after_s
-        if each.misfit is None or limit is None or now - each.grown < limit or not spoken.is_free(each.gang):
-            continue
         known = backlog.unplaced.get(each.gang.name)
         why = f"no place within {limit:g} s" if known is None else f"{known.reason}, for {limit:g} s"
         policy = "gate-timeout" if alone else "unplaceable"
         yield from (Release(member, why, policy) for member in each.gang.ready)
+
+
+def _is_due(settled: Settled, waiting: Waiting, now: float) -> bool:
+    """A single pod whatever it waits for, our own troubles too; a gang only where it was tried and fits nowhere."""
+    alone = is_alone(waiting.gang.name)
+    limit = settled.gate_timeout_s if alone else settled.release_after_s
+    return limit is not None and now - waiting.grown >= limit and (alone or waiting.misfit is not None)

@@ -41,7 +41,6 @@ from scheduler_core.watch import silence
 
 T = TypeVar("T")
 WRITERS = 8  # threads
-PLANNERS = 2  # one for places, one to seek room to hold
 _STEP_BACK_S = 5.0  # after another planner took over while we held the Lease
 _log = logging.getLogger(__name__)
 
@@ -68,14 +67,15 @@ class Service:
         self._settled, self._parts = settled, parts
         self._watches: Watching | None = None
         self._writers: ThreadPoolExecutor | None = None
-        self._planner: ThreadPoolExecutor | None = None
+        self._planner: ThreadPoolExecutor | None = None  # one thread for plans of all terms: ``_placer`` is its own
+        self._seeker: ThreadPoolExecutor | None = None  # one to seek room to hold
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when that is, by the loop's clock
         self.broken: BaseException | None = None  # an error of our own, which ends the process
         self._not_before = 0.0
         self._terms = 0
-        self._placer = Placer()  # for the one thread that plans
+        self._placer = Placer()
         self._troubles = Troubles()
         self._precedence = Precedence()
         self._unserved: str | None = None  # what the API server said when it did not know the ledger's kind
@@ -91,8 +91,10 @@ class Service:
         with ExitStack() as parts:
             self._writers = ThreadPoolExecutor(WRITERS, "write")
             parts.callback(self._writers.shutdown, wait=False, cancel_futures=True)
-            self._planner = ThreadPoolExecutor(PLANNERS, "plan")
+            self._planner = ThreadPoolExecutor(1, "plan")
             parts.callback(self._planner.shutdown, wait=False, cancel_futures=True)
+            self._seeker = ThreadPoolExecutor(1, "seek")
+            parts.callback(self._seeker.shutdown, wait=False, cancel_futures=True)
             parts.callback(self._end)
             yield
 
@@ -163,7 +165,7 @@ class Service:
             else:
                 term.read(found)
 
-        self.hand(read, term, have)
+        self.hand(self._writers, read, term, have)
 
     def _end(self) -> None:
         if self._watches is not None:
@@ -207,9 +209,11 @@ class Service:
             self._timer.cancel()
         self._timer, self._due = self._loop.call_at(at, self._own, self.round), at
 
-    def hand(self, work: Callable[[], T], term: Term, back: Callable[[T], None], *, plans: bool = False) -> None:
+    def hand(
+        self, pool: ThreadPoolExecutor | None, work: Callable[[], T], term: Term, back: Callable[[T], None]
+    ) -> None:
         """Have it done on a thread; what comes of it comes back to the loop, if the term goes on."""
-        pool, loop = self._planner if plans else self._writers, self._loop
+        loop = self._loop
         assert pool is not None  # it runs
         assert loop is not None
 
@@ -266,7 +270,7 @@ class Service:
         """Carry it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: self._parts.writer.write(what), term, term.answered)
+        self.hand(self._writers, lambda: self._parts.writer.write(what), term, term.answered)
 
     def plan(self, task: Task) -> None:
         """Work it out."""
@@ -280,7 +284,7 @@ class Service:
             self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 
-        self.hand(work, term, term.planned, plans=True)
+        self.hand(self._planner, work, term, term.planned)
 
     def status(self) -> Status:
         """What is known now, for the metrics and the pages."""
@@ -291,7 +295,7 @@ class Service:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(lambda: self._precedence.seek(task), term, term.found_room, plans=True)
+        self.hand(self._seeker, lambda: self._precedence.seek(task), term, term.found_room)
 
 
 def _unled(trouble: str | None) -> str:

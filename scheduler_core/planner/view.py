@@ -108,7 +108,9 @@ class View:
             return self._changed(members)
         if issubclass(batch.kind, Declared):
             self.ends.take_makers(batch)
-            return self.roster.take_sizes(batch)
+            touched = self.roster.take_sizes(batch)
+            self.shelf.stir(touched)
+            return touched
         if batch.kind is ReservationSeen:
             self._keep(self._reservations(batch), now)
             return frozenset()

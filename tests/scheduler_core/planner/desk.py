@@ -42,6 +42,7 @@ class Desk:
         pace: Pace = PACE,
         release_after_s: float | None = None,
         terms: Terms = GATED,
+        gate_timeout_s: float | None = None,
     ) -> None:
         self.server = server
         self.ledgers: list[tuple[Entry, ...]] = []
@@ -54,7 +55,7 @@ class Desk:
         self.watches: tuple[WatchStatus, ...] = ()  # how they are doing
         self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
         self._watcher: Watcher | None = None
-        settled = Settled(POOL, SPACE, terms, pace, LEVELS, release_after_s)
+        settled = Settled(POOL, SPACE, terms, pace, LEVELS, release_after_s, gate_timeout_s)
         self.now = START
         self.wrong_s = 0.0  # that the wall clock is ahead
         self._rested = False

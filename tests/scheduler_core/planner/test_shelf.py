@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from scheduler_core.gangs.gang import Declared, Size
 from scheduler_core.gangs.member import GangName
 from scheduler_core.planner.shelf import Shelf
+from scheduler_core.planner.sizes import OfJob
+from scheduler_core.sightings import Batch
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.gangs.members import BOUND, LLM, member
 from tests.scheduler_core.planner.desk import Desk
@@ -114,3 +117,14 @@ def test_one_whose_member_went_to_another_gang_is_woken_by_that_one_as_long_as_i
     assert list(shelf.awake) == []
     shelf.stir([LLM])
     assert list(shelf.awake) == [seated.key]
+
+
+def test_one_whose_gang_is_said_to_be_larger_is_looked_at_again() -> None:
+    server = ApiServer()
+    desk = Desk(server)
+    running(server, desk, "a")
+    assert awake(desk) == []
+
+    touched = desk.term.view.take(Batch(OfJob, (Declared("job", (Size(GangName(SPACE, "a"), 3, 1),)),)), 0.0)
+
+    assert (set(touched), awake(desk)) == ({GangName(SPACE, "a")}, ["a"])

@@ -609,3 +609,58 @@ def test_single_pods_of_one_batch_are_told_of_one_by_one() -> None:
     desk.run()
 
     assert sorted(told(desk)) == [("bound", f"pod.{uids[0]}"), ("rolled back", f"pod.{uids[1]}")]
+
+
+def test_a_plan_that_is_written_again_and_bound_before_it_is_listed_keeps_nobody_waiting() -> None:
+    server = ApiServer()
+    uids = gang(server, "a", 2)
+    desk = Desk(server)
+    desk.run()
+    (plan,) = server.reservations
+    bind(server, uids[0])
+    desk.run()
+    server.delete_reservation(plan)
+
+    def bound_meanwhile(what: Write) -> None:
+        if isinstance(what, CreateReservation):
+            bind(server, uids[1])
+
+    desk.refuses = bound_meanwhile
+    desk.run()
+    desk.refuses = lambda _: None
+    gang(server, "b", 1)
+    desk.run()
+
+    assert placed(server) == ["a", "b"]
+
+
+def test_a_single_pod_whose_reservation_is_refused_is_released_in_the_end() -> None:
+    server = ApiServer()
+    single(server, "one")
+    desk = Desk(server, gate_timeout_s=60.0)
+    desk.refuses = lambda what: Outcome.REFUSED if isinstance(what, CreateReservation) else None
+    desk.run()
+    assert gated(server) == [True]
+
+    desk.now += 60.0
+    desk.run()
+
+    assert gated(server) == [False]
+    assert told(desk) == [("released", f"pod.{next(iter(server.pods))}")]
+
+
+def test_a_single_pod_that_comes_to_a_blind_planner_is_released_in_the_end() -> None:
+    server = ApiServer()
+    desk = Desk(server, gate_timeout_s=60.0)
+    desk.run()
+    desk.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
+    desk.run()
+    single(server, "one")
+    gang(server, "a", 1)
+    desk.run()
+    assert gated(server) == [True, True]
+
+    desk.now += 60.0
+    desk.run()
+
+    assert gated(server) == [False, True]
