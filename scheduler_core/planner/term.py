@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from gputopo.labels.reservations import Phase
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import Turn, turn
 from scheduler_core.gangs.steps import resting, steps
+from scheduler_core.gangs.timestamps import since_epoch
 from scheduler_core.gangs.writes import AskForPod, CreateReservation, WriteLedger
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.consequences import Consequences
@@ -191,5 +191,5 @@ def _is_on_its_way(batch: Batch[Any]) -> bool:
 
 def _is_new(ledger: LedgerSeen, settle_s: float, now: float) -> bool:
     """Whether extenders may not know of it yet: by two clocks, so with a minute between them."""
-    made = None if ledger.created is None else datetime.fromisoformat(ledger.created).timestamp()
+    made = since_epoch(ledger.created)
     return made is not None and now - made < settle_s + 60.0
