@@ -1,4 +1,4 @@
-"""How a pod loses our scheduling gate. Pure."""
+"""Our scheduling gate among others, and how a pod loses it. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gputopo.labels.keys import GATE
+
+
+def gated(gates: Iterable[str]) -> bool:
+    """Whether ours is among them."""
+    return GATE in gates
 
 
 def others(gates: Iterable[str]) -> tuple[str, ...]:

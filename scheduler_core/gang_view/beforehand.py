@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gputopo.labels.gate import gated, others
 from gputopo.labels.keys import GATE
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.member import Member
@@ -16,11 +19,11 @@ def beforehand(pod: GangPod) -> str | None:
     found = candidate(pod.metadata.uid, pod)
     member = None if found is None else found.member
     gates = [each.name for each in pod.spec.scheduling_gates or ()]
-    others = [each for each in gates if each != GATE]
-    if GATE in gates:
-        return f"{_ours(member)}{f'; {_holds(others)} too' if others else ''}"
-    if others:
-        return f"{_holds(others)}, and no scheduler looks at it before that"
+    rest = others(gates)
+    if gated(gates):
+        return f"{_ours(member)}{f'; {_holds(rest)} too' if rest else ''}"
+    if rest:
+        return f"{_holds(rest)}, and no scheduler looks at it before that"
     if member is None or member.reservation is None:
         return None
     placed = f"the planner let it go to the place that its reservation {member.reservation} says"
@@ -42,5 +45,5 @@ def _with_its_gang(member: Member) -> str:
     return f"as a member of the gang {gang.name}: `gputopo why gang {gang.name} -n {gang.namespace}` tells of all"
 
 
-def _holds(gates: list[str]) -> str:
+def _holds(gates: Sequence[str]) -> str:
     return f"the gate {gates[0]} holds it" if len(gates) == 1 else f"the gates {', '.join(gates)} hold it"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from gputopo.labels.gate import others
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Phase, ReservationSpec, Seat
@@ -18,11 +19,13 @@ from scheduler_core.gang_view.prospects import Prospects, Rules, ended_on, prosp
 from scheduler_core.gang_view.reading import Seen
 from scheduler_core.gang_view.said import Said
 from scheduler_core.gang_view.story import GangStory, Keeper, Lack, Place, Relief, Standing, Stop, Unfit
+from scheduler_core.gangs.counted import first_of
 from scheduler_core.gangs.domains import domain_of
 from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.planning import Levels, Unplaced
 from scheduler_core.gangs.progress import PHASES, ROLLING_BACK, Progress
+from scheduler_core.gangs.seated import is_over
 from scheduler_core.gangs.timestamps import timestamp
 from scheduler_core.gangs.writes import gang_named
 from scheduler_core.observe.sources import OF_PODS, SPREAD
@@ -119,12 +122,12 @@ def _standing(members: Iterable[Member], gang: Gang) -> Iterator[Standing]:
 def _state(member: Member) -> str:
     if member.ending:
         return "being deleted"
-    if member.phase in ("Succeeded", "Failed"):
+    if is_over(member):
         return member.phase.lower()
     if isinstance(member.request, Refused):
         return f"refused: {member.request.reason}"
     if member.gates:
-        gates = [each for each in member.gates if each != GATE] or member.gates
+        gates = others(member.gates) or member.gates
         return f"held by the gate {', '.join(gates)}" if len(gates) == 1 else f"held by the gates {', '.join(gates)}"
     if member.node is None:
         said = "" if member.unbound is None else f" (kube-scheduler: {member.unbound})"
@@ -257,9 +260,7 @@ def _last_tried(said: Said) -> str:
     found: dict[str, list[str]] = {}
     for each in said.missing:
         found.setdefault(each.reason.removesuffix(SEE), []).append(each.member)
-    return "; ".join(
-        f"{why} ({names[0]}{f' and {len(names) - 1} more' if names[1:] else ''})" for why, names in found.items()
-    )
+    return "; ".join(f"{why} ({first_of(names)})" for why, names in found.items())
 
 
 def _unknown(seen: Seen, name: GangName, now: float) -> str:

@@ -13,6 +13,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from gputopo.labels.gate import others
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
 from scheduler_core.gangs.conventions import is_alone
 from scheduler_core.gangs.counted import counted, first_of, part
@@ -92,7 +93,7 @@ class Gang(NamedTuple):
     @property
     def gates(self) -> list[str]:
         """Of others, that hold members."""
-        return sorted({gate for each in self.held for gate in each.gates if gate != GATE})
+        return sorted({gate for each in self.held for gate in others(each.gates)})
 
     @property
     def fewest(self) -> int:

@@ -9,7 +9,6 @@ get further requirements; a term without any, which matches no node, must stay a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from gputopo.labels import keys
@@ -79,8 +78,3 @@ def _identity(member: Member) -> dict[str, str]:
         "uid": member.uid,
         "resourceVersion": member.version,
     }
-
-
-def gated(gates: Iterable[str]) -> bool:
-    """Whether our gate is among them."""
-    return keys.GATE in gates

@@ -12,9 +12,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from gputopo.labels.gate import gated
 from scheduler_core.gangs.gang import OVER, Declared, Gang, Size, assess, by_rank
 from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.pins import gated
 from scheduler_core.sightings import Batch
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from gputopo.labels.gate import gated
 from gputopo.labels.reservations import Seat
-from scheduler_core.gangs.gang import Gang
+from scheduler_core.gangs.gang import OVER, Gang
 from scheduler_core.gangs.member import Member
-from scheduler_core.gangs.pins import gated
 from scheduler_core.gangs.world import World
 from scheduler_core.gangs.writes import gang_of
 from scheduler_core.sightings import ReservationSeen
@@ -76,7 +76,7 @@ def is_placed(member: Member) -> bool:
 
 def is_over(member: Member) -> bool:
     """Whether it has done its work, or failed."""
-    return member.phase in ("Succeeded", "Failed")
+    return member.phase in OVER
 
 
 def is_lost(member: Member | None, reservation: ReservationSeen) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gputopo.labels.reservations import ReservationStatus, State, Vouching
+from scheduler_core.gangs.counted import first_of
 from scheduler_core.gangs.memory import Silence
 from scheduler_core.gangs.protocol import Assent
 from scheduler_core.gangs.seated import is_bound, seats_of
@@ -72,5 +73,4 @@ def _titled(identity: str, extender: Vouching) -> str:
 
 def names(of: Collection[str]) -> str:
     """The first of them."""
-    first = next(iter(sorted(of)), "a member")
-    return first if len(of) < 2 else f"{first} and {len(of) - 1} more"
+    return first_of(sorted(of) or ["a member"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from gputopo.labels import keys
+from gputopo.labels.gate import others
 from gputopo.labels.reservations import spec_hash
 from scheduler_core.gangs.apart import There
 from scheduler_core.gangs.gang import Declared
@@ -339,7 +339,7 @@ def after(what: LetGo | Release | Touch | StripFinalizer | DeletePod, member: Me
         return member._replace(ending=True, pin=None)
     if isinstance(what, StripFinalizer):
         return member._replace(finalizers=tuple(each for each in member.finalizers if each != what.finalizer))
-    member = member._replace(gates=tuple(each for each in member.gates if each != keys.GATE))
+    member = member._replace(gates=others(member.gates))
     return member._replace(reservation=what.reservation, pin=what.seat.node) if isinstance(what, LetGo) else member
 
 
