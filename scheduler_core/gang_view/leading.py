@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputopo.labels.reservations import LEDGER_KIND
 from scheduler_core.gang_view.reading import Led, Seen
 from scheduler_core.gangs.planning import Levels
-from scheduler_core.gangs.sizes import moment
+from scheduler_core.gangs.timestamps import since_epoch
 from scheduler_core.planner.settings import levels
 
 _SLACK = 2.0  # durations of a Lease that the clocks of its holder and of whoever asks may lie apart
@@ -46,7 +46,7 @@ def _absence(led: Led, now: float) -> str | None:
         return f"its Lease {led.lease} is gone"
     if not spec.holder_identity:
         return f"nobody holds its Lease {led.lease}, which was let go at {spec.renew_time}"
-    renewed, duration = moment(spec.renew_time), spec.lease_duration_seconds
+    renewed, duration = since_epoch(spec.renew_time), spec.lease_duration_seconds
     if renewed is None or duration is None or now - renewed <= (1 + _SLACK) * duration:
         return None
     return f"{spec.holder_identity} has not renewed its Lease {led.lease} since {spec.renew_time}"

@@ -6,7 +6,6 @@ A gang of pods that nobody gated and no planner placed is left to whoever places
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 import msgspec
@@ -19,7 +18,7 @@ from scheduler_core.gangs.conventions import BY_ANNOTATIONS, is_alone
 from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.progress import FAILED, ROLLING_BACK, Progress, by_gang, progress
-from scheduler_core.gangs.sizes import moment as seconds
+from scheduler_core.gangs.timestamps import since_epoch, timestamp
 from scheduler_core.request import PodRequest
 
 NOTHING_SAID: Mapping[GangName, Said] = MappingProxyType({})
@@ -117,7 +116,7 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opt
         nodes=tuple(sorted({*bound, *(node for node in (*to_be, *held) if node is not None)})),
         domain=None if plan is None else plan.spec.domain,
         gbps=None if plan is None else plan.spec.gbps,
-        created_at=moment(gang.created),
+        created_at=timestamp(gang.created),
         waiting_seconds=None if state.phase in _THERE else max(0, int(now - gang.created)),
         reservation=None if plan is None else plan.name,
         attempt=None if plan is None else plan.spec.attempt,
@@ -140,13 +139,8 @@ def devices(member: Member) -> int | None:
 def _left(state: Progress, now: float) -> int | None:
     if state.open is None or state.open.status.state is not State.COMMITTED:
         return None
-    deadline = seconds(state.open.status.deadline)
+    deadline = since_epoch(state.open.status.deadline)
     return None if deadline is None else round(deadline - now)
-
-
-def moment(at: float) -> str:
-    """A time as the API server writes it."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _order(gang: GangSeen) -> tuple[int, int, str, str, str]:

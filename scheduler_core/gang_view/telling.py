@@ -13,7 +13,7 @@ from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import Phase, ReservationSpec, Seat
 from scheduler_core.explain.advice import SEE
 from scheduler_core.gang_view.leading import levels_of, nobody_plans
-from scheduler_core.gang_view.listing import gang_seen, gangs_of, moment, progress_of
+from scheduler_core.gang_view.listing import gang_seen, gangs_of, progress_of
 from scheduler_core.gang_view.prospects import Prospects, Rules, ended_on, prospects
 from scheduler_core.gang_view.reading import Seen
 from scheduler_core.gang_view.said import Said
@@ -23,6 +23,7 @@ from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.planning import Levels, Unplaced
 from scheduler_core.gangs.progress import PHASES, ROLLING_BACK, Progress
+from scheduler_core.gangs.timestamps import timestamp
 from scheduler_core.gangs.writes import gang_named
 from scheduler_core.observe.sources import OF_PODS, SPREAD
 from scheduler_core.planner.placing import TIMEOUT_S, siblings
@@ -95,7 +96,7 @@ def _with(story: GangStory, seen: Seen, gang: Gang, found: Prospects) -> GangSto
             nodes=room.nodes,
             pods=tuple(f"{each.namespace}/{each.name}" for each in pods),
             gpus=sum(each.profile.devices for each in pods),
-            at=None if room.estimate is None else moment(room.estimate),
+            at=None if room.estimate is None else timestamp(room.estimate),
         )
     return replace(
         story,

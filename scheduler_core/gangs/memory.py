@@ -36,6 +36,7 @@ class Denial(NamedTuple):
     since: float  # monotonic seconds, of the first refusal in a row
     last: float
     error: str  # its words
+    answered: bool = True  # the last of them; else nobody did, as where a webhook fails
 
 
 class Memory(NamedTuple):
@@ -53,10 +54,10 @@ class Memory(NamedTuple):
 _IN_A_ROW_S = 90.0  # a refusal that is older has no successor: the write was not wanted any more
 
 
-def with_denial(memory: Memory, what: type, uid: str, error: str, now: float) -> Memory:
+def with_denial(memory: Memory, what: type, uid: str, error: str, now: float, *, answered: bool = True) -> Memory:
     """It was refused, again or for the first time."""
     before = memory.denied.get((what, uid))
-    again = Denial(now if before is None else before.since, now, error)
+    again = Denial(now if before is None else before.since, now, error, answered)
     return memory._replace(denied={**memory.denied, (what, uid): again})
 
 
@@ -65,6 +66,11 @@ def without_denial(memory: Memory, what: type, uid: str) -> Memory:
     if (what, uid) not in memory.denied:
         return memory
     return memory._replace(denied={key: each for key, each in memory.denied.items() if key != (what, uid)})
+
+
+def without_unanswered(memory: Memory) -> Memory:
+    """The API server itself was away: that says nothing of the pods that were to be written."""
+    return memory._replace(denied={key: each for key, each in memory.denied.items() if each.answered})
 
 
 def noted(memory: Memory, ledger: LedgerSeen | None, reservations: Mapping[str, ReservationSeen], now: float) -> Memory:

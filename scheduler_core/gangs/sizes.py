@@ -7,13 +7,13 @@ Of each kind the few fields that matter, typed as the API server writes them. Th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 
 import msgspec
 
 from gputopo.labels.workloads import INITIALIZERS
 from scheduler_core.gangs.conventions import convention
 from scheduler_core.gangs.gang import Declared, Size
+from scheduler_core.gangs.timestamps import since_epoch
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -185,7 +185,7 @@ def of_job(uid: str, job: Job) -> Declared:
     together = job.spec.completions is not None and parallelism >= job.spec.completions
     gang = convention("job", job.metadata.namespace, job.metadata.name)
     size = Size(gang, job.spec.completions if together else None, None if together else 1)
-    started, deadline = moment(job.status.start_time), job.spec.active_deadline_seconds
+    started, deadline = since_epoch(job.status.start_time), job.spec.active_deadline_seconds
     return Declared(uid, (size,), None if started is None or deadline is None else started + deadline)
 
 
@@ -234,11 +234,3 @@ def of_training_job(uid: str, job: TrainingJob) -> Declared:
         least = size - replicas.get("launcher", 0)
     gang = convention("kubeflow", job.metadata.namespace, job.metadata.name)
     return Declared(uid, (Size(gang, size or None, least if 0 < least < size else None),))
-
-
-def moment(text: str | None) -> float | None:
-    """A time as the API server writes it, in seconds since 1970; None where it is none."""
-    try:
-        return None if text is None else datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 
 from gputopo.labels.reservations import ReservationStatus, State, Vouching
 from scheduler_core.gangs.memory import Silence
 from scheduler_core.gangs.protocol import Assent
 from scheduler_core.gangs.seated import is_bound, seats_of
+from scheduler_core.gangs.timestamps import timestamp
 from scheduler_core.gangs.world import Terms, World
 from scheduler_core.gangs.writes import WriteStatus
 from scheduler_core.sightings import ReservationSeen
@@ -19,7 +19,7 @@ def status_of(world: World, reservation: ReservationSeen, state: State, reason: 
     seats, held = seats_of(world, reservation), reservation.spec.held
     deadline, estimate = reservation.status.deadline, world.estimates.get(reservation.key)
     if state is State.COMMITTED:
-        deadline = moment(world.wall + reservation.spec.timeout_s)
+        deadline = timestamp(world.wall + reservation.spec.timeout_s)
     status = ReservationStatus(
         state=state,
         reason=reason,
@@ -28,14 +28,14 @@ def status_of(world: World, reservation: ReservationSeen, state: State, reason: 
         nodes=len({seat.node for seat, _ in seats if seat.node is not None} | {each.node for each in held}),
         gpus=sum(number for seat, _ in seats for _, number in seat.gpus) + sum(each.gpus for each in held),
         deadline=deadline,
-        estimate=None if estimate is None else moment(estimate),
+        estimate=None if estimate is None else timestamp(estimate),
     )
     return WriteStatus(reservation, status)
 
 
 def room_reason(reservation: ReservationSeen, estimate: float | None) -> str:
     """The same as long as nothing changes. ``estimate``: when the room is free, in seconds since 1970."""
-    until = "when their pods end nobody can say" if estimate is None else f"their pods end by {moment(estimate)}"
+    until = "when their pods end nobody can say" if estimate is None else f"their pods end by {timestamp(estimate)}"
     nodes = names([each.node for each in reservation.spec.held])
     return f"does not fit yet; what becomes free on {nodes} is held: {until}"
 
@@ -56,7 +56,7 @@ def waits_for(world: World, terms: Terms, reservation: ReservationSeen, said: As
     whom = names([_titled(name, each) for name, each in behind.items()])
     return (
         f"waits for the extender {whom}{ended} to vouch for it",
-        f"; it is left out at {moment(world.wall + left)} if it stays silent",
+        f"; it is left out at {timestamp(world.wall + left)} if it stays silent",
     )
 
 
@@ -74,8 +74,3 @@ def names(of: Collection[str]) -> str:
     """The first of them."""
     first = next(iter(sorted(of)), "a member")
     return first if len(of) < 2 else f"{first} and {len(of) - 1} more"
-
-
-def moment(seconds: float) -> str:
-    """``seconds``: since 1970."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

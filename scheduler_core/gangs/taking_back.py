@@ -78,7 +78,7 @@ def deletions(world: World, terms: Terms, reservation: ReservationSeen) -> tuple
 
 def _is_given_up(world: World, what: Touch | StripFinalizer | DeletePod) -> bool:
     refused = world.memory.denied.get((type(what), what.member.uid))
-    return refused is not None and world.now - refused.since >= GIVE_UP_S
+    return refused is not None and refused.last - refused.since >= GIVE_UP_S  # time alone gives nothing up
 
 
 def _refusal(world: World, what: str, writes: Iterable[LetGo | StripFinalizer | DeletePod]) -> str:

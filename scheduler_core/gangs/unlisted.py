@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.seated import is_bound, is_gated, is_placed, is_waiting, open_of, seats_of
-from scheduler_core.gangs.statuses import moment, status_of
+from scheduler_core.gangs.statuses import status_of
 from scheduler_core.gangs.taking_back import deletions, rolling_back
+from scheduler_core.gangs.timestamps import timestamp
 from scheduler_core.gangs.world import Step, Terms, World
 from scheduler_core.gangs.writes import DeleteReservation
 from scheduler_core.sightings import ReservationSeen
@@ -32,7 +33,7 @@ def unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
         return Step(phase=Phase.HELD)
     left = settles_for(world, terms)
     if left > 0:
-        reason = f"planned; the ledger is new, and extenders have until {moment(world.wall + left)} to see it"
+        reason = f"planned; the ledger is new, and extenders have until {timestamp(world.wall + left)} to see it"
         return Step() if state is State.PROPOSED else Step((status_of(world, reservation, State.PROPOSED, reason),))
     return Step(phase=Phase.COMMITTED if terms.gated else Phase.PROPOSED)
 

@@ -29,7 +29,7 @@ def vanished(world: World) -> Iterator[CreateReservation]:
     lost: dict[tuple[str, str, str], dict[str, Member]] = {}
     for each in world.coming:
         name, gang = each.reservation or "", each.wanted.gang
-        if (gang.namespace, name) in plans or (is_alone(gang) and (("", name) in plans or not replaced(each))):
+        if (gang.namespace, name) in plans or (is_alone(gang) and ((each.uid, name) in plans or not replaced(each))):
             continue
         key = gang.namespace, name, "" if is_alone(gang) else gang.name
         if key not in lost:
@@ -40,9 +40,12 @@ def vanished(world: World) -> Iterator[CreateReservation]:
 
 
 def plans_of(reservation: ReservationSeen) -> tuple[tuple[str, str], ...]:
-    """Under which namespaces and names its members look for it: single pods, in any namespace, under ""."""
-    here = (reservation.namespace, reservation.name)
-    return (here,) if reservation.spec.gang else (here, ("", reservation.name))
+    """Under what its members look for it: namespace and name, or their UID and its name.
+
+    A batch of single pods has those of any namespace. Written again it is one plan for each, of the same name.
+    """
+    spec, name = reservation.spec, reservation.name
+    return ((reservation.namespace, name), *(() if spec.gang else ((seat.uid, name) for seat in spec.seats)))
 
 
 def _siblings(world: World, member: Member) -> Iterator[Member]:

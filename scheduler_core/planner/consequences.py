@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputopo.labels.reservations import Phase, State
 from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.memory import with_denial
+from scheduler_core.gangs.memory import with_denial, without_unanswered
 from scheduler_core.gangs.seated import is_bound
 from scheduler_core.gangs.writes import (
     AskForPod,
@@ -25,7 +25,7 @@ from scheduler_core.planner.given import Given
 from scheduler_core.planner.tells import of_not_let_go, of_release, of_status
 from scheduler_core.planner.view import Told, View
 from scheduler_core.planner.waits import Waits
-from scheduler_core.planner.writer import Answer, Outcome
+from scheduler_core.planner.writer import Answer
 from scheduler_core.sightings import ReservationSeen
 
 
@@ -51,18 +51,27 @@ class Consequences:
             self._struck(what)
         return touched
 
-    def not_taken(self, what: Write, outcome: Outcome, error: str, now: float) -> None:
-        """The API server refused a write, or nobody answered. ``now``: monotonic seconds.
+    def refused(self, what: Write, error: str, now: float) -> None:
+        """The API server does not take a write. ``now``: monotonic seconds.
 
         Whom it does not let us write a predecessor cannot let go either: the room of that pod is given up.
         """
-        if isinstance(what, LetGo | Touch | StripFinalizer | DeletePod):
-            view = self._view
-            view.memory = with_denial(view.memory, type(what), what.member.uid, error, now)
-        if outcome is Outcome.REFUSED and isinstance(what, Touch):
+        self._denied(what, error, now, answered=True)
+        if isinstance(what, Touch):
             self._view.touched(what)
-        elif outcome is Outcome.REFUSED and isinstance(what, LetGo):
+        elif isinstance(what, LetGo):
             self._given.hands.tell(of_not_let_go(what, error))
+
+    def unanswered(self, what: Write, error: str, now: float, *, elsewhere: bool) -> None:
+        """Nobody answered. ``elsewhere``: nor do writes of other namespaces; ``now``: monotonic seconds.
+
+        A webhook may fail of those pods alone. Where what is no pod is not answered either the API server is away:
+        then nothing is decided, however long that takes.
+        """
+        if elsewhere or what.key[0] != "pod":
+            self._view.memory = without_unanswered(self._view.memory)
+        else:
+            self._denied(what, error, now, answered=False)
 
     def heard_of(self, what: AskForPod, *, gone: bool, now: float) -> None:
         """Whether the pod of an extender that is silent is there. ``now``: monotonic seconds."""
@@ -71,6 +80,11 @@ class Consequences:
         if silence is not None:
             silence = silence._replace(asked=now, gone=now if gone and silence.gone is None else silence.gone)
             self._view.memory = memory._replace(silent={**memory.silent, what.identity: silence})
+
+    def _denied(self, what: Write, error: str, now: float, *, answered: bool) -> None:
+        if isinstance(what, LetGo | Touch | StripFinalizer | DeletePod):
+            memory = self._view.memory
+            self._view.memory = with_denial(memory, type(what), what.member.uid, error, now, answered=answered)
 
     def _changed_state(self, what: WriteStatus) -> None:
         state, name = what.status.state, gang_of(what.of)

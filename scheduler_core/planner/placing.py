@@ -23,6 +23,7 @@ from scheduler_core.nodes import NodeTable
 
 TIMEOUT_S = 30.0  # from letting go to all bound, where a gang says nothing
 _NAME = 200  # characters of a gang's name in that of its reservation
+_NOWHERE = "0 of 1 member fit at once"  # as of any gang of one
 
 
 class Names(NamedTuple):
@@ -139,7 +140,8 @@ def _singles(task: Task, batch: Sequence[Waiting], placer: Placer) -> Placing:
     options = Options(avoid=avoid, levels=task.levels, out_of_time=task.over, there=task.there)
     view = task.view._replace(table=task.unheld.get(batch[0].gang.name, task.view.table))
     found = placer.place([each.gang.ready[0] for each in batch], view, options)
-    unplaced = {members[uid].name: Unplaced(str(why), ((members[uid].name.name, why),)) for uid, why in found.missing}
+    nowhere = ((members[uid], why) for uid, why in found.missing)
+    unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, why),)) for gang, why in nowhere}
     if not found.seats:
         return Placing(unplaced=unplaced)
     gangs = [members[seat.uid] for seat in found.seats]

@@ -17,7 +17,7 @@ from gputopo.labels.keys import GATE, POD_RESERVATION
 from scheduler_core.gangs.conventions import alone, is_alone, named, read_wanted
 from scheduler_core.gangs.hold import PodEnd
 from scheduler_core.gangs.member import Member, Wanted
-from scheduler_core.gangs.sizes import moment
+from scheduler_core.gangs.timestamps import since_epoch
 from scheduler_core.observe.sources import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
 from scheduler_core.planner.sizes import SIZES
 from scheduler_core.pods import Metadata, Pod, PodStatus, RequiredTerms, let_go_to
@@ -143,7 +143,7 @@ def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
         "" if started else metadata.resource_version,
         wanted,
         refused or read(pod),
-        moment(metadata.creation_timestamp) or 0.0,
+        since_epoch(metadata.creation_timestamp) or 0.0,
         spec.priority or 0,
         gates,
         spec.node_name or None,
@@ -178,5 +178,5 @@ def _required(spec: GangSpec) -> RequiredTerms | None:
 
 def _end(pod: GangPod) -> float | None:
     """The kubelet ends a pod so long after it took note of it."""
-    started, deadline = moment(pod.status.start_time), pod.spec.active_deadline_seconds
+    started, deadline = since_epoch(pod.status.start_time), pod.spec.active_deadline_seconds
     return None if started is None or deadline is None else started + deadline

@@ -25,7 +25,7 @@ from scheduler_core.planner.writer import Outcome
 
 _AGAIN_S = 2.0  # before what did not help is tried again on the same version of an object
 _REFUSED_S = 30.0  # before what the API server does not take is sent again
-_AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # after a write without an answer; doubled by each that follows
+_AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # a pause where nobody answers; doubled by each that follows
 
 
 class Refusal(NamedTuple):
@@ -43,7 +43,7 @@ class Sending:
         self._busy: dict[Key, Write] = {}
         self._refused: dict[tuple[type[Any], Key], Refusal] = {}
         self._away = 0  # pauses in a row
-        self._away_in: list[str] = []  # namespaces of writes in a row that nobody answered; "": of none
+        self._away_in: set[str] = set()  # namespaces of writes in a row that nobody answered; "": of none
         self._pause = 0.0  # monotonic: nothing is written before
 
     @property
@@ -88,10 +88,11 @@ class Sending:
 
     def _unanswered(self, what: Write, now: float) -> bool:
         """In one namespace a webhook may fail that others know nothing of; else nobody is asked for a while."""
-        self._away_in.append(namespace_of(what))
-        if "" in self._away_in or len(set(self._away_in)) > 1:
-            self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
-            self._away += 1
+        self._away_in.add(namespace_of(what))
+        if "" in self._away_in or len(self._away_in) > 1:
+            if now >= self._pause:  # those that were under way when it began say no more than the first of them
+                self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
+                self._away += 1
             self._given.hands.wake(self._pause - now)
             return False
         self._refuse(what, now, _AGAIN_S)

@@ -26,8 +26,9 @@ class Shelf:
         self._gangs: dict[str, GangName] = {}  # whose each is, by UID; single pods' are not in it
         self._plans: Counter[tuple[str, str]] = Counter()
         self._filed: dict[str, ReservationSeen] = {}
-        self._awake: dict[str, None] = {}  # oldest first
+        self._awake: dict[str, None] = {}  # in the order in which they were woken
         self._resting: dict[GangName, set[str]] = {}  # by each gang of which a change wakes them
+        self._wakers: dict[str, frozenset[GangName]] = {}  # the same by UID
 
     @property
     def awake(self) -> Collection[str]:
@@ -61,18 +62,22 @@ class Shelf:
     def stir(self, names: Iterable[GangName]) -> None:
         """Members of those gangs are others now."""
         for name in names:
-            self.wake(uid for uid in self._resting.pop(name, ()) if uid in self._all)
+            self.wake(tuple(self._resting.get(name, ())))
 
     def wake(self, uids: Iterable[str]) -> None:
         """Something may be to be done about those."""
-        self._awake |= dict.fromkeys(uids)
+        for uid in uids:
+            self._stop_resting(uid)
+            self._awake[uid] = None
 
     def rest(self, uids: Iterable[str]) -> None:
         """Nothing is to be done about those for now."""
         for uid in uids:
             self._awake.pop(uid, None)
             members = map(self._member, (seat.uid for seat in self._all[uid].spec.seats))
-            for name in {self._gangs[uid], *(each.wanted.gang for each in members if each is not None)}:
+            of_members = (each.wanted.gang for each in members if each is not None)  # they may be another's by now
+            self._wakers[uid] = frozenset((self._gangs[uid], *of_members))
+            for name in self._wakers[uid]:
                 self._resting.setdefault(name, set()).add(uid)
 
     def _take_out(self, uid: str) -> None:
@@ -81,12 +86,15 @@ class Shelf:
             self._of[name].discard(uid)
             if not self._of[name]:
                 del self._of[name]
-            if name in self._resting:
-                self._resting[name].discard(uid)
-                if not self._resting[name]:
-                    del self._resting[name]
+        self._stop_resting(uid)
         self._awake.pop(uid, None)
         for plan in plans_of(self._filed.pop(uid)) if uid in self._filed else ():
             self._plans[plan] -= 1
             if not self._plans[plan]:
                 del self._plans[plan]
+
+    def _stop_resting(self, uid: str) -> None:
+        for name in self._wakers.pop(uid, ()):
+            self._resting[name].discard(uid)
+            if not self._resting[name]:
+                del self._resting[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from gputopo.labels.reservations import Phase
 from scheduler_core.gangs.member import GangName
 from scheduler_core.gangs.protocol import Turn, turn
 from scheduler_core.gangs.steps import resting, steps
+from scheduler_core.gangs.timestamps import since_epoch
 from scheduler_core.gangs.writes import AskForPod, CreateReservation, WriteLedger
 from scheduler_core.planner.backlog import Backlog
 from scheduler_core.planner.consequences import Consequences
@@ -118,10 +118,12 @@ class Term:
         untaken = self._sending.answered(what, outcome, now)
         if untaken and isinstance(what, CreateReservation):
             self.backlog.set_back(what, answer.error)
-        if outcome in (Outcome.REFUSED, Outcome.AWAY):
-            self._consequences.not_taken(what, outcome, answer.error, now)
         if outcome is Outcome.AWAY:
+            self._consequences.unanswered(what, answer.error, now, elsewhere=not untaken)
+        if outcome in (Outcome.AWAY, Outcome.DEPOSED):  # it says nothing of what there is
             return
+        if outcome is Outcome.REFUSED:
+            self._consequences.refused(what, answer.error, now)
         if isinstance(what, AskForPod):
             self._consequences.heard_of(what, gone=outcome is Outcome.GONE, now=now)
         elif outcome is Outcome.DONE:
@@ -189,5 +191,5 @@ def _is_on_its_way(batch: Batch[Any]) -> bool:
 
 def _is_new(ledger: LedgerSeen, settle_s: float, now: float) -> bool:
     """Whether extenders may not know of it yet: by two clocks, so with a minute between them."""
-    made = None if ledger.created is None else datetime.fromisoformat(ledger.created).timestamp()
+    made = since_epoch(ledger.created)
     return made is not None and now - made < settle_s + 60.0

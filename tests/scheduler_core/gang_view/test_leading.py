@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from scheduler_core.gang_view.leading import levels_of, nobody_plans
-from scheduler_core.gang_view.listing import moment
 from scheduler_core.gang_view.reading import Led, Seen
 from scheduler_core.gangs.planning import LEVELS
+from scheduler_core.gangs.timestamps import timestamp
 from scheduler_core.lease import Spec
 from tests.scheduler_core.builders import NOW
 from tests.scheduler_core.gang_view.clusters import NONE, seen
@@ -21,7 +21,7 @@ OR = f"{WAIT}, or for gputopo release, which lets them go without a place"
 def led(**spec: Any) -> Led:
     """A Lease that was renewed so many seconds ago."""
     ago = spec.pop("ago", 1.0)
-    return Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, moment(NOW - ago), 1, **spec))
+    return Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, timestamp(NOW - ago), 1, **spec))
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def led(**spec: Any) -> Led:
         pytest.param(
             seen(led=led(ago=46.0)),
             "no planner works: planner-0_1b2c has not renewed its Lease gputopo/gputopo-planner since "
-            f"{moment(NOW - 46.0)}. {OR}",
+            f"{timestamp(NOW - 46.0)}. {OR}",
             id="it has ended",
         ),
         pytest.param(
-            seen(led=Led("gputopo/gputopo-planner", Spec("", 15, None, moment(NOW - 1.0)))),
+            seen(led=Led("gputopo/gputopo-planner", Spec("", 15, None, timestamp(NOW - 1.0)))),
             "no planner works: nobody holds its Lease gputopo/gputopo-planner, which was let go at "
-            f"{moment(NOW - 1.0)}. {OR}",
+            f"{timestamp(NOW - 1.0)}. {OR}",
             id="it was stopped",
         ),
         pytest.param(
@@ -56,7 +56,7 @@ def led(**spec: Any) -> Led:
         pytest.param(seen(), None, id="the Lease may not be read, or is not named"),
         pytest.param(seen(ledger=NONE, unread=("placementledgers.gputopo.io",)), None, id="ledgers may not be read"),
         pytest.param(seen(led=Led("a/b", Spec("x", 15, None, "soon"))), None, id="a time that is none"),
-        pytest.param(seen(led=Led("a/b", Spec("x", None, None, moment(0.0)))), None, id="a Lease without duration"),
+        pytest.param(seen(led=Led("a/b", Spec("x", None, None, timestamp(0.0)))), None, id="a Lease without duration"),
     ],
 )
 def test_whether_anybody_plans(found: Seen, said: str | None) -> None:

@@ -10,12 +10,13 @@ from gputopo.cluster.tables import Table
 from gputopo.cluster.terminal import lines
 from gputopo.labels.reservations import Phase, ReservationStatus, State
 from scheduler_core.gang_view.document import gang_list
-from scheduler_core.gang_view.listing import GangSeen, gangs_of, moment, ungated
+from scheduler_core.gang_view.listing import GangSeen, gangs_of, ungated
 from scheduler_core.gang_view.reading import Seen
 from scheduler_core.gang_view.said import Said
 from scheduler_core.gang_view.tables import age, gang_table
 from scheduler_core.gangs.conventions import alone
 from scheduler_core.gangs.member import GangName, Member, Wanted
+from scheduler_core.gangs.timestamps import timestamp
 from scheduler_core.pods import Metadata
 from scheduler_core.request import Refused
 from tests.scheduler_core.builders import NOW
@@ -59,7 +60,7 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         nodes=("a", "b", "n1"),
         domain=None,
         gbps=None,
-        created_at=moment(CREATED),
+        created_at=timestamp(CREATED),
         waiting_seconds=720,
         reservation="llm-1",
         attempt=1,
@@ -227,9 +228,9 @@ def test_the_document() -> None:
 
     assert (found["apiVersion"], found["kind"]) == ("gputopo.io/v1", "GangList")
     assert [(each["name"], each["phase"], each["createdAt"]) for each in found["items"]] == [
-        ("bad", "refused", moment(CREATED)),
-        ("llm", "held", moment(CREATED)),
-        ("far", "running", moment(CREATED)),
+        ("bad", "refused", timestamp(CREATED)),
+        ("llm", "held", timestamp(CREATED)),
+        ("far", "running", timestamp(CREATED)),
     ]
 
 

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from gputopo.labels.keys import GATE
 from gputopo.labels.reservations import ReservationStatus, Seat, State, spec_hash
 from scheduler_core.gang_view.document import document
-from scheduler_core.gang_view.listing import moment
 from scheduler_core.gang_view.reading import Led
 from scheduler_core.gang_view.said import Missing, Said
 from scheduler_core.gang_view.story import GangStory
 from scheduler_core.gang_view.text import text
 from scheduler_core.gangs.member import GangName, Member, Wanted
+from scheduler_core.gangs.timestamps import timestamp
 from scheduler_core.lease import Spec
 from scheduler_core.nodes import NodeRecord
 from scheduler_core.request import Refused
@@ -174,7 +174,7 @@ STORIES = {
     "opted-in-too-late": story(seen([member("w-0", gates=())], FREE), opted_in=True),
     "no-planner-ever": story(seen(crew(2), FREE, ledger=NONE)),
     "planner-gone": story(
-        seen(crew(2), FREE, led=Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, moment(NOW - 90.0))))
+        seen(crew(2), FREE, led=Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, timestamp(NOW - 90.0))))
     ),
     "settling": story(seen(crew(2), FREE, planned=[SETTLING], ledger=ledger())),
     "awaits-an-extender": story(seen(crew(2), FREE, planned=[AWAITING], ledger=ledger(entry(AWAITING, PROPOSED)))),
@@ -182,11 +182,11 @@ STORIES = {
         seen(
             [member("w-0", **LET_GO), member("w-1", **LET_GO, unbound="0/2 nodes are available: no volume.")],
             FREE,
-            **committed(deadline=moment(NOW + 12.0)),
+            **committed(deadline=timestamp(NOW + 12.0)),
         )
     ),
     "deadline-passed": story(
-        seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], FREE, **committed(deadline=moment(NOW - 2.0)))
+        seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], FREE, **committed(deadline=timestamp(NOW - 2.0)))
     ),
     "rolling-back": story(
         seen(

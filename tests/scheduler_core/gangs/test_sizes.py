@@ -14,7 +14,6 @@ from scheduler_core.gangs.sizes import (
     JobSet,
     PodGroup,
     TrainingJob,
-    moment,
     of_job,
     of_jobset,
     of_pod_group,
@@ -209,7 +208,3 @@ def test_a_kubeflow_job_is_a_gang_of_its_replicas(spec: dict[str, Any], count: i
     job = msgspec.convert({"metadata": META, "spec": spec}, TrainingJob)
 
     assert of_training_job("u", job) == Declared("u", (size("kubeflow.train", count, minimum),))
-
-
-def test_moments() -> None:
-    assert [moment("2026-11-18T11:06:40Z"), moment("never"), moment(None)] == [1_795_000_000.0, None, None]

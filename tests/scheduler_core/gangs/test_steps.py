@@ -23,7 +23,15 @@ from gputopo.labels.reservations import (
 from scheduler_core.asks import WHOLE
 from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName, Member, Wanted
-from scheduler_core.gangs.memory import Denial, Memory, Silence, Since, noted, with_denial, without_denial
+from scheduler_core.gangs.memory import (
+    Denial,
+    Memory,
+    Silence,
+    Since,
+    noted,
+    with_denial,
+    without_denial,
+)
 from scheduler_core.gangs.owners import JOB_TRACKING
 from scheduler_core.gangs.steps import steps
 from scheduler_core.gangs.world import Rollback, Terms, World
@@ -690,7 +698,7 @@ STUCK = (
 
 
 def refused(what: type, uid: str, since: float = 60.0) -> dict[tuple[type, str], Denial]:
-    return {(what, uid): Denial(NOW - since, NOW, REFUSED)}
+    return {(what, uid): Denial(NOW - 30 - since, NOW - 30, REFUSED)}
 
 
 @pytest.mark.parametrize(

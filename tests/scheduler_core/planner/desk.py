@@ -131,8 +131,8 @@ class Desk:
         self.writes.append(what)
         outcome = self.refuses(what)
         if outcome is not None:
-            ledger = self.server.ledger if what.key[0] == "ledger" else None
-            return Answer(what, outcome, ledger=ledger, error="it is refused")
+            read_again = what.key[0] == "ledger" and outcome is not Outcome.DEPOSED
+            return Answer(what, outcome, ledger=self.server.ledger if read_again else None, error="it is refused")
         try:
             made = self._sender.send(what)
         except (Conflict, NotFound) as refused:

@@ -15,7 +15,7 @@ from scheduler_core.gangs.planning import LEVELS, Unplaced
 from scheduler_core.gangs.protocol import striking
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import AskForPod, CreateReservation, Touch, WriteLedger
+from scheduler_core.gangs.writes import AskForPod, CreateReservation, DeletePod, Touch, Write, WriteLedger, WriteStatus
 from scheduler_core.planner.backlog import AVOID_S, Backlog
 from scheduler_core.planner.consequences import Consequences
 from scheduler_core.planner.given import Clock, Given, Settled
@@ -32,6 +32,7 @@ from tests.scheduler_core.gangs.members import BOUND, LLM, member, members
 from tests.scheduler_core.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
 
 PLAN = plan("llm-1", {"w-0": ("n1", 1), "w-1": ("n2", 1)})
+TOUCH = Touch(member("w-0"), PLAN.key)
 ALONE = GangName("team", "pod.uid-a")
 BATCH = plan("pods-1", {"a": ("n1", 1), "gone": ("n2", 1)}, gang="")
 
@@ -175,9 +176,27 @@ def test_nodes_that_were_reached_in_vain_are_avoided_for_a_while_by_those_who_di
 
 
 def test_a_refusal_is_remembered_of_pods_only(office: Office) -> None:
-    office.consequences.not_taken(CreateReservation("team", PLAN.name, PLAN.spec), Outcome.REFUSED, "no", 50.0)
+    office.consequences.refused(CreateReservation("team", PLAN.name, PLAN.spec), "no", 50.0)
     assert office.view.memory.denied == {}
 
-    office.consequences.not_taken(Touch(member("w-0"), PLAN.key), Outcome.AWAY, "no answer", 50.0)
-    assert office.view.memory.denied == {(Touch, "uid-w-0"): Denial(50.0, 50.0, "no answer")}
+    office.consequences.unanswered(TOUCH, "no answer", 50.0, elsewhere=False)
+    assert office.view.memory.denied == {(Touch, "uid-w-0"): Denial(50.0, 50.0, "no answer", answered=False)}
     assert office.view.memory.touched == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("what", "elsewhere"),
+    [
+        pytest.param(TOUCH, True, id="pods of other namespaces"),
+        pytest.param(WriteStatus(PLAN, PLAN.status), False, id="its reservation"),
+    ],
+)
+def test_where_more_than_pods_of_one_namespace_is_not_answered_only_what_was_refused_is_remembered(
+    office: Office, what: Write, *, elsewhere: bool
+) -> None:
+    office.consequences.refused(DeletePod(member("w-0")), "no", 40.0)
+    office.consequences.unanswered(TOUCH, "no answer", 50.0, elsewhere=False)
+
+    office.consequences.unanswered(what, "no answer", 60.0, elsewhere=elsewhere)
+
+    assert office.view.memory.denied == {(DeletePod, "uid-w-0"): Denial(40.0, 40.0, "no")}

@@ -147,12 +147,24 @@ def test_where_nobody_answers_nothing_is_sent_for_a_while_that_doubles(
     assert sending.answered(GO, Outcome.AWAY, 0.0)
     assert not sending.paused(0.0)
 
-    untaken = {sending.answered(unanswered, Outcome.AWAY, 0.0) for _ in range(8)}
-    assert (untaken, hands.woken[1:]) == ({False}, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0])
-    assert [sending.paused(at) for at in (9.9, 10.0)] == [True, False]
-    sending.answered(GO_TOO, Outcome.DONE, 0.0)
+    now = 0.0
+    for pause in (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0):
+        assert not sending.answered(unanswered, Outcome.AWAY, now)
+        assert hands.woken[-1] == pytest.approx(pause)
+        assert sending.paused(now)
+        now += pause
+        assert not sending.paused(now)
+    sending.answered(GO_TOO, Outcome.DONE, now)
+    sending.answered(SWAP, Outcome.AWAY, now)
+    assert hands.woken[-1] == pytest.approx(0.2)
+
+
+def test_writes_that_were_under_way_when_nobody_answered_make_no_pause_longer(sending: Sending, hands: Hands) -> None:
     sending.answered(SWAP, Outcome.AWAY, 0.0)
-    assert hands.woken[-1] == 0.2
+
+    assert [sending.answered(each, Outcome.AWAY, 0.1) for each in (GO, GO_TOO, ELSEWHERE)] == [False] * 3
+
+    assert (hands.woken, sending.paused(0.2)) == ([0.2, 0.1, 0.1, 0.1], False)
 
 
 def test_of_very_many_refusals_only_those_that_are_over_are_forgotten(sending: Sending, hands: Hands) -> None:

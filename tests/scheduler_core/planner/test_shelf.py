@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from scheduler_core.gangs.gang import Declared, Size
 from scheduler_core.gangs.member import GangName
+from scheduler_core.planner.shelf import Shelf
 from scheduler_core.planner.sizes import OfJob
 from scheduler_core.sightings import Batch
 from tests.scheduler_core.gangs.commit.apiserver import SPACE, ApiServer
+from tests.scheduler_core.gangs.members import BOUND, LLM, member
 from tests.scheduler_core.planner.desk import Desk
+from tests.scheduler_core.plans import plan
 
 
 def running(server: ApiServer, desk: Desk, name: str, size: int = 2) -> list[str]:
@@ -93,6 +96,27 @@ def test_one_that_somebody_deletes_is_forgotten_and_others_of_its_gang_rest_on()
     server.delete_reservation(new)
     desk.hear()
     assert desk.term.view.shelf.seats((GangName(SPACE, "a"),)) == {}
+
+
+def test_one_whose_member_went_to_another_gang_is_woken_by_that_one_as_long_as_it_is_there() -> None:
+    seated = plan("llm-1", {"w-0": ("n1", 1)})
+    people = {"uid-w-0": member("w-0", BOUND, gang=GangName("team", "other"))}
+    shelf = Shelf({seated.key: seated}, people.get)
+    shelf.file([seated.key])
+    shelf.rest([seated.key])
+    assert list(shelf.awake) == []
+    shelf.stir([GangName("team", "other")])
+    assert list(shelf.awake) == [seated.key]
+
+    shelf.rest([seated.key])
+    people.clear()
+    shelf.file([seated.key])
+    shelf.rest([seated.key])
+    shelf.stir([GangName("team", "other")])
+
+    assert list(shelf.awake) == []
+    shelf.stir([LLM])
+    assert list(shelf.awake) == [seated.key]
 
 
 def test_one_whose_gang_is_said_to_be_larger_is_looked_at_again() -> None:

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from gputopo.labels import keys
+from gputopo.labels.reasons import Reason
 from gputopo.labels.reservations import State
 from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, Touch, Write
+from scheduler_core.gangs.writes import CreateReservation, DeletePod, LetGo, StripFinalizer, Touch, Write, WriteLedger
 from scheduler_core.planner.sight import AWAKE_S, SHOWN_S
 from scheduler_core.planner.writer import Outcome
 from scheduler_core.sightings import WatchStatus
@@ -77,6 +78,19 @@ def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
 
     waiting = desk.term.backlog.queue.order()
     assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
+
+
+def test_of_single_pods_that_fit_nowhere_each_is_told_what_it_lacks() -> None:
+    server = ApiServer({"n0": 0})
+    uids = [single(server, "one"), single(server, "two")]
+    desk = Desk(server)
+
+    desk.run()
+
+    assert {(each.uid, each.message) for each in desk.told} == {
+        (uid, f"0 of 1 member fit at once; {server.pods[uid]['metadata']['name']}: {Reason.TOO_FEW_GPUS.value}")
+        for uid in uids
+    }
 
 
 def states(server: ApiServer) -> list[State | None]:
@@ -274,6 +288,20 @@ def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_
     desk.now += 2
     desk.run()
     assert states(server) == [State.COMMITTED]
+
+
+def test_a_ledger_that_was_not_written_as_the_lease_was_lost_for_a_moment_is_not_taken_for_gone() -> None:
+    server = ApiServer()
+    gang(server, "a")
+    desk = Desk(server)
+    lost = iter([Outcome.DEPOSED])
+    desk.refuses = lambda what: next(lost, None) if isinstance(what, WriteLedger) else None
+
+    desk.run()
+    desk.now += 2
+    desk.run()
+
+    assert (desk.term.deposed, states(server)) == (False, [State.COMMITTED])
 
 
 def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_pass() -> None:
@@ -500,6 +528,45 @@ def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: Outcome) ->
         tries += 1
 
     assert (placed(server), gated(server)) == (["b"], [True] * 4)
+
+
+def in_the_midst_of_a_rollback(server: ApiServer, gangs: str) -> Desk:
+    """Of each of them one member was bound, and the API server goes away."""
+    members = [gang(server, name) for name in gangs]
+    desk = Desk(server)
+    desk.run()
+    for first, _ in members:
+        bind(server, first)
+    desk.run()
+    away = False
+
+    def refuses(what: Write) -> Outcome | None:
+        nonlocal away
+        away = away or isinstance(what, DeletePod | StripFinalizer)
+        return Outcome.AWAY if away else None
+
+    desk.refuses = refuses
+    desk.now += 31
+    return desk
+
+
+@pytest.mark.parametrize("gangs", ["a", "ab"], ids=["one gang", "two gangs"])
+def test_an_api_server_that_is_away_in_the_midst_of_a_rollback_makes_no_gang_fail(gangs: str) -> None:
+    server = ApiServer()
+    desk = in_the_midst_of_a_rollback(server, gangs)
+    for _ in range(60):
+        desk.run()
+        desk.now += 2
+    assert states(server) == [State.ROLLING_BACK] * len(gangs)
+
+    desk.refuses, before = lambda _: None, len(desk.writes)
+    desk.now += 10
+    desk.run()
+
+    assert isinstance(desk.writes[before], DeletePod)
+    assert "Failed" not in {each.reason for each in desk.told}
+    assert told(desk) == [("rolled back", name) for name in gangs]
+    assert server.pods == {}
 
 
 def told(desk: Desk) -> list[tuple[str, str]]:
