@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -66,7 +67,7 @@ def options(table: Sequence[Setting]) -> Callable[[Command], Command]:
     return with_options
 
 
-def seconds(least: float) -> Callable[[str], float]:
+def seconds(least: float, most: float = inf) -> Callable[[str], float]:
     """``90s``, ``5m``, ``1h`` or plain seconds."""
 
     def parse(text: str) -> float:
@@ -76,6 +77,8 @@ def seconds(least: float) -> Callable[[str], float]:
         found = float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
         if found < least:
             raise ValueError(f"it must be at least {least:g}s")
+        if found > most:
+            raise ValueError(f"it must be at most {most:g}s")
         return found
 
     return parse
@@ -83,7 +86,14 @@ def seconds(least: float) -> Callable[[str], float]:
 
 def unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     """What that reads; None for ``off``."""
-    return lambda text: None if text == "off" else parse(text)
+
+    def parse_unless_off(text: str) -> T | None:
+        try:
+            return None if text == "off" else parse(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, or off") from error
+
+    return parse_unless_off
 
 
 def number(least: int, most: int) -> Callable[[str], int]:

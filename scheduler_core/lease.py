@@ -18,6 +18,7 @@ A Lease that was deleted counts as one that nobody renews, not as a free one: it
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
 from gputopo.kube.objects import Metadata
 
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL.pattern}(\.{_LABEL.pattern})*")
 _log = logging.getLogger(__name__)
 
 
@@ -114,10 +117,10 @@ class LeaseName(NamedTuple):
 
 
 def lease_name(text: str) -> LeaseName:
-    """``NAMESPACE/NAME``. Raises ``ValueError`` that quotes anything else."""
+    """``NAMESPACE/NAME``. Raises ``ValueError`` that says what to write."""
     namespace, slash, name = text.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        raise ValueError(f"{text!r} is no NAMESPACE/NAME of a Lease")
+    if not (slash and _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(name)):
+        raise ValueError("write NAMESPACE/NAME of a Lease, both in lower-case letters, digits and - (the name also .)")
     return LeaseName(namespace, name)
 
 
@@ -212,7 +215,8 @@ class Leader:
         if trouble != self.trouble:  # every two seconds the same would be said
             self.trouble = trouble
             level = logging.INFO if trouble is None else logging.WARNING
-            _log.log(level, "lease", extra={"fields": {"error": trouble}})
+            fields = {"answers": True} if trouble is None else {"error": trouble}
+            _log.log(level, "lease", extra={"fields": fields})
 
     def _take_part(self) -> None:
         began = self._clock()

@@ -41,4 +41,4 @@ def misplaced(key: str, value: str) -> str:
 def unknown(key: str, value: str, nearest: str | None) -> str:
     """The text for a pod with a key under our prefix that nobody reads."""
     meant = "docs/pods.md lists the known keys" if nearest is None else f"the nearest known key is {nearest}"
-    return f"{Reason.MALFORMED.value}: {key[:127]}: {value[:63]!r} has an unknown key: {meant}"
+    return f"{Reason.MALFORMED.value}: {key[:127]}: {value[:63]!r} is the value of an unknown key: {meant}"

@@ -10,8 +10,9 @@ from scheduler_core.planner.settings import levels
 
 _SLACK = 2.0  # durations of a Lease that the clocks of its holder and of whoever asks may lie apart
 _NEVER = (
-    f"no planner is installed: there is no {LEDGER_KIND}. Pods that the gate holds wait for one: kubectl apply "
-    "-k daemonset/scheduler/planner, or gputopo release to let them go without a place"
+    f"no planner has led here: there is no {LEDGER_KIND}. One that was just installed makes it within half a minute; "
+    "where there is none: kubectl apply -k daemonset/scheduler/planner, or gputopo release, which lets pods go without "
+    "a place"
 )
 _GONE = (
     "no planner works: {}. Pods that the gate holds wait for one, or for gputopo release, which lets them go without a "
@@ -26,7 +27,8 @@ def nobody_plans(seen: Seen, now: float) -> str | None:
         return _NEVER if seen.ledgers else None
     gone = [_absence(each, now) for each in seen.planners]
     found = [each for each in gone if each is not None]
-    return _GONE.format(", and ".join(found)) if found and len(found) == len(ledgers) else None
+    leases = {each.spec.lease for each in ledgers.values()}
+    return _GONE.format(", and ".join(found)) if found and len(found) == len(leases) else None
 
 
 def levels_of(seen: Seen) -> Levels | None:

@@ -122,7 +122,7 @@ class Service:
         """Why gangs are not planned; None: they are, here or by the planner that leads."""
         elected = self._parts.elected
         if not elected.holds:
-            return None if elected.holder else _unled(elected.trouble)
+            return _unled(elected.holder, elected.trouble)
         if self.term is None or not self.term.leads:
             return self._unserved or "this planner has not taken over the ledger yet"
         missing = self.term.view.knowledge.missing
@@ -298,8 +298,10 @@ class Service:
         self.hand(self._seeker, lambda: self._precedence.seek(task), term, term.found_room)
 
 
-def _unled(trouble: str | None) -> str:
-    return f"no planner holds the Lease yet{f': {trouble}' if trouble else ''}"
+def _unled(holder: str | None, trouble: str | None) -> str | None:
+    if holder is None:
+        return f"no planner holds the Lease yet{f': {trouble}' if trouble else ''}"
+    return None if trouble is None else f"whether {holder} leads still cannot be seen: {trouble}"
 
 
 class _Idle:

@@ -63,7 +63,11 @@ def levels(text: str) -> Levels:
         if name not in together.LEVELS:  # a pod could not ask for it
             known = ", ".join(together.LEVELS)
             raise ValueError(f"{name!r} is no level: there are {known}; pods ask for any other label by its key")
+        if name in found:
+            raise ValueError(f"{name} is there twice: write more labels of one level after a |: rack=a|b")
         found[name] = labels
+    if list(found) != [name for name in together.LEVELS if name in found]:
+        raise ValueError(f"write the narrowest level first: {', '.join(together.LEVELS)}")
     return found or LEVELS
 
 
@@ -149,7 +153,7 @@ TABLE = (
         "SECONDS",
         "How long a gang that was taken back waits before it is planned again; doubled by each time that follows, to "
         "5 minutes at most.",
-        seconds(1),
+        seconds(1, USUAL.most_s),
     ),
     Setting(
         "rollback",

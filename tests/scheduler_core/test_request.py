@@ -170,33 +170,35 @@ _UNREAD = [
     ),
     pytest.param(
         {"annotations": {"islnad": "required"}},
-        "gputopo.io/islnad: 'required' has an unknown key: the nearest known key is gputopo.io/island",
+        "gputopo.io/islnad: 'required' is the value of an unknown key: the nearest known key is gputopo.io/island",
         id="a typo",
     ),
     pytest.param(
         {"annotations": {"Min-VRAM": "4Gi"}},
-        "gputopo.io/Min-VRAM: '4Gi' has an unknown key: the nearest known key is gputopo.io/min-vram",
+        "gputopo.io/Min-VRAM: '4Gi' is the value of an unknown key: the nearest known key is gputopo.io/min-vram",
         id="capital letters",
     ),
     pytest.param(
         {"annotations": {"gpu-model": "A100"}},
-        "gputopo.io/gpu-model: 'A100' has an unknown key: the nearest known key is accelerator.sched.io/gpu-model",
+        "gputopo.io/gpu-model: 'A100' is the value of an unknown key: "
+        "the nearest known key is accelerator.sched.io/gpu-model",
         id="the wrong prefix",
     ),
     pytest.param(
         {"annotations": {"xyz": "1"}},
-        "gputopo.io/xyz: '1' has an unknown key: docs/pods.md lists the known keys",
+        "gputopo.io/xyz: '1' is the value of an unknown key: docs/pods.md lists the known keys",
         id="like no key",
     ),
     pytest.param(
         {"labels": {"accelerator.sched.io/gpu-modle": "A100"}},
-        "accelerator.sched.io/gpu-modle: 'A100' has an unknown key: "
+        "accelerator.sched.io/gpu-modle: 'A100' is the value of an unknown key: "
         "the nearest known key is accelerator.sched.io/gpu-model",
         id="the classic key with a typo",
     ),
     pytest.param(
         {"labels": {"accelerator.sched.io/island": "required"}},
-        "accelerator.sched.io/island: 'required' has an unknown key: the nearest known key is gputopo.io/island",
+        "accelerator.sched.io/island: 'required' is the value of an unknown key: "
+        "the nearest known key is gputopo.io/island",
         id="a wish under the classic prefix",
     ),
 ]

@@ -48,8 +48,9 @@ def led(**spec: Any) -> Led:
         ),
         pytest.param(
             seen(ledger=NONE),
-            f"no planner is installed: there is no PlacementLedger. {WAIT}: kubectl apply -k "
-            "daemonset/scheduler/planner, or gputopo release to let them go without a place",
+            "no planner has led here: there is no PlacementLedger. One that was just installed makes it within half a "
+            "minute; where there is none: kubectl apply -k daemonset/scheduler/planner, or gputopo release, which lets "
+            "pods go without a place",
             id="there never was one",
         ),
         pytest.param(seen(), None, id="the Lease may not be read, or is not named"),

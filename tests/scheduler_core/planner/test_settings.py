@@ -58,8 +58,25 @@ def test_levels_have_the_labels_that_are_said() -> None:
         pytest.param("row=example.com/row", "'row' is no level: there are clique, rack, block, zone", id="of our own"),
         pytest.param("rack", "write NAME=LABEL", id="no label"),
         pytest.param("rack=a b", "write NAME=LABEL", id="no label's key"),
+        pytest.param("rack=a,rack=b", "rack is there twice: write more labels of one level after a |", id="twice"),
+        pytest.param(
+            "zone=a,clique=b", "write the narrowest level first: clique, rack, block, zone", id="out of order"
+        ),
     ],
 )
 def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
         read({"levels": text}, {})
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "why"),
+    [
+        pytest.param("back_off_s", "10000h", "it must be at most 300s", id="a back-off above the longest"),
+        pytest.param("gate_timeout_s", "", "write 90s, 5m or 1h, or off", id="no timeout"),
+        pytest.param("lease", "Bad/Name", "write NAMESPACE/NAME of a Lease", id="no name of an object"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words_that_say_what_to_write(field: str, text: str, why: str) -> None:
+    with pytest.raises(SettingError, match=why):
+        read({field: text}, {})
