@@ -128,3 +128,19 @@ def test_one_whose_gang_is_said_to_be_larger_is_looked_at_again() -> None:
     touched = desk.term.view.take(Batch(OfJob, (Declared("job", (Size(GangName(SPACE, "a"), 3, 1),)),)), 0.0)
 
     assert (set(touched), awake(desk)) == ({GangName(SPACE, "a")}, ["a"])
+
+
+def test_a_plan_that_was_written_again_is_there_until_both_are_gone() -> None:
+    first = plan("llm-1", {"w-0": ("n1", 1)})
+    again = first._replace(key="uid-again")
+    there = {each.key: each for each in (first, again)}
+    shelf = Shelf(there, lambda _: None)
+    shelf.file(there)
+
+    del there[first.key]
+    shelf.file([first.key])
+    assert ("team", "llm-1") in shelf.plans
+    del there[again.key]
+    shelf.file([again.key])
+
+    assert ("team", "llm-1") not in shelf.plans
