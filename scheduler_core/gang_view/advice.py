@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gputopo.labels.keys import GANGS_ENABLED
 from gputopo.labels.reservations import Phase
 from scheduler_core.config import SCHEDULER_NAME
-from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.gang import Gang, GangPhase, said_by
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.owners import replaced
 from scheduler_core.gangs.progress import FAILED, PHASES
@@ -22,7 +24,8 @@ _OPT_IN = (
 )
 _OPTED_IN = (
     f"the namespace has opted in ({GANGS_ENABLED.key}={GANGS_ENABLED.example}), but nobody gated these: they are older "
-    "than that, or another scheduler's, or the policies that gate pods are not there (Kubernetes 1.36 has them): "
+    "than that, or another scheduler's, or the planner let them go without a place (Events GangReleased), or the "
+    "policies that gate pods are not there (Kubernetes 1.36 has them): "
     f"{_MADE_ANEW}, or write the gate into them"
 )
 _FAILED = (
@@ -51,6 +54,9 @@ def advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str | Non
 
 
 def _refused(gang: Gang) -> Member:
-    """The member that is refused, or one of those who disagree."""
+    """The member that is refused, or of those who disagree one that fewest agree with."""
     gated = (*gang.ready, *gang.held, *gang.surplus)
-    return next((each for each in gated if isinstance(each.request, Refused)), gated[0])
+    agree = Counter(map(said_by, gated))
+    return next(
+        (each for each in gated if isinstance(each.request, Refused)), min(gated, key=lambda each: agree[said_by(each)])
+    )

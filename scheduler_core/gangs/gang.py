@@ -110,7 +110,7 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
         return Gang(name, GangPhase.ENDED, "no member runs or waits")
     placed = [each for each in live if GATE not in each.gates]
     gated = [each for each in live if GATE in each.gates]
-    words = set(map(_said, live))
+    words = set(map(said_by, live))
     gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, words, declared)
     if not gated and not any(each.reservation for each in placed):
         return gang._replace(placed=tuple(placed))
@@ -147,7 +147,7 @@ _OURS = (GATE,)
 OVER = ("Succeeded", "Failed")
 _AGREED = ("sizes", "minimums", "timeouts", "required topologies", "preferred topologies")
 # These look at every member at every event: attrgetter does so at a third of the time.
-_said = attrgetter("wanted.size", "wanted.minimum", "wanted.timeout_s", "wanted.required", "wanted.preferred")
+said_by = attrgetter("wanted.size", "wanted.minimum", "wanted.timeout_s", "wanted.required", "wanted.preferred")
 _post = attrgetter("wanted.maker", "wanted.rank")  # what only one member at a time can be, if it has a rank
 _attempt, _created, _priority = attrgetter("wanted.attempt"), attrgetter("created"), attrgetter("priority")
 
@@ -223,9 +223,14 @@ def _who_says(live: Iterable[Member], at: int) -> str:
     """``2 (w-0), 4 (w-1 and 2 more)``."""
     said: dict[Any, list[str]] = {}
     for each in live:
-        said.setdefault(_said(each)[at], []).append(each.name)
+        said.setdefault(said_by(each)[at], []).append(each.name)
     said.pop(None, None)
-    return ", ".join(f"{value} ({first_of(names)})" for value, names in sorted(said.items()))
+    return ", ".join(f"{_as_written(value)} ({first_of(names)})" for value, names in sorted(said.items()))
+
+
+def _as_written(value: float | str) -> str:
+    """The only fractions are seconds."""
+    return f"{value:g}s" if isinstance(value, float) else str(value)
 
 
 def _started(gang: Gang) -> tuple[GangPhase, str] | None:

@@ -24,7 +24,8 @@ Missing = tuple[tuple[str, Reason | str], ...]
 def summary(placed: int, crew: Crew) -> str:
     """In one line."""
     where = "" if crew.required is None else f" in one {crew.required}"
-    return f"{part(placed, crew.minimum, 'fits', 'fit')} at once{where}"
+    fits = "no member fits" if crew.minimum == 1 else part(placed, crew.minimum, "fits", "fit")
+    return f"{fits} at once{where}"
 
 
 def missing(crew: Crew, packing: Packing, search: Search, view: NodeView, options: Options) -> Missing:

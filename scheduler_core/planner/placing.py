@@ -23,7 +23,7 @@ from scheduler_core.nodes import NodeTable
 
 TIMEOUT_S = 30.0  # from letting go to all bound, where a gang says nothing
 _NAME = 200  # characters of a gang's name in that of its reservation
-_NOWHERE = "0 of 1 member fit at once"  # as of any gang of one
+_NOWHERE = "no member fits at once"  # as of any gang of one
 
 
 class Names(NamedTuple):

@@ -169,6 +169,12 @@ def named(found: tuple[Member, ...]) -> list[str]:
             id="sizes differ",
         ),
         pytest.param(
+            [member("a", timeout_s=5.0), member("b", timeout_s=90.0)],
+            GangPhase.REFUSED,
+            "its members say different timeouts: 5s (a), 90s (b)",
+            id="timeouts differ",
+        ),
+        pytest.param(
             [member("a", required="rack"), member("b", required="clique")],
             GangPhase.REFUSED,
             "its members say different required topologies: clique (b), rack (a)",

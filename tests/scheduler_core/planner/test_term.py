@@ -88,7 +88,7 @@ def test_of_single_pods_that_fit_nowhere_each_is_told_what_it_lacks() -> None:
     desk.run()
 
     assert {(each.uid, each.message) for each in desk.told} == {
-        (uid, f"0 of 1 member fit at once; {server.pods[uid]['metadata']['name']}: {Reason.TOO_FEW_GPUS.value}")
+        (uid, f"no member fits at once; {server.pods[uid]['metadata']['name']}: {Reason.TOO_FEW_GPUS.value}")
         for uid in uids
     }
 
