@@ -26,6 +26,7 @@ from scheduler_core.shapes import Shape
 from scheduler_core.shares import Left, fitting, left
 
 _STRANDED = 0.25  # what a GPU without CPU costs: it may serve yet, what asks for little or when others have ended
+_MOST_LOSS = 700.0  # whose exponential a float still holds
 _STEEPNESS, _STEPS = 2, 25
 _ROUNDING = 1e-9  # what adding up in another order may change
 
@@ -132,7 +133,8 @@ def _few(sets: Sets) -> Iterable[int]:
 
 
 def _raw(gain: float) -> float:
-    return floor(_STEPS / (1 + exp(-_STEEPNESS * gain)) + _ROUNDING) / _STEPS
+    """Of a loss without measure too: a pod may ask for a thousand times the CPU that a node has."""
+    return floor(_STEPS / (1 + exp(min(_MOST_LOSS, -_STEEPNESS * gain))) + _ROUNDING) / _STEPS
 
 
 @lru_cache(maxsize=1024)

@@ -146,14 +146,19 @@ class Kube:
         _refuse_blind(resource, body["metadata"], "uid", "resourceVersion")
         return self._write("PATCH", resource, body, MERGE)
 
-    def delete(self, resource: Resource, metadata: Metadata, *, unchanged: bool = False) -> None:
+    def delete(
+        self, resource: Resource, metadata: Metadata, *, unchanged: bool = False, only_ask: bool = False
+    ) -> None:
         """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``.
 
-        ``unchanged``: nor if it is of another resource version by now.
+        ``unchanged``: nor if it is of another resource version by now. ``only_ask``: whether the API server would; it
+        stays.
         """
         self._permit(resource, "delete")
         version = {"resourceVersion": metadata.resource_version} if unchanged else {}
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": metadata.uid, **version}}
+        dry = {"dryRun": ["All"]} if only_ask else {}
+        what = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        body = {**what, "preconditions": {"uid": metadata.uid, **version}, **dry}
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 

@@ -22,9 +22,10 @@ def unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
     if _is_unfinished(world, terms, reservation):
         return Step(phase=Phase.PROPOSED, again=True)
     placed = [member for _, member in seats_of(world, reservation) if member is not None and is_placed(member)]
-    if placed and all(map(is_bound, placed)) and reservation.spec.gang:
-        return Step() if state is State.BOUND else Step((status_of(world, reservation, State.BOUND),))
     tried_again = deletions(world, terms, reservation) if state is State.FAILED else ()
+    half = tried_again and len(placed) < len(reservation.spec.seats)  # some were deleted, and the rest is to follow
+    if placed and all(map(is_bound, placed)) and reservation.spec.gang and not half:
+        return Step() if state is State.BOUND else Step((status_of(world, reservation, State.BOUND),))
     if tried_again or (placed and reservation.spec.gang and state in (State.FAILED, State.BOUND)):
         return Step(tried_again)
     if reservation.key not in world.memory.made or not _may_be_listed(world, reservation):

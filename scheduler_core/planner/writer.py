@@ -148,7 +148,10 @@ def _touch(kube: Kube, what: Touch) -> Metadata:
 
 
 def _strip(kube: Kube, what: StripFinalizer) -> Metadata:
-    return kube.patch(PODS, pins.strip(_versioned(kube, what.member), what.finalizer))
+    """Only of a pod that may be deleted then: one that lost it and lived on would work, and its Job not count it."""
+    member = what.member
+    kube.delete(PODS, Metadata(member.name, member.uid, member.namespace), only_ask=True)
+    return kube.patch(PODS, pins.strip(_versioned(kube, member), what.finalizer))
 
 
 def _delete_pod(kube: Kube, what: DeletePod) -> None:

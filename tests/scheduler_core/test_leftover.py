@@ -83,6 +83,12 @@ class TestCpu:
         assert leftover(profile(1), node, Mix(((Want(1), 1.0),)), sets) == 0.48
         assert leftover(greedy, node, Mix(((Want(1), 1.0),)), sets) == 0.16  # 1 / (1 + e^1.5) = 0.182
 
+    def test_a_slip_of_the_unit_is_worth_nothing(self) -> None:
+        """64000 cores, where 64000 thousandths were meant."""
+        slip = profile(1)._replace(ask=profile(1).ask._replace(cpu_milli=64_000_000))
+
+        assert leftover(slip, _shared({}, cpu=8000), Mix(((Want(1), 1.0),)), OneOf((1,))) == 0.0
+
 
 class TestShares:
     """Where the scheduler's choice of the GPU is obeyed."""

@@ -734,6 +734,11 @@ def refused(what: type, uid: str, since: float = 60.0) -> dict[tuple[type, str],
             id="single pods as well",
         ),
         pytest.param(
+            Scene((A_BOUND,), (in_state(State.FAILED),)),
+            [DeletePod(A_BOUND)],
+            id="one was deleted, and half a gang does not run on",
+        ),
+        pytest.param(
             Scene((A_BOUND,), (in_state(State.FAILED, of=BATCH),)),
             [DeleteReservation(in_state(State.FAILED, of=BATCH))],
             id="a single pod that was bound after all",

@@ -72,7 +72,6 @@ SENT: list[tuple[Write, str, str]] = [
     (LetGo(POD, PLAN.spec.seats[0], PLAN.name), "PATCH", PODS),
     (Release(POD, "no place", "gate-timeout"), "PATCH", PODS),
     (Touch(POD, PLAN.key), "PATCH", PODS),
-    (StripFinalizer(POD, "batch.kubernetes.io/job-tracking"), "PATCH", PODS),
     (DeletePod(POD), "DELETE", PODS),
     (AskForPod("x", "team/a"), "GET", PODS),
 ]
@@ -89,6 +88,31 @@ def test_each_write_is_one_call(tmp_path: Path, what: Write, method: str, path: 
     assert [(each.method, each.path) for each in server.asked] == [(method, path)]
     version = None if method == "DELETE" else "9"
     assert (found.outcome, found.metadata and found.metadata.resource_version) == (Outcome.DONE, version)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "sent"),
+    [
+        pytest.param(200, Outcome.DONE, ["DELETE", "PATCH"], id="it may"),
+        pytest.param(422, Outcome.REFUSED, ["DELETE"], id="it may not"),
+    ],
+)
+def test_a_finalizer_stays_on_a_pod_that_may_not_be_deleted(
+    tmp_path: Path, status: int, outcome: Outcome, sent: list[str]
+) -> None:
+    def answer(asked: Asked) -> Answer:
+        return Answer({"metadata": {"name": "a", "uid": "u"}}, status if asked.method == "DELETE" else 200)
+
+    with writing(tmp_path, answer) as (writer, server):
+        found = writer.write(StripFinalizer(POD, "batch.kubernetes.io/job-tracking"))
+
+    assert (found.outcome, [each.method for each in server.asked]) == (outcome, sent)
+    assert server.asked[0].body == {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "preconditions": {"uid": POD.uid},
+        "dryRun": ["All"],
+    }
 
 
 def test_a_pod_is_deleted_as_it_was_seen_or_not_at_all(tmp_path: Path) -> None:
