@@ -111,7 +111,7 @@ def _nothing(asked: _Asked, seen: set[str]) -> int:
     """Say what was not there; how many that were named."""
     missing = sorted(asked.names - seen)
     for name in missing:
-        click.echo(f"FAILED pods/{asked.namespace}/{name}: gputopo's gate does not hold it")
+        click.echo(f"FAILED pods/{asked.namespace}/{name}: there is no such pod that gputopo's gate holds")
     if not missing and not seen:
         where = "" if asked.namespace is None else f" of {asked.namespace}"
         of = "" if asked.gang is None else f" of the gang {asked.gang}"

@@ -124,8 +124,8 @@ def test_a_dry_run_says_what_would_be_released_and_writes_nothing(tmp_path: Path
         pytest.param(["-n", "a", "--gang", "g"], "gputopo's gate holds no pod of the gang g of a", 0, id="of a gang"),
         pytest.param(
             ["-n", "team-a", "theirs", "x"],
-            "FAILED pods/team-a/theirs: gputopo's gate does not hold it\n"
-            "FAILED pods/team-a/x: gputopo's gate does not hold it",
+            "FAILED pods/team-a/theirs: there is no such pod that gputopo's gate holds\n"
+            "FAILED pods/team-a/x: there is no such pod that gputopo's gate holds",
             4,
             id="by name",
         ),
