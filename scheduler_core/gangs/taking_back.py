@@ -52,12 +52,12 @@ def taken_back(world: World, reservation: ReservationSeen, trouble: str) -> Step
 def rolling_back(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
     """What is left of it to take back; it is struck when nothing is."""
     seats = [(seat, member) for seat, member in seats_of(world, reservation) if member is not None]
-    doomed = [member for member in _doomed(world, terms, reservation) if not member.ending]
+    doomed = _doomed(world, terms, reservation)
     kept = [member.name for member in doomed if not replaced(member)]
     if kept and reservation.spec.gang:
         reason = f"{reservation.status.reason}; nobody would make {names(kept)} again, so all are left as they are"
         return Step((status_of(world, reservation, State.FAILED, reason),))
-    gone = deletions(world, terms, reservation)
+    gone = _deletions(doomed)
     waiting = [member for _, member in seats if is_gated(member)]
     untouched = [each for each in waiting if (reservation.key, each.uid) not in world.memory.touched]
     touches = [touch for each in untouched if not _is_given_up(world, touch := Touch(each, reservation.key))]
@@ -70,10 +70,8 @@ def rolling_back(world: World, terms: Terms, reservation: ReservationSeen) -> St
 
 def deletions(world: World, terms: Terms, reservation: ReservationSeen) -> tuple[StripFinalizer | DeletePod, ...]:
     """Of its members that are to go: of a gang all of them, or none where one would not come again."""
-    doomed = [member for member in _doomed(world, terms, reservation) if not member.ending]
-    if reservation.spec.gang and not all(map(replaced, doomed)):
-        return ()
-    return tuple(_deletion(member) for member in doomed if replaced(member))
+    doomed = _doomed(world, terms, reservation)
+    return () if reservation.spec.gang and not all(map(replaced, doomed)) else _deletions(doomed)
 
 
 def _is_given_up(world: World, what: Touch | StripFinalizer | DeletePod) -> bool:
@@ -95,7 +93,7 @@ def _refusal(world: World, what: str, writes: Iterable[LetGo | StripFinalizer | 
 
 
 def _doomed(world: World, terms: Terms, reservation: ReservationSeen) -> list[Member]:
-    """Those that were let go by it and are to go."""
+    """Those that were let go by it and are to go, and do not go already."""
     let_go = [
         member
         for _, member in seats_of(world, reservation)
@@ -103,6 +101,7 @@ def _doomed(world: World, terms: Terms, reservation: ReservationSeen) -> list[Me
         and not is_gated(member)
         and member.reservation == reservation.name
         and not is_over(member)
+        and not member.ending
     ]
     if not reservation.spec.gang or enough_bound(world, reservation):
         return [member for member in let_go if stripped(member) or not is_bound(member)]
@@ -110,6 +109,10 @@ def _doomed(world: World, terms: Terms, reservation: ReservationSeen) -> list[Me
     return [member for member in let_go if whole or stripped(member) or not member.started]
 
 
-def _deletion(member: Member) -> StripFinalizer | DeletePod:
-    finalizer = to_strip(member)
-    return DeletePod(member) if finalizer is None else StripFinalizer(member, finalizer)
+def _deletions(doomed: Iterable[Member]) -> tuple[StripFinalizer | DeletePod, ...]:
+    """Of those that would come again."""
+    return tuple(
+        DeletePod(member) if (finalizer := to_strip(member)) is None else StripFinalizer(member, finalizer)
+        for member in doomed
+        if replaced(member)
+    )

@@ -29,6 +29,7 @@ from scheduler_core.request import Refused
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
 from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.members import BOUND, LLM, member, members
+from tests.scheduler_core.planner.idle import Idle
 from tests.scheduler_core.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
 
 PLAN = plan("llm-1", {"w-0": ("n1", 1), "w-1": ("n2", 1)})
@@ -37,17 +38,12 @@ ALONE = GangName("team", "pod.uid-a")
 BATCH = plan("pods-1", {"a": ("n1", 1), "gone": ("n2", 1)}, gang="")
 
 
-class Ears:
-    """Hears what is told. Does nothing else of what hands do: nothing here asks for it."""
+class Ears(Idle):
+    """Hears what is told."""
 
     def __init__(self) -> None:
         self.told: list[Tell] = []
         self.waits: list[tuple[str, GangName, float]] = []
-
-    def write(self, what: object) -> None:
-        """Not done."""
-
-    plan = hold = note = wake = write
 
     def tell(self, what: Tell) -> None:
         """Somebody listens."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus
@@ -31,8 +29,8 @@ from scheduler_core.planner.view import View
 from scheduler_core.planner.writer import Outcome
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.policy import Policy
-from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.members import member
+from tests.scheduler_core.planner.idle import Idle
 from tests.scheduler_core.plans import ledger, plan
 
 PLAN = plan("llm-1", {"w-0": ("n1", 1)})._replace(version="5")
@@ -44,7 +42,7 @@ ELSEWHERE = LetGo(member("x-0", namespace="other"), PLAN.spec.seats[0], PLAN.nam
 SWAP = WriteLedger(BOOK, LedgerSpec("me"))
 
 
-class Hands:
+class Hands(Idle):
     """What was handed over."""
 
     def __init__(self) -> None:
@@ -58,21 +56,6 @@ class Hands:
     def wake(self, seconds: float) -> None:
         """Nobody sleeps."""
         self.woken.append(seconds)
-
-    def plan(self, job: Any) -> None:
-        """Not worked out."""
-
-    def hold(self, job: Any) -> None:
-        """Not worked out."""
-
-    def note(self, answer: Any) -> None:
-        """Nobody counts."""
-
-    def tell(self, what: Tell) -> None:
-        """Nobody listens."""
-
-    def placed(self, outcome: str, gang: Any, seconds: float) -> None:
-        """Nobody counts."""
 
 
 @pytest.fixture

@@ -6,50 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from gputopo.labels.reservations import ReservationStatus, State
-from scheduler_core.gangs.gang import Gang
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import Write
 from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldTask
 from scheduler_core.planner.metrics import samples
-from scheduler_core.planner.placing import Task
 from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.status import Status, document, status
 from scheduler_core.planner.term import Term
-from scheduler_core.planner.writer import Answer
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.request import Refused
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
-from scheduler_core.tells import Tell
 from tests.scheduler_core.gangs.members import BOUND, LLM, RUNNING, member, members
+from tests.scheduler_core.planner.idle import Idle
 from tests.scheduler_core.plans import COMMITTED, HELD, entry, ledger, plan
-
-
-class Idle:
-    """Nothing is carried out."""
-
-    def write(self, what: Write) -> None:
-        """Not done."""
-
-    def plan(self, task: Task) -> None:
-        """Not worked out."""
-
-    def hold(self, task: HoldTask) -> None:
-        """Not worked out."""
-
-    def wake(self, seconds: float) -> None:
-        """Nobody waits."""
-
-    def note(self, answer: Answer) -> None:
-        """Nobody counts."""
-
-    def tell(self, what: Tell) -> None:
-        """Nobody listens."""
-
-    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
-        """Nobody counts."""
 
 
 def told(
