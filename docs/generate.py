@@ -60,8 +60,8 @@ Unknown facts have no series.
 
 ## Agent
 
-Served at `/metrics` (port 9438). The metrics show the last observed topology. The published labels follow with the recovery
-hold-down that [faults.md](faults.md) describes.
+Served at `/metrics` (port 9438). The metrics show the last observed topology. The published labels follow with the
+recovery hold-down that [faults.md](faults.md) describes.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -85,7 +85,8 @@ Served at `/metrics` on the address of `gputopo observe --listen` (port 9439 in 
 
 ## Planner
 
-Served at `/metrics` (port 9439). Only the leader reports metrics about pods and gangs; non-leaders report that they do not lead.
+Served at `/metrics` (port 9439). Only the leader reports metrics about pods and gangs; non-leaders report that they do
+not lead.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
