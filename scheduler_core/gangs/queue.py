@@ -19,9 +19,10 @@ set right, makes a gang wait longer or shorter; another planner that takes over 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from itertools import groupby
 from math import inf, nextafter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scheduler_core.gangs.conventions import is_alone
@@ -72,7 +73,7 @@ class _Past(NamedTuple):
     trouble: str | None = None
     met: float = inf
     priority: int = 0
-    asks: Counter[str] = Counter()  # devices
+    asks: Mapping[str, int] = MappingProxyType({})  # devices
 
 
 class Queue:
@@ -193,7 +194,7 @@ class Queue:
         past = self._past.get(gang.name, _Past())
         if gang.phase is GangPhase.QUEUED:
             asks = gang.asks
-            if past.since is None or gang.priority > past.priority or not asks <= past.asks:
+            if past.since is None or gang.priority > past.priority or not asks <= Counter(past.asks):
                 self._begin_wait(gang, past, asks, now)
             elif not past.rollbacks:  # else some of its pods may have to be made again yet
                 self._past[gang.name] = past._replace(priority=gang.priority, asks=asks)

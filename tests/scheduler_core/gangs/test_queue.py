@@ -249,7 +249,9 @@ def test_since_when_a_gang_waits(
     before: dict[str, Any] | None, after: dict[str, Any], *, first: bool, waited: bool
 ) -> None:
     """All its pods are older than all others. A gang that was not complete, or was smaller, comes last nonetheless."""
-    queue = of(queued("other", created=100.0), *(() if before is None else (queued("x", created=OLD)._replace(**before),)))
+    queue = of(
+        queued("other", created=100.0), *(() if before is None else (queued("x", created=OLD)._replace(**before),))
+    )
     queue.put(queued("x", created=OLD)._replace(**after), LATER)
 
     assert names(queue.order()) == (["x", "other"] if first else ["other", "x"])
