@@ -10,7 +10,8 @@ incomplete gang, behind another gate or in another gang have not waited as this 
 proof of that, because objects that say sizes may be listed after pods.
 
 A gang keeps its place, also over a rollback that has its pods made again, while it asks for no more devices and its
-priority is no higher than when it began to wait. Otherwise it waits anew: a small gang must not wait for a large one.
+priority is no higher than when it began to wait. Otherwise it waits anew, or a small gang could keep a place for a
+large one.
 
 All else is counted by the monotonic clock of the planner: ``now`` is its seconds. So no wall clock that is wrong, or is
 set right, makes a gang wait longer or shorter; another planner that takes over counts anew.
