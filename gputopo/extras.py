@@ -1,0 +1,24 @@
+"""The extras of pyproject.toml: packages that only some commands need, and that the base install leaves out."""
+
+from __future__ import annotations
+
+AGENT, CLUSTER = "agent", "cluster"
+# Extra -> the modules that gputopo imports from its packages. A test compares this with pyproject.toml.
+MODULES = {
+    AGENT: frozenset({"h2", "kubernetes", "prometheus_client"}),
+    CLUSTER: frozenset(
+        {"httptools", "kubernetes", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
+    ),
+}
+
+
+def missing_extra(command: str | None, module: str | None) -> str | None:
+    """Return the error message for a command that could not import a module of its extra.
+
+    None: the module is of no extra that the command needs, so its absence is an error of gputopo's own.
+    """
+    extra = AGENT if command == "agent" else CLUSTER
+    package = (module or "").partition(".")[0]
+    if package not in MODULES[extra]:
+        return None
+    return f"the Python package {package!r} is not installed: run pip install 'gputopo[{extra}]'"
