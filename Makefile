@@ -17,8 +17,7 @@ $(BIN)/python:
 
 # The base install. The file holds the seconds that the first one took; it is empty where extras came with it.
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	@begun=$$(date +%s); set -x; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . || exit; { set +x; } 2>/dev/null; \
+	begun=$$(date +%s); $(BIN)/python -m pip install --quiet --disable-pip-version-check -e . && \
 	if [ -e $@ ]; then touch $@; else echo $$(($$(date +%s) - begun)) > $@; fi
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python

@@ -1,7 +1,7 @@
-"""Size on disk of the base install: gputopo and the packages that it needs without extras. Run: make demo
+"""Size on disk of the base install: gputopo and the packages that it needs without extras.
 
 Counts the files that each distribution names in its RECORD, byte code included, and for gputopo its own packages too:
-an editable install names none of them. Packages of the extras are not counted, installed or not.
+an editable install names none of them. Packages of the extras are not counted, installed or not. Run: make demo
 """
 
 from __future__ import annotations
