@@ -15,7 +15,7 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# The base install. The file holds the seconds that the first one took; it is empty where extras came with it.
+# The base install. The file contains the seconds that the first install took; it is empty if extras were part of it.
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	begun=$$(date +%s); $(BIN)/python -m pip install --quiet --disable-pip-version-check -e . && \
 	if [ -e $@ ]; then touch $@; else echo $$(($$(date +%s) - begun)) > $@; fi

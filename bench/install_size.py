@@ -20,8 +20,8 @@ from agent.machines import folder
 _MB = 1_000_000
 
 
-def base(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
-    """Return the installed distributions that this one needs without extras, itself among them, by name."""
+def base_distributions(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
+    """Return that distribution and all that it needs without extras, by name. ``found``: those known already."""
     try:
         found[name] = distribution(name)
     except PackageNotFoundError:
@@ -29,11 +29,11 @@ def base(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
     for requirement in found[name].requires or ():
         needed = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         if "extra ==" not in requirement and needed not in found:
-            base(needed, found)
+            base_distributions(needed, found)
     return found
 
 
-def files(installed: Distribution) -> Iterator[Path]:
+def list_files(installed: Distribution) -> Iterator[Path]:
     """Return the files of a distribution."""
     for name in installed.files or ():
         yield Path(str(installed.locate_file(name))).resolve()
@@ -43,14 +43,14 @@ def files(installed: Distribution) -> Iterator[Path]:
         yield from Path(folder()).resolve().rglob("*")
 
 
-def size(installed: Distribution) -> int:
-    """Return the bytes that its files take on disk."""
-    return sum(file.stat().st_blocks * 512 for file in set(files(installed)) if file.is_file())
+def disk_usage(installed: Distribution) -> int:
+    """Return the bytes that the files of a distribution take on disk."""
+    return sum(file.stat().st_blocks * 512 for file in set(list_files(installed)) if file.is_file())
 
 
 def main(seconds: str) -> None:
-    """Print one line a distribution, the largest first, and the sum. ``seconds``: what the install took, or ""."""
-    sizes = {name: size(each) for name, each in base("gputopo", {}).items()}
+    """Print a line for each distribution, the largest first, and the sum. ``seconds``: of the install, or ""."""
+    sizes = {name: disk_usage(each) for name, each in base_distributions("gputopo", {}).items()}
     for name, each in sorted(sizes.items(), key=lambda pair: -pair[1]):
         print(f"{each / _MB:8.1f} MB  {name}")
     took = f"installed in {seconds} s" if seconds else "install time not measured: run `make clean demo`"

@@ -17,7 +17,7 @@ import click
 
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
-from gputopo.extras import missing_extra
+from gputopo.extras import missing_extra_message
 from gputopo.policy_cli import policy
 from gputopo.simulate_cli import simulate_command, what_if
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
@@ -118,16 +118,16 @@ LATE = {
 
 
 class _Commands(click.Group):
-    """The commands, those that are imported late among them. One that misses a package says which extra has it."""
+    """The commands, some of them imported late. A command that cannot import a package names the extra to install."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            advice = missing_extra(ctx.invoked_subcommand, error.name)
-            if advice is None:
+            message = missing_extra_message(ctx.invoked_subcommand, error.name)
+            if message is None:
                 raise
-            fail(f"{ctx.invoked_subcommand}: {advice}")
+            fail(f"{ctx.invoked_subcommand}: {message}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LATE])

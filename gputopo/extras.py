@@ -6,16 +6,14 @@ AGENT, CLUSTER = "agent", "cluster"
 # Extra -> the modules that gputopo imports from its packages. A test compares this with pyproject.toml.
 MODULES = {
     AGENT: frozenset({"h2", "kubernetes", "prometheus_client"}),
-    CLUSTER: frozenset(
-        {"httptools", "kubernetes", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
-    ),
+    CLUSTER: frozenset({"httptools", "kubernetes", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"}),
 }
 
 
-def missing_extra(command: str | None, module: str | None) -> str | None:
+def missing_extra_message(command: str | None, module: str | None) -> str | None:
     """Return the error message for a command that could not import a module of its extra.
 
-    None: the module is of no extra that the command needs, so its absence is an error of gputopo's own.
+    Return None if the command's extra does not have that module: then the failed import is a defect of gputopo.
     """
     extra = AGENT if command == "agent" else CLUSTER
     package = (module or "").partition(".")[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from gputopo.extras import MODULES, missing_extra
+from gputopo.extras import MODULES, missing_extra_message
 from gputopo.labels import encode
 from scheduler_core.decision_document import document
 from tests.machines import MACHINES
@@ -73,13 +73,13 @@ for path in ((), *paths(main)):
 """
 
 
-def modules(requirements: Iterable[str]) -> set[str]:
+def modules_of(requirements: Iterable[str]) -> set[str]:
     return {module for each in requirements for module in INSTALLED[Requirement(each).name]}
 
 
-def base(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process where nothing else can be imported."""
-    allowed = {"gputopo", "agent", "scheduler_core"} | modules(PROJECT["dependencies"])
+def run_in_base(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that can import nothing but the base install."""
+    allowed = {"gputopo", "agent", "scheduler_core"} | modules_of(PROJECT["dependencies"])
     program = f"ALLOWED = {allowed}{BASE_ONLY}{code}"
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
 
@@ -109,23 +109,23 @@ def test_the_table_of_modules_is_that_of_the_extras() -> None:
     extras = PROJECT["optional-dependencies"]
 
     assert {extra: set(found) for extra, found in MODULES.items()} == {
-        extra: modules(extras[extra]) for extra in ("agent", "cluster")
+        extra: modules_of(extras[extra]) for extra in ("agent", "cluster")
     }
     assert extras["all"] == ["gputopo[agent,cluster]"]
 
 
 def test_a_module_of_no_extra_that_the_command_needs_is_an_error_of_our_own() -> None:
-    assert missing_extra("nodes", "gputopo.nothing") is None
-    assert missing_extra("nodes", "h2.connection") is None
-    assert missing_extra("nodes", None) is None
+    assert missing_extra_message("nodes", "gputopo.nothing") is None
+    assert missing_extra_message("nodes", "h2.connection") is None
+    assert missing_extra_message("nodes", None) is None
     assert (
-        missing_extra("agent", "h2.connection")
+        missing_extra_message("agent", "h2.connection")
         == "the Python package 'h2' is not installed: run pip install 'gputopo[agent]'"
     )
 
 
 def test_every_command_has_its_help() -> None:
-    ended = base(HELP)
+    ended = run_in_base(HELP)
     codes = [line.split(maxsplit=1)[0] for line in ended.stdout.splitlines()]
 
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -158,19 +158,21 @@ def test_every_command_has_its_help() -> None:
 def test_the_base_install_is_enough(files: Path, command: str, said: str) -> None:
     arguments = [str(files / each) if (files / each).exists() else each for each in command.split()]
 
-    ended = base(RUN, *arguments)
+    ended = run_in_base(RUN, *arguments)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert said in ended.stdout
 
 
 def test_the_base_install_checks_a_scheduler_configuration_and_asks_a_running_extender(files: Path) -> None:
-    printed = base(RUN, "scheduler-config", "--from", str(files / "nodes.json")).stdout
+    printed = run_in_base(RUN, "scheduler-config", "--from", str(files / "nodes.json")).stdout
     (files / "printed.yaml").write_text(printed)
     server = f"http://127.0.0.1:{free_port()}"
 
-    checked = base(RUN, "scheduler-config", "--from", str(files / "nodes.json"), "--check", str(files / "printed.yaml"))
-    asked = base(RUN, "why", "pod", "train", "-n", "team", "--server", server)
+    checked = run_in_base(
+        RUN, "scheduler-config", "--from", str(files / "nodes.json"), "--check", str(files / "printed.yaml")
+    )
+    asked = run_in_base(RUN, "why", "pod", "train", "-n", "team", "--server", server)
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     assert asked.returncode == 4
@@ -201,7 +203,7 @@ def test_the_base_install_checks_a_scheduler_configuration_and_asks_a_running_ex
 def test_a_command_whose_extra_is_missing_says_so_in_one_line(files: Path, command: str, extra: str) -> None:
     arguments = [str(files / each) if (files / each).exists() else each for each in command.split()]
 
-    ended = base(RUN, *arguments)
+    ended = run_in_base(RUN, *arguments)
 
     assert (ended.returncode, ended.stdout) == (2, "")
     told = re.fullmatch(
