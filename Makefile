@@ -15,9 +15,10 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# The base install. The file contains the seconds that the first install took; it is empty if extras were part of it.
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
-	@touch $@
+	begun=$$(date +%s); $(BIN)/python -m pip install --quiet --disable-pip-version-check -e . && \
+	if [ -e $@ ]; then touch $@; else echo $$(($$(date +%s) - begun)) > $@; fi
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
@@ -36,6 +37,7 @@ $(VENV)/.check: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.e2e $(VENV)/.test $(VENV)/.run
 
 demo: $(VENV)/.run
+	$(BIN)/python bench/install_size.py $(VENV)/.run
 	GPUTOPO=$(BIN)/gputopo scripts/demo
 
 test: $(VENV)/.test
@@ -59,14 +61,14 @@ check: $(VENV)/.check
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m daemonset.copies --check
 
-docs: $(VENV)/.run
+docs: $(VENV)/.test
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m daemonset.copies
 
 # The image's dependencies, pinned by hash, after a change of pyproject.toml or for newer versions.
 lock: $(VENV)/.run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
-	cd daemonset && ../$(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	cd daemonset && ../$(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all \
 		--generate-hashes --custom-compile-command 'make lock' -o requirements.lock ../pyproject.toml
 
 # Ratios measured side by side in one run; see the head of each file.

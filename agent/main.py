@@ -1,12 +1,7 @@
-"""``gputopo agent``: options -> settings -> the parts -> the loop.
-
-Exit codes: 0 told to end, or `--once` published; 1 cannot go on, or `--once` could not publish; 2 bad usage.
-"""
+"""``gputopo agent``: settings -> the parts -> the loop."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
@@ -15,9 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
-from agent import settings
 from agent.failures import from_nvml
 from agent.loop import Loop, Now, Probed
 from agent.metrics import Metrics
@@ -25,39 +17,9 @@ from agent.publish import Publisher
 from agent.running import Inbox, Machine, run, signals
 from agent.settings import Settings
 from agent.snapshot import Snapshot, SnapshotError
-from gputopo import logs
-from gputopo.daemon import fail, outlive_peers
-from gputopo.settings import SettingError, options
+from gputopo.daemon import fail
 
-FAILED = 1
 _LIFETIME = timedelta(minutes=15)  # of features.d; at least three heartbeats
-
-
-@click.command()
-@click.option("--once", is_flag=True, help="Look once, publish, and end.")
-@options(settings.TABLE)
-def agent(*, once: bool, **flags: str | None) -> None:
-    """Publish this node's GPUs: labels on the Node, and who holds which GPU.
-
-    \b
-    Examples:
-      gputopo agent                                              as the DaemonSet runs it
-      gputopo agent --once --publish stdout                      see what it would write
-      gputopo agent --node gpu-7 --node-source machine.json      publish a recorded machine
-    """
-    try:
-        read = settings.read(flags, os.environ)
-    except SettingError as error:
-        fail(str(error))
-    if not once:
-        outlive_peers()
-    handler = logs.start(read.log, sys.stderr, ("agent", "gputopo"), {"node": read.node})
-    try:
-        trouble = publish_once(read) if once else publish_forever(read)
-    finally:
-        logs.stop(handler)
-    if trouble is not None:
-        fail(trouble, FAILED)
 
 
 def publish_once(read: Settings) -> str | None:

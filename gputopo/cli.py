@@ -1,7 +1,8 @@
 """The command line: options in, one call, text out. What is heavy is imported by the command that needs it.
 
-Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage; 3 no GPU or driver here; 4 the
-cluster cannot be reached, refuses, or does not have what was asked for; 70 an error of gputopo's own.
+Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage, or the command needs an extra that
+is not installed; 3 no GPU or driver here; 4 the cluster cannot be reached, refuses, or does not have what was asked
+for; 70 an error of gputopo's own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import click
 
 from gputopo import __version__
 from gputopo.cluster_cli import COMMANDS, cluster_options, topology_of_node
+from gputopo.extras import missing_extra_message
 from gputopo.policy_cli import policy
 from gputopo.simulate_cli import simulate_command, what_if
 from gputopo.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
@@ -39,7 +41,7 @@ _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASC
 
 
 def _agent() -> click.Command:
-    from agent.main import agent  # noqa: PLC0415  all that a daemon needs
+    from agent.command import agent  # noqa: PLC0415  start-up of all other commands
 
     return agent
 
@@ -51,7 +53,7 @@ def _scheduler_config() -> click.Command:
 
 
 def _extender() -> click.Command:
-    from scheduler_core.main import extender  # noqa: PLC0415  all that a server needs
+    from scheduler_core.command import extender  # noqa: PLC0415  start-up of all other commands
 
     return extender
 
@@ -63,13 +65,13 @@ def _replay() -> click.Command:
 
 
 def _observe() -> click.Command:
-    from gputopo.observe_cli import observe  # noqa: PLC0415  all that a server needs
+    from gputopo.observe_cli import observe  # noqa: PLC0415  start-up of all other commands
 
     return observe
 
 
 def _planner() -> click.Command:
-    from scheduler_core.planner.main import planner  # noqa: PLC0415  all that a server needs
+    from scheduler_core.planner.command import planner  # noqa: PLC0415  start-up of all other commands
 
     return planner
 
@@ -116,7 +118,16 @@ LATE = {
 
 
 class _Commands(click.Group):
-    """The commands, those that are imported late among them."""
+    """The commands, some of them imported late. A command that cannot import a package names the extra to install."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            message = missing_extra_message(ctx.invoked_subcommand, error.name)
+            if message is None:
+                raise
+            fail(f"{ctx.invoked_subcommand}: {message}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LATE])
@@ -142,8 +153,9 @@ def main() -> None:
       kubectl get node N -o json | gputopo show --from -
 
     \b
-    Exit codes: 0 fine; 1 degraded hardware found (with --check); 2 bad input or usage;
-    3 no GPU or driver here; 4 the cluster cannot be reached, refuses, or does not have it.
+    Exit codes: 0 fine; 1 degraded hardware found (with --check); 2 bad input or usage, or the
+    command needs an extra that is not installed; 3 no GPU or driver here; 4 the cluster cannot
+    be reached, refuses, or does not have it.
     """
     # The interpreter would search all that is left for garbage on its way out: 7 ms for what the kernel takes at once.
     click.get_current_context().call_on_close(gc.freeze)

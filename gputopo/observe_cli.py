@@ -1,4 +1,4 @@
-"""``gputopo observe``: what the placements of the cluster's own scheduler cost. Imported when it is asked for.
+"""``gputopo observe``: what the placements of the cluster's own scheduler cost. Heavy imports inside.
 
 Exit codes: 0 its time is over, or it was told to end; 2 bad usage; 4 the cluster cannot be reached or refuses.
 """
@@ -10,22 +10,20 @@ import logging
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options
 from gputopo.kube.access import OBSERVER
-from gputopo.kube.client import Kube
 from gputopo.settings import options
 from gputopo.terminal import fail, write_out
 from scheduler_core.observe import settings
-from scheduler_core.observe.service import Service, listener_of
 from scheduler_core.observe.settings import Settings
-from scheduler_core.observe.sources import OBSERVED
-from scheduler_core.policy import Policy
-from scheduler_core.running import run
 from scheduler_core.starting import begun
-from scheduler_core.watch import watching
+
+if TYPE_CHECKING:
+    from gputopo.kube.client import Kube
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +54,13 @@ def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None)
 
 async def _observe(kube: Kube, read: Settings) -> str | None:
     """Until its end. What went wrong, where nothing could be told."""
+    # As for every server: --help does without the extra "cluster".
+    from scheduler_core.observe.service import Service, listener_of  # noqa: PLC0415
+    from scheduler_core.observe.sources import OBSERVED  # noqa: PLC0415
+    from scheduler_core.policy import Policy  # noqa: PLC0415
+    from scheduler_core.running import run  # noqa: PLC0415
+    from scheduler_core.watch import watching  # noqa: PLC0415
+
     service = Service(read, Policy(), _say)
     listeners = []
     if read.listen is not None:

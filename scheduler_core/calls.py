@@ -7,14 +7,12 @@ shows nothing, answers statuses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
-from scheduler_core.extender import Filtered, NotReadyError
+from scheduler_core.extender import Decides, NotReadyError
 from scheduler_core.hopes import SOON
 from scheduler_core.metrics import Metrics
-from scheduler_core.pods import Pod
 from scheduler_core.verbs import Clock, Reply, Verb
 from scheduler_core.wire import Arguments, WireError, arguments, filter_error, filter_result, priorities
 
@@ -27,18 +25,6 @@ _SEND_NAMES = (
 )
 _AGAIN = Reply(200, b"", again=True)
 _log = logging.getLogger(__name__)
-
-
-class Decides(Protocol):
-    """``Extender``. Both raise ``NotReadyError``."""
-
-    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:
-        """Which of the named nodes suit the pod. ``last``: where none does, that is the answer."""
-        ...
-
-    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
-        """How well each does."""
-        ...
 
 
 class Decided(NamedTuple):

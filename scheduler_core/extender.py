@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 from math import inf
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.assumptions import LIFETIME_S, WITH_VOLUMES_S, Assumption
@@ -41,6 +41,18 @@ class Filtered(NamedTuple):
     failed: Mapping[str, str]  # why none of the names suits; empty where one does
     single: bool = False  # ``nodes`` is one name because something must hold there: it is assumed
     soon: bool = False  # no node suits, but one may without an event that kube-scheduler hears of (``hopes``)
+
+
+class Decides(Protocol):
+    """``Extender``. Both raise ``NotReadyError``."""
+
+    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:
+        """Which of the named nodes suit the pod. ``last``: where none does, that is the answer."""
+        ...
+
+    def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
+        """How well each does."""
+        ...
 
 
 class Phases(NamedTuple):

@@ -1,8 +1,4 @@
-"""``gputopo extender``: options -> settings -> the parts -> the loop.
-
-Exit codes: 0 told to end; 1 an error of its own; 2 bad usage, no credentials, or an address or certificate that cannot
-be used.
-"""
+"""``gputopo extender``: settings -> the parts -> the loop."""
 
 from __future__ import annotations
 
@@ -14,13 +10,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
-import click
 import uvloop
 
 from gputopo.daemon import bound, fail
 from gputopo.kube.access import EXTENDER
-from gputopo.settings import options
-from scheduler_core import settings
 from scheduler_core.announcing import FEW, Announcer
 from scheduler_core.connections import Limits
 from scheduler_core.metrics import Metrics
@@ -32,32 +25,12 @@ from scheduler_core.running import Deliver, Watching, run
 from scheduler_core.server import Listener
 from scheduler_core.service import Service, applications
 from scheduler_core.settings import Settings
-from scheduler_core.starting import begun, connected, elected, new_name, policy_of
+from scheduler_core.starting import connected, elected, new_name, policy_of
 from scheduler_core.tls import CertificateError
 from scheduler_core.watch import KEPT, Sources, reading, watching
 
 _FILES = 4 * Limits().connections  # open files: two listeners' connections, handshakes, watches
 _log = logging.getLogger(__name__)
-
-
-@click.command()
-@options(settings.TABLE)
-def extender(**flags: str | None) -> None:
-    """Serve kube-scheduler: which nodes suit a GPU pod, and how well.
-
-    It watches nodes, pods and NodeGpus, and answers filter and prioritize from what it knows. It changes nothing in
-    the cluster but to write an Event on a pod whose required shape did not hold, and in the ledger of a planner what
-    it vouches for. `gputopo scheduler-config` prints the KubeSchedulerConfiguration that calls it. KUBECONFIG names
-    the cluster where it does not run in one.
-
-    \b
-    Examples:
-      gputopo extender                                           beside kube-scheduler, in one pod
-      KUBECONFIG=~/.kube/config gputopo extender --log text      try it from outside; nothing calls it
-      curl localhost:9439/decisions | tail -1 | jq .             what it decided last
-    """
-    with begun(settings.read, flags) as read:
-        serve_forever(read)
 
 
 def serve_forever(read: Settings) -> None:

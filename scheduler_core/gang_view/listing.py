@@ -23,6 +23,7 @@ from scheduler_core.request import PodRequest
 
 NOTHING_SAID: Mapping[GangName, Said] = MappingProxyType({})
 _LEFT_OUT = (GangPhase.ELSEWHERE, GangPhase.ENDED)
+_INCOMPLETE = (GangPhase.REFUSED, GangPhase.GATHERING, GangPhase.WAITING)
 _THERE = (GangPhase.BOUND.value, GangPhase.RUNNING.value)
 TROUBLED = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
 
@@ -35,7 +36,7 @@ class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     phase: str  # ``Progress.phase``
     reason: str
     by: str  # by what its members are known
-    priority: int
+    priority: int  # that the queue goes by
     size: int | None  # as many as there will be
     minimum: int | None  # that it can start with
     there: int  # members that wait, have places, or have done their part
@@ -46,7 +47,8 @@ class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     domain: str | None
     gbps: float | None  # as planned: bottleneck of the rings inside the nodes, both ways
     created_at: str  # its first member; RFC 3339
-    waiting_seconds: int | None  # since then; None: all have nodes
+    waiting_seconds: int | None  # since it was complete; before that, since its first member; None: all have nodes
+    priorities: tuple[int, ...] = ()  # of members that count, the lowest first, where they differ: the lowest is used
     reservation: str | None = None
     attempt: int | None = None
     deadline: str | None = None  # RFC 3339: until when all are to be bound
@@ -107,6 +109,7 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opt
         reason=state.reason if said is None or state.phase != said.phase else said.reason,
         by=gang.by,
         priority=gang.priority,
+        priorities=gang.priorities,
         size=gang.size,
         minimum=gang.minimum,
         there=gang.present + len(gang.held),
@@ -117,7 +120,7 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opt
         domain=None if plan is None else plan.spec.domain,
         gbps=None if plan is None else plan.spec.gbps,
         created_at=timestamp(gang.created),
-        waiting_seconds=None if state.phase in _THERE else max(0, int(now - gang.created)),
+        waiting_seconds=None if state.phase in _THERE else max(0, int(_waited(gang, now, said))),
         reservation=None if plan is None else plan.name,
         attempt=None if plan is None else plan.spec.attempt,
         deadline=None if status is None else status.deadline,
@@ -136,6 +139,13 @@ def devices(member: Member) -> int | None:
     return member.request.profile.devices if isinstance(member.request, PodRequest) else None
 
 
+def _waited(gang: Gang, now: float, said: Said | None) -> float:
+    """Return the seconds that count in the queue. Pods tell only how long a gang can have been complete at most."""
+    if said is not None and said.waiting_s is not None:
+        return said.waiting_s
+    return now - (gang.created if gang.phase in _INCOMPLETE else gang.newest)
+
+
 def _left(state: Progress, now: float) -> int | None:
     if state.open is None or state.open.status.state is not State.COMMITTED:
         return None
@@ -143,6 +153,6 @@ def _left(state: Progress, now: float) -> int | None:
     return None if deadline is None else round(deadline - now)
 
 
-def _order(gang: GangSeen) -> tuple[int, int, str, str, str]:
+def _order(gang: GangSeen) -> tuple[int, int, int, str, str]:
     rank = 0 if gang.phase in TROUBLED else 2 if gang.phase in _THERE else 1
-    return rank, -gang.priority if rank < 2 else 0, gang.created_at if rank < 2 else "", gang.namespace, gang.name
+    return rank, -gang.priority if rank < 2 else 0, -(gang.waiting_seconds or 0), gang.namespace, gang.name

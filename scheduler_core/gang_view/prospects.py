@@ -80,7 +80,7 @@ class _Trial(NamedTuple):
             return policies.placement(request).policy
 
         task = Task(
-            ((Waiting(self.gang, self.gang.created),),),
+            ((Waiting(self.gang, self.gang.newest),),),
             NodeView(table, self.view.rules, policy_of),
             {},
             self.view.shelf.seats((self.gang.name,)),

@@ -31,6 +31,7 @@ class Said(msgspec.Struct, frozen=True):
     rollbacks: int = 0
     next_try_s: float | None = None  # None: at once
     trouble: str | None = None  # why it was rolled back last
+    waiting_s: float | None = None  # as its queue counts; None: the gang is not in the queue
 
 
 class _Page(msgspec.Struct, kw_only=True):

@@ -45,7 +45,7 @@ def _row(gang: GangSeen) -> tuple[Cell, ...]:
         Cell(gang.namespace),
         Cell(gang.name if gang.pod is None else f"pod/{gang.pod}"),
         Cell(phase_words(gang), "bad" if gang.phase in TROUBLED else ""),
-        Cell(str(gang.priority)),
+        Cell(f"{gang.priority} (lowest)" if gang.priorities else str(gang.priority)),
         Cell(f"{gang.there}/{UNKNOWN if gang.size is None else gang.size}"),
         Cell(UNKNOWN if gang.gpus is None else str(gang.gpus)),
         Cell(str(len(gang.nodes)) if gang.nodes else NONE),

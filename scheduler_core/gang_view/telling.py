@@ -147,7 +147,7 @@ def _absent(gang: Gang) -> tuple[int, ...]:
 
 
 def _before(seen: Seen, gang: Gang) -> tuple[str, ...]:
-    """By priority, then age, as far as pods tell; a gang that was rolled back may have waited longer."""
+    """By priority, then age, as far as pods tell: a gang that became complete late may have waited for less."""
     queued = [each for each, state in progress_of(seen) if state.phase in _QUEUED and _turn(each) < _turn(gang)]
     return tuple(map(_called, sorted(queued, key=_turn)))
 
@@ -158,7 +158,7 @@ def _called(gang: Gang) -> str:
 
 
 def _turn(gang: Gang) -> tuple[int, float, GangName]:
-    return -gang.priority, gang.created, gang.name
+    return -gang.priority, gang.newest, gang.name
 
 
 def _places(seen: Seen, gang: Gang, state: Progress) -> Iterator[Place]:

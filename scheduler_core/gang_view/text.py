@@ -13,6 +13,7 @@ from gputopo.cluster.terminal import lines
 from gputopo.labels.reservations import Phase
 from gputopo.render.wording import number, visible
 from scheduler_core.explain.advice import SEE
+from scheduler_core.gang_view.listing import GangSeen
 from scheduler_core.gang_view.story import GangStory, Keeper, Place, Relief, Unfit
 from scheduler_core.gang_view.tables import age
 from scheduler_core.gangs.counted import counted
@@ -84,7 +85,14 @@ def _facts(told: GangStory) -> str:
     size = "of unknown size" if gang.size is None else f"{counted(gang.size, 'member')}"
     gpus = "" if gang.gpus is None else f", {counted(gang.gpus, 'GPU')}"
     of = "" if gang.gpus is None or gang.there == gang.size else " asked for by those that are there"
-    return f"Known by {gang.by}, priority {gang.priority}{waits}: {size}{least}{gpus}{of}{asked}{_due(told)}."
+    return f"Known by {gang.by}, {_priority(gang)}{waits}: {size}{least}{gpus}{of}{asked}{_due(told)}."
+
+
+def _priority(gang: GangSeen) -> str:
+    if not gang.priorities:
+        return f"priority {gang.priority}"
+    whose = "members that ask for GPUs" if gang.gpus != 0 else "its members"
+    return f"priority {gang.priority} (the lowest of {whose}: {', '.join(map(str, gang.priorities))})"
 
 
 def _due(told: GangStory) -> str:

@@ -8,6 +8,7 @@ replaces a failed one of an almost finished job does not wait for siblings that 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from operator import attrgetter
@@ -71,9 +72,10 @@ class Gang(NamedTuple):
     required: str | None = None
     preferred: str | None = None
     by: str = ""  # by what its members are known
-    priority: int = 0  # the highest of its members'
+    priority: int = 0  # the lowest of its members that ask for GPUs; of all members where none asks for GPUs
+    priorities: tuple[int, ...] = ()  # of these members, the lowest first, where they differ
     created: float = 0.0  # its first member's creation, seconds since 1970
-    newest: float = 0.0  # its last's
+    newest: float = 0.0  # its last member's creation: the gang has not been complete for longer
 
     @property
     def need(self) -> int | None:
@@ -89,6 +91,11 @@ class Gang(NamedTuple):
     def complete(self) -> bool:
         """Whether as many are there as there will be, as far as anybody knows."""
         return self.size is None or self.present >= self.size
+
+    @property
+    def asks(self) -> Counter[str]:
+        """Devices of each resource that the members which are to be placed ask for."""
+        return devices_of(self.ready)
 
     @property
     def gates(self) -> list[str]:
@@ -129,6 +136,15 @@ def assess(name: GangName, members: Sequence[Member], declared: Size | None = No
     return gang._replace(phase=phase, reason=reason)
 
 
+def devices_of(members: Iterable[Member]) -> Counter[str]:
+    """Return the devices of each resource that members ask for together."""
+    found = Counter[str]()
+    for each in members:
+        for resource, number in each.devices:
+            found[resource] += number
+    return found
+
+
 def pod_of(gang: Gang) -> str | None:
     """The name of a pod that is on its own; None: it is a gang, or nobody is left of it."""
     live = (*gang.ready, *gang.held, *gang.placed)
@@ -161,7 +177,7 @@ def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], dec
         size, minimum, timeout_s, required, preferred = said
     if declared is not None and size is None and minimum is None:
         size, minimum = declared.size, declared.minimum
-    created = list(map(_created, live))
+    created, priorities = list(map(_created, live)), _priorities(live)
     return gang._replace(
         size=size,
         minimum=minimum,
@@ -169,10 +185,21 @@ def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], dec
         required=required,
         preferred=preferred,
         by=live[0].wanted.by,
-        priority=max(map(_priority, live)),
+        priority=priorities[0],
+        priorities=priorities if len(priorities) > 1 else (),
         created=min(created),
         newest=max(created),
     )
+
+
+def _priorities(live: Sequence[Member]) -> tuple[int, ...]:
+    """Return the priorities that count, the lowest first.
+
+    A member without GPUs costs its owner nothing, so its priority must not move members that ask for GPUs.
+    """
+    if len(found := set(map(_priority, live))) > 1:
+        found = {each.priority for each in live if each.asks_for_gpus} or found
+    return tuple(sorted(found))
 
 
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:

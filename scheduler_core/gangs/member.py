@@ -62,3 +62,8 @@ class Member(NamedTuple):
     def devices(self) -> tuple[tuple[str, int], ...]:
         """How many it takes of each resource."""
         return () if isinstance(self.request, Refused) else self.request.profile.ask.totals
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """Whether it takes any device. A request that cannot be understood may ask for some."""
+        return isinstance(self.request, Refused) or any(number for _, number in self.devices)

@@ -1,26 +1,38 @@
-"""Whose turn it is: by priority, then age; who does not fit lets smaller ones pass, but not for ever. Pure.
+"""The queue: by priority, then by how long gangs have been complete; smaller ones pass, but not for ever. Pure.
 
 A gang that was rolled back waits longer each time. One that still did not fit after ``patience_s`` may have the next
 room that becomes free held for it: one of each priority at most (``planner.holds``; ``hold`` chooses the room).
 
-Who comes first goes by when pods were created, which the API server's clock says. All else is counted by the monotonic
-clock of the planner, from when it saw a gang first: ``now`` is its seconds. So no wall clock that is wrong, or is set
-right, makes a gang wait longer or shorter; another planner that takes over counts anew.
+A gang waits from when it is complete and only our gate holds it. The order goes by the API server's clock: a gang that
+is complete when the planner begins has waited since its newest member was created. A gang that becomes complete later
+comes behind all pods that the planner has seen until then, however old its own pods are: pods that were kept in an
+incomplete gang, behind another gate or in another gang have not waited as this gang. The first ``SETTLE_S`` are no
+proof of that, because objects that say sizes may be listed after pods.
+
+A gang keeps its place, also over a rollback that has its pods made again, while it asks for no more devices and its
+priority is no higher than when it began to wait. Otherwise it waits anew, or a small gang could keep a place for a
+large one.
+
+All else is counted by the monotonic clock of the planner: ``now`` is its seconds. So no wall clock that is wrong, or is
+set right, makes a gang wait longer or shorter; another planner that takes over counts anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from itertools import groupby
-from math import inf
+from math import inf, nextafter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scheduler_core.gangs.conventions import is_alone
-from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.gang import Gang, GangPhase, devices_of
 from scheduler_core.gangs.member import GangName
 
 _DOUBLINGS = 30  # enough for any back-off; keeps the power small
-_UNDER_WAY = (GangPhase.GATHERING, GangPhase.WAITING, GangPhase.QUEUED, GangPhase.LET_GO)
+SETTLE_S = 60.0  # from the first gang on; until then pods' creation alone counts
+_INCOMPLETE = (GangPhase.GATHERING, GangPhase.WAITING)
 
 
 class Pace(NamedTuple):
@@ -39,12 +51,12 @@ class Waiting(NamedTuple):
     """A gang that is to be planned."""
 
     gang: Gang
-    since: float  # the creation of its first member, those of earlier attempts included; seconds since 1970
+    since: float  # when it became complete by the API server's clock, in seconds since 1970: what the order goes by
     rollbacks: int = 0
     until: float = 0.0  # not tried before that
     misfit: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
     trouble: str | None = None  # why it was rolled back last
-    met: float = 0.0  # since when it has been waiting
+    met: float = 0.0  # since when it has been waiting, complete
     grown: float = 0.0  # when its newest member was seen first
 
     @property
@@ -56,11 +68,13 @@ class Waiting(NamedTuple):
 class _Past(NamedTuple):
     """What a gang went through. Outlives its pods for a while: a rollback deletes them."""
 
-    since: float = inf
+    since: float | None = None  # None: it has not been complete
     rollbacks: int = 0
     until: float = 0.0
     trouble: str | None = None
     met: float = inf
+    priority: int = 0
+    asks: Mapping[str, int] = MappingProxyType({})  # devices
 
 
 class Queue:
@@ -72,6 +86,8 @@ class Queue:
         self._misfits: dict[GangName, Hashable] = {}  # of those that are queued, as the next
         self._grown: dict[GangName, float] = {}
         self._past: dict[GangName, _Past] = {}
+        self._latest = 0.0  # when the newest pod of all gangs was created, seconds since 1970
+        self._counts_from = inf  # when ``SETTLE_S`` have passed
         self._order: tuple[Waiting, ...] | None = None  # what ``order`` answers, until something changes
 
     def put(self, gang: Gang, now: float) -> None:
@@ -84,11 +100,9 @@ class Queue:
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
             self._grown[gang.name] = grown if before is not None and before.newest == gang.newest else now
-        if gang.phase in _UNDER_WAY:
-            past = self._past.get(gang.name, _Past())
-            self._past[gang.name] = past._replace(since=min(past.since, gang.created), met=min(past.met, now))
-        else:
-            self._settle(gang.name)
+        self._counts_from = min(self._counts_from, now + SETTLE_S)
+        self._note_wait(gang, now, was_queued=before is not None)
+        self._latest = max(self._latest, gang.newest)
 
     def forget(self, name: GangName) -> None:
         """It has no member any more."""
@@ -102,7 +116,8 @@ class Queue:
         self._order = None
         past = self._past.pop(name, None)
         if past is not None and name in self._queued:  # some of its members are to be placed yet
-            self._past[name] = _Past(past.since, met=past.met)
+            gang = self._queued[name]
+            self._past[name] = _Past(past.since, met=past.met, priority=gang.priority, asks=gang.asks)
 
     def rolled_back(self, name: GangName, now: float, why: str | None = None) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
@@ -169,12 +184,38 @@ class Queue:
 
     def entitled(self, now: float) -> Iterator[Waiting]:
         """For whom room may be held once they do not fit, in order: all that have waited long enough."""
-        return (each for each in self.order() if now - each.met >= self._pace.patience_s)
+        return (each for each in self.order() if self.is_entitled(each, now))
+
+    def is_entitled(self, waiting: Waiting, now: float) -> bool:
+        """Whether it has waited long enough for room to be held for it."""
+        return now - waiting.met >= self._pace.patience_s
+
+    def _note_wait(self, gang: Gang, now: float, *, was_queued: bool) -> None:
+        """Keep, begin or end the wait of a gang."""
+        past = self._past.get(gang.name, _Past())
+        if gang.phase is GangPhase.QUEUED:
+            asks = gang.asks
+            if past.since is None or gang.priority > past.priority or not asks <= Counter(past.asks):
+                self._begin_wait(gang, past, asks, now)
+            elif not past.rollbacks:  # else some of its pods may have to be made again yet
+                self._past[gang.name] = past._replace(priority=gang.priority, asks=asks)
+        elif gang.phase is GangPhase.LET_GO:
+            if past.since is None:  # another planner let it go
+                self._begin_wait(gang, past, devices_of((*gang.ready, *gang.placed)), now)
+        elif gang.phase not in _INCOMPLETE or was_queued:  # one that was let go may be about to be rolled back
+            self._settle(gang.name)
+
+    def _begin_wait(self, gang: Gang, past: _Past, asks: Counter[str], now: float) -> None:
+        behind = self._latest if now >= self._counts_from else 0.0
+        since = max(past.since or 0.0, gang.newest if gang.newest >= behind else nextafter(behind, inf))
+        self._past[gang.name] = past._replace(since=since, met=now, priority=gang.priority, asks=asks)
+        self._latest = max(self._latest, since)
 
     def _waiting(self, gang: Gang) -> Waiting:
-        since, rollbacks, until, trouble, met = self._past[gang.name]
+        past = self._past[gang.name]
+        assert past.since is not None  # it is queued
         misfit, grown = self._misfits.get(gang.name), self._grown[gang.name]
-        return Waiting(gang, since, rollbacks, until, misfit, trouble, met, grown)
+        return Waiting(gang, past.since, past.rollbacks, past.until, misfit, past.trouble, past.met, grown)
 
     def _settle(self, name: GangName) -> None:
         """Without a rollback there is nothing to remember; with one, the gang may come back."""

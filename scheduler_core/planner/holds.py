@@ -111,7 +111,9 @@ class Holds:
         holds = self.open()
         for each in holds:
             waiting = self._queue.of(each.gang)
-            if waiting is not None and self._sound.get(each.reservation.key) != self._grounds(each, waiting):
+            if waiting is None or not (_covers(each, waiting) or self._queue.is_entitled(waiting, now)):
+                continue  # a gang that has grown waits anew before more is held for it
+            if self._sound.get(each.reservation.key) != self._grounds(each, waiting):
                 self._sound[each.reservation.key] = self._grounds(each, waiting)
                 return self._sought(waiting, holds, each.reservation.spec.held)
         if now < self._next_turn:
@@ -197,6 +199,14 @@ class Holds:
         ends = [each.at for each in endings(there, self._view.ends)]
         known = [each for each in ends if each is not None and not isinf(each)]
         return max(known, default=None) if None not in ends else None
+
+
+def _covers(hold: Hold, waiting: Waiting) -> bool:
+    """Whether as many devices are held as the gang asks for."""
+    held = Counter[str]()
+    for each in hold.reservation.spec.held:
+        held[each.resource] += each.gpus
+    return waiting.gang.asks <= held
 
 
 def _overruled(holds: Iterable[Hold]) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""``gputopo planner``: options -> settings -> the parts -> the loop.
-
-Exit codes: 0 told to end; 1 an error of its own; 2 bad usage, no credentials, or an address that cannot be used.
-"""
+"""``gputopo planner``: settings -> the parts -> the loop."""
 
 from __future__ import annotations
 
@@ -9,17 +6,14 @@ import logging
 import time
 from contextlib import ExitStack
 
-import click
 import uvloop
 
 from gputopo.daemon import bound, fail
 from gputopo.kube.access import PLANNER
 from gputopo.kube.client import Kube
 from gputopo.labels.reservations import POOL
-from gputopo.settings import options
 from scheduler_core.announcing import MANY, Announcer
 from scheduler_core.lease import Leader
-from scheduler_core.planner import settings
 from scheduler_core.planner.given import Settled
 from scheduler_core.planner.metrics import Metrics
 from scheduler_core.planner.pages import pages
@@ -31,30 +25,11 @@ from scheduler_core.policy_reload import PolicyReload
 from scheduler_core.reader import Reader
 from scheduler_core.running import Deliver, Watching, run
 from scheduler_core.server import Listener
-from scheduler_core.starting import begun, connected, elected, new_name, policy_of
+from scheduler_core.starting import connected, elected, new_name, policy_of
 from scheduler_core.watch import KEPT, watching
 
 _WRITE_S = 10.0  # for one answer of the API server
 _log = logging.getLogger(__name__)
-
-
-@click.command()
-@options(settings.TABLE)
-def planner(**flags: str | None) -> None:
-    """Plan gangs: pods that start together or not at all, each pinned to its place and let go at once.
-
-    It watches pods that gputopo's gate holds, plans all members of a gang on one snapshot of the cluster, writes the
-    plan down as a PlacementReservation, commits it in the PlacementLedger, and takes the gates away. The scheduler of
-    the pods binds them. One of several planners works: the one that holds the Lease.
-
-    \b
-    Examples:
-      gputopo planner                                            in a pod of its own
-      KUBECONFIG=~/.kube/config gputopo planner --log text       try it from outside
-      curl localhost:9439/gangs | jq .                           who waits, and for what
-    """
-    with begun(settings.read, flags) as read:
-        plan_forever(read)
 
 
 def plan_forever(read: Settings) -> None:

@@ -39,8 +39,8 @@ COUNTERS = {
 TIMES = {
     "gang_scheduling_wait_seconds": Times(
         ("outcome", "kind"),
-        "From the creation of a gang's first member until all are bound, or it was rolled back, failed or released; "
-        "kind: gang, single.",
+        "From the creation of a gang's newest member until all are bound, or it was rolled back, failed or "
+        "released; kind: gang, single.",
         _WAIT_SECONDS,
     ),
     "gputopo_planner_plan_seconds": Times(("outcome",), "To plan: placed, unplaced.", _PLAN_SECONDS),

@@ -26,6 +26,7 @@ class GangStatus(NamedTuple):
     rollbacks: int = 0
     next_try_s: float | None = None  # not tried before that has passed
     trouble: str | None = None  # why it was rolled back last
+    since: float | None = None  # since when it waits for the queue, seconds since 1970; None: it is not in the queue
 
 
 class Status(NamedTuple):
@@ -92,9 +93,10 @@ def _own(term: Term) -> dict[GangName, list[ReservationSeen]]:
 
 def _gang(term: Term, gang: Gang, found: Progress, now: float) -> GangStatus:
     waiting = term.backlog.queue.of(gang.name)
-    past: tuple[int, float | None, str | None] = (0, None, None)
+    past: tuple[int, float | None, str | None, float | None] = (0, None, None, None)
     if waiting is not None:
-        past = waiting.rollbacks, max(0.0, waiting.until - now) if waiting.until else None, waiting.trouble
+        next_try_s = max(0.0, waiting.until - now) if waiting.until else None
+        past = waiting.rollbacks, next_try_s, waiting.trouble, waiting.since
     if found.open is not None:
         return GangStatus(gang, found.phase, found.reason, found.open.name, (), *past)
     why = term.backlog.unplaced.get(gang.name)
@@ -141,7 +143,9 @@ def _document(each: GangStatus, now: float) -> dict[str, Any]:
         "bound": sum(member.node is not None for member in gang.placed),
         "by": gang.by,
         "priority": gang.priority,
+        "priorities": gang.priorities,
         "age_s": round(now - gang.created, 1),
+        "waiting_s": None if each.since is None else round(now - each.since, 1),
         "reservation": each.reservation,
         "missing": [{"member": name, "reason": why} for name, why in each.missing],
         "rollbacks": each.rollbacks,

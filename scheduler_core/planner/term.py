@@ -151,8 +151,9 @@ class Term:
     def _put(self) -> None:
         """What became of gangs, once for all that happened since the last round: it costs what they are large."""
         touched, self._touched = self._touched, set()
-        for name in touched:
-            gang = self.view.roster.gang(name)
+        found = [(name, self.view.roster.gang(name)) for name in touched]
+        # The oldest first: the queue puts a gang that becomes complete behind those that it has seen.
+        for name, gang in sorted(found, key=lambda each: (0.0 if each[1] is None else each[1].newest, each[0])):
             self._waits.put(name, gang)
             self.backlog.put(name, gang)
 

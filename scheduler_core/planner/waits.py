@@ -1,4 +1,4 @@
-"""How long gangs waited, each attempt told once: by how it ended. No I/O."""
+"""How long gangs waited since they were complete, each attempt told once: by how it ended. No I/O."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Waits:
     def _wait(self, name: GangName) -> Wait | None:
         """None: nobody knows since when, once none of its pods is left."""
         gang = self._roster.gang(name)
-        if gang is None or not gang.created:
+        if gang is None or not gang.newest:
             return None
-        return Wait(gang, max(0.0, self._given.clock.wall() - gang.created))
+        return Wait(gang, max(0.0, self._given.clock.wall() - gang.newest))
 
     def _tell(self, outcome: str, wait: Wait | None) -> None:
         if wait is not None:

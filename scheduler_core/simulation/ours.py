@@ -17,9 +17,8 @@ from typing import Any
 from gputopo.labels.keys import POD_ISLAND, POD_VRAM
 from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.asks import SHARED, WHOLE
-from scheduler_core.calls import Decides
 from scheduler_core.config import WEIGHT
-from scheduler_core.extender import Extender
+from scheduler_core.extender import Decides, Extender
 from scheduler_core.knowledge import Knowledge
 from scheduler_core.leftover import best_share
 from scheduler_core.nodes import Machine, read_occupant

@@ -21,7 +21,7 @@ from tests.agent.allocation.kubelet import kubelet, listing, pod
 from tests.agent.recordings import lanes_down, lost, machine, nvml_of
 from tests.ports import free_port
 
-COMMAND = [sys.executable, "-c", "from agent.main import agent; agent()"]
+COMMAND = [sys.executable, "-c", "from agent.command import agent; agent()"]
 WELL = machine("dgx-a100")
 BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GPUTOPO_", "KUBE", "NODE_NAME"))}
 PATIENCE_S = 60.0

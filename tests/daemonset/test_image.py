@@ -84,7 +84,9 @@ def test_the_image_is_labelled_and_runs_the_agent_as_nobody() -> None:
 
 def test_the_lock_meets_every_requirement_with_hashes() -> None:
     locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)(?: ;.*)? \\$", LOCK.read_text(), re.MULTILINE))
-    wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = map(Requirement, [*project["dependencies"], *extras["agent"], *extras["cluster"]])
     unmet = [str(each) for each in wanted if locked.get(canonicalize_name(each.name), "0") not in each.specifier]
 
     assert unmet == [], "run `make lock`"

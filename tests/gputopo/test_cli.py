@@ -148,7 +148,7 @@ def test_commands_that_are_imported_late_are_listed_in_their_own_words(name: str
 
 
 def test_to_list_the_commands_imports_none_that_are_late() -> None:
-    heavy = ("agent.main", "scheduler_core.main", "scheduler_core.replay", "gputopo.config_cli")
+    heavy = ("agent.command", "scheduler_core.command", "scheduler_core.replay", "gputopo.config_cli")
     code = (
         "import sys; from gputopo.cli import main; main(['--help'], standalone_mode=False); "
         f"print([name for name in {heavy} if name in sys.modules])"

@@ -18,9 +18,9 @@ import uvloop
 from starlette.types import ASGIApp
 
 from gputopo.daemon import bound
-from scheduler_core.calls import Decides, verbs
+from scheduler_core.calls import verbs
 from scheduler_core.connections import Limits
-from scheduler_core.extender import Filtered
+from scheduler_core.extender import Decides, Filtered
 from scheduler_core.metrics import Metrics
 from scheduler_core.pods import Pod
 from scheduler_core.server import Listener, serve

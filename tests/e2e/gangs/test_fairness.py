@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import sleep
 
 import pytest
 
@@ -10,7 +11,7 @@ from gputopo.labels import keys
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
-from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, node_of, of, wait_until_whole
+from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, member, node_of, of, wait_until_whole
 from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved
 from tests.e2e.objects import GPU, Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
@@ -128,6 +129,28 @@ def test_a_single_pod_of_a_whole_machine_starts_though_small_ones_always_wait(
 
     assert node_of(placed(cluster, "whole")) == "gpu-0"
     assert [gated(cluster.pod(f"late-{number}")) for number in range(4)] == [True] * 4
+
+
+def test_a_gang_does_not_pass_an_older_one_by_a_member_without_gpus_of_high_priority(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
+) -> None:
+    """Nor by an old one: the member without GPUs is also the first of all pods that wait."""
+    nodes(fleet, gpu_0={})
+    agents_of()
+    scheduler()
+    cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "high"}, "value": 1000})
+    create(cluster, single("there", 8))
+    planner(*GATED)
+    placed(cluster, "there")
+    create(cluster, member("passing", 0, Asked(2, 0), priorityClassName="high"))
+    create(cluster, *gang("waiting", Asked(1, 8, scheduler="default-scheduler")))
+    sleep(1.1)  # creation times have no fractions of seconds
+    create(cluster, member("passing", 1, Asked(2, 8, scheduler="default-scheduler")))
+
+    end(cluster, fleet, "there")
+
+    wait_until_whole(cluster, "waiting", 1)
+    assert [gated(each) for each in of(cluster, "passing")] == [True] * 2
 
 
 def test_a_pod_group_is_planned_once_kueue_has_admitted_it_and_on_the_nodes_that_kueue_chose(

@@ -50,7 +50,8 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         phase="committed",
         reason="1 of 2 members has its node",
         by="annotations",
-        priority=7,
+        priority=0,
+        priorities=(0, 7),
         size=2,
         minimum=1,
         there=2,
@@ -117,6 +118,28 @@ def test_what_only_the_planner_knows() -> None:
 
     assert (told.reason, told.rollbacks, told.next_try_seconds) == (said.reason, 2, 30.0)
     assert other.reason == "1 of 2 members is there"  # it has changed since the planner looked
+
+
+@pytest.mark.parametrize(
+    ("members", "waiting_s", "shown"),
+    [
+        pytest.param([member("w-0", size=2), member("w-1", size=2, created=NOW - 60)], None, 60, id="complete"),
+        pytest.param([member("w-0", size=3), member("w-1", size=3, created=NOW - 60)], None, 720, id="a member lacks"),
+        pytest.param([member("w-0", size=1)], 30.0, 30, id="the planner saw it become complete"),
+        pytest.param(crew(2, 4, RUNNING), None, None, id="it runs"),
+    ],
+)
+def test_waiting_is_as_the_queue_counts(members: list[Member], waiting_s: float | None, shown: int | None) -> None:
+    said = None if waiting_s is None else Said("team", "llm", "queued", "what", waiting_s=waiting_s)
+
+    assert only(seen(members), said).waiting_seconds == shown
+
+
+def test_a_priority_that_is_the_lowest_of_several_says_so() -> None:
+    found = only(seen([member("w-0", size=3, priority=100), member("w-1", size=3), member("l", 0, size=3, priority=9)]))
+
+    assert (found.priority, found.priorities) == (0, (0, 100))
+    assert gang_table([found], wide=False).rows[0][3].text == "0 (lowest)"
 
 
 def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:

@@ -22,12 +22,14 @@ def page(**changed: Any) -> bytes:
     roster.take(Batch(Member, tuple(members(2)), (), complete=True))
     gang = roster.gang(LLM)
     assert gang is not None
-    status = GangStatus(gang, "queued", "1 of 2 members fits at once", None, (("w-1", "too few"),), 2, 30.0)
+    missing = (("w-1", "too few"),)
+    status = GangStatus(gang, "queued", "1 of 2 members fits at once", None, missing, 2, 30.0, since=NOW - 90.0)
     return json.dumps(document(Status(leads=True, unready=None, gangs=(status,))._replace(**changed), NOW)).encode()
 
 
 def test_what_it_says_of_each_gang() -> None:
-    said = Said("team", "llm", "queued", "1 of 2 members fits at once", (Missing("w-1", "too few"),), 2, 30.0)
+    missing = (Missing("w-1", "too few"),)
+    said = Said("team", "llm", "queued", "1 of 2 members fits at once", missing, 2, 30.0, waiting_s=90.0)
 
     assert read_said(page()) == {LLM: said}
 

@@ -88,6 +88,15 @@ def test_of_two_gangs_of_one_age_the_first_by_name_comes_first() -> None:
     assert story(seen(both), GangName("team", "a")).before == ()
 
 
+def test_a_gang_that_was_complete_earlier_comes_first_though_its_first_pod_is_younger() -> None:
+    early = called("team", "a")._replace(wanted=crew(1)[0].wanted._replace(gang=GangName("team", "a")))
+    old, young = crew(2)
+    both = [old, young._replace(created=NOW), early._replace(created=NOW - 60.0)]
+
+    assert story(seen(both)).before == ("team/a",)
+    assert story(seen(both), GangName("team", "a")).before == ()
+
+
 def test_single_pods_and_gangs_for_which_room_is_held_come_before_it_too() -> None:
     single = member("p", created=NOW - 900.0)._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))
     name = GangName("team", "big")

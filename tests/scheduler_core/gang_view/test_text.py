@@ -206,6 +206,9 @@ STORIES = {
         seen(crew(2, required="rack", preferred="clique"), FREE, levels="clique=example.com/c,rack=example.com/r"),
         rules=RULES._replace(levels={"clique": ("example.com/c",), "rack": ("example.com/r",)}),
     ),
+    "priorities-differ": story(
+        seen([member("w-0", size=3, priority=100), member("w-1", size=3), member("l", 0, size=3, priority=999)], FREE)
+    ),
     "disagreeing": story(seen([member("w-0", size=2), member("w-1", size=2), member("w-2", size=3)], FREE)),
 }
 

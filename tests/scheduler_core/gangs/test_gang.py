@@ -10,6 +10,7 @@ from gputopo.labels.keys import GATE
 from scheduler_core.gangs.gang import Gang, GangPhase, Size, assess, by_rank
 from scheduler_core.gangs.member import Member
 from scheduler_core.request import Refused
+from tests.scheduler_core.builders import request
 from tests.scheduler_core.gangs.members import BOUND, GATED, KUEUE, LLM, RUNNING, member, members
 
 UNSAID = "nobody says of how many: gputopo.io/gang-size would"
@@ -208,10 +209,39 @@ def test_what_members_say_is_what_the_gang_says() -> None:
         required="rack",
         preferred="clique",
         by="annotations",
-        priority=5,
+        priority=0,
+        priorities=(0, 5),
         created=90.0,
         newest=95.0,
     )
+
+
+def of_priority(name: str, gpus: int, priority: int, state: str = GATED) -> Member:
+    return member(name, state, request=request(gpus, name), priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("there", "priority", "priorities"),
+    [
+        pytest.param([of_priority("a", 8, 5), of_priority("b", 8, 5)], 5, (), id="all say the same"),
+        pytest.param([of_priority("a", 8, 0), of_priority("b", 0, 100)], 0, (), id="an urgent member without GPUs"),
+        pytest.param([of_priority("a", 8, 100), of_priority("b", 0, 0)], 100, (), id="a launcher of no priority"),
+        pytest.param([of_priority("a", 8, 7), of_priority("b", 1, 100)], 7, (7, 100), id="members with GPUs differ"),
+        pytest.param([of_priority("a", 0, 7), of_priority("b", 0, -3)], -3, (-3, 7), id="no member asks for GPUs"),
+        pytest.param([of_priority("a", 8, 0, RUNNING), of_priority("b", 8, 9)], 0, (0, 9), id="one has its place"),
+        pytest.param(
+            [of_priority("a", 8, 9), member("b", request=Refused("what"))], 0, (0, 9), id="one cannot be understood"
+        ),
+        pytest.param([of_priority("a", 8, 9), member("b", ending=True)], 9, (), id="one is being deleted"),
+        pytest.param([of_priority("a", 8, 9), member("b", phase="Failed")], 9, (), id="one has failed"),
+    ],
+)
+def test_the_lowest_priority_of_members_that_ask_for_gpus_counts(
+    there: list[Member], priority: int, priorities: tuple[int, ...]
+) -> None:
+    found = of(*there)
+
+    assert (found.priority, found.priorities) == (priority, priorities)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.gangs.gang import Gang, GangPhase
+from scheduler_core.gangs.gang import Gang, GangPhase, assess, by_rank
 from scheduler_core.gangs.hold import Ending, room
-from scheduler_core.gangs.member import GangName
-from scheduler_core.gangs.queue import Pace, Queue, Waiting
-from tests.scheduler_core.gangs.members import members, queued
+from scheduler_core.gangs.member import GangName, Member
+from scheduler_core.gangs.queue import SETTLE_S, Pace, Queue, Waiting
+from tests.scheduler_core.builders import request
+from tests.scheduler_core.gangs.members import LLM, member, members, queued
 
 NOW = 1000.0
 
@@ -216,6 +217,125 @@ def test_when_pods_were_created_says_who_is_first_and_not_how_long_anybody_waits
     assert names(queue.order()) == ["behind", "ahead"]
     assert turns(queue, NOW + 10) == [["behind"], ["ahead"]]
     assert (list(queue.entitled(NOW + 299)), names(tuple(queue.entitled(NOW + 300)))) == ([], ["behind", "ahead"])
+
+
+LATER = NOW + SETTLE_S
+OLD = 50.0  # before all others were created
+EIGHT, SIXTEEN = (tuple(members(count, request=request(8))) for count in (1, 2))
+SHARES = (member("w-0", request=request(8, resource="nvidia.com/gpu.shared")),)
+IDLE = member("idle", request=request(0))
+GATHERING, WAITING, REFUSED, LET_GO = GangPhase.GATHERING, GangPhase.WAITING, GangPhase.REFUSED, GangPhase.LET_GO
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "first", "waited"),
+    [
+        pytest.param({}, {}, True, True, id="nothing has changed"),
+        pytest.param({"phase": GATHERING}, {}, False, False, id="members were missing"),
+        pytest.param({"phase": WAITING}, {}, False, False, id="a gate of others held it"),
+        pytest.param({"phase": REFUSED}, {}, False, False, id="its annotations were refused"),
+        pytest.param({"phase": GangPhase.ELSEWHERE}, {}, False, False, id="it was not gated"),
+        pytest.param({"phase": LET_GO}, {}, True, True, id="some of it was let go by another planner"),
+        pytest.param(None, {}, False, False, id="its pods were in another gang"),
+        pytest.param({"ready": EIGHT}, {"ready": SIXTEEN}, False, False, id="it asks for more GPUs"),
+        pytest.param({"ready": SIXTEEN}, {"ready": EIGHT}, True, True, id="it asks for fewer GPUs"),
+        pytest.param({"ready": SHARES}, {"ready": EIGHT}, False, False, id="shares of GPUs became whole GPUs"),
+        pytest.param({"ready": EIGHT}, {"ready": (*EIGHT, IDLE)}, True, True, id="one without GPUs joined"),
+        pytest.param({"priority": -1}, {}, False, False, id="a member of lower priority left"),
+        pytest.param({"priority": 1}, {}, True, True, id="a member of lower priority joined"),
+    ],
+)
+def test_since_when_a_gang_waits(
+    before: dict[str, Any] | None, after: dict[str, Any], *, first: bool, waited: bool
+) -> None:
+    """All its pods are older than all others. A gang that was not complete, or was smaller, comes last nonetheless."""
+    queue = of(
+        queued("other", created=100.0), *(() if before is None else (queued("x", created=OLD)._replace(**before),))
+    )
+    queue.put(queued("x", created=OLD)._replace(**after), LATER)
+
+    assert names(queue.order()) == (["x", "other"] if first else ["other", "x"])
+    assert ["x" in names(tuple(queue.entitled(at + 300))) for at in (NOW, LATER)] == [waited, True]
+
+
+def test_a_gang_that_becomes_complete_comes_before_pods_that_are_created_after_that() -> None:
+    queue = of(queued("x", created=OLD, phase=GATHERING), queued("other", created=100.0))
+    queue.put(queued("x", created=OLD), LATER)
+    queue.put(queued("a", created=101.0), LATER)
+
+    assert names(queue.order()) == ["other", "x", "a"]
+
+
+def test_gangs_whose_sizes_are_listed_after_their_pods_keep_their_order() -> None:
+    """A planner that takes over may read the pods before the objects that say how many there will be."""
+    queue = of(queued("x", created=OLD, phase=GATHERING), queued("other", created=100.0))
+    queue.put(queued("x", created=OLD), LATER - 1)
+
+    assert names(queue.order()) == ["x", "other"]
+
+
+@pytest.mark.parametrize(
+    ("again", "order"),
+    [
+        pytest.param({}, ["x", "other"], id="as it was"),
+        pytest.param({"ready": SIXTEEN}, ["other", "x"], id="it asks for more GPUs"),
+        pytest.param({"priority": 1}, ["x", "other"], id="its priority is higher, which alone counts"),
+    ],
+)
+def test_what_comes_back_from_a_rollback_must_ask_for_no_more(again: dict[str, Any], order: list[str]) -> None:
+    queue = of(queued("x", created=OLD, ready=EIGHT), queued("other", created=100.0))
+    queue.put(queued("x", created=OLD, phase=LET_GO), NOW)
+    queue.rolled_back(name("x"), NOW)
+    queue.put(queued("x", created=OLD, phase=GATHERING), NOW)
+    queue.put(queued("x", created=200.0, ready=EIGHT)._replace(**again), LATER)
+
+    assert names(queue.order()) == order
+    assert ("x" in names(tuple(queue.entitled(NOW + 300)))) is (again == {})
+
+
+def test_a_gang_that_started_without_some_keeps_its_place_for_as_many_only() -> None:
+    queue = of(queued("x", created=OLD, ready=SIXTEEN), queued("other", created=100.0))
+    queue.put(queued("x", created=OLD, ready=EIGHT), NOW)
+    queue.started(name("x"))
+    assert names(queue.order()) == ["x", "other"]
+
+    queue.put(queued("x", created=OLD, ready=SIXTEEN), LATER)
+
+    assert names(queue.order()) == ["other", "x"]
+
+
+def crew(*asked: tuple[int, int, int]) -> list[Member]:
+    """Members by GPUs, priority and creation."""
+    return [
+        member(f"w-{at}", request=request(gpus, f"w-{at}"), priority=priority, created=float(created), minimum=1)
+        for at, (gpus, priority, created) in enumerate(asked)
+    ]
+
+
+def gang_of(there: list[Member]) -> Gang:
+    return assess(LLM, sorted(there, key=by_rank))
+
+
+ASKED = st.tuples(st.integers(1, 8), st.integers(-2, 2), st.integers(100, 110))
+FREE = st.tuples(st.just(0), st.integers(-2, 2), st.integers(0, 120))  # without GPUs, of any priority and age
+PLACEHOLDER = st.tuples(st.integers(0, 8), st.integers(-2, 2), st.integers(0, 99))  # older than all members
+
+
+@given(st.lists(ASKED, min_size=1, max_size=4), FREE | PLACEHOLDER, st.sampled_from([0.0, SETTLE_S]), st.data())
+def test_no_further_member_moves_a_gang_forward(
+    asked: list[tuple[int, int, int]], more: tuple[int, int, int], after_s: float, data: st.DataObject
+) -> None:
+    """Neither where a planner sees it join, nor where one begins after that."""
+    others = data.draw(GANGS)
+    plain, joined = gang_of(crew(*asked)), gang_of(crew(*asked, more))
+    queue, begins = of(*others, plain), of(*others, joined)
+    place = names(queue.order()).index(LLM.name)
+    queue.put(joined, NOW + after_s)
+
+    assert plain.phase is joined.phase is GangPhase.QUEUED
+    assert names(queue.order()).index(LLM.name) >= place
+    assert names(begins.order()).index(LLM.name) >= place
+    assert [each for each in queue.entitled(NOW + 299) if each.gang.name == LLM] == []
 
 
 def test_what_is_made_again_after_a_rollback_has_waited_all_the_while() -> None:

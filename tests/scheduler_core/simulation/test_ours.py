@@ -14,8 +14,7 @@ import msgspec
 import yaml
 
 from gputopo.labels.keys import GPUS
-from scheduler_core.calls import Decides
-from scheduler_core.extender import Extender, Filtered
+from scheduler_core.extender import Decides, Extender, Filtered
 from scheduler_core.pods import Pod
 from scheduler_core.policy import Policy
 from scheduler_core.simulation.engine import replay

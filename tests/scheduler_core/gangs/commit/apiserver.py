@@ -24,6 +24,7 @@ TWO = {"n0": 2, "n1": 2}  # nodes and their GPUs
 NODES = TWO | {"n2": 2}
 # Where the pods without gate go that each scheduler places: what two of them do to each other is none of ours.
 OWN = (frozenset({"n0", "n1"}), frozenset({"n2"}))
+OLD = "2026-11-21T00:00:00Z"  # when pods were created
 SPACE = "team"
 Json = dict[str, Any]
 
@@ -94,7 +95,9 @@ class ApiServer:
 
     # Pods.
 
-    def create_pod(self, name: str, number: int, gang: str | None = None, size: int = 0) -> str:
+    def create_pod(
+        self, name: str, number: int, gang: str | None = None, size: int = 0, *, priority: int = 0, created: str = OLD
+    ) -> str:
         """Of a ReplicaSet. ``gang``: gated, a member."""
         uid = self.uid("pod")
         said = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(size)} if gang else {}
@@ -107,10 +110,11 @@ class ApiServer:
                     "uid": uid,
                     "annotations": said,
                     "ownerReferences": [owner],
-                    "creationTimestamp": "2026-11-21T00:00:00Z",
+                    "creationTimestamp": created,
                 },
                 "spec": {
                     "schedulerName": "s",
+                    "priority": priority,
                     "containers": [{"name": "c", "resources": {"limits": {GPU: str(number)}}}],
                     "schedulingGates": [{"name": keys.GATE}] if gang else [],
                 },

@@ -1,0 +1,187 @@
+"""What tenants write into their pods does not let their gangs pass others: the whole loop on a full cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gputopo.labels import keys
+from gputopo.labels.reservations import Holding, Phase
+from scheduler_core.gangs.queue import SETTLE_S, Pace
+from tests.scheduler_core.gangs.commit.apiserver import ApiServer
+from tests.scheduler_core.planner.desk import Desk
+
+PATIENCE_S = 300.0
+FAR = Pace(patience_s=1e9)  # nothing is held for anybody
+NOON, LATER = "2026-11-21T12:00:00Z", "2026-11-21T13:00:00Z"
+
+
+def full(nodes: int = 1) -> tuple[ApiServer, list[str]]:
+    """Nodes n0, n1, ... of two GPUs each, which pods that nobody gated hold; these pods."""
+    server = ApiServer({f"n{number}": 2 for number in range(nodes)})
+    pods = [server.create_pod(f"on-n{number}", 2) for number in range(nodes)]
+    for number, uid in enumerate(pods):
+        server.bind(uid, f"n{number}")
+    return server, pods
+
+
+def annotate(server: ApiServer, uid: str, **said: str) -> None:
+    """Change annotations of a pod: ``gang``, ``gang_size``."""
+    version = server.pods[uid]["metadata"]["resourceVersion"]
+    written = {{"gang": keys.POD_GANG.key, "gang_size": keys.POD_GANG_SIZE.key}[key]: said[key] for key in said}
+    server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version, "annotations": written}})
+
+
+def remove_gate(server: ApiServer, uid: str) -> None:
+    """Leave our gate alone."""
+    version = server.pods[uid]["metadata"]["resourceVersion"]
+    spec = {"schedulingGates": [{"name": keys.GATE}]}
+    server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version}, "spec": spec})
+
+
+def add_gate(server: ApiServer, uid: str) -> None:
+    """The pod was created with a gate of its owner's, too."""
+    version = server.pods[uid]["metadata"]["resourceVersion"]
+    spec = {"schedulingGates": [{"name": keys.GATE}, {"name": "example.com/mine"}]}
+    server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version}, "spec": spec})
+
+
+def placed(server: ApiServer) -> set[str]:
+    """Gangs that have places."""
+    return {each.spec.gang for each in server.reservations.values() if each.spec.seats}
+
+
+def held(server: ApiServer) -> dict[str, tuple[Holding, ...]]:
+    """What the ledger holds, by gang."""
+    assert server.ledger is not None
+    listed = [server.reservations[each.uid] for each in server.ledger.spec.entries if each.phase is Phase.HELD]
+    return {each.spec.gang: each.spec.held for each in listed}
+
+
+def wait(desk: Desk, seconds: float) -> None:
+    """Let so long pass."""
+    desk.now += seconds
+    desk.run()
+
+
+def urgent_without_gpus(server: ApiServer) -> None:
+    server.create_pod("a", 2, "a", 2, created=LATER)
+    server.create_pod("a", 0, "a", 2, created=LATER, priority=1000)
+
+
+def one_of_two_is_urgent(server: ApiServer) -> None:
+    server.create_pod("a", 1, "a", 2, created=LATER)
+    server.create_pod("a", 1, "a", 2, created=LATER, priority=1000)
+
+
+def old_placeholder(server: ApiServer) -> None:
+    server.create_pod("a", 0, "a", 2)
+    server.create_pod("a", 2, "a", 2, created=LATER)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(urgent_without_gpus, id="a member without GPUs has a high priority"),
+        pytest.param(one_of_two_is_urgent, id="one of two members has a high priority"),
+        pytest.param(old_placeholder, id="a member without GPUs is old"),
+    ],
+)
+@pytest.mark.parametrize("late", [pytest.param(False, id="listed"), pytest.param(True, id="watched")])
+def test_a_gang_does_not_pass_an_older_one_by_a_member_that_it_adds(
+    attack: Callable[[ApiServer], None], *, late: bool
+) -> None:
+    server, pods = full()
+    server.create_pod("honest", 2, "honest", 1, created=NOON)
+    desk = Desk(server, pace=FAR)
+    if late:
+        desk.run()
+    attack(server)
+    desk.run()
+
+    server.delete_pod(pods[0])
+    wait(desk, 1.0)
+
+    assert placed(server) == {"honest"}
+
+
+def more_members_were_said(server: ApiServer) -> Callable[[], None]:
+    uid = server.create_pod("a", 2, "a", 2)
+    return lambda: annotate(server, uid, gang_size="1")
+
+
+def gated_by_its_owner(server: ApiServer) -> Callable[[], None]:
+    uid = server.create_pod("a", 2, "a", 1)
+    add_gate(server, uid)
+    return lambda: remove_gate(server, uid)
+
+
+def from_another_gang(server: ApiServer) -> Callable[[], None]:
+    uid = server.create_pod("b", 2, "b", 9)
+    return lambda: annotate(server, uid, gang="a", gang_size="1")
+
+
+def the_missing_one_comes(server: ApiServer) -> Callable[[], object]:
+    server.create_pod("a", 2, "a", 2)
+    return lambda: server.create_pod("a", 0, "a", 2, created=LATER)
+
+
+KEPT = [
+    pytest.param(more_members_were_said, id="its size was larger"),
+    pytest.param(gated_by_its_owner, id="its owner held it by another gate"),
+    pytest.param(from_another_gang, id="it was in another gang"),
+    pytest.param(the_missing_one_comes, id="a member was missing"),
+]
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_old_pods_that_were_kept_back_do_not_pass(keep: Callable[[ApiServer], Callable[[], object]]) -> None:
+    server, pods = full()
+    use = keep(server)
+    server.create_pod("honest", 2, "honest", 1, created=NOON)
+    desk = Desk(server, pace=FAR)
+    desk.run()
+    wait(desk, SETTLE_S)
+
+    use()
+    desk.run()
+    server.delete_pod(pods[0])
+    wait(desk, 1.0)
+
+    assert placed(server) == {"honest"}
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_patience_begins_when_a_gang_is_complete(keep: Callable[[ApiServer], Callable[[], object]]) -> None:
+    server, _ = full()
+    use = keep(server)
+    desk = Desk(server, pace=Pace(patience_s=PATIENCE_S))
+    desk.run()
+    wait(desk, PATIENCE_S)
+    use()
+    desk.run()
+    wait(desk, PATIENCE_S - 30.0)
+    early = held(server)
+    wait(desk, 60.0)
+
+    assert (early, held(server)) == ({}, {"a": (Holding("n0", 2),)})
+
+
+def test_a_gang_that_grows_waits_anew_before_more_is_held_for_it() -> None:
+    server, _ = full(2)
+    server.create_pod("a", 2, "a", 1)
+    desk = Desk(server, pace=Pace(patience_s=PATIENCE_S))
+    desk.run()
+    wait(desk, PATIENCE_S)
+    assert held(server) == {"a": (Holding("n0", 2),)}
+
+    server.create_pod("a", 2, "a", 2)
+    (first, *_) = [uid for uid, each in server.pods.items() if each["spec"]["schedulingGates"]]
+    annotate(server, first, gang_size="2")
+    desk.run()
+    wait(desk, PATIENCE_S - 30.0)
+    early = held(server)
+    wait(desk, 60.0)
+
+    assert (early, held(server)) == ({"a": (Holding("n0", 2),)}, {"a": (Holding("n0", 2), Holding("n1", 2))})
