@@ -18,6 +18,7 @@ from gputopo.kube.client import Kube
 from gputopo.labels.reservations import POOL
 from gputopo.settings import options
 from scheduler_core.announcing import MANY, Announcer
+from scheduler_core.connections import PAGES
 from scheduler_core.lease import Leader
 from scheduler_core.planner import settings
 from scheduler_core.planner.given import Settled
@@ -95,7 +96,7 @@ def listeners_of(read: Settings, service: Service, metrics: Metrics) -> tuple[Li
     if read.listen is None:
         return ()
     try:
-        made = Listener(pages(service, metrics.registry), bound(read.listen))
+        made = Listener(pages(service, metrics.registry), bound(read.listen), limits=PAGES)
     except OSError as error:
         fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
     _log.info("listening", extra={"fields": {"pages": made.port}})
