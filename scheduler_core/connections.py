@@ -32,11 +32,20 @@ class Limits(NamedTuple):
     keep_alive_s: int = 120  # kube-scheduler closes after 90 s; who closes first must not be us (POST is not retried)
     pipelined: int = 8  # requests that wait for the answer to an earlier one; kube-scheduler's never do
     unread: int = 2**30  # bytes of answers that peers have not read yet, of all connections together
+    buffers: int | None = None  # bytes that the kernel holds of each connection, each way; None: as it likes, some MiB
     cut_busy: bool = False  # where all connections are being answered: cut the oldest one, or else refuse the new one
 
 
 # Of the listener that the pod network reaches. All that it serves is read only, so a cut answer can be asked for again.
-PAGES = Limits(connections=256, per_peer=64, request_s=5.0, pipelined=0, unread=32 * 2**20, cut_busy=True)
+PAGES = Limits(
+    connections=256,
+    per_peer=64,
+    request_s=5.0,
+    pipelined=0,
+    unread=32 * 2**20,
+    buffers=64 * 2**10,
+    cut_busy=True,
+)
 
 
 class Stage(IntEnum):

@@ -53,6 +53,9 @@ class Listener(uvicorn.Server):
                 timeout_graceful_shutdown=_DRAIN_S,
             )
         )
+        if limits.buffers is not None:  # inherited by what is accepted
+            where.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.buffers)
+            where.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.buffers)
         self._socket = where
         self._limits = limits
         self._certificates = certificates
