@@ -1,9 +1,10 @@
 """One HTTP connection: uvicorn's, within limits.
 
 uvicorn alone waits for slow peers without end and buffers any amount for them. Here a request must arrive within a
-deadline, an answer must be read within a deadline, and where a listener (or one peer address) has no connection left,
-an existing one gives way: first the oldest whose request head is unfinished, then the oldest idle one, then the oldest
-whose answer is not read. So thousands of slow peers keep neither kube-scheduler nor the kubelet's probes out.
+deadline and an answer must be read within a deadline. Where a listener, or one peer address, has no connection left, an
+existing one gives way: first the oldest with an unfinished request, then the oldest idle one, then the oldest whose
+answer is not read. Some connections are reserved for unfinished requests, since a probe that was just accepted is one.
+So thousands of slow peers keep neither kube-scheduler nor the kubelet's probes out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Limits(NamedTuple):
 
     connections: int = 1000  # at once; kube-scheduler uses one or two
     per_peer: int = 1000  # of these from one address
+    heads: int = 0  # of these for peers whose request is unfinished: they give way first only where they are more
     request_s: float = 10.0  # from a request's first byte to its last; kube-scheduler gives up after 5 s
     write_s: float = 30.0  # for the peer to read an answer
     keep_alive_s: int = 120  # kube-scheduler closes after 90 s; who closes first must not be us (POST is not retried)
@@ -40,6 +42,7 @@ class Limits(NamedTuple):
 PAGES = Limits(
     connections=256,
     per_peer=64,
+    heads=128,
     request_s=5.0,
     pipelined=0,
     unread=32 * 2**20,
@@ -96,11 +99,17 @@ class Connection(HttpToolsProtocol):
         if limits.per_peer < limits.connections:
             same = [each for each in others if each.peer == self.peer]
             if len(same) >= limits.per_peer:
-                return self._cut_one_of(same)
-        return len(others) < limits.connections or self._cut_one_of(others)
+                return self._cut_one_of(same, limits.heads * limits.per_peer // limits.connections)
+        return len(others) < limits.connections or self._cut_one_of(others, limits.heads)
 
-    def _cut_one_of(self, others: list[Connection]) -> bool:
-        first = min(others, key=lambda each: (each.stage, each.waiting_since))
+    def _cut_one_of(self, others: list[Connection], heads: int) -> bool:
+        """Cut the oldest of the lowest stage, but no unfinished request while there are no more than ``heads``.
+
+        Else idle peers would fill all places but one, in which a new connection is closed by the next.
+        """
+        asked = [each for each in others if each.stage is not Stage.UNFINISHED]
+        found = asked if asked and len(others) - len(asked) <= heads else others
+        first = min(found, key=lambda each: (each.stage, each.waiting_since))
         if first.stage is Stage.BUSY and not self._limits.cut_busy:
             return False
         first.cut("capacity")

@@ -40,8 +40,8 @@ def replay(source: Lines) -> None:
     """Make the decisions of FILE again, and say which come out otherwise. `-` is standard input.
 
     FILE is what an extender writes with --decisions-file. URL is where an extender serves /decisions; all its pages are
-    read. After a change of version it tells what the new one would have decided; with the same version a difference is a
-    bug worth reporting.
+    read. After a change of version it tells what the new one would have decided; with the same version a difference is
+    a bug worth reporting.
 
     \b
     Examples:

@@ -334,6 +334,23 @@ def test_a_peer_beyond_its_limit_takes_the_place_of_its_own_oldest_unfinished_re
             each.close()
 
 
+def test_idle_peers_give_way_to_a_new_one_until_its_request_arrives() -> None:
+    with serving(app_of(Passing()), PAGES._replace(connections=8, per_peer=8, heads=4)) as running:
+        idle = []
+        for number in range(8):
+            idle.append(source(running, f"127.0.0.{number + 2}", asked("/nothing")))
+            _until(lambda: running.listener.server_state.total_requests == len(idle))
+        probe = source(running, "127.0.0.10", HEAD)
+        newer = [source(running, "127.0.0.11") for _ in range(3)]
+        _until(lambda: running.listener.closed == {"capacity": 4})
+        probe.sendall(b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
+
+        assert rest(probe).startswith(b"HTTP/1.1 400 ")  # answered: this is no call
+        assert [len(rest(each)) > 0 for each in idle[:4]] == [True] * 4
+        for each in (probe, *idle, *newer):
+            each.close()
+
+
 async def large(scope: Scope, receive: Receive, send: Send) -> None:
     """Eight MiB, or what a path says of itself: never an answer, or a short one."""
     if scope["path"] == "/never":
