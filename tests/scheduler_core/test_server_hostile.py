@@ -26,6 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from scheduler_core.bodies import Bodies, Refusal
 from scheduler_core.connections import PAGES, Connection, Limits
+from scheduler_core.handshakes import HANDSHAKES
 from scheduler_core.tls import CertificateError, Certificates, context
 from tests.scheduler_core.served import Passing, Running, app_of, call, serving
 
@@ -483,6 +484,22 @@ def test_a_client_of_the_ca_is_served_and_others_are_refused(authority: Authorit
         assert ask(running, good) == 200
         for each in stalled:
             each.close()
+
+
+def test_peers_that_never_shake_hands_are_bounded_and_keep_nobody_out(authority: Authority) -> None:
+    process = psutil.Process(os.getpid())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
+    try:
+        with serving(app_of(Passing()), certificates=authority.files) as running:
+            before, silent = process.num_fds(), [running.connect() for _ in range(1500)]
+            _until(lambda: running.listener.closed["capacity"] >= 1500 - HANDSHAKES)
+            assert ask(running, secured(authority.ca, authority.ca)) == 200
+            _until(lambda: process.num_fds() - before - len(silent) <= HANDSHAKES + 10)
+            for each in silent:
+                each.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_certificates_rotate_under_traffic_and_no_connection_is_dropped(authority: Authority) -> None:
