@@ -143,7 +143,8 @@ class Connection(HttpToolsProtocol):
             if self._head > _HEAD:
                 self._end("head")
         if self.transport.is_closing():
-            self._expect_reading()
+            if self._write_deadline is None:
+                self._expect_reading()  # of what was refused
         elif self._deadline is None and self.timeout_keep_alive_task is None and self.stage is not Stage.BUSY:
             self._await_request()  # empty lines are not a request
 
@@ -183,7 +184,7 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def _expect_reading(self) -> None:
-        """End the connection where the peer does not read what was written; also one that is being closed."""
+        """End the connection where the peer does not read in time what was written; also one that is being closed."""
         if self._write_deadline is not None:
             self._write_deadline.cancel()
         self._write_deadline = self.loop.call_later(self._limits.write_s, self._end_unread)

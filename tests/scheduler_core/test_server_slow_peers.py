@@ -194,3 +194,17 @@ def test_the_pages_of_gangs_are_bounded_and_together_have_all(planner: tuple[int
     assert len(sizes) > 1
     assert max(sizes) < 1.01 * MEBI
     assert get(port, "/gangs?continue=nowhere")[0] == 400
+
+
+def test_a_peer_that_reads_is_served_page_after_page_on_one_connection(planner: tuple[int, psutil.Process]) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", planner[0], timeout=30)
+    statuses, ports = [], set()
+    for _ in range(200):
+        client.request("GET", "/gangs")
+        ports.add(client.sock.getsockname()[1])
+        answer = client.getresponse()
+        statuses.append((answer.status, len(answer.read()) > MEBI / 2))
+    client.close()
+
+    assert statuses == [(200, True)] * 200
+    assert len(ports) == 1
