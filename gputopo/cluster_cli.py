@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gputopo.model import NodeTopology
 
 NO_CLUSTER = 4
-_TIMEOUT_S = 30.0  # for a page
 _UNSEEN = 120  # columns where nobody looks
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OUTPUT = click.Choice(["table", "json", "yaml"])
@@ -233,19 +232,20 @@ def print_document(document: dict[str, Any], output: str) -> None:
     click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1_000_000), nl=False)
 
 
-def page(url: str) -> bytes:
-    """What a running extender or planner answers; the program ends where it does not."""
-    import urllib3  # noqa: PLC0415  start-up of all other commands
-
+def pages(url: str) -> Iterator[bytes]:
+    """What a running extender or planner answers, page after page; the program ends where it does not."""
+    from gputopo.page_reader import PageError, read_pages  # noqa: PLC0415  start-up of all other commands
     from gputopo.terminal import fail  # noqa: PLC0415
 
     try:
-        answer = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False)
-    except (urllib3.exceptions.HTTPError, ValueError) as error:
-        fail(f"no answer from {url}: {error}", NO_CLUSTER)
-    if answer.status != 200:
-        fail(f"{url}: {answer.status}: {answer.data[:500].decode(errors='replace').strip()}", NO_CLUSTER)
-    return answer.data
+        yield from read_pages(url)
+    except PageError as error:
+        fail(str(error), NO_CLUSTER)
+
+
+def page(url: str) -> bytes:
+    """What a running extender or planner answers on one page; the program ends where it does not."""
+    return b"".join(pages(url))
 
 
 def print_text(text: Callable[[int, bool], str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, page, print_document, print_table, print_text
+from gputopo.cluster_cli import NO_CLUSTER, cluster, cluster_options, pages, print_document, print_table, print_text
 from gputopo.terminal import fail
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _said(server: str) -> Mapping[GangName, Said]:
         raise click.UsageError(f"--server {server!r}: write a URL like http://127.0.0.1:9439")
     url = f"{server.rstrip('/')}/gangs"
     try:
-        return read_said(page(url))
+        return {name: said for text in pages(url) for name, said in read_said(text).items()}
     except NotAPlannerError as error:
         fail(f"{url}: {error}", NO_CLUSTER)
 

@@ -27,7 +27,7 @@ def extender(**flags: str | None) -> None:
     Examples:
       gputopo extender                                           beside kube-scheduler, in one pod
       KUBECONFIG=~/.kube/config gputopo extender --log text      try it from outside; nothing calls it
-      curl localhost:9439/decisions | tail -1 | jq .             what it decided last
+      curl 'localhost:9439/decisions?last=1' | jq .              what it decided last
     """
     from scheduler_core.main import serve_forever  # noqa: PLC0415  needs the extra "cluster", --help does not
 

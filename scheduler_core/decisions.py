@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -29,6 +30,7 @@ class Decisions:
         self._most = most
         self._most_names = most_names
         self._held: deque[Record] = deque()
+        self._made = 0  # as many were kept so far, so the next one has this number
         self._names = 0
 
     def __len__(self) -> int:
@@ -38,6 +40,7 @@ class Decisions:
         """One more; the oldest go."""
         held = self._held
         held.append(record)
+        self._made += 1
         self._names += len(record.names)
         while len(held) > self._most or (self._names > self._most_names and len(held) > 1):
             self._names -= len(held.popleft().names)
@@ -46,9 +49,15 @@ class Decisions:
         """The last one about that pod."""
         return next((each for each in reversed(self._held) if each.request.uid == uid), None)
 
-    def lines(self) -> Iterator[bytes]:
-        """Lines of JSON of those that are kept now, oldest first. Iterate on any thread."""
-        return map(document, tuple(self._held))
+    def lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Return numbers and lines of JSON of those that are kept now, oldest first. Iterate on any thread.
+
+        ``start``: the first number; negative: as many from the end.
+        """
+        oldest = self._made - len(self._held)
+        first = max(oldest, self._made + start if start < 0 else start)
+        records = tuple(islice(self._held, first - oldest, None))
+        return ((number, document(record)) for number, record in enumerate(records, start=first))
 
 
 class DecisionFile:

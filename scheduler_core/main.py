@@ -15,7 +15,7 @@ import uvloop
 from gputopo.daemon import bound, fail
 from gputopo.kube.access import EXTENDER
 from scheduler_core.announcing import FEW, Announcer
-from scheduler_core.connections import Limits
+from scheduler_core.connections import PAGES, Limits
 from scheduler_core.metrics import Metrics
 from scheduler_core.policy import Policy
 from scheduler_core.policy_reload import PolicyReload
@@ -78,7 +78,7 @@ def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
     try:
         made = [Listener(verbs, bound(read.verbs), read.certificates)]
         if read.listen is not None:
-            made.append(Listener(pages, bound(read.listen)))
+            made.append(Listener(pages, bound(read.listen), limits=PAGES))
     except CertificateError as error:
         fail(str(error))
     except OSError as error:

@@ -56,8 +56,8 @@ TIMES = {
 TALLIES = {
     "gputopo_extender_connections_ended": About(
         ("why",),
-        "Connections ended by the extender: capacity (too many; the idlest goes), slow (a request that does not "
-        "come), head (too large), stuck (an answer that is not taken).",
+        "Connections of the verbs ended by the extender: capacity (too many), slow (a request that does not arrive in "
+        "time), head (too large), stuck (an answer that is not read).",
     ),
 }
 GAUGES = {

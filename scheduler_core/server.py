@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,10 +17,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from scheduler_core.connections import Connection, Limits
+from scheduler_core.handshakes import Handshakes
 from scheduler_core.tls import CertificateError, Certificates, contents, context
 
 _BACKLOG = 512
-_HANDSHAKE_S = 10.0
 _DRAIN_S = 5  # for what is being asked when the end comes; kube-scheduler gives up after 5 s
 _LOOK_S = 5.0  # at the files of certificates; the kubelet brings rotated ones within a minute or two
 _log = logging.getLogger(__name__)
@@ -53,11 +54,15 @@ class Listener(uvicorn.Server):
                 timeout_graceful_shutdown=_DRAIN_S,
             )
         )
+        if limits.buffers is not None:  # inherited by what is accepted
+            where.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.buffers)
+            where.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.buffers)
         self._socket = where
         self._limits = limits
         self._certificates = certificates
         self._contents = None if certificates is None else contents(certificates)
         self._context = None if certificates is None else context(certificates)
+        self._accepting: asyncio.Task[None] | None = None
         self.closed = Counter[str]()  # connections that we ended, by why
 
     @property
@@ -69,22 +74,18 @@ class Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002  uvicorn's
         """Begin to listen."""
         self.servers = []
-        await self._listen()
+        self._socket.listen(_BACKLOG)
+        if self._context is None:
+            loop = asyncio.get_running_loop()
+            self.servers.append(await loop.create_server(self._connection, sock=self._socket, backlog=_BACKLOG))
+        else:
+            handshakes = Handshakes(self._current_context, self._connection, self._note_closed)
+            self._accepting = asyncio.create_task(handshakes.accept_forever(self._socket))
         self.started = True
 
-    async def _listen(self) -> None:
-        """With the context as it is now. Connections there are stay as they are, and none is refused meanwhile."""
-        loop, secured = asyncio.get_running_loop(), self._context is not None
-        server = await loop.create_server(
-            self._connection,
-            sock=self._socket.dup(),  # the same queue of connections
-            ssl=self._context,
-            ssl_handshake_timeout=_HANDSHAKE_S if secured else None,
-            backlog=_BACKLOG,
-        )
-        for each in self.servers:
-            each.close()
-        self.servers = [server]
+    def _current_context(self) -> ssl.SSLContext:
+        assert self._context is not None  # there is one from the start, or never
+        return self._context
 
     def _connection(self) -> Connection:
         return Connection(self.config, self.server_state, self._limits, self._note_closed)
@@ -102,11 +103,13 @@ class Listener(uvicorn.Server):
         except CertificateError as error:
             _log.warning("certificates", extra={"fields": {"outcome": "the old ones are kept", "error": str(error)}})
             return
-        await self._listen()
         _log.info("certificates", extra={"fields": {"outcome": "read anew"}})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, and end those there are when they have their answers."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
         self._socket.close()
         await super().shutdown(sockets)
 

@@ -1,7 +1,12 @@
-"""The pages that every program serves, ``/healthz``, ``/readyz`` and ``/metrics``, beside those of its own."""
+"""The pages that every program serves, ``/healthz``, ``/readyz`` and ``/metrics``, beside those of its own.
+
+The probes are answered at once. All other pages are rendered at most once a second and shared, and few requests may
+wait for them, so that whoever asks for pages does not keep the probes waiting.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,7 +19,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from scheduler_core.shared import Shared
+
 JSON = "application/json"
+WAITING = 32  # requests that wait for a page at once
 
 Page = Callable[[Request], Awaitable[Response]]
 
@@ -24,6 +32,7 @@ def site(unready: Callable[[], str | None], registry: CollectorRegistry, own: Ma
 
     All is called on the loop.
     """
+    exposition = Shared[bytes]()
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -32,10 +41,13 @@ def site(unready: Callable[[], str | None], registry: CollectorRegistry, own: Ma
         trouble = unready()
         return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
 
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def exposed() -> bytes:
+        return generate_latest(registry)
 
-    pages = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics, **own}
+    async def metrics(_: Request) -> Response:
+        return Response(await exposition.get("", exposed), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    pages = {"/healthz": healthz, "/readyz": readyz} | _limited({"/metrics": metrics, **own})
 
     def not_found(request: Request, _: Exception) -> Response:
         return PlainTextResponse(f"there is no {request.url.path!r} here; there are {', '.join(pages)}\n", 404)
@@ -46,10 +58,31 @@ def site(unready: Callable[[], str | None], registry: CollectorRegistry, own: Ma
     return application
 
 
+def _limited(pages: Mapping[str, Page]) -> dict[str, Page]:
+    """The pages, with at most ``WAITING`` requests that wait for one of them."""
+    places = asyncio.Semaphore(WAITING)
+
+    def limited(page: Page) -> Page:
+        async def answer(request: Request) -> Response:
+            if places.locked():
+                headers = {"Retry-After": "1", "Connection": "close"}
+                return PlainTextResponse("too many requests wait for a page; try again\n", 503, headers)
+            async with places:
+                return await page(request)
+
+        return answer
+
+    return {path: limited(page) for path, page in pages.items()}
+
+
 def json_page(document: Callable[[], Mapping[str, Any]]) -> Page:
-    """A page that is worked out on the loop, so one that takes a moment only."""
+    """A page whose document is worked out on the loop, so one that takes a moment only, and encoded beside it."""
+    shared = Shared[bytes]()
+
+    async def render() -> bytes:
+        return await asyncio.to_thread(orjson.dumps, document())
 
     async def page(_: Request) -> Response:
-        return Response(orjson.dumps(document()), media_type=JSON)
+        return Response(await shared.get("", render), media_type=JSON)
 
     return page

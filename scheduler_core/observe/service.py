@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from gputopo.daemon import bound
+from scheduler_core.connections import PAGES
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.judging import Placement
 from scheduler_core.observe.metrics import Metrics, Seen
@@ -147,4 +148,4 @@ class Service:
 def listener_of(service: Service, where: tuple[str, int]) -> Listener:
     """The listener of the pages. Raises ``OSError`` where the address cannot be had."""
     pages = site(service.unready, service.metrics.registry, {"/report": json_page(service.report)})
-    return Listener(pages, bound(where))
+    return Listener(pages, bound(where), limits=PAGES)

@@ -13,6 +13,7 @@ from gputopo.kube.access import PLANNER
 from gputopo.kube.client import Kube
 from gputopo.labels.reservations import POOL
 from scheduler_core.announcing import MANY, Announcer
+from scheduler_core.connections import PAGES
 from scheduler_core.lease import Leader
 from scheduler_core.planner.given import Settled
 from scheduler_core.planner.metrics import Metrics
@@ -70,7 +71,7 @@ def listeners_of(read: Settings, service: Service, metrics: Metrics) -> tuple[Li
     if read.listen is None:
         return ()
     try:
-        made = Listener(pages(service, metrics.registry), bound(read.listen))
+        made = Listener(pages(service, metrics.registry), bound(read.listen), limits=PAGES)
     except OSError as error:
         fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
     _log.info("listening", extra={"fields": {"pages": made.port}})

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from scheduler_core.paging import CONTINUE, PageBytes
+from scheduler_core.planner.gangs_page import Snapshot, gangs_page, read_continuation, snapshot
 from scheduler_core.planner.service import Service
-from scheduler_core.planner.status import document
-from scheduler_core.site import json_page, site
+from scheduler_core.shared import Shared
+from scheduler_core.site import JSON, site
 
 
 def pages(service: Service, registry: CollectorRegistry) -> ASGIApp:
-    """The application."""
+    """The application. All pages of ``/gangs`` that are asked for within a second are made from one snapshot."""
+    one_at_a_time = asyncio.Semaphore(1)
+    snapshots, rendered = Shared[Snapshot](), Shared[PageBytes]()
 
-    def gangs() -> Mapping[str, Any]:
-        return document(service.status(), time.time())
+    async def take() -> Snapshot:
+        return await asyncio.to_thread(snapshot, service.status(), time.time())
 
-    return site(service.unready, registry, {"/gangs": json_page(gangs)})
+    async def gangs(request: Request) -> Response:
+        text = request.query_params.get(CONTINUE)
+        after = None if text is None else read_continuation(text)
+        if text is not None and after is None:
+            return PlainTextResponse(f"write {CONTINUE} as the page before named it, not {text[:80]!r}\n", 400)
+
+        async def render() -> PageBytes:
+            async with one_at_a_time:
+                return await asyncio.to_thread(partial(gangs_page, await snapshots.get("", take), after))
+
+        page = await rendered.get(after, render)
+        return Response(page.body, media_type=JSON, headers=page.headers)
+
+    return site(service.unready, registry, {"/gangs": gangs})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from scheduler_core.gangs.conventions import is_alone
-from scheduler_core.gangs.gang import Gang, GangPhase, pod_of
+from scheduler_core.gangs.gang import Gang, GangPhase
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.progress import Progress, by_gang, progress
 from scheduler_core.nodes import NodeTable
@@ -110,45 +109,3 @@ def _kept(counting: Counting, member: Callable[[str], Member | None]) -> int:
     """GPUs that nobody has yet."""
     seats = (seat for seat in counting.seats if (found := member(seat.uid)) is None or found.node is None)
     return sum(number for seat in seats for _, number in seat.gpus) + sum(each.gpus for each in counting.held)
-
-
-def document(found: Status, now: float) -> Mapping[str, Any]:
-    """As /gangs shows it."""
-    return {
-        "leads": found.leads,
-        "holder": found.holder,
-        "unready": found.unready,
-        "epoch": found.epoch,
-        "entries": found.entries,
-        "extenders": found.extenders,
-        "held_gpus": found.held_gpus,
-        "gangs": [_document(each, now) for each in found.gangs if not is_alone(each.gang.name)],
-        "pods": [_document(each, now) for each in found.gangs if is_alone(each.gang.name)],
-    }
-
-
-def _document(each: GangStatus, now: float) -> dict[str, Any]:
-    gang = each.gang
-    return {
-        "namespace": gang.name.namespace,
-        "name": gang.name.name,
-        "pod": pod_of(gang),
-        "phase": each.phase,
-        "reason": each.reason,
-        "size": gang.size,
-        "minimum": gang.minimum,
-        "ready": len(gang.ready),
-        "held": len(gang.held),
-        "placed": len(gang.placed),
-        "bound": sum(member.node is not None for member in gang.placed),
-        "by": gang.by,
-        "priority": gang.priority,
-        "priorities": gang.priorities,
-        "age_s": round(now - gang.created, 1),
-        "waiting_s": None if each.since is None else round(now - each.since, 1),
-        "reservation": each.reservation,
-        "missing": [{"member": name, "reason": why} for name, why in each.missing],
-        "rollbacks": each.rollbacks,
-        "trouble": each.trouble,
-        "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
-    }

@@ -170,6 +170,25 @@ def test_a_planner_is_asked_too(tmp_path: Path) -> None:
     assert [each.path for each in planner.asked] == ["/gangs", "/gangs"]
 
 
+def test_all_pages_of_a_planner_are_read(tmp_path: Path) -> None:
+    def pages(asked: Asked) -> Answer:
+        if asked.query == {"continue": "gangs/a/b"}:
+            return page()
+        return page(gangs=[])._replace(headers={"Link": '<?continue=gangs%2Fa%2Fb>; rel="next"'})
+
+    with api_server(cluster()) as server, api_server(pages) as planner:
+        shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url).output
+
+    assert shown.startswith("gang a/llm: queued: 1 of 2 members fits at once.\n")
+
+
+def test_pages_without_end_are_an_error() -> None:
+    with api_server(lambda _: page()._replace(headers={"Link": '<?continue=again>; rel="next"'})) as planner:
+        shown = CliRunner().invoke(cli.main, ["gangs", "--server", planner.url])
+
+    assert (shown.exit_code, shown.output) == (4, f"gputopo: {planner.url}/gangs: more than 1024 pages\n")
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

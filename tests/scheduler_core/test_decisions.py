@@ -137,7 +137,12 @@ def test_the_last_decisions_are_kept_and_their_names_are_bounded(records: list[R
         few.keep(each)
         small.keep(each)
 
-    assert list(few.lines()) == [document(each) for each in records[-3:]]
+    first = len(records) - 3
+    assert list(few.lines()) == list(enumerate(map(document, records[-3:]), start=first))
+    assert list(few.lines(first + 1)) == list(enumerate(map(document, records[-2:]), start=first + 1))
+    assert list(few.lines(-1)) == [(len(records) - 1, document(records[-1]))]
+    assert list(few.lines(-9)) == list(few.lines())
+    assert list(few.lines(len(records))) == []
     assert len(small) == 2  # of eight names each
     assert (few.last("uid-f"), few.last("uid-a")) == (records[-1], None)
     Decisions(1, most_names=1).keep(records[0])
@@ -148,7 +153,7 @@ def test_one_decision_is_kept_however_many_names_it_has(records: list[Record]) -
     for each in records:
         decisions.keep(each)
 
-    assert list(decisions.lines()) == [document(records[-1])]
+    assert [line for _, line in decisions.lines()] == [document(records[-1])]
 
 
 def test_a_file_takes_every_decision_and_is_put_aside_when_it_is_full(records: list[Record], tmp_path: Path) -> None:

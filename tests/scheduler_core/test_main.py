@@ -167,11 +167,32 @@ def test_from_the_first_list_to_the_end(tmp_path: Path) -> None:
         assert running.ask("/explain/team/gone")[0] == 404
         status, lines = running.ask("/decisions")
         assert [json.loads(line)["answer"] for line in lines.splitlines()] == [["n2"]]
+        served = CliRunner().invoke(
+            main, ["replay", f"http://127.0.0.1:{running.said('listening')['pages']}/decisions"]
+        )
         assert running.end() == 0
 
     assert kept.read_text() == lines
     replayed = CliRunner().invoke(main, ["replay", str(kept)])
-    assert (replayed.exit_code, replayed.output) == (0, "1 decisions made again, 0 came out otherwise\n")
+    for each in (served, replayed):
+        assert (each.exit_code, each.output) == (0, "1 decisions made again, 0 came out otherwise\n")
+
+
+def test_replay_reads_all_pages_of_an_extender() -> None:
+    def answer(asked: Asked) -> Answer:
+        assert asked.path == "/decisions"
+        link = {"Link": '<?continue=7>; rel="next"'}
+        return Answer("no decision\n") if asked.query.get("continue") else Answer("", headers=link)
+
+    with api_server(answer) as server:
+        found = CliRunner().invoke(main, ["replay", f"{server.url}/decisions"])
+        assert [each.query for each in server.asked] == [{}, {"continue": "7"}]
+        gone = CliRunner().invoke(main, ["replay", "http://127.0.0.1:9/decisions"])
+
+    assert found.exit_code == 2
+    assert f"gputopo: {server.url}/decisions: line 1: " in found.output
+    assert gone.exit_code == 2
+    assert gone.output.startswith("gputopo: no answer from http://127.0.0.1:9/decisions: ")
 
 
 def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_same(tmp_path: Path) -> None:

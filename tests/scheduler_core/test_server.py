@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -198,9 +199,10 @@ def pages() -> Iterator[Running]:
 
         return job if (namespace, pod) in known else None
 
-    shown = Pages(
-        lambda: "draining" if threads else None, registry, lambda: iter([b'{"a":1}\n', b'{"a":2}\n']), explain
-    )
+    def decided(start: int) -> Iterator[tuple[int, bytes]]:
+        return islice(enumerate([b'{"a":1}\n', b'{"a":2}\n']), start % 2, None)
+
+    shown = Pages(lambda: "draining" if threads else None, registry, decided, explain)
     with serving(pages_app(shown)) as served:
         yield served
 
@@ -212,6 +214,9 @@ def pages() -> Iterator[Running]:
         pytest.param("/readyz", 200, b"ok\n", id="ready"),
         pytest.param("/metrics", 200, b"# HELP looks_total How often.", id="metrics"),
         pytest.param("/decisions", 200, b'{"a":1}\n{"a":2}\n', id="decisions"),
+        pytest.param("/decisions?continue=1", 200, b'{"a":2}\n', id="decisions from a number on"),
+        pytest.param("/decisions?last=1", 200, b'{"a":2}\n', id="the last decision"),
+        pytest.param("/decisions?continue=-1", 400, b"write ?continue=NUMBER, or ?last=COUNT", id="no number"),
         pytest.param("/explain/team/a1", 200, b'{"pod":"team/a1"}', id="a pod explained"),
         pytest.param("/explain/team/a2", 404, b"no GPU pod 'a2' is known in the namespace 'team'\n", id="unknown pod"),
         pytest.param("/decisions/", 404, b"there is no '/decisions/' here; there are /healthz", id="a slash too many"),

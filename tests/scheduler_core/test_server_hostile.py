@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +21,12 @@ import pytest
 import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.types import Message
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from scheduler_core.bodies import Bodies, Refusal
-from scheduler_core.connections import Limits
+from scheduler_core.connections import PAGES, Connection, Limits
+from scheduler_core.handshakes import HANDSHAKES
 from scheduler_core.tls import CertificateError, Certificates, context
 from tests.scheduler_core.served import Passing, Running, app_of, call, serving
 
@@ -300,6 +303,123 @@ def test_where_all_connections_are_busy_a_new_one_is_refused() -> None:
             each.close()
 
 
+def source(running: Running, address: str, sent: bytes = b"") -> socket.socket:
+    """A connection from that address that reads nothing, once all that was sent on it has arrived."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.settimeout(10)
+    made.bind((address, 0))
+    made.connect(("127.0.0.1", running.port))
+    made.sendall(sent)
+    return made
+
+
+def from_addresses(running: Running) -> dict[str, int]:
+    """How many connections the listener has, by the address of the peer."""
+    return Counter(each.peer for each in running.listener.server_state.connections if isinstance(each, Connection))
+
+
+def test_a_peer_beyond_its_limit_takes_the_place_of_its_own_oldest_unfinished_request() -> None:
+    with serving(app_of(Passing()), Limits(connections=10, per_peer=3)) as running:
+        other = source(running, "127.0.0.2", HEAD)
+        kept = source(running, "127.0.0.3", HEAD + b"Content-Length: 900\r\n\r\n")  # its head is there
+        half = []
+        for _ in range(5):
+            half.append(source(running, "127.0.0.3", HEAD))
+            _until(lambda: from_addresses(running)["127.0.0.3"] == min(3, len(half) + 1))
+        _until(lambda: running.listener.closed == {"capacity": 3})
+
+        assert [rest(each) for each in half[:3]] == [b""] * 3
+        assert from_addresses(running) == {"127.0.0.2": 1, "127.0.0.3": 3}
+        for each in (other, kept, *half):
+            each.close()
+
+
+def test_idle_peers_give_way_to_a_new_one_until_its_request_arrives() -> None:
+    with serving(app_of(Passing()), PAGES._replace(connections=8, per_peer=8, heads=4)) as running:
+        idle = []
+        for number in range(8):
+            idle.append(source(running, f"127.0.0.{number + 2}", asked("/nothing")))
+            _until(lambda: running.listener.server_state.total_requests == len(idle))
+        probe = source(running, "127.0.0.10", HEAD)
+        newer = [source(running, "127.0.0.11") for _ in range(3)]
+        _until(lambda: running.listener.closed == {"capacity": 4})
+        probe.sendall(b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
+
+        assert rest(probe).startswith(b"HTTP/1.1 400 ")  # answered: this is no call
+        assert [len(rest(each)) > 0 for each in idle[:4]] == [True] * 4
+        for each in (probe, *idle, *newer):
+            each.close()
+
+
+async def large(scope: Scope, receive: Receive, send: Send) -> None:
+    """Eight MiB, or what a path says of itself: never an answer, or a short one."""
+    if scope["path"] == "/never":
+        await asyncio.sleep(60)
+    await PlainTextResponse("ok" if scope["path"] == "/short" else b" " * 8 * MEBI)(scope, receive, send)
+
+
+def asked(path: str = "/", *headers: str) -> bytes:
+    return "\r\n".join((f"GET {path} HTTP/1.1", "Host: x", *headers, "", "")).encode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "then"),
+    [
+        pytest.param(asked(), b"", id="kept alive"),
+        pytest.param(asked("/", "Connection: close"), b"", id="to be closed"),
+        pytest.param(asked(), None, id="half closed"),
+        pytest.param(asked(), b"no request", id="refused meanwhile"),
+    ],
+)
+def test_an_answer_that_is_not_read_ends_its_connection(sent: bytes, then: bytes | None) -> None:
+    with serving(large, Limits(write_s=0.5)) as running:
+        deaf = source(running, "127.0.0.1", sent)
+        _until(lambda: running.listener.server_state.total_requests == 1)
+        if then is None:
+            deaf.shutdown(socket.SHUT_WR)
+        else:
+            deaf.sendall(then)
+        _until(lambda: running.listener.closed == {"stuck": 1})
+        _until(lambda: not running.listener.server_state.connections)
+        deaf.close()
+
+
+def test_of_a_page_no_second_one_is_rendered_before_the_first_was_read() -> None:
+    with serving(large, PAGES) as running, source(running, "127.0.0.1", asked() * 3) as peer:
+        answered = rest(peer)
+
+    assert answered.count(b"HTTP/1.1 200 OK") <= 1
+
+
+def test_answers_that_are_not_read_are_bounded_together_and_the_greediest_peer_loses_its_oldest() -> None:
+    with serving(large, PAGES) as running:  # 32 MiB: four answers, less what the kernel holds
+        first = source(running, "127.0.0.2", asked("/", "Connection: close"))
+        _until(lambda: len(running.listener.server_state.connections) == 1)
+        greedy = []
+        for _ in range(6):
+            greedy.append(source(running, "127.0.0.3", asked()))
+            _until(lambda: sum(from_addresses(running).values()) + running.listener.closed["stuck"] == len(greedy) + 1)
+        _until(lambda: running.listener.closed["stuck"] == 3)
+
+        assert from_addresses(running) == {"127.0.0.2": 1, "127.0.0.3": 3}
+        assert all(len(rest(each)) < MEBI for each in greedy[:3])
+        assert len(rest(first)) > 8 * MEBI
+        for each in (first, *greedy):
+            each.close()
+
+
+def test_where_all_pages_are_being_answered_the_oldest_is_cut_and_a_probe_is_answered() -> None:
+    with serving(large, PAGES._replace(connections=4)) as running:
+        busy = [source(running, f"127.0.0.{number + 2}", asked("/never")) for number in range(4)]
+        _until(lambda: len(from_addresses(running)) == 4)
+
+        assert running.ask("GET", "/short") == (200, b"ok")
+        assert rest(busy[0]) == b""
+        for each in busy:
+            each.close()
+
+
 # TLS -----------------------------------------------------------------------------------------------------------------
 
 
@@ -364,6 +484,22 @@ def test_a_client_of_the_ca_is_served_and_others_are_refused(authority: Authorit
         assert ask(running, good) == 200
         for each in stalled:
             each.close()
+
+
+def test_peers_that_never_shake_hands_are_bounded_and_keep_nobody_out(authority: Authority) -> None:
+    process = psutil.Process(os.getpid())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
+    try:
+        with serving(app_of(Passing()), certificates=authority.files) as running:
+            before, silent = process.num_fds(), [running.connect() for _ in range(1500)]
+            _until(lambda: running.listener.closed["capacity"] >= 1500 - HANDSHAKES)
+            assert ask(running, secured(authority.ca, authority.ca)) == 200
+            _until(lambda: process.num_fds() - before - len(silent) <= HANDSHAKES + 10)
+            for each in silent:
+                each.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_certificates_rotate_under_traffic_and_no_connection_is_dropped(authority: Authority) -> None:

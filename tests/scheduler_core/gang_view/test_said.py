@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from scheduler_core.gang_view.said import Missing, NotAPlannerError, Said, read_said
 from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.roster import Roster
-from scheduler_core.planner.status import GangStatus, Status, document
+from scheduler_core.planner.gangs_page import gangs_page, snapshot
+from scheduler_core.planner.status import GangStatus, Status
 from scheduler_core.sightings import Batch
 from tests.scheduler_core.builders import NOW
 from tests.scheduler_core.gangs.members import LLM, members
@@ -23,8 +23,9 @@ def page(**changed: Any) -> bytes:
     gang = roster.gang(LLM)
     assert gang is not None
     missing = (("w-1", "too few"),)
-    status = GangStatus(gang, "queued", "1 of 2 members fits at once", None, missing, 2, 30.0, since=NOW - 90.0)
-    return json.dumps(document(Status(leads=True, unready=None, gangs=(status,))._replace(**changed), NOW)).encode()
+    waiting = GangStatus(gang, "queued", "1 of 2 members fits at once", None, missing, 2, 30.0, since=NOW - 90.0)
+    status = Status(leads=True, unready=None, gangs=(waiting,))._replace(**changed)
+    return gangs_page(snapshot(status, NOW)).body
 
 
 def test_what_it_says_of_each_gang() -> None:

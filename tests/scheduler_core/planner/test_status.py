@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,10 +10,11 @@ from gputopo.labels.reservations import ReservationStatus, State
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.queue import Pace
 from scheduler_core.gangs.world import Terms
+from scheduler_core.planner.gangs_page import gangs_page, snapshot
 from scheduler_core.planner.given import Clock, Settled
 from scheduler_core.planner.metrics import samples
 from scheduler_core.planner.seen import Candidate
-from scheduler_core.planner.status import Status, document, status
+from scheduler_core.planner.status import Status, status
 from scheduler_core.planner.term import Term
 from scheduler_core.policies import BUILT_IN
 from scheduler_core.request import Refused
@@ -33,6 +35,11 @@ def told(
     term.take(Batch(LedgerSeen, (ledger(*(entry(each, phase) for each, phase in kept)),), (), complete=True))
     term.leads = True
     return status(term, True, None, (), 0.0)
+
+
+def page_of(found: Status) -> Any:
+    """The first page of /gangs."""
+    return json.loads(gangs_page(snapshot(found, 200.0)).body)
 
 
 def phases(found: Status) -> dict[GangName, tuple[str, str | None]]:
@@ -73,7 +80,7 @@ def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None
     refused = member("p", gang=name, request=Refused("gputopo.io/gang: 'Bad_Name' is not a name"))
     found = told([refused])
 
-    (page,) = document(found, 200.0)["pods"]
+    (page,) = page_of(found)["pods"]
     assert (page["pod"], page["phase"], page["reason"]) == (
         "p",
         "refused",
@@ -83,6 +90,6 @@ def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None
 
 
 def test_one_that_does_not_lead_tells_who_does() -> None:
-    page = document(status(None, False, None, (), 0.0, "planner-0_1f"), 200.0)
+    page = page_of(status(None, False, None, (), 0.0, "planner-0_1f"))
 
     assert (page["leads"], page["holder"], page["gangs"]) == (False, "planner-0_1f", [])

@@ -1,0 +1,93 @@
+"""``/gangs``: what a planner tells of each gang and single pod, in pages of a bounded size. Pure.
+
+Gangs come first, then single pods, each by namespace and name. A continuation names the last item of the page before:
+an item that is there all the time is on exactly one page.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+import orjson
+
+from scheduler_core.gangs.conventions import is_alone
+from scheduler_core.gangs.gang import pod_of
+from scheduler_core.paging import PAGE_BYTES, PageBytes, fill
+from scheduler_core.planner.status import GangStatus, Status
+
+_LISTS = ("gangs", "pods")
+Key = tuple[str, str, str]  # list, namespace, name
+
+
+class Snapshot(NamedTuple):
+    """What the planner knew at one moment."""
+
+    status: Status
+    at: float  # in seconds since 1970
+    gangs: tuple[tuple[Key, GangStatus], ...]  # sorted
+
+
+def snapshot(found: Status, now: float) -> Snapshot:
+    """Return the status with its gangs in the order of the pages."""
+    return Snapshot(found, now, tuple(sorted(((_key(each), each) for each in found.gangs), key=lambda pair: pair[0])))
+
+
+def _key(each: GangStatus) -> Key:
+    name = each.gang.name
+    return _LISTS[is_alone(name)], name.namespace, name.name
+
+
+def read_continuation(text: str) -> Key | None:
+    """Return the key that a continuation names; None where it names none."""
+    match text.split("/"):
+        case [kind, namespace, name] if kind in _LISTS:
+            return kind, namespace, name
+    return None
+
+
+def gangs_page(found: Snapshot, after: Key | None = None, most: int = PAGE_BYTES) -> PageBytes:
+    """Return the page that begins after that key; None: the first one."""
+    first = 0 if after is None else bisect_right(found.gangs, after, key=lambda pair: pair[0])
+    rest = found.gangs[first:]
+    taken, more = fill(((key, orjson.dumps(_item(each, found.at))) for key, each in rest), most)
+    following = "/".join(taken[-1][0]) if more else None
+    status = found.status
+    head = {
+        "leads": status.leads,
+        "holder": status.holder,
+        "unready": status.unready,
+        "epoch": status.epoch,
+        "entries": status.entries,
+        "extenders": status.extenders,
+        "held_gpus": status.held_gpus,
+    }
+    lists = {name: [orjson.Fragment(item) for (kind, *_), item in taken if kind == name] for name in _LISTS}
+    return PageBytes(orjson.dumps(head | lists | {"continue": following}), following)
+
+
+def _item(each: GangStatus, now: float) -> dict[str, Any]:
+    gang = each.gang
+    return {
+        "namespace": gang.name.namespace,
+        "name": gang.name.name,
+        "pod": pod_of(gang),
+        "phase": each.phase,
+        "reason": each.reason,
+        "size": gang.size,
+        "minimum": gang.minimum,
+        "ready": len(gang.ready),
+        "held": len(gang.held),
+        "placed": len(gang.placed),
+        "bound": sum(member.node is not None for member in gang.placed),
+        "by": gang.by,
+        "priority": gang.priority,
+        "priorities": gang.priorities,
+        "age_s": round(now - gang.created, 1),
+        "waiting_s": None if each.since is None else round(now - each.since, 1),
+        "reservation": each.reservation,
+        "missing": [{"member": name, "reason": why} for name, why in each.missing],
+        "rollbacks": each.rollbacks,
+        "trouble": each.trouble,
+        "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
+    }
