@@ -115,7 +115,10 @@ def test_two_planners_run_and_a_standby_is_ready_before_the_other_one_goes() -> 
     assert (budget["spec"]["maxUnavailable"], budget["spec"]["selector"]) == (1, spec["selector"])
     assert (planner["args"], planner["env"]) == (
         ["planner"],
-        [{"name": "GPUTOPO_LEASE", "value": "gputopo/gputopo-planner"}],
+        [
+            {"name": "GPUTOPO_LEASE", "value": "gputopo/gputopo-planner"},
+            {"name": "GPUTOPO_ANNOTATIONS", "value": "guarded"},
+        ],
     )
     assert [planner[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "liveness", "readiness")] == [
         "/healthz",
