@@ -42,7 +42,7 @@ def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
 
 def guard() -> str:
     """The policies that keep the planner to its own pods, and others from writing the planner's annotations."""
-    return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner(), *guarding.annotations()))
+    return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner(), *guarding.pod_annotations()))
 
 
 def copy(source: str) -> str:

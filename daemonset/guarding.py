@@ -3,7 +3,7 @@
 ``planner``: RBAC lets the planner patch and delete any pod. It needs that of pods which its gate holds, or which it let
 go itself: whoever takes its token over can touch no other.
 
-``annotations``: RBAC lets everybody who may create or patch pods write any annotation. The annotations of the planner
+``pod_annotations``: RBAC lets everybody who may create or patch pods write any annotation. The annotations of the planner
 say where a pod was placed, so nobody else may write them.
 """
 
@@ -39,7 +39,7 @@ def planner() -> list[dict[str, Any]]:
     )
 
 
-def annotations() -> list[dict[str, Any]]:
+def pod_annotations() -> list[dict[str, Any]]:
     """The policy by which only the planner sets, changes or removes its annotations on pods, and its binding.
 
     The subresources are matched too: an update of ``pods/status`` may change annotations, and those of a Binding are
