@@ -23,7 +23,6 @@ from tests.e2e.simulation.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 NODES = tuple(f"gpu-{number}" for number in range(4))
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": True}
 FORGED: dict[str, Any] = {
     "held by a gate of its own": {"schedulingGates": [{"name": "example.com/never"}]},
     "of a scheduler that does not exist": {"schedulerName": "nobody"},
@@ -39,7 +38,6 @@ def forge(cluster: Cluster, **spec: Any) -> None:
         made["metadata"] |= {
             "namespace": "foreign",
             "annotations": {keys.POD_RESERVATION.key: "llm-7-4f2a9c", keys.POD_GANG.key: "llm-7"},
-            "ownerReferences": [OWNER],
         }
         cluster.create_pod(made)
 
