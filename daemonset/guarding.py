@@ -3,8 +3,8 @@
 ``planner``: RBAC lets the planner patch and delete any pod. It needs that of pods which its gate holds, or which it let
 go itself: whoever takes its token over can touch no other.
 
-``pod_annotations``: RBAC lets everybody who may create or patch pods write any annotation. The planner's annotations say
-where a pod was placed, so nobody else may write them.
+``pod_annotations``: RBAC lets everybody who may create or patch pods write any annotation. The planner's say where a
+pod was placed, so nobody else may write them.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Planner:
         self.server, self.me, self.terms = server, me, terms
         self.watcher: Watcher | None = None
         self.deposed = False
-        self.view = View(Policy(), POOL, me)
+        self.view = View(Policy(), POOL, me, guarded=terms.guarded)
         self.view.read(server.ledger, server.now)
         self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were not wanted at the last look
         self._tried = 0
