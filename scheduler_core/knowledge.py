@@ -203,10 +203,10 @@ class Knowledge:
         reserved = self.reserved
         take = reserved.take_ledgers if batch.kind is LedgerSeen else reserved.take_reservations
         self._stirred |= take(batch) & self._nodes
-        for pod, node in reserved.left():
+        left, until = reserved.left(), self._now + LIFETIME_S
+        self._ungated.expect({pod.uid: node for pod, node in left}, self._now, until)
+        for pod, node in left:
             held, seen = self.assumptions.of(pod.uid), self._pods.get(pod.uid)
-            until = self._now + LIFETIME_S
-            self._ungated.expect(pod.uid, node, self._now, until)
             if seen is not None and seen.nominated == node:  # it comes there, whenever that is
                 self._assume(pod, frozenset({node}), inf)
             elif held is None or not held.exact:  # it was let go, and may be there by now

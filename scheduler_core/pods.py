@@ -12,6 +12,7 @@ import msgspec
 
 from gputopo.labels.keys import POD_RESERVATION
 
+_MOST = 253  # characters of an object's name
 NODE_NAME = "metadata.name"  # the only field that ``matchFields`` of a node's affinity may name
 
 
@@ -198,7 +199,9 @@ def pin_claim(pod: Pod) -> PinClaim | None:
     """
     metadata, spec = pod.metadata, pod.spec
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
-    if reservation is None or spec.node_name or metadata.deletion_timestamp or spec.scheduling_gates:
+    if reservation is None or len(reservation) > _MOST:
+        return None
+    if spec.node_name or metadata.deletion_timestamp or spec.scheduling_gates:
         return None
     own = None if spec.affinity is None else spec.affinity.node_affinity
     node = None if own is None else pinned(own.required_during_scheduling_ignored_during_execution)

@@ -233,7 +233,7 @@ class Reserved:
             if seat.node is None or seat.uid in self._arrived or seat.uid in self._ended:
                 continue
             pod = self._pods.get(seat.uid)
-            if committed or (pod is not None and pod.nominated == seat.node):
+            if committed or (pod is not None and pod.claim is not None and pod.nominated == seat.node):
                 yield self._occupant(seat, counting), seat.node
 
     def _leave(self, counting: Counting) -> set[str]:

@@ -65,10 +65,14 @@ class Ungated:
         proved = self._proved.get(uid)
         return proved.node if proved is not None and now <= proved.until else None
 
-    def expect(self, uid: str, node: str, now: float, until: float) -> None:
-        """A reservation that listed the pod for that node is gone. The watch may show only then that it was ungated."""
-        self._proved = {key: each for key, each in self._proved.items() if now <= each.until}
-        self._proved.setdefault(uid, _Proved(node, until))
+    def expect(self, places: Mapping[str, str], now: float, until: float) -> None:
+        """Reservations that listed these pods for these nodes are gone. A watch may show later that they were ungated.
+
+        ``places``: nodes by the pods' UIDs.
+        """
+        if places:
+            valid = {uid: each for uid, each in self._proved.items() if now <= each.until}
+            self._proved = {uid: _Proved(node, until) for uid, node in places.items()} | valid
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""

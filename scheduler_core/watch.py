@@ -192,7 +192,7 @@ def pod_seen(uid: str, pod: Pod, read: Callable[[Pod], PodRequest | Refused] = r
         _name(pod.spec.node_name),
         _name(pod.status.nominated_node_name),
         _name(pod.spec.scheduler_name),
-        claim=_shared(pin_claim(pod)),
+        claim=pin_claim(pod),
     )
 
 

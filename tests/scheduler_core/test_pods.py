@@ -55,6 +55,7 @@ def pod(terms: list[object] | None, metadata: dict[str, object] | None = None, *
             id="two are named",
         ),
         pytest.param(pod([N1], {"annotations": None}), None, id="somebody else pinned it"),
+        pytest.param(pod([N1], {"annotations": {POD_RESERVATION.key: "x" * 254}}), None, id="that is no name"),
         pytest.param(pod([N1], nodeName="n1"), None, id="it is there"),
         pytest.param(pod([N1], {"deletionTimestamp": "2026-11-21T22:30:00Z"}), None, id="it ends before"),
         pytest.param(pod([N1], schedulingGates=[{"name": GATE}]), None, id="the copy of one, gated again"),
