@@ -41,8 +41,8 @@ def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
 
 
 def guard() -> str:
-    """The policy that keeps the planner to its own pods."""
-    return _head("daemonset/guarding.py") + gating.manifest(guarding.planner())
+    """The policies that keep the planner to its own pods, and others from writing the planner's annotations."""
+    return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner(), *guarding.pod_annotations()))
 
 
 def copy(source: str) -> str:

@@ -1,18 +1,25 @@
-"""The ValidatingAdmissionPolicy of the planner: what RBAC cannot say, which pods, and what of them. Pure.
+"""The ValidatingAdmissionPolicies about the planner and pods: what RBAC cannot say. Pure.
 
-RBAC lets the planner patch and delete any pod. It needs that of pods which its gate holds, or which it let go itself:
-whoever takes its token over can touch no other.
+``planner``: RBAC lets the planner patch and delete any pod. It needs that of pods which its gate holds, or which it let
+go itself: whoever takes its token over can touch no other.
+
+``pod_annotations``: RBAC lets everybody who may create or patch pods write any annotation. The planner's say where a
+pod was placed, so nobody else may write them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from gputopo.kube.access import LEDGERS
 from gputopo.labels import keys
 from scheduler_core.gangs.owners import OWNERS
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 NAME = "gputopo-planner-pods"
+ANNOTATIONS_NAME = "gputopo-pod-annotations"
+_WRITTEN = [key.key for key in keys.WRITTEN_ON_PODS]
 _RESERVATION = keys.POD_RESERVATION.key
 # What of a pod's spec the API server lets be changed, but for the gates and the affinity.
 _KEPT = (
@@ -23,37 +30,82 @@ _KEPT = (
 
 def planner() -> list[dict[str, Any]]:
     """The policy, and its binding."""
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["UPDATE", "DELETE"],
-        "resources": ["pods", "pods/*"],
+    return _policy(
+        NAME,
+        _rule(["UPDATE", "DELETE"], ["pods", "pods/*"]),
+        {"by-the-planner": _BY_THE_PLANNER},
+        _variables(),
+        {f"gputopo's planner {message}": text for message, text in _validations().items()},
+    )
+
+
+def pod_annotations() -> list[dict[str, Any]]:
+    """The policy by which only the planner sets, changes or removes its annotations on pods, and its binding.
+
+    The subresources are matched too: an update of ``pods/status`` may change annotations, and those of a Binding are
+    copied to the pod.
+    """
+    conditions = {"with-annotations-of-the-planner": _ANNOTATED, "not-by-the-planner": _NOT_BY_THE_PLANNER}
+    values = {
+        "annotations": "object.metadata.?annotations.orValue({})",
+        "oldAnnotations": "oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})",
     }
+    same = f"{_WRITTEN}.all(key, variables.annotations[?key] == variables.oldAnnotations[?key])"
+    message = f"only gputopo's planner sets, changes or removes the annotations {', '.join(_WRITTEN)} of a pod"
+    rule = _rule(["CREATE", "UPDATE"], ["pods", "pods/*", "bindings"])
+    return _policy(ANNOTATIONS_NAME, rule, conditions, values, {message: same})
+
+
+def _rule(operations: list[str], resources: list[str]) -> dict[str, Any]:
+    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": operations, "resources": resources}
+
+
+def _policy(
+    name: str,
+    rule: dict[str, Any],
+    conditions: Mapping[str, str],
+    variables: Mapping[str, str],
+    validations: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Return a policy that refuses what it cannot judge, and its binding. ``validations``: by their messages."""
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": "by-the-planner", "expression": _BY_THE_PLANNER}],
-        "variables": [{"name": name, "expression": text} for name, text in _variables().items()],
+        "matchConditions": _named(conditions),
+        "variables": _named(variables),
         "validations": [
-            {"expression": text, "message": f"gputopo's planner {message}", "reason": "Forbidden"}
-            for message, text in _validations().items()
+            {"expression": text, "message": message, "reason": "Forbidden"} for message, text in validations.items()
         ],
     }
     return [
-        {"apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": NAME}, "spec": spec},
+        {"apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
         {
             "apiVersion": API_VERSION,
             "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": NAME},
-            "spec": {"policyName": NAME, "validationActions": ["Deny"]},
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
         },
     ]
+
+
+def _named(expressions: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "expression": text} for name, text in expressions.items()]
 
 
 # By its name in any namespace, so that an install in another one is bound as well.
 _BY_THE_PLANNER = (
     "request.userInfo.username.startsWith('system:serviceaccount:') &&\n"
     "request.userInfo.username.endsWith(':gputopo-planner')"
+)
+# A tenant may make a service account of that name in its own namespace, but none that may write the ledger. The name
+# comes first: the authorizer is asked about nobody else.
+_NOT_BY_THE_PLANNER = (
+    f"!({_BY_THE_PLANNER} &&\n"
+    f"authorizer.group('{LEDGERS.group}').resource('{LEDGERS.plural}').check('update').allowed())"
+)
+_ANNOTATED = (
+    "[object, oldObject].exists(each, each != null &&\n"
+    f"{_WRITTEN}.exists(key, key in each.metadata.?annotations.orValue({{}})))"
 )
 
 
@@ -78,7 +130,6 @@ def _variables() -> dict[str, str]:
 
 
 def _validations() -> dict[str, str]:
-    written = [key.key for key in keys.WRITTEN_ON_PODS]
     stripped = sorted({owner.finalizer for owner in OWNERS.values() if owner.finalizer is not None})
     same = " && ".join(f"object.spec.?{field} == oldObject.spec.?{field}" for field in _KEPT)
     return {
@@ -88,7 +139,7 @@ def _validations() -> dict[str, str]:
             "!variables.isUpdate || variables.gated || variables.letGo"
         ),
         "changes its own annotations of a pod, and no label or owner": (
-            f"!variables.isUpdate || (variables.touched.all(key, key in {written})\n"
+            f"!variables.isUpdate || (variables.touched.all(key, key in {_WRITTEN})\n"
             "&& object.metadata.?labels == oldObject.metadata.?labels\n"
             "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences)"
         ),

@@ -42,6 +42,7 @@ from scheduler_core.reserved import NOBODY, Reserved
 from scheduler_core.settling import Settled, settled
 from scheduler_core.siblings import Placed
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, ended
+from scheduler_core.ungated import Ungated
 
 _NOWHERE = Machine(topology=None, described=False, allocatable=())
 _KINDS: dict[type[Any], str] = {NodeSeen: "nodes", PodSeen: "pods", GpusSeen: "nodegpus"}
@@ -67,10 +68,14 @@ class News(NamedTuple):
 class Knowledge:
     """The node table, the pods that want or hold GPUs, and what is assumed of them."""
 
-    def __init__(self, policy: Policy, *, reservations: bool = False, bound: bool = True) -> None:
+    def __init__(
+        self, policy: Policy, *, reservations: bool = False, bound: bool = True, guarded: bool = False
+    ) -> None:
         """``reservations``: what planners keep is shown too, and nothing is known before it was.
 
         ``bound``: ``take`` answers what was known when a pod was bound, for which the table is worked out each time.
+
+        ``guarded``: only planners can write their annotations on pods (``Ungated``).
         """
         self.changes = Changes()  # of the table, by name
         self.assumptions = Assumptions()
@@ -79,6 +84,7 @@ class Knowledge:
         self._kinds = _KINDS | (_KEPT if reservations else {})
         self._pods: dict[str, PodSeen] = {}
         self.reserved = Reserved(self._pods)
+        self._ungated = Ungated(self.reserved, guarded=guarded)
         self._owned: dict[str, set[str]] = {}  # the UIDs of those that one owner made
         self._uids: dict[FullName, str] = {}  # of the pods, by namespace and name
         self._records: dict[str, NodeRecord] = {}  # as observed; also of nodes that were not shown
@@ -167,17 +173,13 @@ class Knowledge:
             self._take_nodes(batch)
             return News()
         if batch.kind in _KEPT:
-            reserved = self.reserved
-            take = reserved.take_ledgers if batch.kind is LedgerSeen else reserved.take_reservations
-            self._stirred |= take(batch) & self._nodes
-            for pod, node in reserved.left():
-                held, seen = self.assumptions.of(pod.uid), self._pods.get(pod.uid)
-                if seen is not None and seen.nominated == node:  # it comes there, whenever that is
-                    self._assume(pod, frozenset({node}), inf)
-                elif held is None or not held.exact:  # it was let go, and may be there by now
-                    self._assume(pod, frozenset({node}), self._now + LIFETIME_S)
+            self._take_kept(batch)
             return News()
         return self._take_words(batch, first=first)
+
+    def ungated_to(self, uid: str) -> str | None:
+        """Return the node to which a planner ungated the pod; None where nothing proves that one did."""
+        return self._ungated.node_of(uid, self._now)
 
     def tick(self, now: float) -> None:
         """Let time pass: observations become old, assumptions end."""
@@ -196,12 +198,30 @@ class Knowledge:
         """Filter is asked about that pod again."""
         self._end(self.assumptions.drop(uid))
 
+    def _take_kept(self, batch: Batch[Any]) -> None:
+        """What planners keep."""
+        reserved = self.reserved
+        take = reserved.take_ledgers if batch.kind is LedgerSeen else reserved.take_reservations
+        self._stirred |= take(batch) & self._nodes
+        left, until = reserved.left(), self._now + LIFETIME_S
+        self._ungated.expect({pod.uid: node for pod, node in left}, self._now, until)
+        for pod, node in left:
+            held, seen = self.assumptions.of(pod.uid), self._pods.get(pod.uid)
+            if seen is not None and seen.nominated == node:  # it comes there, whenever that is
+                self._assume(pod, frozenset({node}), inf)
+            elif held is None or not held.exact:  # it was let go, and may be there by now
+                self._assume(pod, frozenset({node}), until)
+        for seen in self._ungated.proved_by(batch, self._pods, self._now):
+            self._meet(seen, self._pods[seen.key])
+
     def _take_pods(self, batch: Batch[PodSeen], *, first: bool) -> News:
         gone = tuple(pod for uid in ended(batch, self._pods) if (pod := self._pods.pop(uid, None)) is not None)
+        for uid in batch.gone:
+            self._ungated.forget(uid)
         for pod in gone:
             self._part(pod)
         bound: list[Bound] = []
-        for pod in batch.seen:
+        for pod in (self._ungated.resolve(each, self._now) for each in batch.seen):
             known = self._pods.get(pod.key)
             if known != pod:
                 if not first and pod.node is not None and (known is None or known.node is None):
@@ -238,6 +258,7 @@ class Knowledge:
         if self._uids.get(name) == pod.key:
             del self._uids[name]
         self._forget(pod)
+        self._ungated.forget(pod.key)
         self._stirred |= self._nodes.intersection(self.reserved.places(pod.key))
         self.reserved.end(pod.key)
         if pod.node is not None:

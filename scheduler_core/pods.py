@@ -6,10 +6,13 @@ Kubernetes; here too.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from gputopo.labels.keys import GATE, POD_RESERVATION
+from gputopo.labels.keys import POD_RESERVATION
 
+_MOST = 253  # characters of an object's name
 NODE_NAME = "metadata.name"  # the only field that ``matchFields`` of a node's affinity may name
 
 
@@ -178,15 +181,31 @@ def waits_for_volumes(spec: PodSpec) -> bool:
     return any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ())
 
 
-def let_go_to(pod: Pod) -> str | None:
-    """The node that a planner let a pod go to, and to which it may still come."""
+class PinClaim(NamedTuple):
+    """What an unbound pod says of itself: a planner ungated it and pinned it to a node.
+
+    Its owner can write that too. ``ungated`` says which claims count.
+    """
+
+    reservation: str
+    node: str
+
+
+def pin_claim(pod: Pod) -> PinClaim | None:
+    """Return the pod's claim that a planner ungated it; None where it makes none.
+
+    A pod with any scheduling gate makes none: planners ungate only pods that no other gate holds, and no gate is ever
+    added to a pod.
+    """
     metadata, spec = pod.metadata, pod.spec
-    if POD_RESERVATION.key not in (metadata.annotations or {}) or spec.node_name or metadata.deletion_timestamp:
+    reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
+    if reservation is None or len(reservation) > _MOST:
         return None
-    if any(gate.name == GATE for gate in spec.scheduling_gates or ()):
+    if spec.node_name or metadata.deletion_timestamp or spec.scheduling_gates:
         return None
     own = None if spec.affinity is None else spec.affinity.node_affinity
-    return None if own is None else pinned(own.required_during_scheduling_ignored_during_execution)
+    node = None if own is None else pinned(own.required_during_scheduling_ignored_during_execution)
+    return None if node is None else PinClaim(reservation, node)
 
 
 def pinned(terms: RequiredTerms | None) -> str | None:

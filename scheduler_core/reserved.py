@@ -20,6 +20,7 @@ from gputopo.labels.reservations import Entry, Holding, Phase, Seat
 from scheduler_core.holders import unknown
 from scheduler_core.nodes import NodeRecord, held_on, with_pod
 from scheduler_core.occupancy import Occupant
+from scheduler_core.pods import PinClaim
 from scheduler_core.sightings import Batch, LedgerSeen, PodSeen, ReservationSeen, ended
 
 S = TypeVar("S", LedgerSeen, ReservationSeen)
@@ -61,6 +62,8 @@ class Reserved:
         self._reservations: dict[str, ReservationSeen] = {}
         self._entries: dict[str, tuple[Entry, str]] = {}  # by UID of the reservation; and by which ledger
         self._counting: dict[str, Counting] = {}
+        self._named: dict[str, set[str]] = {}  # name -> UIDs of the reservations of that name, in any namespace
+        self._seated: dict[str, dict[str, str | None]] = {}  # reservation -> pod -> node; made when it is asked for
         self._on: dict[str, set[str]] = {}  # node -> reservations that count there
         self._seats: dict[tuple[str, str], list[Seat]] = {}  # node and reservation
         self._room: dict[tuple[str, str], Counter[str]] = {}  # devices that are held, by the same
@@ -91,6 +94,15 @@ class Reserved:
 
     def take_reservations(self, batch: Batch[ReservationSeen]) -> set[str]:
         """What their watch delivers. Answers the nodes on which something else counts now."""
+        for uid in ended(batch, self._reservations):
+            self._seated.pop(uid, None)
+            if (known := self._reservations.get(uid)) is not None:
+                self._named[known.name].discard(uid)
+                if not self._named[known.name]:
+                    del self._named[known.name]
+        for each in batch.seen:
+            self._seated.pop(each.key, None)
+            self._named.setdefault(each.name, set()).add(each.key)
         return self._settle(_update(self._reservations, batch))
 
     def take_ledgers(self, batch: Batch[LedgerSeen]) -> set[str]:
@@ -119,6 +131,8 @@ class Reserved:
     def left(self) -> list[tuple[Occupant, str]]:
         """Pods and their nodes, committed until just now, that were not seen there: two watches, one of which is late.
 
+        Of what was only proposed, those that were ungated before: their plan was proposed again.
+
         Each is told once.
         """
         found, self._left = self._left, []
@@ -128,6 +142,22 @@ class Reserved:
         """The nodes on which a seat is kept for that pod: mostly none, and one at the most unless planners err."""
         places = self._places.get(uid)
         return () if places is None or uid in self._arrived else places.values()
+
+    def lists(self, uid: str, claim: PinClaim) -> bool:
+        """Whether a reservation lists that pod for that node: one that counts, or the one that the pod names."""
+        if claim.node in self._places.get(uid, {}).values():
+            return True
+        return any(self._nodes_of(each).get(uid) == claim.node for each in self._named.get(claim.reservation, ()))
+
+    def has(self, namespace: str, name: str) -> bool:
+        """Whether there is a reservation of that name, whether it counts or not."""
+        return any(self._reservations[uid].namespace == namespace for uid in self._named.get(name, ()))
+
+    def _nodes_of(self, reservation: str) -> Mapping[str, str | None]:
+        """Return the node of each pod that the reservation lists."""
+        if reservation not in self._seated:
+            self._seated[reservation] = {seat.uid: seat.node for seat in self._reservations[reservation].spec.seats}
+        return self._seated[reservation]
 
     def on(self, node: str) -> Iterator[Counting]:
         """What counts on a node."""
@@ -169,7 +199,7 @@ class Reserved:
             if before is not None and after is not None and _alike(before, after):
                 continue
             if before is not None:
-                if after is None and before.entry.phase is Phase.COMMITTED:
+                if after is None:
                     self._left += self._on_their_way(before)
                 touched |= self._leave(before)
             if after is not None:
@@ -198,8 +228,12 @@ class Reserved:
         return nodes
 
     def _on_their_way(self, counting: Counting) -> Iterator[tuple[Occupant, str]]:
+        committed = counting.entry.phase is Phase.COMMITTED
         for seat in counting.seats:
-            if seat.node is not None and seat.uid not in self._arrived and seat.uid not in self._ended:
+            if seat.node is None or seat.uid in self._arrived or seat.uid in self._ended:
+                continue
+            pod = self._pods.get(seat.uid)
+            if committed or (pod is not None and pod.claim is not None and pod.nominated == seat.node):
                 yield self._occupant(seat, counting), seat.node
 
     def _leave(self, counting: Counting) -> set[str]:

@@ -13,6 +13,7 @@ from gputopo.labels.nodegpus import NodeGpus
 from gputopo.labels.reservations import LedgerSpec, ReservationSpec, ReservationStatus, Vouching
 from scheduler_core.nodes import Machine
 from scheduler_core.occupancy import Occupant
+from scheduler_core.pods import PinClaim
 from scheduler_core.stock import PodRules, StockNode
 
 S = TypeVar("S")
@@ -32,10 +33,11 @@ class PodSeen(NamedTuple):
     key: str
     occupant: Occupant
     node: str | None  # spec.nodeName; None: not bound yet
-    # Where it is expected: status.nominatedNodeName, or the node that a planner let it go to.
+    # Where it is expected: status.nominatedNodeName; in ``Knowledge`` also the node of a claim that counts.
     nominated: str | None = None
     scheduler: str | None = None  # spec.schedulerName
     rules: PodRules | None = None  # only who observes has them
+    claim: PinClaim | None = None  # ``ungated`` says whether it counts
 
 
 class GpusSeen(NamedTuple):

@@ -27,7 +27,7 @@ from gputopo.labels import keys
 from gputopo.labels.nodegpus import NodeGpus
 from gputopo.labels.reservations import spec_hash
 from scheduler_core.nodes import Node, read_node, read_occupant
-from scheduler_core.pods import Pod, let_go_to
+from scheduler_core.pods import Pod, pin_claim
 from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, WatchStatus
 
@@ -190,8 +190,9 @@ def pod_seen(uid: str, pod: Pod, read: Callable[[Pod], PodRequest | Refused] = r
         uid,
         occupant._replace(namespace=namespace, profile=profile),
         _name(pod.spec.node_name),
-        _name(let_go_to(pod) or pod.status.nominated_node_name),
+        _name(pod.status.nominated_node_name),
         _name(pod.spec.scheduler_name),
+        claim=pin_claim(pod),
     )
 
 

@@ -56,7 +56,7 @@ class Member(NamedTuple):
     labels: Mapping[str, str] = {}
     apart: tuple[PodTerm, ...] = ()  # pods that it does not share its node with
     unbound: str | None = None  # what kube-scheduler says why it cannot bind it, once it was let go
-    pin: str | None = None  # the node that it was let go to, as long as it may still come there
+    pin: str | None = None  # the node to which it says that it was ungated; ``ungated`` says whether that counts
 
     @property
     def devices(self) -> tuple[tuple[str, int], ...]:

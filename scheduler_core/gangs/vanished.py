@@ -1,12 +1,15 @@
 """Plans that somebody deleted while their members were let go: written again, as the pods themselves say them. Pure.
 
-Whoever was let go is on the way to its node whatever became of the plan, and says by which (annotation) and where to
-(its node affinity). Without a plan nothing would ever end that: no deadline, nobody who takes them back.
+A pod that was ungated is on the way to its node whatever became of the plan, and names that plan (annotation) and its
+node (node affinity). Without a plan there is no deadline, and nothing takes such pods back.
+
+A plan that is written again makes its pods count, so only pods are taken into it of which more than their own word says
+that a planner ungated them: ``World.coming``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
@@ -27,13 +30,14 @@ def vanished(world: World) -> Iterator[CreateReservation]:
     if plans is None:
         plans = {plan for each in world.reservations.values() for plan in plans_of(each)}
     lost: dict[tuple[str, str, str], dict[str, Member]] = {}
+    coming = {each.uid for each in world.coming}
     for each in world.coming:
         name, gang = each.reservation or "", each.wanted.gang
         if (gang.namespace, name) in plans or (is_alone(gang) and ((each.uid, name) in plans or not replaced(each))):
             continue
         key = gang.namespace, name, "" if is_alone(gang) else gang.name
         if key not in lost:
-            lost[key] = {one.uid: one for one in _siblings(world, each)}
+            lost[key] = {one.uid: one for one in _siblings(world, each, coming)}
         lost[key][each.uid] = each
     for (namespace, name, gang_name), members in lost.items():
         yield CreateReservation(namespace, name, _spec(gang_name, members.values()))
@@ -48,10 +52,11 @@ def plans_of(reservation: ReservationSeen) -> tuple[tuple[str, str], ...]:
     return ((reservation.namespace, name), *(() if spec.gang else ((seat.uid, name) for seat in spec.seats)))
 
 
-def _siblings(world: World, member: Member) -> Iterator[Member]:
-    """That were let go by the same plan."""
+def _siblings(world: World, member: Member, coming: Container[str]) -> Iterator[Member]:
+    """Members that the same plan let go. A pin that is not proved is left out."""
     gang = world.gang(member.wanted.gang)
-    return (each for each in (() if gang is None else gang.placed) if each.reservation == member.reservation)
+    of_plan = (each for each in (() if gang is None else gang.placed) if each.reservation == member.reservation)
+    return (each for each in of_plan if each.node is not None or each.pin is None or each.uid in coming)
 
 
 def _spec(gang: str, members: Iterable[Member]) -> ReservationSpec:

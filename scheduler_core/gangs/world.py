@@ -34,6 +34,7 @@ class Terms(NamedTuple):
     ended_s: float = LIFETIME_S  # the same of one whose pod was found to have ended
     lease: str = ""  # NAMESPACE/NAME; the ledger tells people where to look whether we are there, and what we go by
     levels: str = ""
+    guarded: bool = False  # only planners can write their annotations on pods: an admission policy sees to that
 
 
 class World(NamedTuple):
@@ -51,7 +52,7 @@ class World(NamedTuple):
     memory: Memory
     now: float  # monotonic seconds
     wall: float  # seconds since 1970, for people
-    coming: Collection[Member] = ()  # all that were let go and have no node yet
+    coming: Collection[Member] = ()  # all that were surely let go and have no node yet
     blind: bool = False  # all of that may be old: nothing more is planned and committed
     awake: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
     plans: Container[tuple[str, str]] | None = None  # ``vanished.plans_of`` all reservations; None: not known yet

@@ -20,7 +20,7 @@ from scheduler_core.gangs.member import Member, Wanted
 from scheduler_core.gangs.timestamps import since_epoch
 from scheduler_core.observe.sources import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
 from scheduler_core.planner.sizes import SIZES
-from scheduler_core.pods import Metadata, Pod, PodStatus, RequiredTerms, let_go_to
+from scheduler_core.pods import Metadata, Pod, PodStatus, RequiredTerms, pin_claim
 from scheduler_core.request import PodRequest, Refused, read_request
 from scheduler_core.sightings import Batch, PodSeen
 from scheduler_core.stock import Condition
@@ -136,6 +136,7 @@ def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
         return None
     started = pod.status.start_time is not None
     owner = metadata.owner
+    claim = pin_claim(pod)
     return Member(
         uid,
         metadata.namespace,
@@ -158,7 +159,7 @@ def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
         metadata.labels or {},
         refused_beside(spec),
         pod.status.unbound if reservation and not spec.node_name else None,
-        let_go_to(pod),
+        None if claim is None else claim.node,
     )
 
 

@@ -25,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     listen: tuple[str, int] | None
     pool: str
     settle_s: float
+    annotations: str
     policy: Path | None
     levels: Levels
     patience_s: float
@@ -38,8 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self) -> Terms:
         """How gangs are committed and rolled back."""
         lease = f"{self.lease.namespace}/{self.lease.name}"
-        rollback, levels = Rollback(self.rollback), spelled(self.levels)
-        return Terms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels)
+        rollback, levels, guarded = Rollback(self.rollback), spelled(self.levels), self.annotations == "guarded"
+        return Terms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels, guarded=guarded)
 
     @property
     def pace(self) -> Pace:
@@ -115,6 +116,17 @@ TABLE = (
         "How long after the ledger was made the first plan is proposed in a mixed pool: an extender looks every 30 "
         "seconds for a kind that was not served before.",
         seconds(0),
+    ),
+    Setting(
+        "annotations",
+        "--annotations",
+        "GPUTOPO_ANNOTATIONS",
+        "unguarded",
+        "guarded|unguarded",
+        "guarded: the admission policy gputopo-pod-annotations is in force, so only the planner writes its annotations "
+        "on pods, and reservations that were deleted by hand are recovered from what pods say. unguarded: only those "
+        "that this process saw itself are.",
+        one_of("guarded", "unguarded"),
     ),
     Setting(
         "policy",

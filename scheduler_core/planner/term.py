@@ -54,7 +54,7 @@ class Term:
         sight: Sight | None = None,
     ) -> None:
         given = Given(settled, policies, hands, clock)
-        self.view = View(policies().common, settled.pool, me)
+        self.view = View(policies().common, settled.pool, me, guarded=settled.terms.guarded)
         self.backlog = Backlog(given, self.view.roster)
         self.sight = sight or Sight()
         self.deposed = False

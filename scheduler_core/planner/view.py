@@ -73,14 +73,15 @@ NOTHING = Outlook()
 class View:
     """For one thread, and one term of leadership."""
 
-    def __init__(self, policy: Policy, pool: str, me: str) -> None:
-        self.knowledge = Knowledge(policy, reservations=True, bound=False)
+    def __init__(self, policy: Policy, pool: str, me: str, *, guarded: bool = False) -> None:
+        """``guarded``: only planners can write their annotations on pods."""
+        self.knowledge = Knowledge(policy, reservations=True, bound=False, guarded=guarded)
         self.roster = Roster()
         self.shelf = Shelf(self.reservations, self.roster.member)
         self.ends = Ends()
         self.memory = Memory()
         self.rules: Mapping[str, StockNode] = {}  # another one where anything of it changes: a plan may look at it
-        self._pool, self._me = pool, me
+        self._pool, self._me, self._guarded = pool, me, guarded
         # By UID: what we wrote last, until a watch has shown it; in that order.
         self._pods: dict[str, Written] = {}
         self._statuses: dict[str, Written] = {}  # of reservations
@@ -186,7 +187,7 @@ class View:
             self.memory,
             monotonic,
             wall,
-            self.roster.coming(),
+            self._coming(),
             outlook.blind,
             self.shelf.awake,
             self.shelf.plans,
@@ -215,6 +216,13 @@ class View:
         to = {seat.uid: seat.node for each in kept for seat in each.seats}
         nodes = ((each.node or to.get(each.uid), each) for each in self.roster.living())
         return tuple(There(node, each) for node, each in nodes if node is not None)
+
+    def _coming(self) -> tuple[Member, ...]:
+        """Return the unbound members that a planner ungated. What a pod says of itself alone proves nothing."""
+        found = self.roster.coming()
+        if self._guarded:
+            return tuple(found)
+        return tuple(each for each in found if each.pin and self.knowledge.ungated_to(each.uid) == each.pin)
 
     def _create(self, what: CreateReservation, told: Told, now: float) -> None:
         if self._creating.pop((what.namespace, what.name), None) == told.uid:

@@ -105,6 +105,36 @@ def test_the_guard_spells_what_the_planner_writes_and_refuses_what_it_cannot_jud
     assert of_kind(helm_adds(PLANNER, "admissionPolicy.enabled=false"), policy["kind"]) == []
 
 
+def test_only_who_writes_the_ledger_writes_the_annotations_of_the_planner() -> None:
+    (policy, binding) = guarding.pod_annotations()
+    spec = policy["spec"]
+    conditions = {each["name"]: each["expression"] for each in spec["matchConditions"]}
+    (validation,) = spec["validations"]
+
+    written = {key.key for key in keys.WRITTEN_ON_PODS}
+    for text in (conditions["with-annotations-of-the-planner"], validation["expression"], validation["message"]):
+        assert set(re.findall(r"gputopo\.io/[a-z-]+", text)) == written
+    assert f"group('{LEDGERS.group}').resource('{LEDGERS.plural}').check('update')" in conditions["not-by-the-planner"]
+    assert spec["matchConstraints"]["resourceRules"] == [
+        {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["pods", "pods/*", "bindings"],
+        }
+    ]
+    assert (spec["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
+
+
+@pytest.mark.parametrize(("enabled", "said"), [("true", "guarded"), ("false", "unguarded")])
+def test_the_planner_trusts_annotations_only_where_the_policy_is_installed(enabled: str, said: str) -> None:
+    (planner,) = deployment(helm_adds(PLANNER, f"admissionPolicy.enabled={enabled}"))["spec"]["template"]["spec"][
+        "containers"
+    ]
+
+    assert {"name": "GPUTOPO_ANNOTATIONS", "value": said} in planner["env"]
+
+
 def test_two_planners_run_and_a_standby_is_ready_before_the_other_one_goes() -> None:
     documents = kustomized("scheduler/planner")
     spec = deployment(documents)["spec"]
@@ -115,7 +145,10 @@ def test_two_planners_run_and_a_standby_is_ready_before_the_other_one_goes() -> 
     assert (budget["spec"]["maxUnavailable"], budget["spec"]["selector"]) == (1, spec["selector"])
     assert (planner["args"], planner["env"]) == (
         ["planner"],
-        [{"name": "GPUTOPO_LEASE", "value": "gputopo/gputopo-planner"}],
+        [
+            {"name": "GPUTOPO_LEASE", "value": "gputopo/gputopo-planner"},
+            {"name": "GPUTOPO_ANNOTATIONS", "value": "guarded"},
+        ],
     )
     assert [planner[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "liveness", "readiness")] == [
         "/healthz",
@@ -152,6 +185,7 @@ def test_what_clusters_differ_in_can_be_set() -> None:
     assert (planner["imagePullPolicy"], spec["imagePullSecrets"]) == ("Always", [{"name": "pull"}])
     assert planner["env"] == [
         {"name": "GPUTOPO_LEASE", "value": "gpu-tools/gputopo-planner"},
+        {"name": "GPUTOPO_ANNOTATIONS", "value": "guarded"},
         {"name": "GPUTOPO_LOG", "value": "json"},
     ]
     assert planner["resources"]["limits"] == {"memory": "8Gi"}

@@ -12,7 +12,7 @@ from scheduler_core.asks import WHOLE
 from scheduler_core.extender import Extender, Filtered, Record
 from scheduler_core.knowledge import Knowledge, News
 from scheduler_core.nodes import NodeState, read_node
-from scheduler_core.pods import Pod, SpreadConstraint, Term, Volume
+from scheduler_core.pods import PinClaim, Pod, SpreadConstraint, Term, Volume
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
 from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
@@ -27,12 +27,13 @@ def seen(
     nominated: str | None = None,
     admitted: bool = False,
     uid: str | None = None,
+    claim: tuple[str, str] | None = None,
     **wishes: str,
 ) -> PodSeen:
-    """A pod as its watch shows it."""
+    """A pod as its watch shows it. ``claim``: the reservation and the node that it names."""
     holder = occupant(name, gpus, admitted=admitted, **wishes)
     holder = holder if uid is None else holder._replace(uid=uid)
-    return PodSeen(holder.uid, holder, on, nominated)
+    return PodSeen(holder.uid, holder, on, nominated, claim=None if claim is None else PinClaim(*claim))
 
 
 def asking(name: str, gpus: int, resource: str = WHOLE, **wishes: str) -> Pod:
@@ -62,11 +63,12 @@ class Stage:
         policy: Policy = Policy(),  # noqa: B008  frozen
         *,
         reservations: bool = False,
+        guarded: bool = False,
     ) -> None:
         self.machines = dict(machines)
         self.now = NOW
         self.records: list[Record] = []
-        self.knowledge = Knowledge(policy, reservations=reservations)
+        self.knowledge = Knowledge(policy, reservations=reservations, guarded=guarded)
         self.extender = Extender(self.knowledge, policy, lambda: self.now, self.records.append)
 
     @classmethod
@@ -79,13 +81,20 @@ class Stage:
         return stage
 
     @classmethod
-    def planned(cls, machines: Mapping[str, NodeTopology], *pods: PodSeen, policy: Policy = Policy()) -> Stage:  # noqa: B008
-        """The same where what planners keep is looked at; they keep nothing yet."""
-        stage = cls(machines, policy, reservations=True)
+    def planned(
+        cls,
+        machines: Mapping[str, NodeTopology],
+        *pods: PodSeen,
+        policy: Policy = Policy(),  # noqa: B008
+        guarded: bool = False,
+        kept: Iterable[ReservationSeen] = (),
+    ) -> Stage:
+        """The same where what planners keep is looked at. ``kept``: reservations that no ledger lists."""
+        stage = cls(machines, policy, reservations=True, guarded=guarded)
         stage.nodes(complete=True)
         stage.pods(*pods, complete=True)
         stage.words({name: {} for name in machines}, complete=True)
-        stage.knowledge.take(Batch(ReservationSeen, (), complete=True), stage.now)
+        stage.knowledge.take(Batch(ReservationSeen, tuple(kept), complete=True), stage.now)
         stage.knowledge.take(Batch(LedgerSeen, (), complete=True), stage.now)
         return stage
 

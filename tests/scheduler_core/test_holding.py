@@ -219,7 +219,7 @@ def test_a_pod_that_was_let_go_comes_to_its_place_whatever_becomes_of_its_plan()
     stage = Stage.planned({"a": H100}, seen("m0", 4), seen("m1", 4))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
     stage.keep((gang, COMMITTED))
-    stage.pods(seen("m0", 4, nominated="a"))
+    stage.pods(seen("m0", 4, claim=("g", "a")))
 
     stage.knowledge.take(Batch(ReservationSeen, (), (gang.key,)), stage.now)
     assert dict(stage.ask(asking("x", 1)).failed) == {"a": Reason.TOO_FEW_GPUS.value}

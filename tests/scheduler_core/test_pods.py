@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.labels.keys import GATE, POD_RESERVATION
-from scheduler_core.pods import Pod, PodSpec, let_go_to, waits_for_volumes
+from scheduler_core.pods import PinClaim, Pod, PodSpec, pin_claim, waits_for_volumes
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,12 @@ def test_pod_with_a_claim_may_wait_for_its_volume_before_it_is_bound(volumes: st
 
 
 N1 = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+N1_CLAIM = PinClaim("llm-1", "n1")
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 
 
 def pod(terms: list[object] | None, metadata: dict[str, object] | None = None, **spec: object) -> Pod:
-    """One that a planner let go, where nothing else is said."""
+    """A pod that a planner ungated, where nothing else is said."""
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     usual = {"annotations": {POD_RESERVATION.key: "llm-1"}}
     affinity = {} if terms is None else {"affinity": {"nodeAffinity": required}}
@@ -35,11 +36,11 @@ def pod(terms: list[object] | None, metadata: dict[str, object] | None = None, *
 
 
 @pytest.mark.parametrize(
-    ("found", "node"),
+    ("found", "claim"),
     [
-        pytest.param(pod([N1]), "n1", id="its pin"),
+        pytest.param(pod([N1]), N1_CLAIM, id="its pin"),
         pytest.param(
-            pod([N1 | {"matchExpressions": [ZONE]}, {}, N1]), "n1", id="every term is narrowed, but empty ones"
+            pod([N1 | {"matchExpressions": [ZONE]}, {}, N1]), N1_CLAIM, id="every term is narrowed, but empty ones"
         ),
         pytest.param(pod(None), None, id="a member without GPUs has none"),
         pytest.param(pod([{"matchExpressions": [ZONE]}]), None, id="no node is named"),
@@ -54,11 +55,12 @@ def pod(terms: list[object] | None, metadata: dict[str, object] | None = None, *
             id="two are named",
         ),
         pytest.param(pod([N1], {"annotations": None}), None, id="somebody else pinned it"),
+        pytest.param(pod([N1], {"annotations": {POD_RESERVATION.key: "x" * 254}}), None, id="that is no name"),
         pytest.param(pod([N1], nodeName="n1"), None, id="it is there"),
         pytest.param(pod([N1], {"deletionTimestamp": "2026-11-21T22:30:00Z"}), None, id="it ends before"),
         pytest.param(pod([N1], schedulingGates=[{"name": GATE}]), None, id="the copy of one, gated again"),
-        pytest.param(pod([N1], schedulingGates=[{"name": "example.com/wait"}]), "n1", id="others hold it yet"),
+        pytest.param(pod([N1], schedulingGates=[{"name": "example.com/wait"}]), None, id="others hold it"),
     ],
 )
-def test_where_a_pod_was_let_go_to(found: Pod, node: str | None) -> None:
-    assert let_go_to(found) == node
+def test_what_a_pod_says_of_the_planner_that_ungated_it(found: Pod, claim: PinClaim | None) -> None:
+    assert pin_claim(found) == claim

@@ -9,11 +9,12 @@ from pathlib import Path
 import yaml
 
 from gputopo.kube.access import NODE_FEATURES, NODE_GPUS
+from gputopo.labels import keys
 from gputopo.labels.nodegpus import crd
 from tests.e2e.agent.access import define
 from tests.e2e.api import ApiError, Client
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
+from tests.e2e.objects import Object, pod
 
 MANIFESTS = Path(__file__).parents[3] / "daemonset"
 NAMESPACE = "gputopo"
@@ -115,17 +116,26 @@ def _refuses(agent: Client, policy: str, probe: tuple[str, Object]) -> bool:
     return f"'{policy}'" in refusal(agent, "POST", path, body)[1]
 
 
+def install_planner_policies(cluster: Cluster) -> None:
+    """The planner's account, rights and policies; returns when only the planner may write its annotations on pods."""
+    files = (f"scheduler/planner-without-gates/{name}.yaml" for name in ("service-account", "rbac", "admission"))
+    apply(cluster, documents("base/namespace.yaml", *files))
+    forged = pod("forged", 1)
+    forged["metadata"]["annotations"] = {keys.POD_RESERVATION.key: "x"}
+    wait_for(lambda: refusal(cluster.api, "POST", cluster.pods(), forged)[0] == 403, "the policy")
+
+
 def agent_pod(cluster: Cluster, node: str) -> Object:
     """The pod that the DaemonSet controller would make on a node, of the base: admitted as `restricted`."""
     (daemonset,) = documents("base/daemonset.yaml")
     template = daemonset["spec"]["template"]
-    pod = {
+    made = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": f"{ACCOUNT}-{node}", "namespace": NAMESPACE, "labels": template["metadata"]["labels"]},
         "spec": {**template["spec"], "nodeName": node},
     }
-    return cluster.create_pod(pod)
+    return cluster.create_pod(made)
 
 
 def agent_token(cluster: Cluster, node: str) -> str:

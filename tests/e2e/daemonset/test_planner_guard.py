@@ -38,8 +38,6 @@ def cluster(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Itera
     """The planner's objects, its policy in force, and pods of each sort. All tests are dry runs."""
     api = control_plane.client()
     found = Cluster(control_plane, api, "planner-guard")
-    apply(found, documents("base/namespace.yaml"))
-    apply(found, [each for each in kustomized("scheduler/planner-without-gates") if each["kind"] not in UNWANTED])
     for name, spec in PODS.items():
         made = pod(name, 1, **spec)
         made["metadata"] |= {
@@ -47,7 +45,9 @@ def cluster(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Itera
             "labels": {"app": "a"},
             "finalizers": [JOB_TRACKING, "example.com/stay"],
         }
-        found.create_pod(made)
+        found.create_pod(made)  # before the policy that lets only the planner write its annotation
+    apply(found, documents("base/namespace.yaml"))
+    apply(found, [each for each in kustomized("scheduler/planner-without-gates") if each["kind"] not in UNWANTED])
     planner = found.client(found.token("gputopo-planner", namespace=NAMESPACE))
     wait_for(lambda: refusal(planner, "DELETE", found.pods("theirs"))[0] == 403, "the policy")
     planner.close()

@@ -9,7 +9,7 @@ protocol is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -63,10 +63,14 @@ _OFTEN = {
 }
 
 
+# An admission policy lets only planners write their annotations: so plans that somebody deletes are written again.
+TERMS = Terms(settle_s=2 * LAG_S, guarded=True)
+
+
 class Mutant(NamedTuple):
     """What is left out of the protocol."""
 
-    terms: Terms = Terms(settle_s=2 * LAG_S)
+    terms: Terms = TERMS
     flags: Flags = Flags()
     swaps: bool = True  # the ledger is written by compare and swap
     falls_back: bool = True  # what is held for a gang is not given up before its places are committed
@@ -84,6 +88,8 @@ class Commit(RuleBasedStateMachine):
     """The world."""
 
     mutant = Mutant()
+    harmless = mutant  # nothing is left out: gangs end as a whole
+    actions: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +126,7 @@ class Commit(RuleBasedStateMachine):
         """Several at once: to draw each by itself takes longer than to do it."""
         for at in range(0, len(acts), 3):
             action, side, pick = acts[at : at + 3]
-            getattr(self, ACTIONS[action % len(ACTIONS)])(side % 2, pick)
+            getattr(self, self.actions[action % len(self.actions)])(side % 2, pick)
             self.no_node_is_promised_twice()
         self.what_is_held_is_not_lost()
 
@@ -147,7 +153,7 @@ class Commit(RuleBasedStateMachine):
 
     def _replace(self, gang: str | None) -> None:
         """Its controller makes another."""
-        if gang is not None and len(self._members(gang)) < self.gangs[gang]:
+        if gang in self.gangs and len(self._members(gang)) < self.gangs[gang]:
             self.server.create_pod(gang, 1, gang, self.gangs[gang])
 
     def somebody_deletes_a_plan(self, _: int, pick: int) -> None:
@@ -400,7 +406,7 @@ class Commit(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Nothing goes wrong any more: then each gang ends as a whole."""
-        if self.mutant != Mutant():
+        if self.mutant != self.harmless:
             return
         self.late.clear()
         self.planners = [None, None]
@@ -453,7 +459,11 @@ def _gang(pod: Json) -> str | None:
     return named
 
 
-ACTIONS = tuple(action for action, times in _OFTEN.items() for _ in range(times))
+def _weighed(often: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(action for action, times in often.items() for _ in range(times))
+
+
+Commit.actions = _weighed(_OFTEN)
 _USUAL = settings(
     max_examples=60,
     stateful_step_count=20,
@@ -472,8 +482,62 @@ def test_no_order_of_events_promises_a_gpu_twice_and_every_gang_ends_as_a_whole(
     run_state_machine_as_test(Commit, settings=_USUAL)
 
 
+class Hostile(Commit):
+    """The same where no admission policy is in force: a tenant writes the planner's annotation into pods of its own.
+
+    Nobody deletes plans by hand, which are not always written again then.
+    """
+
+    mutant = Mutant(TERMS._replace(guarded=False))
+    harmless = mutant
+    actions = _weighed({name: often for name, often in _OFTEN.items() if "deletes" not in name} | {"tenant_forges": 8})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forged: set[str] = set()
+
+    def tenant_forges(self, side: int, pick: int) -> None:
+        """It names a plan that is there, or none; as a gang or on its own; with a gate of its own, or none."""
+        self.forged &= self.server.pods.keys()
+        if len(self.forged) < 4:
+            names = [*(each.name for each in self.server.reservations.values()), "x"]
+            node = _pick(sorted(NODES), pick)
+            gang = "forged" if side else None
+            self.forged.add(self.server.forge_pod(_pick(names, pick // 3), node, gang=gang, gated=pick % 5 == 0))
+
+    def _may_try(self, pod: Json, side: int) -> bool:
+        """Forged pods are of a scheduler that does not exist: one that fits may be let in like any pod."""
+        return pod["metadata"]["uid"] not in self.forged and super()._may_try(pod, side)
+
+    def no_node_is_promised_twice(self) -> None:
+        """And what is forged counts nowhere."""
+        super().no_node_is_promised_twice()
+        plans = (event.object for event in self.server.events if event.kind is ReservationSeen and event.object)
+        listed = {seat.uid for each in plans for seat in each.spec.seats}
+        assert not listed & self.forged, "a forged pod has a plan"
+        views = [each.view.knowledge for each in self.planners if each is not None]
+        known = [*views, *(each.knowledge for each in self.extenders if each is not None)]
+        counted = {pod.uid for each in known for record in each.table.records.values() for pod in record.pods}
+        assert not counted & self.forged, "a forged pod counts"
+
+
+def test_what_a_tenant_forges_counts_nowhere_and_every_gang_ends_as_a_whole() -> None:
+    run_state_machine_as_test(Hostile, settings=_USUAL)
+
+
+class Believing(Hostile):
+    """The same where the planner is told that nobody can forge anything."""
+
+    mutant = Mutant()
+
+
+def test_the_machine_finds_forged_pods_that_count() -> None:
+    with pytest.raises(AssertionError, match="a forged pod"):
+        run_state_machine_as_test(Believing, settings=_USUAL)
+
+
 MUTANTS = {
-    "committed before extenders vouch": (Mutant(Terms(gated=True, settle_s=0.0)), _TWICE),
+    "committed before extenders vouch": (Mutant(TERMS._replace(gated=True, settle_s=0.0)), _TWICE),
     "vouched without what is in flight": (Mutant(flags=Flags(remembers=False)), _TWICE),
     "what was held given up for a proposal": (Mutant(falls_back=False), _LOST),
 }
@@ -570,7 +634,7 @@ def _heard_of_late(world: Commit) -> None:
 SCENES = {
     "the ledger is overwritten": (_overwriting, Mutant(swaps=False)),
     "it answers before it is registered": (_unregistered, Mutant(flags=Flags(registers=False))),
-    "an extender that ended is struck at once": (_struck_at_once, Mutant(Terms(settle_s=2 * LAG_S, ended_s=0.0))),
+    "an extender that ended is struck at once": (_struck_at_once, Mutant(TERMS._replace(ended_s=0.0))),
     "what was struck is forgotten at once": (_heard_of_late, None),
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from scheduler_core.gangs.gang import assess
 from scheduler_core.gangs.member import GangName, Member
 from scheduler_core.gangs.memory import Memory
 from scheduler_core.gangs.vanished import plans_of, vanished
@@ -57,3 +58,18 @@ def test_single_pods_without_a_plan_get_one_for_each_namespace(
     reservations: tuple[ReservationSeen, ...], again: list[tuple[str, str, str]]
 ) -> None:
     assert written(reservations) == again
+
+
+def test_a_sibling_whose_pin_nothing_proves_is_left_out_of_the_plan() -> None:
+    """Its owner may have written the annotation and the pin."""
+    a, bound, forged = (
+        member(name, gates=(), reservation="llm-1", pin=pin, node=node)
+        for name, pin, node in (("a", "n1", None), ("b", None, "n2"), ("c", "n3", None))
+    )
+    gang = assess(a.wanted.gang, (a, bound, forged))
+    everybody = {each.uid: each for each in (a, bound, forged)}
+    world = World("me", None, {}, everybody.get, lambda _: gang, (), (), (), {}, Memory(), 0.0, 0.0, (a,))
+
+    (again,) = vanished(world)
+
+    assert [(seat.name, seat.node) for seat in again.spec.seats] == [("a", "n1"), ("b", "n2")]

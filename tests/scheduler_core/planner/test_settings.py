@@ -18,6 +18,7 @@ def test_where_nothing_is_said() -> None:
         listen=("", 9439),
         pool="mixed",
         settle_s=45.0,
+        annotations="unguarded",
         policy=None,
         levels=LEVELS,
         patience_s=300.0,
@@ -38,6 +39,14 @@ def test_gangs_are_committed_and_queue_as_is_said() -> None:
     assert found.terms == said._replace(lease="gputopo/gputopo-planner", levels=spelled(LEVELS))
     assert levels(found.terms.levels) == LEVELS
     assert found.pace == Pace(patience_s=3600.0, first_s=3.0)
+
+
+def test_annotations_are_trusted_only_where_that_is_said() -> None:
+    assert [read({"annotations": said}, {}).terms.guarded for said in (None, "unguarded", "guarded")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_pods_may_wait_for_ever() -> None:

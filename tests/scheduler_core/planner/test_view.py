@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reservations import POOL, ReservationSpec, ReservationStatus, Seat, State, spec_hash
+from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.writes import (
     CreateReservation,
     DeletePod,
@@ -19,7 +20,8 @@ from scheduler_core.planner.view import Told, View
 from scheduler_core.policy import Policy
 from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
 from tests.scheduler_core.gangs.members import member
-from tests.scheduler_core.plans import ledger
+from tests.scheduler_core.plans import ledger, plan
+from tests.scheduler_core.stage import seen as pod_seen
 
 SPEC = ReservationSpec("llm")
 BOUND = ReservationStatus(State.BOUND)
@@ -212,3 +214,33 @@ def test_a_ledger_is_not_undone_by_an_older_event(view: View) -> None:
     assert view.ledger.version == "7"
     view.read(None, 0.0)
     assert view.ledger is None
+
+
+UNGATED = member("w-1", gates=(), reservation="llm-a", pin="n1")
+CLAIMING = Candidate(UNGATED.uid, pod_seen("w-1", 1, uid=UNGATED.uid, claim=("llm-a", "n1")), UNGATED)
+LISTS = plan("llm-a")._replace(
+    key="a", version="1", spec=ReservationSpec("llm", (Seat(UNGATED.uid, "w-1", "n1", (("nvidia.com/gpu", 1),)),))
+)
+
+
+@pytest.mark.parametrize(
+    ("guarded", "before", "after", "coming"),
+    [
+        pytest.param(False, (), (), (), id="it only says so itself"),
+        pytest.param(False, (LISTS,), (LISTS,), (UNGATED,), id="a reservation lists it"),
+        pytest.param(False, (LISTS,), (), (UNGATED,), id="one did that this planner has seen"),
+        pytest.param(True, (), (), (UNGATED,), id="only planners can write that"),
+    ],
+)
+def test_whether_a_pod_was_ungated_is_not_for_the_pod_to_say(
+    guarded: bool,
+    before: tuple[ReservationSeen, ...],
+    after: tuple[ReservationSeen, ...],
+    coming: tuple[Member, ...],
+) -> None:
+    view = View(Policy(), POOL, "me", guarded=guarded)
+    view.take(Batch(Candidate, (CLAIMING,), complete=True), 0.0)
+    listed(view, *before)
+    listed(view, *after)
+
+    assert view.world(0.0, 0.0).coming == coming

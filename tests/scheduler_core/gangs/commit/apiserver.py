@@ -14,7 +14,7 @@ from scheduler_core.gangs.member import Member
 from scheduler_core.gangs.protocol import counting
 from scheduler_core.nodes import Machine
 from scheduler_core.planner.seen import Candidate, GangPod, candidate
-from scheduler_core.pods import Pod
+from scheduler_core.pods import NODE_NAME, Pod
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
 from scheduler_core.stock import StockNode
 from scheduler_core.watch import pod_seen
@@ -96,32 +96,50 @@ class ApiServer:
     # Pods.
 
     def create_pod(
-        self, name: str, number: int, gang: str | None = None, size: int = 0, *, priority: int = 0, created: str = OLD
+        self,
+        name: str,
+        number: int,
+        gang: str | None = None,
+        size: int = 0,
+        more: Json | None = None,
+        *,
+        priority: int = 0,
+        created: str = OLD,
     ) -> str:
-        """Of a ReplicaSet. ``gang``: gated, a member."""
+        """Of a ReplicaSet. ``gang``: gated, a member. ``more``: merged into it."""
         uid = self.uid("pod")
         said = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(size)} if gang else {}
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": f"of-{gang or name}", "controller": True}
-        self._put_pod(
-            {
-                "metadata": {
-                    "name": f"{name}-{uid}",
-                    "namespace": SPACE,
-                    "uid": uid,
-                    "annotations": said,
-                    "ownerReferences": [owner],
-                    "creationTimestamp": created,
-                },
-                "spec": {
-                    "schedulerName": "s",
-                    "priority": priority,
-                    "containers": [{"name": "c", "resources": {"limits": {GPU: str(number)}}}],
-                    "schedulingGates": [{"name": keys.GATE}] if gang else [],
-                },
-                "status": {"phase": "Pending"},
-            }
-        )
+        made = {
+            "metadata": {
+                "name": f"{name}-{uid}",
+                "namespace": SPACE,
+                "uid": uid,
+                "annotations": said,
+                "ownerReferences": [owner],
+                "creationTimestamp": created,
+            },
+            "spec": {
+                "schedulerName": "s",
+                "priority": priority,
+                "containers": [{"name": "c", "resources": {"limits": {GPU: str(number)}}}],
+                "schedulingGates": [{"name": keys.GATE}] if gang else [],
+            },
+            "status": {"phase": "Pending"},
+        }
+        self._put_pod(_merged(made, more or {}))
         return uid
+
+    def forge_pod(self, reservation: str, node: str, *, gang: str | None = None, gated: bool = False) -> str:
+        """By a tenant: it claims that a planner ungated and pinned it, and no scheduler ever binds it."""
+        pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [pin]}]}
+        spec = {
+            "schedulingGates": [{"name": "example.com/never"}] if gated else [],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        }
+        metadata = {"annotations": {keys.POD_RESERVATION.key: reservation}}
+        return self.create_pod("forged", 1, gang, 1, {"metadata": metadata, "spec": spec})
 
     def bind(self, uid: str, node: str) -> None:
         """As kube-scheduler does. Raises ``NotFound``, ``Conflict``."""

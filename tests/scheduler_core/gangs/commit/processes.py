@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gputopo.labels.reservations import POOL, Holding, Phase, ReservationSpec, Seat, Vouching
 from scheduler_core.assumptions import LIFETIME_S
 from scheduler_core.extender import Extender, NotReadyError
@@ -60,7 +62,7 @@ class Planner:
         self.server, self.me, self.terms = server, me, terms
         self.watcher: Watcher | None = None
         self.deposed = False
-        self.view = View(Policy(), POOL, me)
+        self.view = View(Policy(), POOL, me, guarded=terms.guarded)
         self.view.read(server.ledger, server.now)
         self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were not wanted at the last look
         self._tried = 0
@@ -95,7 +97,7 @@ class Planner:
         """The same whether all reservations are looked at or only those that are awake."""
         world = self.view.world(self.server.now, self.server.now, outlook)
         found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None, plans=None)))
-        assert sorted(map(repr, found)) == sorted(map(repr, whole))
+        assert sorted(map(_unordered, found)) == sorted(map(_unordered, whole))
         if turn(world.ledger, self.me) is Turn.LEAD:
             self.view.shelf.rest(resting(world, self.terms))
         return found
@@ -183,6 +185,14 @@ class Planner:
             now = self.server.now
             after = before._replace(asked=now, gone=now if gone and before.gone is None else before.gone)
             self.view.memory = self.view.memory._replace(silent={**silent, what.identity: after})
+
+
+def _unordered(what: Write) -> str:
+    """The write, whatever the order of what it adds to the ledger."""
+    if isinstance(what, WriteLedger):
+        entries = tuple(sorted(what.spec.entries, key=lambda each: each.uid))
+        what = what._replace(spec=msgspec.structs.replace(what.spec, entries=entries))
+    return repr(what)
 
 
 def _told(made: Any) -> Told | None:
