@@ -30,6 +30,7 @@ class Pages(NamedTuple):
     registry: CollectorRegistry
     decisions: Callable[[], Iterable[bytes]]  # lines of JSON, oldest first; iterated over on the other thread
     explain: Explain
+    unhealthy: Callable[[], str | None] = lambda: None  # why this process must be restarted; None: it need not be
 
 
 def pages_app(pages: Pages) -> ASGIApp:
@@ -51,4 +52,5 @@ def pages_app(pages: Pages) -> ASGIApp:
             return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
         return await aside(lambda: orjson.dumps(job()), JSON)
 
-    return site(pages.unready, pages.registry, {"/decisions": decisions, "/explain/{namespace}/{pod}": explain})
+    own = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
+    return site(pages.unready, pages.registry, own, pages.unhealthy)

@@ -19,18 +19,22 @@ JSON = "application/json"
 Page = Callable[[Request], Awaitable[Response]]
 
 
-def site(unready: Callable[[], str | None], registry: CollectorRegistry, own: Mapping[str, Page]) -> ASGIApp:
+def site(
+    unready: Callable[[], str | None],
+    registry: CollectorRegistry,
+    own: Mapping[str, Page],
+    unhealthy: Callable[[], str | None] = lambda: None,
+) -> ASGIApp:
     """The application. ``unready`` says why the program does not do its work, or None; ``own``: pages by path.
 
-    All is called on the loop.
+    ``unhealthy`` says why only a new process would do it, or None. All is called on the loop.
     """
 
     async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return _verdict(unhealthy())
 
     async def readyz(_: Request) -> Response:
-        trouble = unready()
-        return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
+        return _verdict(unready())
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -44,6 +48,10 @@ def site(unready: Callable[[], str | None], registry: CollectorRegistry, own: Ma
     application = Starlette(routes=routes, exception_handlers={404: not_found})
     application.router.redirect_slashes = False  # a path with a slash too many is not there, as any other
     return application
+
+
+def _verdict(trouble: str | None) -> Response:
+    return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
 
 
 def json_page(document: Callable[[], Mapping[str, Any]]) -> Page:

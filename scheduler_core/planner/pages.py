@@ -20,4 +20,4 @@ def pages(service: Service, registry: CollectorRegistry) -> ASGIApp:
     def gangs() -> Mapping[str, Any]:
         return document(service.status(), time.time())
 
-    return site(service.unready, registry, {"/gangs": json_page(gangs)})
+    return site(service.unready, registry, {"/gangs": json_page(gangs)}, service.unhealthy)
