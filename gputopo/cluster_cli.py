@@ -6,7 +6,7 @@ Exit code 4: the cluster cannot be reached, refuses, or does not have what was a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from gputopo.kube.access import Role
     from gputopo.kube.client import Kube
+    from gputopo.kube.objects import Unreadable
     from gputopo.model import NodeTopology
 
 NO_CLUSTER = 4

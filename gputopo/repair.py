@@ -13,8 +13,8 @@ import re
 
 DEEPEST = 100  # levels; Python 3.11 decodes about 900, Kubernetes' own types have about 25
 # A string (and the colon and the brackets after it, where it is a key), or brackets. None of the alternatives can fail
-# once its first character matched, so no text is looked at twice. Possessive ("*+"): else it takes 100 bytes an escape.
-_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?::(?:\{\}|([\[{]+)))?|([\[{]+)|([\]}]+)', re.DOTALL)
+# once its first character matched, so no text is looked at twice. An empty object of a key does not count as a level. Possessive ("*+"): else it takes 100 bytes an escape.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?::\s*+(?:\{\}|([\[{]+)))?|([\[{]+)|([\]}]+)', re.DOTALL)
 _CLOSING = 3  # the group of closing brackets; the others are of opening ones
 _HIGH = rb"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from gputopo.kube.access import NODES
+from gputopo.kube.errors import UnavailableError
 from gputopo.kube.objects import Unreadable
 from gputopo.kube.reduction import Delta, Reduction, Source
 from gputopo.kube.stream import Event, Happening, identity
@@ -89,6 +91,19 @@ def test_a_later_list_forgets_what_is_not_in_it(reduction: Reduction[Size]) -> N
 
     assert reduction.listed([raw("b", 2)]) == Delta((Size("b", 2),), complete=True)
     assert reduction.changed([put("a", 1)]) == Delta((Size("a", 1),))
+
+
+def test_a_list_that_breaks_changes_nothing(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1)])
+
+    def breaking() -> Iterator[msgspec.Raw]:
+        yield raw("b", 2)
+        raise UnavailableError("the second page")
+
+    with pytest.raises(UnavailableError, match="the second page"):
+        reduction.listed(breaking())
+
+    assert reduction.changed([put("a", 1), put("b", 2)]) == Delta((Size("b", 2),))
 
 
 def test_an_object_without_an_identity_hides_no_other(reduction: Reduction[Size]) -> None:

@@ -424,7 +424,7 @@ def test_how_it_is_doing(tmp_path: Path) -> None:
     with running(script, tmp_path, clock=5.0) as run:
         assert Reflector(Kube.__new__(Kube), SOURCE, lambda _: None, Timing()).condition == Condition()
         wait_for(lambda: script.watched_from, "the watch")
-        assert run.reflector.condition == Condition(synced=True, heard=5.0)
+        assert run.reflector.condition == Condition(synced=True, heard=5.0, moved=5.0)
         created = thing("b", 8)
         created["metadata"]["creationTimestamp"] = "2026-11-18T11:06:38Z"  # two seconds before
         old = thing("a", 9, size="big")
@@ -443,6 +443,8 @@ def test_how_it_is_doing(tmp_path: Path) -> None:
         heard=5.0,
         lag_s=2.0,
         trouble="nodes a cannot be read: Expected `int`, got `str` - at `$.size`",
+        unreadable=1,
+        moved=5.0,
     )
 
 
@@ -490,9 +492,8 @@ def test_after_a_consumer_failed_everything_is_listed_anew(tmp_path: Path) -> No
 @pytest.mark.parametrize("where", ["list", "watch"])
 def test_an_object_that_nests_too_deep_is_read_and_hides_no_other(where: str, tmp_path: Path) -> None:
     deep = '{"f:a":' * 3_000 + "{}" + "}" * 3_000
-    hostile = (
-        '{"metadata":{"name":"x","uid":"u","resourceVersion":"8","managedFields":[{"fieldsV1":%s}]},"size":4}' % deep
-    )
+    metadata = f'{{"name":"x","uid":"u","resourceVersion":"8","managedFields":[{{"fieldsV1":{deep}}}]}}'
+    hostile = f'{{"metadata":{metadata},"size":4}}'
     plain = [json.dumps(thing(f"n{number}", 3, size=number)) for number in range(499)]
     stream = Stream()
     if where == "list":
