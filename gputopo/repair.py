@@ -13,7 +13,8 @@ import re
 
 DEEPEST = 100  # levels; Python 3.11 decodes about 900, Kubernetes' own types have about 25
 # A string (and the colon and the brackets after it, where it is a key), or brackets. None of the alternatives can fail
-# once its first character matched, so no text is looked at twice. An empty object of a key does not count as a level. Possessive ("*+"): else it takes 100 bytes an escape.
+# once its first character matched, so no text is looked at twice. An empty object of a key does not count as a level.
+# Possessive ("*+"): otherwise an escape takes 100 bytes of memory.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?::\s*+(?:\{\}|([\[{]+)))?|([\[{]+)|([\]}]+)', re.DOTALL)
 _CLOSING = 3  # the group of closing brackets; the others are of opening ones
 _HIGH = rb"u[dD][89abAB][0-9a-fA-F]{2}"
@@ -23,7 +24,7 @@ _ESCAPES = re.compile(rb"\\(?:%s\\%s|(?P<lone>%s|%s)|.)" % (_HIGH, _LOW, _HIGH, 
 
 
 def repaired(text: bytes) -> bytes:
-    """Return the text, decodable where it is JSON at all; the same object where there was nothing to repair."""
+    """Return the text, decodable where it is JSON at all; unchanged where nothing has to be repaired."""
     return _flattened(_in_unicode(text))
 
 

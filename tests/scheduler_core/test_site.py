@@ -33,3 +33,10 @@ THERE = b"there are /healthz, /readyz, /metrics, /plans\n"
 )
 def test_a_page(served: Running, path: str, answer: tuple[int, bytes]) -> None:
     assert served.ask("GET", path) == answer
+
+
+def test_a_program_that_must_be_restarted_says_why() -> None:
+    pages = site(lambda: "no news", CollectorRegistry(), {}, lambda: "the thread that watches pods has ended")
+    with serving(pages) as running:
+        assert running.ask("GET", "/healthz") == (503, b"the thread that watches pods has ended\n")
+        assert running.ask("GET", "/readyz") == (503, b"no news\n")
