@@ -27,7 +27,7 @@ from tests.e2e.simulation.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 LEVELS = 3_000
-DEEP = msgspec.Raw(b'{"f:a":' * LEVELS + b"{}" + b"}" * LEVELS)
+DEEP = msgspec.Raw(b'{"f:a":' * 1_000 + b"{}" + b"}" * 1_000)
 CONTAINERS = [{"name": "c", "image": "x"}]
 
 
@@ -52,7 +52,7 @@ def at_work(cluster: Cluster, programs: tuple[Served, ...], name: str) -> None:
     """A pod is placed by the extender, a gang by the planner; all watches are well."""
     cluster.create_pod(gpu_pod(f"single-{name}", 1))
     started(cluster, f"single-{name}")
-    create(cluster, *gang(f"gang-{name}", Asked(2, 1, scheduler="default-scheduler")))
+    create(cluster, *gang(f"gang-{name}", Asked(2, 1)))
     wait_until_whole(cluster, f"gang-{name}", 2)
     for each in programs:
         assert each.text("/healthz") == "ok\n"
@@ -60,7 +60,7 @@ def at_work(cluster: Cluster, programs: tuple[Served, ...], name: str) -> None:
         assert each.count("gputopo_watch_unreadable") == 0
 
 
-def test_deep_pods_jobs_and_annotations_stop_nothing(
+def test_deep_pods_jobs_and_annotations_stop_nothing(  # noqa: PLR0917  fixtures
     cluster: Cluster,
     fleet: Fleet,
     agents_of: StartAgents,
@@ -77,10 +77,11 @@ def test_deep_pods_jobs_and_annotations_stop_nothing(
     text = json.dumps({keys.TOPOLOGY.key: '{"a":' * LEVELS + "{}" + "}" * LEVELS})
     bare = {"metadata": {"name": "annotated", "annotations": json.loads(text)}}
     cluster.api.create("/api/v1/nodes", bare)
-    jobs = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
+    cluster.create_namespace("tenant")  # of its own: what lists pods in this test cannot read deep ones
+    jobs = "/apis/batch/v1/namespaces/tenant/jobs"
     template = {"spec": {"restartPolicy": "Never", "schedulingGates": [{"name": "x/y"}], "containers": CONTAINERS}}
     job: Object = {"metadata": {"name": "deep"}, "spec": {"parallelism": 0, "template": template}}
-    with created(cluster, cluster.pods(), pod("deep", 0, nodeName="gpu-0")), created(cluster, jobs, job):
+    with created(cluster, cluster.pods(namespace="tenant"), pod("deep", 0, nodeName="gpu-0")), created(cluster, jobs, job):
         at_work(cluster, running, "watched")
         for each in running:
             each.restart()

@@ -159,7 +159,7 @@ def test_what_cannot_be_read_stays_as_it_was_seen_and_hides_no_other(reduction: 
     assert reduction.listed([raw("a", "big"), raw("c", "big"), raw("b", 3)]).seen == (Size("a", 1), Size("b", 3))
     assert [each.name for each in reduction.unreadable] == ["a", "c"]
     reduction.changed([put("a", 1), deleted("c")])
-    assert reduction.unreadable == ()
+    assert not reduction.unreadable
 
 
 def test_a_value_is_made_again_only_where_its_trace_changed() -> None:
