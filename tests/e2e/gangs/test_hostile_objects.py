@@ -32,10 +32,10 @@ CONTAINERS = [{"name": "c", "image": "x"}]
 
 
 @contextmanager
-def created(cluster: Cluster, collection: str, body: Object) -> Iterator[None]:
+def created(cluster: Cluster, collection: str, body: Object, version: str) -> Iterator[None]:
     """Within, there is an object with managed fields that nest deep. What the API server answers nests as deep."""
     name = body["metadata"]["name"]
-    fields = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": DEEP}
+    fields = {"manager": "m", "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": DEEP}
     body["metadata"]["managedFields"] = [fields]
     with suppress(RecursionError):
         cluster.api.create(collection, body)
@@ -81,7 +81,9 @@ def test_deep_pods_jobs_and_annotations_stop_nothing(  # noqa: PLR0917  fixtures
     jobs = "/apis/batch/v1/namespaces/tenant/jobs"
     template = {"spec": {"restartPolicy": "Never", "schedulingGates": [{"name": "x/y"}], "containers": CONTAINERS}}
     job: Object = {"metadata": {"name": "deep"}, "spec": {"parallelism": 0, "template": template}}
-    with created(cluster, cluster.pods(namespace="tenant"), pod("deep", 0, nodeName="gpu-0")), created(cluster, jobs, job):
+    deep = pod("deep", 0, nodeName="gpu-0")
+    pods = cluster.pods(namespace="tenant")
+    with created(cluster, pods, deep, "v1"), created(cluster, jobs, job, "batch/v1"):
         at_work(cluster, running, "watched")
         for each in running:
             each.restart()
