@@ -58,7 +58,7 @@ def convert(value: Any, kind: type[T]) -> T:
 def _tolerant(plain: Callable[[Text], T]) -> Callable[[Text], T]:
     def decode_repaired(text: Text, why: Exception) -> T:
         try:
-            return plain(repaired(text.encode(errors="replace") if isinstance(text, str) else bytes(text)))
+            return plain(repaired(text.encode() if isinstance(text, str) else bytes(text)))
         except msgspec.DecodeError:
             raise
         except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -33,19 +33,17 @@ CONTAINERS = [{"name": "c", "image": "x"}]
 
 @contextmanager
 def created(cluster: Cluster, collection: str, body: Object, version: str) -> Iterator[None]:
-    """Within, there is an object with managed fields that nest deep. What the API server answers nests as deep."""
+    """Within, there is an object with managed fields that nest deep."""
     name = body["metadata"]["name"]
     fields = {"manager": "m", "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": DEEP}
     body["metadata"]["managedFields"] = [fields]
-    with suppress(RecursionError):
-        cluster.api.create(collection, body)
+    cluster.api.create(collection, body)
     try:
-        with pytest.raises(RecursionError):  # it is stored as it was sent
-            cluster.api.get(f"{collection}/{name}")
+        # It is stored as it was sent; what the client of the tests shows of it ends at 100 levels.
+        assert str(cluster.api.get(f"{collection}/{name}")).count("f:a") > 90
         yield
     finally:
-        with suppress(RecursionError):
-            cluster.api.delete(f"{collection}/{name}")
+        cluster.api.delete(f"{collection}/{name}")
 
 
 def at_work(cluster: Cluster, programs: tuple[Served, ...], name: str) -> None:
