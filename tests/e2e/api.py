@@ -16,7 +16,6 @@ import msgspec
 import urllib3
 
 from gputopo.decoding import decode
-
 from tests.e2e.objects import Object
 
 CONTENT_TYPES = {
@@ -32,7 +31,7 @@ class ApiError(Exception):
 
     def __init__(self, call: str, status: int, body: bytes) -> None:
         try:
-            answer = decode(body, type=Object, dict)
+            answer = decode(body, dict)
         except msgspec.DecodeError:
             answer = {}
         self.status = status
