@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gputopo.kube.access import DEFINITIONS, LEDGERS, NODE_FEATURES, NODE_GPUS, NODES, RESERVATIONS, Resource
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import KubeError, NotFoundError
-from gputopo.kube.objects import Metadata, Partial
+from gputopo.kube.objects import Managed, ManagedMetadata, Metadata, Partial
 from gputopo.kube.ownership import Field, owned, owners
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER, NFD_NODE_NAME
 
 MANAGERS = (FIELD_MANAGER, MIRROR_FIELD_MANAGER)
+T = TypeVar("T")
 _AT_ONCE = 8  # calls; a large cluster is done in minutes without being a burden to its API server
 
 
@@ -47,22 +48,26 @@ def find(kube: Kube, node: str | None) -> list[Removal]:
     """What there is to remove of one node, or of all. Raises ``NotFoundError`` where there is no such node."""
     metadata_only = Query(metadata_only=True)
     nodes = (
-        [kube.get(NODES, node, Partial, metadata_only)]
+        [kube.get(NODES, node, Managed, metadata_only)]
         if node is not None
-        else kube.items(NODES, Partial, metadata_only)
+        else kube.items(NODES, Managed, metadata_only)
     )
     removals = [removal for each in nodes for removal in of_node(each.metadata)]
     removals += [Removal(NODE_GPUS, each.metadata) for each in _states(kube, node)]
     features = _listed(
-        kube, NODE_FEATURES, Query(labels="" if node is None else f"{NFD_NODE_NAME}={node}", metadata_only=True)
+        kube,
+        NODE_FEATURES,
+        Managed,
+        Query(labels="" if node is None else f"{NFD_NODE_NAME}={node}", metadata_only=True),
     )
     return removals + [Removal(NODE_FEATURES, each.metadata) for each in features if _made_by_us(each.metadata)]
 
 
 def plans(kube: Kube) -> list[Removal]:
     """What planners wrote down. The ledgers first: without one no reservation counts."""
-    kinds = (LEDGERS, RESERVATIONS)
-    return [Removal(kind, each.metadata) for kind in kinds for each in _listed(kube, kind, Query(metadata_only=True))]
+    query = Query(metadata_only=True)
+    listed = ((kind, _listed(kube, kind, Partial, query)) for kind in (LEDGERS, RESERVATIONS))
+    return [Removal(kind, each.metadata) for kind, found in listed for each in found]
 
 
 def definitions(kube: Kube) -> list[Removal]:
@@ -76,7 +81,7 @@ def _definition(kube: Kube, name: str) -> Iterator[Removal]:
         yield Removal(DEFINITIONS, kube.get(DEFINITIONS, name, Partial, Query(metadata_only=True)).metadata)
 
 
-def of_node(metadata: Metadata) -> Iterator[Removal]:
+def of_node(metadata: ManagedMetadata) -> Iterator[Removal]:
     """What our field managers own on a Node."""
     for manager in MANAGERS:
         mine = sorted(owned(metadata, manager))
@@ -109,20 +114,20 @@ def _removed(kube: Kube, removal: Removal) -> KubeError | None:
 
 def _states(kube: Kube, node: str | None) -> list[Partial]:
     if node is None:
-        return _listed(kube, NODE_GPUS, Query(metadata_only=True))
+        return _listed(kube, NODE_GPUS, Partial, Query(metadata_only=True))
     try:
         return [kube.get(NODE_GPUS, node, Partial, Query(metadata_only=True))]
     except NotFoundError:
         return []
 
 
-def _listed(kube: Kube, resource: Resource, query: Query) -> list[Partial]:
+def _listed(kube: Kube, resource: Resource, kind: type[T], query: Query) -> list[T]:
     """All objects of a kind, none where the cluster does not have that kind."""
     try:
-        return kube.items(resource, Partial, query)
+        return kube.items(resource, kind, query)
     except NotFoundError:
         return []
 
 
-def _made_by_us(metadata: Metadata) -> bool:
+def _made_by_us(metadata: ManagedMetadata) -> bool:
     return any(entry.manager == FIELD_MANAGER and entry.operation == "Apply" for entry in metadata.managed_fields)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from agent.observe import Observation, observe
 from agent.snapshot import Output, Snapshot, SnapshotError
 from agent.sources.errors import ParseError
+from gputopo.decoding import decode
 from gputopo.model import ModelError
 
 ACCEPTED = (
@@ -124,8 +126,8 @@ def _from_lstopo(text: str) -> Observation:
 
 def _from_json(text: str) -> Observation:
     try:
-        document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        document: dict[str, Any] = decode(text, dict)
+    except msgspec.DecodeError as error:
         raise DocumentError(f"this begins like JSON and is not: {error}") from error
     if document.get("kind") in ("Node", "List", "NodeList"):
         from agent.node_document import from_node  # noqa: PLC0415

@@ -11,6 +11,7 @@ import msgspec
 
 from agent.observe import Observation
 from agent.sources.errors import ParseError
+from gputopo.decoding import convert
 from gputopo.labels import AnnotationError, NoTopologyError, decode
 
 
@@ -32,9 +33,7 @@ class _NodeList(msgspec.Struct):
 def from_node(document: dict[str, Any]) -> Observation:
     """The observation in a Node, or in a list that holds one. Raises ``ParseError``."""
     try:
-        nodes = (
-            msgspec.convert(document, _NodeList).items if "items" in document else [msgspec.convert(document, _Node)]
-        )
+        nodes = convert(document, _NodeList).items if "items" in document else [convert(document, _Node)]
     except msgspec.ValidationError as error:
         raise ParseError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
     if len(nodes) != 1 or nodes[0].kind != "Node":

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agent.snapshot import FORMAT, Snapshot, SnapshotError
+from gputopo.decoding import convert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ def snapshot_of(document: Any) -> Snapshot:
     for holder, key in _texts(document):
         holder[key] = _joined(holder[key])
     try:
-        return msgspec.convert(document, Snapshot)
+        return convert(document, Snapshot)
     except msgspec.ValidationError as error:
         # The two readers have no known difference; should they, the terse message is better than none.
         raise SnapshotError(_explain(document) or f"this is not a snapshot: {error}") from error
@@ -73,7 +74,7 @@ def snapshot_schema() -> dict[str, Any]:
 def _decode(text: str | bytes) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise SnapshotError(f"this is not a JSON document: {error}") from error
 
 

@@ -6,7 +6,7 @@ Exit code 4: the cluster cannot be reached, refuses, or does not have what was a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,9 +15,11 @@ import click
 if TYPE_CHECKING:
     from gputopo.kube.access import Role
     from gputopo.kube.client import Kube
+    from gputopo.kube.objects import Unreadable
     from gputopo.model import NodeTopology
 
 NO_CLUSTER = 4
+_TOLD = 10  # objects that cannot be read
 _UNSEEN = 120  # columns where nobody looks
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OUTPUT = click.Choice(["table", "json", "yaml"])
@@ -194,11 +196,21 @@ def cluster(kubeconfig: str | None, context: str | None, role: Role | None = Non
             yield kube
         finally:
             kube.close()
+            _tell_unreadable(kube.unreadable)
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
         if isinstance(error, ForbiddenError):
             click.echo(f"ask for a ClusterRole with {_rights(wanted)}", err=True)
         sys.exit(NO_CLUSTER)
+
+
+def _tell_unreadable(found: Sequence[Unreadable]) -> None:
+    """Say on standard error which objects were left out."""
+    told = dict.fromkeys(map(str, found))
+    for each in list(told)[:_TOLD]:
+        click.echo(f"gputopo: {each}; it is left out", err=True)
+    if len(told) > _TOLD:
+        click.echo(f"gputopo: {len(told) - _TOLD} more objects cannot be read; they are left out", err=True)
 
 
 def _rights(role: Role) -> str:

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from gputopo.cluster_cli import cluster, cluster_options
+from gputopo.decoding import decode
 from gputopo.terminal import fail, read_bytes, write_out
 
 FOUND = 1
@@ -113,7 +114,7 @@ def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
 
     try:
         return check(read(yaml.safe_load(read_bytes(name))), resources)
-    except (yaml.YAMLError, ConfigurationError) as error:
+    except (yaml.YAMLError, ConfigurationError, ValueError, RecursionError) as error:  # ValueError: no date, no UTF-8
         fail(f"{name}: {error}")
 
 
@@ -123,7 +124,7 @@ def _resources(nodes: Iterable[_Node]) -> frozenset[str]:
 
 def _listed(name: str) -> tuple[_Node, ...]:
     try:
-        return msgspec.json.decode(read_bytes(name), type=_Nodes).items
+        return decode(read_bytes(name), _Nodes).items
     except msgspec.DecodeError as error:
         fail(f"{name}: this is no list of nodes, as `kubectl get nodes -o json` prints it: {error}")
 

@@ -19,6 +19,9 @@ CLUSTER_GAUGES = {
         ("kind",), "Since the API server was last heard of that kind, bookmarks included."
     ),
     "gputopo_watch_lag_seconds": About(("kind",), "How long the object created last took to get here; whole seconds."),
+    "gputopo_watch_unreadable": About(
+        ("kind",), "Objects that cannot be read. Each counts as it was when it was last read, or not at all."
+    ),
     "gputopo_cache_age_seconds": About((), "The greatest of these ages: as old may be what is decided on."),
     "gputopo_table_generation": About((), "Generation of the node table; it grows with every change."),
     "gputopo_table_nodes": About((), "Nodes in the table."),
@@ -47,6 +50,7 @@ def _of_watch(watch: WatchStatus) -> Iterator[Sample]:
     yield "gputopo_watch_synced", kind, watch.synced
     yield "gputopo_watch_relists", kind, watch.relists
     yield "gputopo_watch_failures", kind, watch.failures
+    yield "gputopo_watch_unreadable", kind, watch.unreadable
     if watch.last_event_age_s is not None:
         yield "gputopo_watch_age_seconds", kind, watch.last_event_age_s
     if watch.lag_s is not None:

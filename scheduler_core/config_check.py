@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.decoding import convert
 from gputopo.labels.resources import is_gpu
 from scheduler_core.asks import WHOLE
 from scheduler_core.config import KIND, SCHEDULER_NAME
@@ -144,7 +145,7 @@ class Configuration(msgspec.Struct, frozen=True):
 def read(document: object) -> Configuration:
     """What YAML gave. Raises ``ConfigurationError`` that says what is not as it should be."""
     try:
-        found = msgspec.convert(document, Configuration)
+        found = convert(document, Configuration)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"this is no {KIND}: {error}") from error
     if found.kind != KIND:

@@ -212,6 +212,8 @@ class Leader:
             pass
         except KubeError as error:
             trouble = str(error)
+        except Exception as error:  # noqa: BLE001  a thread that ends would never hold the Lease again
+            trouble = repr(error)
         if trouble != self.trouble:  # every two seconds the same would be said
             self.trouble = trouble
             level = logging.INFO if trouble is None else logging.WARNING

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
+from gputopo.decoding import convert
 from gputopo.labels import keys
 from scheduler_core.stock import StockPod
 
@@ -82,7 +83,7 @@ def _mapping(found: Any) -> dict[Any, Any]:
 
 def _pod(found: dict[str, Any], owner: dict[str, Any]) -> StockPod:
     try:
-        pod = msgspec.convert({**found, "metadata": found.get("metadata") or {}}, StockPod)
+        pod = convert({**found, "metadata": found.get("metadata") or {}}, StockPod)
     except msgspec.ValidationError as error:
         name = str(owner.get("name", ""))
         raise ManifestError(f"its pod {name!r} is none that Kubernetes takes: {error}") from error

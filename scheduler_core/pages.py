@@ -34,6 +34,7 @@ class Pages(NamedTuple):
     registry: CollectorRegistry
     decisions: Callable[[int], Numbered]  # from that number on (-2: the last two), oldest first: lines of JSON
     explain: Explain
+    unhealthy: Callable[[], str | None] = lambda: None  # why this process must be restarted; None: it need not be
 
 
 def pages_app(pages: Pages) -> ASGIApp:
@@ -66,7 +67,8 @@ def pages_app(pages: Pages) -> ASGIApp:
             return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
         return Response(body, media_type=JSON)
 
-    return site(pages.unready, pages.registry, {"/decisions": decisions, "/explain/{namespace}/{pod}": explain})
+    own = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
+    return site(pages.unready, pages.registry, own, pages.unhealthy)
 
 
 def _start(request: Request) -> int | None:

@@ -278,11 +278,11 @@ def parse(text: str, name: str, base: Policy = BUILT_IN.common) -> PolicyFile:
         mark = error.problem_mark or error.context_mark
         at = Position(1, 1) if mark is None else Position(mark.line + 1, mark.column + 1)
         raise PolicyError(name, [Fault(at, f"this is no YAML: {error.problem or error.context}")]) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PolicyError(name, [Fault(Position(1, 1), f"this is no YAML: {error}".partition("\n")[0])]) from error
     except ValidationError as error:
         faults = {Fault(positions.at(each["loc"]), _said(each)) for each in error.errors()}
         raise PolicyError(name, faults) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
+        raise PolicyError(name, [Fault(Position(1, 1), f"this is no YAML: {error}".partition("\n")[0])]) from error
     return PolicyFile(policies_of(model, base), model, positions)
 
 

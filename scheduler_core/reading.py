@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gputopo.kube.access import NODES, PODS
 from gputopo.kube.client import Kube, Query
-from gputopo.kube.errors import ForbiddenError, NotFoundError
+from gputopo.kube.errors import ForbiddenError, KubeError, NotFoundError
 from scheduler_core.nodes import NodeRecord, NodeTable, read_node, table_of, without_seat
 from scheduler_core.occupancy import Occupant
 from scheduler_core.policy import Policy
@@ -28,6 +28,8 @@ class Cluster(NamedTuple):
 def read_pod(kube: Kube, namespace: str, name: str) -> StockPod:
     """One pod. By a list of one, so that who may list pods may ask. Raises ``NotFoundError``, ``KubeError``."""
     found = kube.items(PODS, StockPod, Query(namespace, fields=f"metadata.name={name}"))
+    if kube.unreadable:
+        raise KubeError(str(kube.unreadable[-1]))
     if not found:
         raise NotFoundError(f"there is no pod {name} in the namespace {namespace}", kind_missing=False)
     return found[0]

@@ -110,7 +110,7 @@ class Listener(uvicorn.Server):
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])
-        self._socket.close()
+            self._socket.close()  # without TLS the loop's server owns it
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -38,7 +38,7 @@ from scheduler_core.steady import Steady
 from scheduler_core.tells import of_broken
 from scheduler_core.troubles import Troubles
 from scheduler_core.verbs import verbs_app
-from scheduler_core.watch import silence
+from scheduler_core.watch import silence, stuck
 
 _KEPT = {RESERVATIONS, LEDGERS}
 _RETIRE_STEP_S = 0.05
@@ -169,6 +169,10 @@ class Service:
             return f"another extender answers: {other} holds the Lease" if other else "no extender holds the Lease yet"
         return self._unregistered() if unfit is None else unfit
 
+    def unhealthy(self) -> str | None:
+        """Return why this process must be restarted; None: it need not be."""
+        return stuck(self._statuses())
+
     def _unregistered(self) -> str | None:
         missing = None if self.registration is None else self.registration.missing
         trouble = None if self._registrar is None else self._registrar.trouble
@@ -242,7 +246,8 @@ def _is(pod: Occupant, namespace: str, name: str) -> bool:
 def applications(service: Service, settings: Settings) -> tuple[ASGIApp, ASGIApp]:
     """What the two listeners serve: the verbs, and the pages."""
     answers = verbs(service.extender, service.metrics, time.monotonic)
-    pages = Pages(service.unready, service.metrics.registry, service.decisions.lines, service.explain)
+    registry, decisions = service.metrics.registry, service.decisions.lines
+    pages = Pages(service.unready, registry, decisions, service.explain, service.unhealthy)
     return (
         verbs_app(answers, service.unready, settings.max_body, settings.prefix, time.monotonic),
         pages_app(pages),

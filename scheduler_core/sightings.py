@@ -93,6 +93,9 @@ class WatchStatus(NamedTuple):
     # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
     lag_s: float | None
     served: bool = True  # the API server knows of such a kind; else there are none
+    unreadable: int = 0  # objects that cannot be read; each stays as it was when it was last read
+    still_s: float | None = None  # since its thread last did something; None: it was not begun
+    ended: bool = False  # its thread has ended, though nobody stopped it
 
 
 def ended(batch: Batch[Any], known: Collection[str]) -> set[str]:

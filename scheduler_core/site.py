@@ -27,19 +27,23 @@ WAITING = 32  # requests that wait for a page at once
 Page = Callable[[Request], Awaitable[Response]]
 
 
-def site(unready: Callable[[], str | None], registry: CollectorRegistry, own: Mapping[str, Page]) -> ASGIApp:
+def site(
+    unready: Callable[[], str | None],
+    registry: CollectorRegistry,
+    own: Mapping[str, Page],
+    unhealthy: Callable[[], str | None] = lambda: None,
+) -> ASGIApp:
     """The application. ``unready`` says why the program does not do its work, or None; ``own``: pages by path.
 
-    All is called on the loop.
+    ``unhealthy`` says why only a new process would do it, or None. All is called on the loop.
     """
     exposition = Shared[bytes]()
 
     async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return _verdict(unhealthy())
 
     async def readyz(_: Request) -> Response:
-        trouble = unready()
-        return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
+        return _verdict(unready())
 
     async def exposed() -> bytes:
         return generate_latest(registry)
@@ -73,6 +77,10 @@ def _limited(pages: Mapping[str, Page]) -> dict[str, Page]:
         return answer
 
     return {path: limited(page) for path, page in pages.items()}
+
+
+def _verdict(trouble: str | None) -> Response:
+    return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
 
 
 def json_page(document: Callable[[], Mapping[str, Any]]) -> Page:

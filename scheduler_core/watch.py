@@ -21,7 +21,7 @@ from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import GoneError, NotFoundError
 from gputopo.kube.objects import PlacementLedger, PlacementReservation
 from gputopo.kube.reduction import Delta, Reduction, Source
-from gputopo.kube.reflector import Reflector, Timing
+from gputopo.kube.reflector import Condition, Reflector, Timing
 from gputopo.kube.stream import Identity
 from gputopo.labels import keys
 from gputopo.labels.nodegpus import NodeGpus
@@ -39,6 +39,9 @@ _JOIN_S = 1.0  # a thread that waits for an answer of the API server is not wait
 # a bookmark every minute, and a watch on which nothing happens is opened anew after ``gputopo.kube.client.SILENCE_S``,
 # 90 s. No setting: planners take it that every extender has stopped answering by then (``Terms.lost_s``).
 SILENT_S = 120.0
+# A watch's thread did nothing for so long, not even fail: it hangs, and only a new process helps. Above all that a call
+# may take by its own timeouts, the look-up of a name in DNS and the retries of the transport included.
+STUCK_S = 600.0
 _SHARED = 1 << 14  # values of which many objects have equal ones
 
 
@@ -47,6 +50,7 @@ class Watches:
 
     def __init__(self, reflectors: tuple[tuple[str, Reflector[Any]], ...]) -> None:
         self._reflectors = reflectors
+        self._stopping = False
         self._threads = [
             threading.Thread(target=reflector.run, name=f"watch-{kind}", daemon=True) for kind, reflector in reflectors
         ]
@@ -58,6 +62,7 @@ class Watches:
 
     def stop(self) -> None:
         """End the watches: when this returns, within about a second, nothing more is delivered."""
+        self._stopping = True
         for _, reflector in self._reflectors:
             reflector.stop()
         for thread in self._threads:
@@ -71,20 +76,30 @@ class Watches:
 
     def status(self, now: float) -> tuple[WatchStatus, ...]:
         """How each is doing. ``now``: of the clock that ``watching`` was given."""
-        found = [(kind, reflector.condition) for kind, reflector in self._reflectors]
         return tuple(
-            WatchStatus(
-                kind,
-                each.synced,
-                None if each.heard is None else max(0.0, now - each.heard),
-                each.relists,
-                each.failures,
-                each.trouble,
-                each.lag_s,
-                each.served,
-            )
-            for kind, each in found
+            _status(kind, reflector.condition, now, ended=self._ended(thread))
+            for (kind, reflector), thread in zip(self._reflectors, self._threads, strict=True)
         )
+
+    def _ended(self, thread: threading.Thread) -> bool:
+        return thread.ident is not None and not thread.is_alive() and not self._stopping
+
+
+def _status(kind: str, condition: Condition, now: float, *, ended: bool) -> WatchStatus:
+    heard, moved = condition.heard, condition.moved
+    return WatchStatus(
+        kind,
+        condition.synced,
+        None if heard is None else max(0.0, now - heard),
+        condition.relists,
+        condition.failures,
+        condition.trouble,
+        condition.lag_s,
+        condition.served,
+        condition.unreadable,
+        None if moved is None else max(0.0, now - moved),
+        ended,
+    )
 
 
 def watching(
@@ -137,14 +152,31 @@ def silence(statuses: Iterable[WatchStatus], most_s: float = SILENT_S) -> str | 
     return None
 
 
+def stuck(statuses: Iterable[WatchStatus]) -> str | None:
+    """Return why this process must be restarted: a watch's thread has ended, or hangs. None: it need not be.
+
+    That the API server does not answer is no reason: a new process would not be answered either.
+    """
+    for each in statuses:
+        trouble = f": {each.trouble}" if each.trouble else ""
+        if each.ended:
+            return f"the thread that watches {each.kind} has ended{trouble}"
+        if each.still_s is not None and each.still_s > STUCK_S:
+            return f"the thread that watches {each.kind} has done nothing for {each.still_s:.0f} s{trouble}"
+    return None
+
+
 def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
-    """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``."""
+    """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``.
+
+    What cannot be read is left out, and is in ``kube.unreadable``.
+    """
     sources = dict((*SOURCES, *KEPT)) if kinds else dict(SOURCES)
     return tuple(listed_of(kube, kind, source) for kind, source in sources.items() if not kinds or kind in kinds)
 
 
 def listed_of(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
-    """All that there is of one source, once. Raises ``KubeError``."""
+    """All that there is of one source, once, as ``listed``. Raises ``KubeError``."""
     try:
         delta = _read(kube, source)
     except GoneError:  # the list grew too old between two pages
@@ -155,8 +187,10 @@ def listed_of(kube: Kube, kind: type[Any], source: Source[Any]) -> Batch[Any]:
 
 
 def _read(kube: Kube, source: Source[Any]) -> Delta[Any]:
-    pages = kube.pages(source.resource, msgspec.Raw, source.query)
-    return Reduction(source).listed(text for page in pages for text in page.items)
+    pages, reduction = kube.pages(source.resource, msgspec.Raw, source.query), Reduction(source)
+    found = reduction.listed(text for page in pages for text in page.items)
+    kube.unreadable += reduction.unreadable
+    return found
 
 
 def _handed_on(kind: type[Any], deliver: Callable[[Batch[Any]], None], delta: Delta[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
+from gputopo.decoding import decode, decoder
 from scheduler_core.pods import Pod
 
 _SHOWN = 80  # bytes of a body that an error quotes
@@ -60,16 +61,16 @@ class _Body(msgspec.Struct, frozen=True, rename={"pod": "Pod", "names": "NodeNam
     nodes: _NodeList | None
 
 
-_BODY = msgspec.json.Decoder(_Body)
-_KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BODY = decoder(_Body)
+_KEYS = decoder(dict[str, msgspec.Raw])
 _MEANINGS: dict[str, Any] = {"pod": Pod | None, "nodenames": set[str] | None, "nodes": _NodeList | None}
 
 
 def arguments(body: bytes) -> Arguments:
     """What a call of Filter or Prioritize says. Raises ``WireError``."""
     try:
-        read = _BODY.decode(body)
-    except (ValueError, RecursionError) as error:  # msgspec's errors, and UnicodeDecodeError, are ValueErrors
+        read = _BODY(body)
+    except msgspec.DecodeError as error:
         read = _in_any_case(body, error)
     pod = read.pod
     if pod is None:
@@ -113,9 +114,9 @@ def priorities(pairs: Iterable[tuple[str, int]]) -> bytes:
 def _in_any_case(body: bytes, error: Exception) -> _Body:
     """The same from a body whose keys are spelled otherwise, or left out. Raises ``WireError``."""
     try:
-        found = {key.lower(): raw for key, raw in _KEYS.decode(body).items()}
-        read = {key: msgspec.json.decode(found[key], type=kind) for key, kind in _MEANINGS.items() if key in found}
-    except (ValueError, RecursionError):
+        found = {key.lower(): raw for key, raw in _KEYS(body).items()}
+        read = {key: decode(found[key], kind) for key, kind in _MEANINGS.items() if key in found}
+    except msgspec.DecodeError:
         raise _not_a_call(body, str(error)) from error
     return _Body(read.get("pod"), read.get("nodenames"), read.get("nodes"))
 

@@ -11,7 +11,7 @@ from agent.publish.state import StateWriter, translated
 from gputopo.kube.access import NODES
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import ConflictError
-from gputopo.kube.objects import Metadata, Partial
+from gputopo.kube.objects import Managed, ManagedMetadata
 from gputopo.kube.ownership import Field, field_of
 from gputopo.labels import AnnotationError, NodeFacts, decode, keys
 from gputopo.labels.nodegpus import NodeGpus
@@ -65,11 +65,11 @@ class NodePublisher:
         """Create a Kubernetes Event on the Node."""
         self._state.announce(event)
 
-    def _read(self) -> Metadata:
+    def _read(self) -> ManagedMetadata:
         """The Node, not older than our last write to it, at the price of a cached read."""
         query = Query(metadata_only=True, version=self._version)
         self._version = _ANY  # should that version be no more (a restored etcd), the next pass reads again
-        metadata = self._kube.get(NODES, self._node, Partial, query).metadata
+        metadata = self._kube.get(NODES, self._node, Managed, query).metadata
         self._version = metadata.resource_version
         return metadata
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gputopo.kube.objects import Metadata
+from gputopo.kube.objects import ManagedMetadata
 from gputopo.kube.ownership import Field, owned, owners, values
 from gputopo.labels import NodeFacts
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
@@ -30,7 +30,7 @@ def by_manager(facts: NodeFacts) -> dict[str, Facts]:
     return {FIELD_MANAGER: own, MIRROR_FIELD_MANAGER: {Field("labels", key): v for key, v in facts.mirrors.items()}}
 
 
-def plan(metadata: Metadata, manager: str, wanted: Facts) -> Plan:
+def plan(metadata: ManagedMetadata, manager: str, wanted: Facts) -> Plan:
     """What ``manager`` has to write so that the object carries what it wants, as far as nobody else owns that."""
     mine, live = owned(metadata, manager), values(metadata)
     theirs = owners(metadata, besides=manager)

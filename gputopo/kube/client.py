@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import urllib3
 
-from gputopo.decoding import ready
+from gputopo.decoding import decode
 from gputopo.kube.access import Resource, Role
 from gputopo.kube.errors import GoneError, KubeError, UnavailableError, refusal
-from gputopo.kube.objects import Metadata, Page, Partial
-from gputopo.kube.stream import Watch
+from gputopo.kube.objects import Metadata, Page, Partial, Unreadable
+from gputopo.kube.stream import Watch, name_of
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -61,6 +61,8 @@ class Kube:
         self._role = role
         self._timeout = (connect_s, read_s)
         self._silence = (connect_s, silence_s)
+        # Objects of lists that could not be read, for the caller to tell. Of what is watched, reflectors tell.
+        self.unreadable: list[Unreadable] = []
 
     def within(self, seconds: float) -> Kube:
         """The same connection for calls that must be answered within so many seconds; closed with this one."""
@@ -92,11 +94,16 @@ class Kube:
             parameters["continue"] = page.metadata.next
 
     def items(self, resource: Resource, kind: type[T], query: Query = Query()) -> list[T]:  # noqa: B008
-        """All objects at once; listed anew, once, where the list grew too old between two pages."""
+        """All objects that can be read, at once; the others are added to ``unreadable``.
+
+        Listed anew, once, where the list grew too old between two pages.
+        """
         try:
-            return [item for page in self.pages(resource, kind, query) for item in page.items]
+            found, unreadable = self._items(resource, kind, query)
         except GoneError:
-            return [item for page in self.pages(resource, kind, query) for item in page.items]
+            found, unreadable = self._items(resource, kind, query)
+        self.unreadable += unreadable
+        return found
 
     def watch(self, resource: Resource, query: Query, version: str, seconds: float) -> Watch:
         """What happens to these objects after a resource version, with bookmarks, for about that long.
@@ -161,6 +168,17 @@ class Kube:
         body = {**what, "preconditions": {"uid": metadata.uid, **version}, **dry}
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+
+    def _items(self, resource: Resource, kind: type[T], query: Query) -> tuple[list[T], list[Unreadable]]:
+        found: list[T] = []
+        unreadable: list[Unreadable] = []
+        for page in self.pages(resource, msgspec.Raw, query):
+            for text in page.items:
+                try:
+                    found.append(decode(text, kind))
+                except msgspec.DecodeError as error:
+                    unreadable.append(Unreadable(resource.plural, name_of(text), str(error)))
+        return found, unreadable
 
     def _permit(self, resource: Resource, verb: str) -> None:
         if not self._role.allows(resource, verb):
@@ -249,6 +267,6 @@ def _accept(query: Query, suffix: str) -> dict[str, str]:
 
 def _decoded(body: bytes, kind: type[T], path: str) -> T:
     try:
-        return msgspec.json.decode(body, type=ready(kind))
+        return decode(body, kind)
     except msgspec.DecodeError as error:
         raise KubeError(f"{path}: the answer cannot be read ({error}): {body[:80]!r}") from error

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet mounts a pod's token and CA
+# What the kubernetes package raises of a kubeconfig that is not as it expects, beside what it says that it raises.
+_UNUSABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 def in_cluster(role: Role, account: Path = ACCOUNT, environ: Mapping[str, str] = os.environ) -> Kube:
@@ -39,7 +41,7 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
     configuration = _configuration()
     try:
         config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
+    except (config.ConfigException, yaml.YAMLError, *_UNUSABLE) as error:
         # The package checks little of what it reads: a kubeconfig that is a list is a TypeError of its own making.
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
         raise ConfigError(f"the kubeconfig {where} cannot be used: {error}") from error
@@ -55,7 +57,7 @@ def default_namespace(path: str | None = None, context: str | None = None, accou
         contexts, current = config.list_kube_config_contexts(config_file=path)
         chosen = next((each for each in contexts if each["name"] == context), current)
         return str(chosen["context"].get("namespace") or "default")
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError):
+    except (config.ConfigException, yaml.YAMLError, *_UNUSABLE):
         try:
             return (account / "namespace").read_text(encoding="utf-8").strip() or "default"
         except OSError:

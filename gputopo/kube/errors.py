@@ -3,6 +3,7 @@
 KubeError(Exception)        any of these; a plain one is a request that the server will never take (400, 422)
 ├── ConfigError             there are no credentials to reach a cluster with
 ├── UnavailableError        nobody answered, or the server is busy (429, 5xx): try again, after ``retry_after``
+│   └── DamagedError        what was answered is not JSON: asking for the same again may bring the same
 ├── ForbiddenError          the server knows us and refuses, or does not know us (401, 403)
 ├── NotFoundError           no such object; ``kind_missing``: the server does not even serve that kind
 ├── ConflictError           the object changed or exists; ``fields``: other field managers own these (409)
@@ -15,7 +16,7 @@ import re
 
 import msgspec
 
-from gputopo.decoding import ready
+from gputopo.decoding import decode
 
 
 class KubeError(Exception):
@@ -56,6 +57,10 @@ class ConflictError(KubeError):
 
 class GoneError(KubeError):
     """The resource version, or the list that a continue token belongs to, is too old."""
+
+
+class DamagedError(UnavailableError):
+    """What was answered is no JSON, or not the JSON that it should be, as a whole."""
 
 
 class _Cause(msgspec.Struct):
@@ -103,8 +108,8 @@ def refusal(call: str, status: int, body: bytes, retry_after: str | None = None)
 def _status(body: bytes) -> _Status:
     """The body, where it is a Status; else (a proxy's page, "404 page not found") its beginning as the message."""
     try:
-        return msgspec.json.decode(body, type=ready(_Status))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode(body, _Status)
+    except msgspec.DecodeError:
         return _Status(message=body[:200].decode(errors="replace").strip() or "(no body)")
 
 

@@ -5,7 +5,7 @@ Written by hand and not taken from the official package: its models cost 78 MiB 
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -55,14 +55,25 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     creation_timestamp: str | None = None  # RFC 3339, whole seconds, by the API server's clock
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    managed_fields: tuple[ManagedFields, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
+
+
+class ManagedMetadata(Metadata, frozen=True, rename="camel"):
+    """``metav1.ObjectMeta`` with the field managers. Only the agent and what cleans up after it look at them."""
+
+    managed_fields: tuple[ManagedFields, ...] = ()
 
 
 class Partial(msgspec.Struct, frozen=True):
     """Any object, of which only the metadata was asked for."""
 
     metadata: Metadata
+
+
+class Managed(msgspec.Struct, frozen=True):
+    """Any object, of which only the metadata was asked for, with its field managers."""
+
+    metadata: ManagedMetadata
 
 
 class NodeGpus(nodegpus.NodeGpus, frozen=True, kw_only=True, rename="camel"):
@@ -139,6 +150,18 @@ class Pod(msgspec.Struct, frozen=True):
 
     metadata: Metadata
     spec: PodSpec = PodSpec()
+
+
+class Unreadable(NamedTuple):
+    """An object that cannot be read. It is left out, or stays as it was when it was last read."""
+
+    plural: str  # of its kind: "pods"
+    name: str  # NAMESPACE/NAME, or NAME of what is in no namespace
+    why: str
+
+    def __str__(self) -> str:
+        """Return a sentence for people."""
+        return f"{self.plural} {self.name} cannot be read: {self.why}"
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename={"next": "continue", "resource_version": "resourceVersion"}):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gputopo.kube.objects import ManagedFields, Metadata
+from gputopo.kube.objects import ManagedFields, ManagedMetadata, Metadata
 
 _PREFIX = "f:"  # of a field's name, in fieldsV1
 
@@ -17,13 +17,13 @@ class Field(NamedTuple):
     key: str
 
 
-def owned(metadata: Metadata, manager: str) -> frozenset[Field]:
+def owned(metadata: ManagedMetadata, manager: str) -> frozenset[Field]:
     """What a manager owns by server-side apply."""
     entries = [each for each in metadata.managed_fields if each.manager == manager and each.operation == "Apply"]
     return frozenset(field for entry in entries for field in _fields(entry))
 
 
-def owners(metadata: Metadata, *, besides: str) -> dict[Field, tuple[str, ...]]:
+def owners(metadata: ManagedMetadata, *, besides: str) -> dict[Field, tuple[str, ...]]:
     """Who else owns what: every field that a manager other than the one named has set, with their names, sorted."""
     found: dict[Field, set[str]] = {}
     for entry in metadata.managed_fields:

@@ -1,7 +1,8 @@
 """Objects of a list or a watch -> the small values that are kept of them, and which of those are news. No I/O.
 
 An object is decoded, reduced and dropped, one after the other: of a cluster of 100,000 pods nothing stays but what the
-caller keeps, plus one reference to it. One that cannot be read stays as it was last seen; it hides no other.
+caller keeps, plus one reference to it. One that cannot be read, or that ``Source`` raises anything for, stays as it was
+last seen; it hides no other.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.decoding import ready
+from gputopo.decoding import decoder
 from gputopo.kube.access import Resource
 from gputopo.kube.client import Query
+from gputopo.kube.errors import DamagedError
+from gputopo.kube.objects import Unreadable
 from gputopo.kube.stream import Event, Happening, Identity, identity
 
 S = TypeVar("S")
@@ -50,9 +53,9 @@ class Reduction(Generic[S]):
 
     def __init__(self, source: Source[S]) -> None:
         self._source = source
-        self._decode = msgspec.json.Decoder(ready(source.kind)).decode
+        self._decode = decoder(source.kind)
         self._known: dict[str, _Known[S]] = {}
-        self._unreadable: dict[str, str] = {}
+        self._unreadable: dict[str, Unreadable] = {}
 
     @property
     def empty(self) -> bool:
@@ -60,21 +63,22 @@ class Reduction(Generic[S]):
         return not self._known
 
     @property
-    def unreadable(self) -> str | None:
-        """Which objects cannot be read, and why the first of them."""
-        if not self._unreadable:
-            return None
-        key, why = next(iter(self._unreadable.items()))
-        more = len(self._unreadable) - 1
-        return f"{self._source.resource.plural} {key} cannot be read{f' (nor can {more} more)' if more else ''}: {why}"
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """The objects that cannot be read."""
+        return tuple(self._unreadable.copy().values())  # a copy: any thread may ask
 
     def listed(self, objects: Iterable[msgspec.Raw]) -> Delta[S]:
         """All there are. Raises what reading them on raises, and forgets nothing then."""
         known: dict[str, _Known[S]] = {}
-        unreadable: dict[str, str] = {}
+        unreadable: dict[str, Unreadable] = {}
         for text in objects:
-            key = self._source.key(identity(text))
-            found = self._reduced(key, text, unreadable)
+            try:
+                which = identity(text)
+            except DamagedError as error:
+                unreadable[f"({len(unreadable)})"] = self._cannot_read("(unknown)", error)
+                continue
+            key = self._source.key(which)
+            found = self._reduced(which, text, unreadable)
             if found is not None:
                 known[key] = found
         self._known, self._unreadable = known, unreadable
@@ -91,7 +95,7 @@ class Reduction(Generic[S]):
                 news[key] = None
                 continue
             before = self._known.get(key)
-            found = self._reduced(key, event.object, self._unreadable)
+            found = self._reduced(event.identity, event.object, self._unreadable)
             if found is not None:
                 self._known[key] = found
                 if before is None or found.value is not before.value:
@@ -104,15 +108,24 @@ class Reduction(Generic[S]):
             tuple(key for key, value in news.items() if value is None),
         )
 
-    def _reduced(self, key: str, text: msgspec.Raw, unreadable: dict[str, str]) -> _Known[S] | None:
+    def _reduced(self, which: Identity, text: msgspec.Raw, unreadable: dict[str, Unreadable]) -> _Known[S] | None:
         """What is kept of an object: the very same value as before where that has not changed."""
+        key = self._source.key(which)
         before = self._known.get(key)
         try:
-            decoded = self._decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            unreadable[key] = str(error)[:_SHOWN]
+            found = self._valued(key, text, before)
+        except Exception as error:  # noqa: BLE001  objects are hostile: no error of one may hide the others
+            unreadable[key] = self._cannot_read(which.full_name, error)
             return before
         unreadable.pop(key, None)
+        return found
+
+    def _cannot_read(self, name: str, error: Exception) -> Unreadable:
+        why = str(error) if isinstance(error, (msgspec.DecodeError, DamagedError)) else repr(error)
+        return Unreadable(self._source.resource.plural, name, why[:_SHOWN])
+
+    def _valued(self, key: str, text: msgspec.Raw, before: _Known[S] | None) -> _Known[S] | None:
+        decoded = self._decode(text)
         trace = None if self._source.trace is None else self._source.trace(decoded)
         if before is not None and trace is not None and trace == before.trace:
             return before

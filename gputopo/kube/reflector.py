@@ -3,12 +3,13 @@
 A list is read in pages and by quorum (no resource version), a watch resumes from the last version that was seen,
 bookmarks included. Where nothing happens there are no bookmarks either, so a silent watch is opened anew: that the
 server takes it is the sign of life. Too old a version (410) means a list anew. What fails is tried again after an
-exponential back-off with full jitter. A kind that the server does not know (no CRD) is an empty list, and asked for
-again.
+exponential back-off with full jitter; after an error of our own, everything is listed anew. A kind that the server does
+not know (no CRD) is an empty list, and asked for again.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from gputopo.kube.client import Kube
-from gputopo.kube.errors import GoneError, KubeError, NotFoundError, UnavailableError
+from gputopo.kube.errors import DamagedError, GoneError, KubeError, NotFoundError, UnavailableError
+from gputopo.kube.objects import Unreadable
 from gputopo.kube.reduction import Delta, Reduction, Source
 from gputopo.kube.stream import Event, Happening, Watch
 
@@ -31,6 +33,7 @@ LONGEST_RETRY_AFTER_S = 60.0  # what a server may ask for beyond that
 MISSING_S = 30.0  # between two looks for a kind that is not served
 AT_ONCE_S = 1.0  # a watch that brought nothing and ended sooner failed, whatever it says
 STEADY_S = 10.0  # after a watch that lasted as long what failed before does not count: a proxy may cut each of them
+_log = logging.getLogger(__name__)
 _GENERATOR = Random()  # noqa: S311  spreads load; nothing is guarded by it
 
 
@@ -53,6 +56,8 @@ class Condition(NamedTuple):
     trouble: str | None = None  # what is wrong now
     served: bool = True  # the server knows of such a kind
     lag_s: float | None = None  # from creation to here, of the last object created while it was watched
+    unreadable: int = 0  # objects that cannot be read
+    moved: float | None = None  # when its thread last did something, by the clock; None: it was not begun
 
 
 class Reflector(Generic[S]):
@@ -67,6 +72,7 @@ class Reflector(Generic[S]):
         self._stopped = threading.Event()
         self._watch: Watch | None = None
         self._version: str | None = None  # seen up to there; None: list
+        self._damaged: str | None = None  # the version from which a watch was damaged
         self._in_a_row = 0  # failures since a watch last brought something
         self._lists = 0
         self._condition = Condition()
@@ -74,11 +80,16 @@ class Reflector(Generic[S]):
     @property
     def condition(self) -> Condition:
         """How it is doing."""
-        trouble = self._condition.trouble or self._reduction.unreadable
-        return self._condition._replace(relists=max(0, self._lists - 1), trouble=trouble)
+        unreadable = self._reduction.unreadable
+        return self._condition._replace(
+            relists=max(0, self._lists - 1),
+            trouble=self._condition.trouble or _told(unreadable),
+            unreadable=len(unreadable),
+        )
 
     def run(self) -> None:
-        """List and watch until it is stopped. What ``deliver`` raises ends it, and is said in ``condition``."""
+        """List and watch until it is stopped, whatever ``deliver`` or our own code raises: ``condition`` tells it."""
+        self._note()
         try:
             while not self._stopped.is_set():
                 self._turn()
@@ -107,8 +118,20 @@ class Reflector(Generic[S]):
         except GoneError as gone:
             self._version = None
             self._failed(gone)
+        except DamagedError as damaged:
+            if self._version == self._damaged:  # the same again: what breaks the watch is left to a list
+                self._version = None
+            self._damaged = self._version
+            self._failed(damaged)
         except KubeError as error:
             self._failed(error)
+        except Exception as error:  # noqa: BLE001  a watch that ends hides the whole cluster
+            plural = self._source.resource.plural
+            if self._stopped.is_set():
+                return  # nothing is delivered any more
+            _log.exception("watch", extra={"fields": {"kind": plural, "error": repr(error)}})
+            self._version = None  # what was delivered of the last news is not known
+            self._failed(KubeError(f"the watch of {plural} failed, and lists anew: {error!r}"))
 
     def _list(self) -> None:
         self._lists += 1
@@ -139,8 +162,8 @@ class Reflector(Generic[S]):
         try:
             for events in watch:
                 quiet = False
-                self._in_a_row = 0
                 self._take(events)
+                self._in_a_row = 0
         finally:
             lasted = self._timing.clock() - opened
             if lasted >= STEADY_S:
@@ -163,7 +186,7 @@ class Reflector(Generic[S]):
     def _created(self, timestamp: str) -> None:
         try:
             created = datetime.fromisoformat(timestamp).timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             return
         self._note(lag_s=max(0.0, self._timing.wall() - created))
 
@@ -185,4 +208,13 @@ class Reflector(Generic[S]):
         self._timing.wait(self._stopped, pause)
 
     def _note(self, **changes: Any) -> None:
-        self._condition = self._condition._replace(**changes)
+        self._condition = self._condition._replace(moved=self._timing.clock(), **changes)
+
+
+def _told(unreadable: tuple[Unreadable, ...]) -> str | None:
+    """Return which objects cannot be read, and why the first of them."""
+    if not unreadable:
+        return None
+    more = f" (nor can {len(unreadable) - 1} more)" if len(unreadable) > 1 else ""
+    first = unreadable[0]
+    return f"{first.plural} {first.name} cannot be read{more}: {first.why}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import msgspec
 import urllib3
 
-from gputopo.decoding import ready
-from gputopo.kube.errors import UnavailableError, refusal
+from gputopo.decoding import decode, decoder
+from gputopo.kube.errors import DamagedError, UnavailableError, refusal
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -29,6 +29,12 @@ class Identity(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: str | None = None  # RFC 3339, whole seconds, by the API server's clock
+    namespace: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """NAMESPACE/NAME, or NAME of what is in no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class Happening(Enum):
@@ -62,16 +68,23 @@ class _Code(msgspec.Struct, frozen=True):
     code: int = _UNTOLD
 
 
-_LINE = msgspec.json.Decoder(_Line)
-_IDENTIFIED = msgspec.json.Decoder(_Identified)
+_LINE = decoder(_Line)
+_IDENTIFIED = decoder(_Identified)
 
 
 def identity(text: msgspec.Raw) -> Identity:
-    """Which object it is. Raises ``UnavailableError`` where it is none, as what is cut short."""
+    """Return which object it is. Raises ``DamagedError`` where it is no object."""
     try:
-        return _IDENTIFIED.decode(text).metadata
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnavailableError(f"this is no object ({error}): {bytes(text)[:_QUOTED]!r}") from error
+        return _IDENTIFIED(text).metadata
+    except msgspec.DecodeError as error:
+        raise DamagedError(f"this is no object ({error}): {bytes(text)[:_QUOTED]!r}") from error
+
+
+def name_of(text: msgspec.Raw) -> str:
+    """Return the name of an object, for people; "(unknown)" where it has none that can be read."""
+    with suppress(DamagedError):
+        return identity(text).full_name
+    return "(unknown)"
 
 
 class Watch:
@@ -86,8 +99,8 @@ class Watch:
         """Events, those together that arrived together.
 
         Ends when the server ends the watch, ``close`` does, or nothing was heard for too long. Raises
-        ``UnavailableError`` where the stream breaks or is no watch, and what an ERROR means: ``GoneError`` where the
-        version watched from is too old.
+        ``UnavailableError`` where the stream breaks, ``DamagedError`` where it is no watch, and what an ERROR means:
+        ``GoneError`` where the version watched from is too old.
         """
         rest = bytearray()  # of a line whose end has not come yet
         with closing(self._response):
@@ -99,7 +112,7 @@ class Watch:
                     yield tuple(self._event(line) for line in lines if line)
                 rest += tail
                 if len(rest) > LONGEST_LINE:
-                    raise UnavailableError(f"{self._call}: a line of more than {LONGEST_LINE} bytes is no event")
+                    raise DamagedError(f"{self._call}: a line of more than {LONGEST_LINE} bytes is no event")
 
     def close(self) -> None:
         """End it: who iterates stops at once. From any thread, any number of times."""
@@ -120,16 +133,16 @@ class Watch:
 
     def _event(self, text: bytes) -> Event:
         try:
-            line = _LINE.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UnavailableError(f"{self._call}: this is no event ({error}): {text[:_QUOTED]!r}") from error
+            line = _LINE(text)
+        except msgspec.DecodeError as error:
+            raise DamagedError(f"{self._call}: this is no event ({error}): {text[:_QUOTED]!r}") from error
         if line.type is Happening.ERROR:
             self._refused(bytes(line.object))
         return Event(line.type, identity(line.object), line.object)
 
     def _refused(self, status: bytes) -> NoReturn:
         try:
-            code = msgspec.json.decode(status, type=ready(_Code)).code
+            code = decode(status, _Code).code
         except msgspec.DecodeError:
             code = _UNTOLD
         raise refusal(self._call, code if code >= 400 else _UNTOLD, status)

@@ -17,13 +17,14 @@ from typing import Any
 
 import msgspec
 
-from gputopo.decoding import ready
+from gputopo.decoding import convert, decode
 from gputopo.model import MAX_GPUS, NodeTopology, PcieDistance, Problem, ProblemKind
 
 VERSION = 1
 BYTES_FOR_16 = 8 * 1024  # Kubernetes allows 256 KiB for all annotations of an object together
 _BYTES_PER_FURTHER_GPU = BYTES_FOR_16 // 16
 _MAX_ROWS = MAX_GPUS * MAX_GPUS  # no table of a machine is longer; keeps a hostile count from costing memory
+_MAX_CELLS = 32 * _MAX_ROWS  # no table has as many columns; keeps hostile columns from costing seconds
 _LETTERS: dict[PcieDistance | None, str] = {
     None: ".",
     PcieDistance.PIX: "x",
@@ -90,13 +91,13 @@ def budget(gpus: int) -> int:
 def loads(text: str) -> NodeTopology:
     """The topology in an annotation's value. Raises ``AnnotationError``."""
     try:
-        wire = msgspec.json.decode(text, type=ready(_Wire))
+        wire = decode(text, _Wire)
         if wire.v != VERSION:
             raise AnnotationError(
                 f"the topology annotation has version {wire.v}; this gputopo reads {VERSION}: upgrade the older side"
             )
         return _from_wire(wire)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:  # RecursionError: a value is looked at that nests
         raise AnnotationError(f"the topology annotation is damaged ({error}): {text[:80]!r}") from error
 
 
@@ -159,7 +160,7 @@ def _from_wire(wire: _Wire) -> NodeTopology:
     if wire.links is not None:
         rows = {"links": _rows(wire.links), "uplinks": _rows(wire.uplinks)}
         body["nvlink"] = rows | {"unknown": wire.unknown_links}
-    return msgspec.convert(body, ready(NodeTopology))
+    return convert(body, NodeTopology)
 
 
 def _left_out(wire: _Wire) -> list[dict[str, str]]:
@@ -192,6 +193,8 @@ def _rows(table: _Table | None) -> list[dict[str, Any]]:
         return []
     if not 0 <= table.n <= _MAX_ROWS:
         raise msgspec.ValidationError(f"a table of {table.n} rows")
+    if table.n * len(table.columns) > _MAX_CELLS:
+        raise msgspec.ValidationError(f"a table of {table.n} rows and {len(table.columns)} columns")
     columns = {name: _values(name, column, table.n) for name, column in table.columns.items()}
     rows = [{name: values[i] for name, values in columns.items()} for i in range(table.n)]
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
@@ -228,10 +231,9 @@ def _matrix(letters: str | None, size: int) -> list[list[str | None]]:
     """The symmetric matrix of an upper triangle given row by row."""
     if letters is None:
         return []
-    pairs = list(combinations(range(size), 2))
-    if len(pairs) != len(letters):
-        raise msgspec.ValidationError(f"{len(letters)} PCIe distances for {len(pairs)} pairs of GPUs")
+    if len(letters) != size * (size - 1) // 2:
+        raise msgspec.ValidationError(f"{len(letters)} PCIe distances for {size * (size - 1) // 2} pairs of GPUs")
     matrix: list[list[str | None]] = [[None] * size for _ in range(size)]
-    for (i, j), letter in zip(pairs, letters, strict=True):
+    for (i, j), letter in zip(combinations(range(size), 2), letters, strict=True):
         matrix[i][j] = matrix[j][i] = _distance(letter)
     return matrix

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.decoding import decode
 from gputopo.render.schema import API_VERSION
 from scheduler_core.explain.story import Explanation
 
@@ -27,11 +28,11 @@ def document(explanation: Explanation) -> dict[str, Any]:
 def read(text: bytes) -> Explanation:
     """The explanation that such a document holds. Raises ``NoExplanationError``."""
     try:
-        header = msgspec.json.decode(text, type=_Header)
+        header = decode(text, _Header)
         if header.kind != KIND:
             raise NoExplanationError(f"its kind is {header.kind[:63]!r}, not {KIND!r}")
-        return msgspec.json.decode(text, type=Explanation)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode(text, Explanation)
+    except msgspec.DecodeError as error:
         raise NoExplanationError(f"{error}: {text[:80]!r}") from error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gputopo.decoding import decode
 from scheduler_core.gangs.member import GangName
 
 
@@ -43,8 +44,8 @@ class _Page(msgspec.Struct, kw_only=True):
 def read_said(text: bytes) -> Mapping[GangName, Said]:
     """All gangs that it knows. Raises ``NotAPlannerError``."""
     try:
-        page = msgspec.json.decode(text, type=_Page)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        page = decode(text, _Page)
+    except msgspec.DecodeError as error:
         raise NotAPlannerError(f"this is no planner's page /gangs: {error}: {text[:80]!r}") from error
     if not page.leads:
         pod = (page.holder or "").rpartition("_")[0]  # identities are HOSTNAME_UUID

@@ -14,5 +14,5 @@ def since_epoch(text: str | None) -> float | None:
     """In seconds since 1970; None where it is no time."""
     try:
         return None if text is None else datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

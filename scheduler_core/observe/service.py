@@ -26,7 +26,7 @@ from scheduler_core.sightings import Batch, WatchStatus
 from scheduler_core.site import json_page, site
 from scheduler_core.steady import Steady
 from scheduler_core.troubles import Troubles
-from scheduler_core.watch import silence
+from scheduler_core.watch import silence, stuck
 
 _LISTS_S = 60.0  # for the first lists, where there is an end
 
@@ -99,6 +99,10 @@ class Service:
         """Why the cluster is not followed; None: it is."""
         return self.observer.knowledge.unready or silence(self._statuses())
 
+    def unhealthy(self) -> str | None:
+        """Return why this process must be restarted; None: it need not be."""
+        return stuck(self._statuses())
+
     def report(self) -> Mapping[str, Any]:
         """All that was seen, as a document."""
         return report_document(self.observer.report(self._now()))
@@ -147,5 +151,6 @@ class Service:
 
 def listener_of(service: Service, where: tuple[str, int]) -> Listener:
     """The listener of the pages. Raises ``OSError`` where the address cannot be had."""
-    pages = site(service.unready, service.metrics.registry, {"/report": json_page(service.report)})
+    own = {"/report": json_page(service.report)}
+    pages = site(service.unready, service.metrics.registry, own, service.unhealthy)
     return Listener(pages, bound(where), limits=PAGES)

@@ -39,4 +39,4 @@ def pages(service: Service, registry: CollectorRegistry) -> ASGIApp:
         page = await rendered.get(after, render)
         return Response(page.body, media_type=JSON, headers=page.headers)
 
-    return site(service.unready, registry, {"/gangs": gangs})
+    return site(service.unready, registry, {"/gangs": gangs}, service.unhealthy)

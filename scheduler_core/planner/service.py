@@ -37,7 +37,7 @@ from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
 from scheduler_core.steady import Steady
 from scheduler_core.tells import Tell
 from scheduler_core.troubles import Troubles
-from scheduler_core.watch import silence
+from scheduler_core.watch import silence, stuck
 
 T = TypeVar("T")
 WRITERS = 8  # threads
@@ -131,6 +131,10 @@ class Service:
         if self.term.sight.trouble is not None:
             return f"nothing is planned, by what is known: {self.term.sight.trouble}"
         return silence(self.statuses())
+
+    def unhealthy(self) -> str | None:
+        """Return why this process must be restarted; None: it need not be."""
+        return stuck(self.statuses())
 
     def statuses(self) -> tuple[WatchStatus, ...]:
         """How each watch is doing."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.decoding import convert, decode
 from gputopo.labels.nodegpus import NodeGpus
 from scheduler_core.nodes import observed, read_node, read_occupant, table_of
 from scheduler_core.policy import Policy
@@ -37,11 +38,11 @@ def read_snapshot(text: bytes, now: float, policy: Policy) -> Cluster:
         kind = item.get("kind")
         try:
             if kind == "Node":
-                nodes.append(msgspec.convert(item, StockNode))
+                nodes.append(convert(item, StockNode))
             elif kind == "Pod":
-                pods += _pod(msgspec.convert(item, StockPod))
+                pods += _pod(convert(item, StockPod))
             elif kind == "NodeGpus":
-                words.append(GpusSeen(item["metadata"]["name"], msgspec.convert(item, NodeGpus)))
+                words.append(GpusSeen(item["metadata"]["name"], convert(item, NodeGpus)))
         except (msgspec.ValidationError, KeyError) as error:
             name = (item.get("metadata") or {}).get("name")
             raise ClusterError(f"{kind} {name!r} cannot be read: {error}") from None
@@ -76,10 +77,10 @@ def idle_nodes(cluster: Cluster) -> list[NodeSpec]:
 
 def _items(text: bytes) -> list[dict[str, Any]]:
     try:
-        found = msgspec.json.decode(text, type=_Kinded)
+        found = decode(text, _Kinded)
     except msgspec.MsgspecError as error:
         raise ClusterError(f"it is no JSON that kubectl prints: {error}") from None
-    return [msgspec.json.decode(text)] if found.items is None else found.items
+    return [decode(text, dict[str, Any])] if found.items is None else found.items
 
 
 def _pod(pod: StockPod) -> list[PodSeen]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.decoding import decode
 from scheduler_core.mix import WHOLE_GPU
 
 _COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -108,7 +109,7 @@ def generated(recipe: Recipe, gpus: int, random: Random) -> list[Job]:
 
 def _json(text: str) -> Sequence[Mapping[str, Any]]:
     try:
-        return msgspec.json.decode(text.encode(), type=list[dict[str, Any]])
+        return decode(text, list[dict[str, Any]])
     except msgspec.MsgspecError as error:
         raise WorkloadError(f"no workload: {error}") from None
 

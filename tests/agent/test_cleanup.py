@@ -12,7 +12,7 @@ from agent.cleanup import Removal, definitions, find, of_node, plans, remove
 from gputopo.kube.access import CLEANER, NODE_FEATURES, NODE_GPUS, NODES
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import NotFoundError, UnavailableError
-from gputopo.kube.objects import Metadata
+from gputopo.kube.objects import ManagedMetadata
 from gputopo.kube.ownership import Field
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
 from tests.api_server import Answer, Asked, api_server
@@ -25,8 +25,8 @@ def entry(manager: str, *keys: str, operation: str = "Apply") -> dict[str, objec
     return {"manager": manager, "operation": operation, "fieldsV1": fields}
 
 
-def node(*entries: dict[str, object]) -> Metadata:
-    return msgspec.json.decode(json.dumps({"name": "n", "uid": "u", "managedFields": entries}), type=Metadata)
+def node(*entries: dict[str, object]) -> ManagedMetadata:
+    return msgspec.json.decode(json.dumps({"name": "n", "uid": "u", "managedFields": entries}), type=ManagedMetadata)
 
 
 def test_what_goes_is_what_our_managers_own_and_nobody_else() -> None:
@@ -51,7 +51,7 @@ def test_what_goes_is_what_our_managers_own_and_nobody_else() -> None:
         pytest.param(node(entry(FIELD_MANAGER, "x", operation="Update")), id="somebody's who only goes by our name"),
     ],
 )
-def test_a_node_that_we_own_nothing_of_is_left_alone(metadata: Metadata) -> None:
+def test_a_node_that_we_own_nothing_of_is_left_alone(metadata: ManagedMetadata) -> None:
     assert list(of_node(metadata)) == []
 
 
@@ -73,9 +73,9 @@ def test_each_removal_has_an_end_of_its_own(tmp_path: Path) -> None:
         return Answer({"message": "told"}, ends[request.path])
 
     wanted = [
-        Removal(NODE_GPUS, Metadata("done", "u")),
-        Removal(NODE_GPUS, Metadata("gone", "u")),
-        Removal(NODE_FEATURES, Metadata("f", "u", "ns")),
+        Removal(NODE_GPUS, ManagedMetadata("done", "u")),
+        Removal(NODE_GPUS, ManagedMetadata("gone", "u")),
+        Removal(NODE_FEATURES, ManagedMetadata("f", "u", "ns")),
     ]
     with api_server(answer) as server:
         kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
+from gputopo.decoding import decode
 from tests.e2e.objects import Object
 
 CONTENT_TYPES = {
@@ -30,7 +31,7 @@ class ApiError(Exception):
 
     def __init__(self, call: str, status: int, body: bytes) -> None:
         try:
-            answer = msgspec.json.decode(body, type=Object)
+            answer = decode(body, dict)
         except msgspec.DecodeError:
             answer = {}
         self.status = status
@@ -51,7 +52,7 @@ class Watch:
             for chunk in self._response.stream():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    event = msgspec.json.decode(line)
+                    event = decode(line, dict)
                     if event["type"] == "ERROR":  # most often 410: too old, list again
                         return
                     yield event["type"], event["object"]
@@ -119,7 +120,7 @@ class Client:
             raise ApiError(f"{method} {path}", response.status, response.data)
         if not response.headers.get("Content-Type", "").startswith("application/json"):
             return response.data.decode()  # /readyz, /metrics
-        return msgspec.json.decode(response.data)
+        return decode(response.data, dict)
 
     def create_all(self, objects: Iterable[tuple[str, Object]], workers: int = 16) -> list[Object]:
         """POST many objects at a time: (collection, object). For 5,000 nodes one by one would take a minute."""

@@ -233,3 +233,29 @@ def test_the_commands_cost_nothing_until_they_are_used() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert set(loaded) <= {"gputopo", "gputopo.cluster_cli"}
+
+
+DEEP = '{"a":' * 3_000 + "{}" + "}" * 3_000
+
+
+def test_what_nests_too_deep_is_read_over_and_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    def hostile(request: Asked) -> Answer:
+        if request.path == NODES.path():
+            annotated = {"name": "odd", "uid": "o", "labels": FACTS.labels, "annotations": {TOPOLOGY.key: DEEP}}
+            items = [json.dumps(NODE), json.dumps({"metadata": annotated}), '{"metadata":{"name":"bad","labels":7}}']
+            return Answer(f'{{"metadata":{{}},"items":[{",".join(items)}]}}')
+        if request.path == PODS.path():
+            fields = f'"managedFields":[{{"fieldsV1":{DEEP}}}]'
+            return Answer(f'{{"metadata":{{}},"items":[{{"metadata":{{"name":"train","namespace":"a",{fields}}}}}]}}')
+        return cluster(request)
+
+    with api_server(hostile) as server:
+        of_nodes, of_pods = run(nodes, server, tmp_path), run(pods, server, tmp_path)
+
+    assert (of_nodes.exit_code, of_pods.exit_code) == (0, 0)
+    assert [line.split()[0] for line in of_nodes.stdout.splitlines()[1:]] == ["gpu-0", "odd"]
+    assert "train" in of_pods.stdout
+    left_out = (
+        "gputopo: nodes bad cannot be read: Expected `object`, got `int` - at `$.metadata.labels`; it is left out"
+    )
+    assert left_out in of_nodes.stderr

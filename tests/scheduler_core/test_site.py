@@ -67,3 +67,10 @@ def test_a_document_is_made_once_a_second() -> None:
         elapsed = next(made)
 
     assert len(set(answers)) == elapsed < 20
+
+
+def test_a_program_that_must_be_restarted_says_why() -> None:
+    pages = site(lambda: "no news", CollectorRegistry(), {}, lambda: "the thread that watches pods has ended")
+    with serving(pages) as running:
+        assert running.ask("GET", "/healthz") == (503, b"the thread that watches pods has ended\n")
+        assert running.ask("GET", "/readyz") == (503, b"no news\n")

@@ -32,7 +32,7 @@ from gputopo.labels.reservations import (
 from scheduler_core.asks import WHOLE
 from scheduler_core.nodes import Machine, read_node
 from scheduler_core.sightings import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, WatchStatus
-from scheduler_core.watch import SOURCES, Watches, listed, silence, watching
+from scheduler_core.watch import SOURCES, Watches, listed, silence, stuck, watching
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
 from tests.machines import dgx1, dgx1_link_down
@@ -226,10 +226,10 @@ def test_how_the_watches_are_doing(tmp_path: Path) -> None:
         wait_for(lambda: run.watches.status(0)[1].trouble, "the pods")
         of_nodes, of_pods, of_gpus = run.watches.status(130.0)
 
-    assert of_nodes == WatchStatus("nodes", True, 30.0, 1, 1, None, 3.0)
+    assert of_nodes == WatchStatus("nodes", True, 30.0, 1, 1, None, 3.0, still_s=30.0)
     assert of_pods[:4] == ("pods", False, None, of_pods.relists)
     assert (of_pods.failures > 0, of_pods.trouble) == (True, "GET /api/v1/pods: 403: pods is forbidden")
-    assert of_gpus == WatchStatus("nodegpus", True, 30.0, 0, 0, None, None)
+    assert of_gpus == WatchStatus("nodegpus", True, 30.0, 0, 0, None, None, still_s=30.0)
 
 
 def test_the_watches_stop_within_a_second_whatever_they_wait_for(tmp_path: Path) -> None:
@@ -366,3 +366,32 @@ def test_what_planners_write_is_read_as_it_is(tmp_path: Path) -> None:
             {"host_1": Vouching("ns/extender", 4, ("R",))},
         ),
     )
+
+
+def test_a_thread_that_ended_or_hangs_must_be_restarted_and_an_api_server_that_is_away_is_no_reason() -> None:
+    away = WatchStatus("nodes", False, None, 0, 90, "no answer", None, still_s=59.0)
+    hanging = WatchStatus("pods", True, 700.0, 0, 0, None, None, still_s=601.0)
+
+    assert stuck((away, away._replace(last_event_age_s=86_400.0))) is None
+    assert stuck((away, hanging)) == "the thread that watches pods has done nothing for 601 s"
+    ended = "the thread that watches nodes has ended: no answer"
+    assert stuck((away._replace(ended=True), hanging)) == ended
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_end_of_a_watchs_thread_is_seen_until_it_is_stopped(tmp_path: Path) -> None:
+    def ending(_: Batch[Any]) -> None:
+        raise SystemExit
+
+    with api_server(Cluster(Script([page(7)]), Script([page(8)]), Script([page(9)]))) as server:
+        kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
+        watches = watching(kube, ending, lambda: 5.0)
+        assert stuck(watches.status(5.0)) is None
+        watches.start()
+        wait_for(lambda: all(each.ended for each in watches.status(5.0)), "the end of the threads")
+        said = stuck(watches.status(5.0))
+        watches.stop()
+        assert stuck(watches.status(5.0)) is None
+        kube.close()
+
+    assert said == "the thread that watches nodes has ended: the watch of nodes ended: SystemExit()"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agent.publish.plan import Plan, by_manager, plan
-from gputopo.kube.objects import Metadata
+from gputopo.kube.objects import ManagedMetadata
 from gputopo.kube.ownership import Field
 from gputopo.labels import NodeFacts
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
@@ -17,7 +17,7 @@ A, B, T = Field("labels", "a"), Field("labels", "b"), Field("annotations", "t")
 US = "us"
 
 
-def node(live: dict[Field, str], **owned: set[Field]) -> Metadata:
+def node(live: dict[Field, str], **owned: set[Field]) -> ManagedMetadata:
     """A node; ``us`` and ``other`` applied, ``edit`` edited."""
     managed = []
     for manager, fields in owned.items():
@@ -29,7 +29,7 @@ def node(live: dict[Field, str], **owned: set[Field]) -> Metadata:
     body: dict[str, object] = {"name": "n", "managedFields": managed}
     for (section, key), value in live.items():
         body.setdefault(section, {})[key] = value  # type: ignore[index]
-    return msgspec.json.decode(json.dumps(body), type=Metadata)
+    return msgspec.json.decode(json.dumps(body), type=ManagedMetadata)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def node(live: dict[Field, str], **owned: set[Field]) -> Metadata:
         pytest.param(node({A: "1"}), {A: "1"}, Plan({A: "1"}, {}), id="owned by nobody: ours from now on"),
     ],
 )
-def test_what_is_written(metadata: Metadata, wanted: dict[Field, str], expected: Plan) -> None:
+def test_what_is_written(metadata: ManagedMetadata, wanted: dict[Field, str], expected: Plan) -> None:
     assert plan(metadata, US, wanted) == expected
 
 

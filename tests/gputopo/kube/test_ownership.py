@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from gputopo.kube.objects import Metadata
+from gputopo.kube.objects import ManagedMetadata
 from gputopo.kube.ownership import Field, field_of, owned, owners, values
 
 METADATA = msgspec.json.decode(
@@ -29,7 +29,7 @@ METADATA = msgspec.json.decode(
             ],
         }
     ),
-    type=Metadata,
+    type=ManagedMetadata,
 )
 A, BC, D = Field("labels", "a"), Field("labels", "b/c"), Field("annotations", "d")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from gputopo.kube.access import NODES
 from gputopo.kube.errors import UnavailableError
+from gputopo.kube.objects import Unreadable
 from gputopo.kube.reduction import Delta, Reduction, Source
 from gputopo.kube.stream import Event, Happening, identity
 
@@ -94,10 +96,52 @@ def test_a_later_list_forgets_what_is_not_in_it(reduction: Reduction[Size]) -> N
 def test_a_list_that_breaks_changes_nothing(reduction: Reduction[Size]) -> None:
     reduction.listed([raw("a", 1)])
 
-    with pytest.raises(UnavailableError, match=r"this is no object .*\[\]"):
-        reduction.listed([raw("b", 2), msgspec.Raw(b"[]")])
+    def breaking() -> Iterator[msgspec.Raw]:
+        yield raw("b", 2)
+        raise UnavailableError("the second page")
+
+    with pytest.raises(UnavailableError, match="the second page"):
+        reduction.listed(breaking())
 
     assert reduction.changed([put("a", 1), put("b", 2)]) == Delta((Size("b", 2),))
+
+
+def test_an_object_without_an_identity_hides_no_other(reduction: Reduction[Size]) -> None:
+    reduction.listed([raw("a", 1)])
+
+    assert reduction.listed([raw("b", 2), msgspec.Raw(b"[]"), raw("a", 1)]).seen == (Size("b", 2), Size("a", 1))
+    (one,) = reduction.unreadable
+    assert one.name == "(unknown)"
+    assert one.why.startswith("this is no object (Expected `object`, got `array`)")
+
+
+def test_whatever_a_source_raises_is_one_object_that_cannot_be_read() -> None:
+    def refuse(key: str, thing: Thing) -> Size | None:
+        if thing.size == 13:
+            raise RecursionError("too deep")
+        return value(key, thing)
+
+    for source in (SOURCE._replace(value=refuse), SOURCE._replace(trace=lambda thing: refuse("", thing))):
+        reduction = Reduction(source)
+        assert reduction.listed([raw("a", 1), raw("b", 13), raw("c", 3)]).seen == (Size("a", 1), Size("c", 3))
+        assert reduction.changed([put("a", 13), put("c", 4), put("d", 5)]) == Delta((Size("c", 4), Size("d", 5)))
+        assert reduction.unreadable == (
+            Unreadable("nodes", "b", "RecursionError('too deep')"),
+            Unreadable("nodes", "a", "RecursionError('too deep')"),
+        )
+
+
+def test_nesting_lone_surrogates_and_bad_utf8_in_what_is_skipped_hide_nothing(reduction: Reduction[Size]) -> None:
+    hostile = [
+        b'{"a":' * 10_000 + b"{}" + b"}" * 10_000,
+        b"[" * 10_000 + b"]" * 10_000,
+        b'"\\ud800"',
+        b'{"\xff":"\xff"}',
+    ]
+    for each in hostile:
+        text = msgspec.Raw(b'{"metadata":{"managedFields":[{"fieldsV1":' + each + b'}],"name":"a"},"size":7}')
+        assert reduction.listed([raw("b", 1), text]).seen == (Size("b", 1), Size("a", 7))
+        assert reduction.unreadable == ()
 
 
 def test_the_same_value_stays_the_same_object_whatever_is_read_again(reduction: Reduction[Size]) -> None:
@@ -111,12 +155,11 @@ def test_what_cannot_be_read_stays_as_it_was_seen_and_hides_no_other(reduction: 
     reduction.listed([raw("a", 1), raw("b", 2)])
 
     assert reduction.changed([put("a", "big"), put("b", 3)]) == Delta((Size("b", 3),))
-    assert reduction.unreadable == "nodes a cannot be read: Expected `int | null`, got `str` - at `$.size`"
+    assert reduction.unreadable == (Unreadable("nodes", "a", "Expected `int | null`, got `str` - at `$.size`"),)
     assert reduction.listed([raw("a", "big"), raw("c", "big"), raw("b", 3)]).seen == (Size("a", 1), Size("b", 3))
-    assert reduction.unreadable is not None
-    assert reduction.unreadable.startswith("nodes a cannot be read (nor can 1 more): Expected")
+    assert [each.name for each in reduction.unreadable] == ["a", "c"]
     reduction.changed([put("a", 1), deleted("c")])
-    assert reduction.unreadable is None
+    assert not reduction.unreadable
 
 
 def test_a_value_is_made_again_only_where_its_trace_changed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -423,7 +424,7 @@ def test_how_it_is_doing(tmp_path: Path) -> None:
     with running(script, tmp_path, clock=5.0) as run:
         assert Reflector(Kube.__new__(Kube), SOURCE, lambda _: None, Timing()).condition == Condition()
         wait_for(lambda: script.watched_from, "the watch")
-        assert run.reflector.condition == Condition(synced=True, heard=5.0)
+        assert run.reflector.condition == Condition(synced=True, heard=5.0, moved=5.0)
         created = thing("b", 8)
         created["metadata"]["creationTimestamp"] = "2026-11-18T11:06:38Z"  # two seconds before
         old = thing("a", 9, size="big")
@@ -442,17 +443,79 @@ def test_how_it_is_doing(tmp_path: Path) -> None:
         heard=5.0,
         lag_s=2.0,
         trouble="nodes a cannot be read: Expected `int`, got `str` - at `$.size`",
+        unreadable=1,
+        moved=5.0,
     )
 
 
-def test_a_consumer_that_fails_ends_it_and_is_named(tmp_path: Path) -> None:
-    def broken(_: Delta[Size]) -> None:
-        raise ValueError("no room")
+def test_after_a_consumer_failed_everything_is_listed_anew(tmp_path: Path) -> None:
+    stream = Stream()
+    script = Script([page(7, thing("a", 3, size=1)), page(8, thing("a", 8, size=2))], [stream])
+    told: list[Delta[Size]] = []
+    waits: list[float] = []
 
-    with api_server(Script([page(7)])) as server:
+    def wait(stopped: threading.Event, seconds: float) -> bool:
+        waits.append(seconds)
+        return stopped.wait(0.002)
+
+    def deliver(delta: Delta[Size]) -> None:
+        told.append(delta)
+        if len(told) in (1, 3):
+            raise ValueError("no room")
+
+    with api_server(script) as server:
         kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
-        reflector = Reflector(kube, SOURCE, broken, Timing())
-        with pytest.raises(ValueError, match="no room"):
-            reflector.run()
-        assert reflector.condition.trouble == "the watch of nodes ended: ValueError('no room')"
+        reflector = Reflector(kube, SOURCE, deliver, Timing(wait=wait, random=Upper()))
+        thread = threading.Thread(target=reflector.run, daemon=True)
+        thread.start()
+        wait_for(lambda: script.watched_from, "the watch")
+        assert reflector.condition.trouble is None
+        stream.send(event("MODIFIED", "a", 9, size=3))
+        wait_for(lambda: len(told) == 4, "the list after the failure")
+        wait_for(lambda: len(script.watched_from) == 2, "the watch after it")
+        assert thread.is_alive()
+        reflector.stop()
+        thread.join(5)
         kube.close()
+
+    assert told == [
+        Delta((Size("a", 1),), complete=True),
+        Delta((Size("a", 2),), complete=True),
+        Delta((Size("a", 3),)),
+        Delta((Size("a", 2),), complete=True),
+    ]
+    assert script.watched_from == ["8", "8"]
+    assert len(waits) == 2
+    assert reflector.condition.failures == 2
+
+
+@pytest.mark.parametrize("where", ["list", "watch"])
+def test_an_object_that_nests_too_deep_is_read_and_hides_no_other(where: str, tmp_path: Path) -> None:
+    deep = '{"f:a":' * 3_000 + "{}" + "}" * 3_000
+    metadata = f'{{"name":"x","uid":"u","resourceVersion":"8","managedFields":[{{"fieldsV1":{deep}}}]}}'
+    hostile = f'{{"metadata":{metadata},"size":4}}'
+    plain = [json.dumps(thing(f"n{number}", 3, size=number)) for number in range(499)]
+    stream = Stream()
+    if where == "list":
+        lists = [Answer('{"metadata":{"resourceVersion":"7"},"items":[' + ",".join([*plain, hostile]) + "]}")]
+    else:
+        lists = [Answer('{"metadata":{"resourceVersion":"7"},"items":[' + ",".join(plain) + "]}")]
+        stream.send(f'{{"type":"ADDED","object":{hostile}}}\n'.encode(), event("ADDED", "y", 9, size=5))
+
+    with running(Script(lists, [stream]), tmp_path) as run:
+        wait_for(lambda: sum(len(each.seen) for each in run.deltas) == (500 if where == "list" else 501), "all")
+        assert run.reflector.condition.failures == 0
+        assert run.reflector.condition.unreadable == 0
+
+    assert Size("x", 4) in {size for each in run.deltas for size in each.seen}
+
+
+def test_a_watch_that_is_damaged_twice_at_one_version_is_left_to_a_list(tmp_path: Path) -> None:
+    script = Script([page(7), page(9)], [Stream(b"garbage\n"), Stream(b"garbage\n")])
+
+    with running(script, tmp_path) as run:
+        wait_for(lambda: len(script.watched_from) == 3, "the watch after the list")
+        assert run.reflector.condition.failures == 2
+
+    assert script.watched_from == ["7", "7", "9"]
+    assert script.listed == 2

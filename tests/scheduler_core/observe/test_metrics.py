@@ -100,6 +100,7 @@ def test_what_is_known_now() -> None:
         'age_seconds{kind="pods"}': 1.5,
         'relists_total{kind="pods"}': 2,
         'failures_total{kind="pods"}': 3,
+        'unreadable{kind="pods"}': 0,
     }
     assert found["gputopo_gpu_pods"] == 9
     assert found["gputopo_table_nodes"] == 4

@@ -1,0 +1,95 @@
+"""Objects that any tenant may create and that nest deep: extender, planner and command line go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from gputopo import cli
+from gputopo.kube.access import GANG_READER, READER, Role
+from gputopo.labels import keys
+from tests.e2e.agent.access import grant
+from tests.e2e.cluster import Cluster
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.members import Asked, create, gang, wait_until_whole
+from tests.e2e.objects import Object, pod
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import Extender, Served, gpu_pod, started
+from tests.e2e.simulation.fleet import Fleet
+from tests.e2e.simulation.node import NodeSpec
+from tests.e2e.simulation.shapes import islands_4_4
+
+pytestmark = pytest.mark.e2e
+LEVELS = 3_000
+DEEP = msgspec.Raw(b'{"f:a":' * 1_000 + b"{}" + b"}" * 1_000)
+CONTAINERS = [{"name": "c", "image": "x"}]
+
+
+@contextmanager
+def created(cluster: Cluster, collection: str, body: Object, version: str) -> Iterator[None]:
+    """Within, there is an object with managed fields that nest deep."""
+    name = body["metadata"]["name"]
+    fields = {"manager": "m", "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": DEEP}
+    body["metadata"]["managedFields"] = [fields]
+    cluster.api.create(collection, body)
+    try:
+        # It is stored as it was sent; what the client of the tests shows of it ends at 100 levels.
+        assert str(cluster.api.get(f"{collection}/{name}")).count("f:a") > 90
+        yield
+    finally:
+        cluster.api.delete(f"{collection}/{name}")
+
+
+def at_work(cluster: Cluster, programs: tuple[Served, ...], name: str) -> None:
+    """A pod is placed by the extender, a gang by the planner; all watches are well."""
+    cluster.create_pod(gpu_pod(f"single-{name}", 1))
+    started(cluster, f"single-{name}")
+    create(cluster, *gang(f"gang-{name}", Asked(2, 1)))
+    wait_until_whole(cluster, f"gang-{name}", 2)
+    for each in programs:
+        assert each.text("/healthz") == "ok\n"
+        assert each.ready
+        assert each.count("gputopo_watch_unreadable") == 0
+
+
+def test_deep_pods_jobs_and_annotations_stop_nothing(  # noqa: PLR0917  fixtures
+    cluster: Cluster,
+    fleet: Fleet,
+    agents_of: StartAgents,
+    served: None,
+    gputopo_scheduler: Extender,
+    planner: StartPlanner,
+    tmp_path: Path,
+) -> None:
+    assert served is None
+    fleet.add(*(NodeSpec(name=f"gpu-{at}", shape=islands_4_4()) for at in range(3)))
+    agents_of()
+    running = (gputopo_scheduler, planner())
+    at_work(cluster, running, "before")
+    text = json.dumps({keys.TOPOLOGY.key: '{"a":' * LEVELS + "{}" + "}" * LEVELS})
+    bare = {"metadata": {"name": "annotated", "annotations": json.loads(text)}}
+    cluster.api.create("/api/v1/nodes", bare)
+    cluster.create_namespace("tenant")  # of its own: what lists pods in this test cannot read deep ones
+    jobs = "/apis/batch/v1/namespaces/tenant/jobs"
+    template = {"spec": {"restartPolicy": "Never", "schedulingGates": [{"name": "x/y"}], "containers": CONTAINERS}}
+    job: Object = {"metadata": {"name": "deep"}, "spec": {"parallelism": 0, "template": template}}
+    deep = pod("deep", 0, nodeName="gpu-0")
+    pods = cluster.pods(namespace="tenant")
+    with created(cluster, pods, deep, "v1"), created(cluster, jobs, job, "batch/v1"):
+        at_work(cluster, running, "watched")
+        for each in running:
+            each.restart()
+            each.wait_until_ready()
+        at_work(cluster, running, "listed")
+        grant(cluster, "reader", Role("reader", {**READER.verbs, **GANG_READER.verbs}))
+        config = str(cluster.kubeconfig(tmp_path / "config", cluster.token("reader")))
+        for command in (["nodes"], ["pods"], ["gangs"], ["why", "pod", "single-listed", "-n", cluster.namespace]):
+            shown = CliRunner().invoke(cli.main, [*command, "--kubeconfig", config])
+            assert shown.exit_code == 0, shown.output
+    cluster.api.delete("/api/v1/nodes/annotated")
