@@ -23,7 +23,7 @@ class SnapshotError(ValueError):
 
 
 class _Lines:
-    """How pydantic describes a ``Text`` in the JSON Schema; ``agent.snapshot_io`` joins and splits the lines."""
+    """How pydantic describes a ``Text`` in the JSON Schema; ``agent.recording.io`` joins and splits the lines."""
 
     @staticmethod
     def __get_pydantic_json_schema__(_core: Any, _handler: Any) -> dict[str, Any]:

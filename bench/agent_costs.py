@@ -24,7 +24,7 @@ from pathlib import Path
 
 from agent_process import LIBRARIES
 
-from agent.machines import find, folder
+from agent.recording.bundled import find, folder
 from tests.agent.allocation.kubelet import kubelet, listing, pod
 
 ROUNDS = 5
@@ -102,7 +102,7 @@ def main() -> None:
         socket = folder / "kubelet.sock"
         with _cluster(folder) as config, kubelet(socket, lambda _: listing(*pods)):
             runs = [(_child("bare"), _child("full", str(config), str(socket))) for _ in range(ROUNDS)]
-            once = ["-c", "from agent.command import agent; agent()", "--once", "--node", "gpu-7"]
+            once = ["-c", "from agent.daemon.command import agent; agent()", "--once", "--node", "gpu-7"]
             once += ["--node-source", _machine()]
             os.environ["KUBECONFIG"] = str(config)
             ready = [(_wall("-c", f"import {LIBRARIES}"), _wall(*once, "--socket", str(socket))) for _ in range(ROUNDS)]

@@ -27,12 +27,12 @@ def full(config: str, socket: str) -> dict[str, float]:
     """A whole agent, turned as fast as it goes."""
     os.environ["KUBECONFIG"] = config
     # Here, because the bare process must not have them.
-    from agent import settings  # noqa: PLC0415
-    from agent.health_server import serving  # noqa: PLC0415
-    from agent.loop import Loop, Now, Probed  # noqa: PLC0415
-    from agent.main import clock, machine_of, publisher_of  # noqa: PLC0415
-    from agent.metrics import Metrics  # noqa: PLC0415
-    from agent.probe import Machine, probe  # noqa: PLC0415
+    from agent.daemon import settings  # noqa: PLC0415
+    from agent.daemon.health_server import serving  # noqa: PLC0415
+    from agent.daemon.loop import Loop, Now, Probed  # noqa: PLC0415
+    from agent.daemon.main import clock, machine_of, publisher_of  # noqa: PLC0415
+    from agent.daemon.metrics import Metrics  # noqa: PLC0415
+    from agent.recording.probe import Machine, probe  # noqa: PLC0415
     from tests.agent.sources.fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug  # noqa: PLC0415
 
     gpus = (

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.discover import discover
-from agent.snapshot_io import load_snapshot
+from agent.recording.io import load_snapshot
 from gputopo.labels import decode, encode
 from gputopo.render import renderer
 

@@ -14,30 +14,22 @@ from random import Random
 
 import msgspec
 
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.labels import encode
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.model import NodeTopology
-from scheduler_core.asks import WHOLE
-from scheduler_core.evaluate import evaluate
-from scheduler_core.extender import Extender
-from scheduler_core.knowledge import Knowledge
-from scheduler_core.nodes import (
-    Machine,
-    Node,
-    NodeRecord,
-    NodeTable,
-    read_node,
-    read_occupant,
-    table_of,
-    with_pod,
-    with_records,
-)
-from scheduler_core.occupancy import Occupant
-from scheduler_core.pods import Pod
-from scheduler_core.policy import Policy
-from scheduler_core.request import PodRequest, read_request
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.standings import Standings
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.cluster_cache import Knowledge
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.node import Machine, Node, read_node
+from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_pod
+from scheduler_core.cache.node_table import NodeTable, table_of, with_records
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.evaluation.ranking import Standings
+from scheduler_core.extender.extender import Extender
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.pod import Pod
+from scheduler_core.request.pod_request import PodRequest, read_request
 from tests.machines import MACHINES
 
 SIZES = (500, 5_000, 15_000)

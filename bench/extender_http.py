@@ -24,21 +24,21 @@ import msgspec
 import uvloop
 from evaluate import NOW, POLICY, fleet
 
-from gputopo.daemon import bound
-from gputopo.labels.nodegpus import PodRef
+from gputopo.crd.nodegpus import PodRef
 from gputopo.labels.reasons import Reason
-from scheduler_core.asks import WHOLE
-from scheduler_core.calls import verbs
-from scheduler_core.decisions import Decisions
-from scheduler_core.extender import Extender, Record
-from scheduler_core.knowledge import Knowledge
-from scheduler_core.metrics import Metrics
-from scheduler_core.nodes import NodeTable
-from scheduler_core.pods import Pod
-from scheduler_core.server import Listener, serve
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.verbs import Reply, Verb, verbs_app
-from scheduler_core.wire import arguments, filter_result, priorities
+from gputopo.process.daemon import bound
+from scheduler_core.cache.cluster_cache import Knowledge
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.extender.decision_log import Decisions
+from scheduler_core.extender.extender import Extender, Record
+from scheduler_core.extender.handlers import verbs
+from scheduler_core.extender.http import Reply, Verb, verbs_app
+from scheduler_core.extender.metrics import Metrics
+from scheduler_core.extender.wire import arguments, filter_result, priorities
+from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.pod import Pod
+from scheduler_core.runtime.http_server import Listener, serve
 
 SIZES = (500, 5_000, 15_000)
 ROUNDS = 160

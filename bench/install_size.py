@@ -15,7 +15,7 @@ from pathlib import Path
 import agent
 import gputopo
 import scheduler_core
-from agent.machines import folder
+from agent.recording.bundled import folder
 
 _MB = 1_000_000
 

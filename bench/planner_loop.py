@@ -27,34 +27,41 @@ from typing import Any
 
 import msgspec
 
+from gputopo.crd.nodegpus import content_hash
+from gputopo.crd.reservations import POOL
 from gputopo.kube.objects import Metadata
-from gputopo.kube.reduction import Delta, Reduction
-from gputopo.kube.stream import Watch
+from gputopo.kube.projection import Delta, Reduction
+from gputopo.kube.watch_stream import Watch
 from gputopo.labels import encode, keys
-from gputopo.labels.nodegpus import content_hash
-from gputopo.labels.reservations import POOL
-from scheduler_core.gangs import pins
-from scheduler_core.gangs.gang import Gang
-from scheduler_core.gangs.planning import LEVELS
-from scheduler_core.gangs.queue import Pace
-from scheduler_core.gangs.singles import Placer
-from scheduler_core.gangs.world import Terms
-from scheduler_core.gangs.writes import CreateLedger, CreateReservation, LetGo, Write, WriteLedger, WriteStatus
-from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldTask
-from scheduler_core.planner.placing import Task, placing
-from scheduler_core.planner.seen import Candidate, planner_sources
-from scheduler_core.planner.term import Term
-from scheduler_core.planner.writer import Answer, Outcome
-from scheduler_core.policies import BUILT_IN
-from scheduler_core.reader import Reader
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, ReservationSeen
-from scheduler_core.tells import Tell
-from scheduler_core.watch import KEPT
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, ReservationSeen
+from scheduler_core.cache.watch import KEPT
+from scheduler_core.planner.commit import pod_patches
+from scheduler_core.planner.commit.actions import (
+    CreateLedger,
+    CreateReservation,
+    LetGo,
+    Write,
+    WriteLedger,
+    WriteStatus,
+)
+from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.pod_source import Candidate, planner_sources
+from scheduler_core.planner.leader.context import Clock, Settled
+from scheduler_core.planner.leader.hold_search import HoldTask
+from scheduler_core.planner.leader.plan_task import Task, placing
+from scheduler_core.planner.leader.queue import Pace
+from scheduler_core.planner.leader.term import Term
+from scheduler_core.planner.leader.writer import Answer, Outcome
+from scheduler_core.planner.packing.model import LEVELS
+from scheduler_core.planner.packing.singles import Placer
+from scheduler_core.policy.cached_reader import Reader
+from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.runtime.event_draft import Tell
 from tests.e2e.gangs import members
 from tests.e2e.objects import Object, gpu_node
 from tests.e2e.scheduler.running import gpu_pod
-from tests.e2e.simulation.shapes import SHAPES, on_node
+from tests.simulated_node.shapes import SHAPES, on_node
 
 NODES, PODS, RATE, GANG = 5_000, 600, 400.0, 4
 TURN_S = 0.01
@@ -199,7 +206,7 @@ class Stage:
     def _carried_out(self, what: Write) -> Metadata | None:
         if isinstance(what, LetGo):
             pod = self._pods[what.member.uid]
-            patch = pins.let_go(what.member, what.seat, what.reservation)
+            patch = pod_patches.let_go(what.member, what.seat, what.reservation)
             pod["metadata"]["annotations"] |= patch["metadata"]["annotations"]
             pod["spec"] |= {"affinity": patch["spec"].get("affinity")}
             del pod["spec"]["schedulingGates"]

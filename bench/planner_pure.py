@@ -24,18 +24,18 @@ from typing import NamedTuple
 from evaluate import NOW, POLICY, machine, node, request
 
 from gputopo.labels.domains import BLOCK, RACK, ZONE
-from scheduler_core.gangs.gang import Gang as Queued
-from scheduler_core.gangs.gang import GangPhase
-from scheduler_core.gangs.hold import Ends, PodEnd
-from scheduler_core.gangs.member import GangName, Member, Wanted
-from scheduler_core.gangs.plan import NodeView, Options, Plan, plan
-from scheduler_core.gangs.singles import plan_singles
-from scheduler_core.nodes import table_of
-from scheduler_core.planner.holding import HoldTask, holding
-from scheduler_core.planner.placing import Names
-from scheduler_core.pods import Metadata
-from scheduler_core.sightings import Batch
-from scheduler_core.stock import PodRules, StockNode, StockSpec
+from scheduler_core.cache.events import Batch
+from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, StockSpec
+from scheduler_core.cache.node_table import table_of
+from scheduler_core.planner.gang.gang import Gang as Queued
+from scheduler_core.planner.gang.gang import GangPhase
+from scheduler_core.planner.gang.member import GangName, Member, Wanted
+from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
+from scheduler_core.planner.leader.hold_search import HoldTask, holding
+from scheduler_core.planner.leader.plan_task import Names
+from scheduler_core.planner.packing.plan import NodeView, Options, Plan, plan
+from scheduler_core.planner.packing.singles import plan_singles
+from scheduler_core.request.pod import Metadata
 from tests.machines import MACHINES
 
 NODES = 5_000

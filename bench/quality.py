@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from scheduler_core.policy import Policy
-from scheduler_core.simulation.assumed import islands, nvswitch
+from scheduler_core.policy.policy import Policy
+from scheduler_core.simulation.assumed_machines import islands, nvswitch
 from scheduler_core.simulation.hosts import Hosts, NodeSpec, read_nodes
 from scheduler_core.simulation.measures import Figures
 from scheduler_core.simulation.policies import run

@@ -40,23 +40,23 @@ import uvloop
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from gputopo.daemon import bound
-from gputopo.kube.access import NODE_GPUS
+from gputopo.crd.nodegpus import content_hash
+from gputopo.kube.rbac import NODE_GPUS
 from gputopo.labels import encode, keys
-from gputopo.labels.nodegpus import content_hash
 from gputopo.labels.reasons import Reason
-from scheduler_core import config
-from scheduler_core.nodes.staleness import AHEAD_S
-from scheduler_core.server import Listener, serve
-from scheduler_core.verbs import Reply, Verb, verbs_app
-from scheduler_core.wire import arguments, filter_result, priorities
+from gputopo.process.daemon import bound
+from scheduler_core.cache.staleness import AHEAD_S
+from scheduler_core.extender import scheduler_config
+from scheduler_core.extender.http import Reply, Verb, verbs_app
+from scheduler_core.extender.wire import arguments, filter_result, priorities
+from scheduler_core.runtime.http_server import Listener, serve
 from tests.e2e import binaries, servers
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.objects import GPU, Object, gpu_node
 from tests.e2e.process import Server
 from tests.e2e.scheduler import running
-from tests.e2e.simulation.shapes import SHAPES, on_node
 from tests.ports import free_port
+from tests.simulated_node.shapes import SHAPES, on_node
 
 SIZES = (1_000, 5_000)
 PODS = {1_000: 1_000, 5_000: 600}
@@ -192,7 +192,7 @@ def bound_pods(cluster: Cluster, scheduler: Server) -> float:
 
 def configuration(setup: Setup, prefix: str | None) -> str:
     """The shipped configuration, but for what the set-up changes."""
-    document: Object = yaml.safe_load(config.configuration([GPU]))
+    document: Object = yaml.safe_load(scheduler_config.configuration([GPU]))
     document["leaderElection"] = {"leaderElect": False}
     document["clientConnection"] = {"qps": 5000, "burst": 10000}
     if not setup.all_nodes:

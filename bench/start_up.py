@@ -22,7 +22,7 @@ MACHINES = Path(__file__).parents[1] / "fixtures" / "machines"
 def commands(folder: Path) -> dict[str, list[str]]:
     """Name -> command line. The pasted matrix is the recorded DGX A100's own."""
     recorded = MACHINES / "8a100-8n-nvswitch12" / "snapshot.json"
-    show = [sys.executable, "-c", "from gputopo.cli import main; main()", "show", "--from"]
+    show = [sys.executable, "-c", "from gputopo.cli.main import main; main()", "show", "--from"]
     matrix = subprocess.run([*show, "dgx-a100", "-o", "matrix", "--ascii"], capture_output=True, text=True, check=True)
     (folder / "topo.txt").write_text(matrix.stdout)
     return {

@@ -18,11 +18,11 @@ import msgspec
 import psutil
 import watch_server
 
-from gputopo.kube.access import OBSERVER
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
-from scheduler_core.sightings import Batch
-from scheduler_core.watch import SOURCES, watching
+from gputopo.kube.rbac import OBSERVER
+from scheduler_core.cache.events import Batch
+from scheduler_core.cache.watch import SOURCES, watching
 from tests.api_server import kubeconfig
 
 EVENTS = 5_000

@@ -1,7 +1,7 @@
 """Explaining a pod, as a ratio to deciding about it for the first time: the slowest that a Filter call is.
 
 500, 5,000 and 15,000 nodes; with some room, and full of small pods, where no node suits and what would have to change
-is searched for (bounds: ``scheduler_core/explain/endings.py``). Run: make bench
+is searched for (bounds: ``scheduler_core/explain/evictions.py``). Run: make bench
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from random import Random
 
 from evaluate import NOW, POLICY, SIZES, fleet, machine, pod, request
 
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
-from scheduler_core.evaluate import evaluate
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import NodeTable, table_of
+from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.explain import document, explain
-from scheduler_core.nodes import NodeRecord, NodeTable, table_of
-from scheduler_core.occupancy import Occupant
 from tests.machines import MACHINES
 
 ROUNDS = 5

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from daemonset import gating, guarding
-from gputopo.labels import nodegpus, reservations
-from scheduler_core.config import Caller, configuration
+from gputopo.crd import nodegpus, reservations
+from scheduler_core.extender.scheduler_config import Caller, configuration
 
 HERE = Path(__file__).parent
 RULES = "alerts/rules.yaml"
@@ -26,18 +26,20 @@ PLANNER_RULES = "alerts/planner.yaml"
 
 def definition() -> str:
     """The CustomResourceDefinition of ``NodeGpus``."""
-    return _head("gputopo/labels/nodegpus.py") + yaml.safe_dump(nodegpus.crd(), sort_keys=False, width=120)
+    return _head("gputopo/crd/nodegpus.py") + yaml.safe_dump(nodegpus.crd(), sort_keys=False, width=120)
 
 
 def planner_definitions() -> str:
     """The CustomResourceDefinitions of ``PlacementReservation`` and ``PlacementLedger``."""
     definitions = (reservations.reservation_crd(), reservations.ledger_crd())
-    return _head("gputopo/labels/reservations.py") + yaml.safe_dump_all(definitions, sort_keys=False, width=120)
+    return _head("gputopo/crd/reservations.py") + yaml.safe_dump_all(definitions, sort_keys=False, width=120)
 
 
 def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
     """Policies that gate pods."""
-    return _head("daemonset/gating.py and the rules of scheduler_core/gangs/conventions.py") + gating.manifest(of())
+    return _head("daemonset/gating.py and the rules of scheduler_core/planner/gang/conventions.py") + gating.manifest(
+        of()
+    )
 
 
 def guard() -> str:

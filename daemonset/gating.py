@@ -1,6 +1,6 @@
 """The MutatingAdmissionPolicies that gate the pods of gangs as they are created. Pure: generated from keys and rules.
 
-Which pods name a gang is what ``scheduler_core.gangs.conventions`` says: its rules, as expressions. A pod is gated only
+Which pods name a gang is what ``scheduler_core.planner.gang.conventions`` says: its rules, as expressions. A pod is gated only
 where it opted in, by our scheduler's name or by a labelled namespace: what another scheduler places is never touched.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from gputopo.labels import keys
-from scheduler_core.config import SCHEDULER_NAME
-from scheduler_core.gangs.conventions import RULES, Rule
+from scheduler_core.extender.scheduler_config import SCHEDULER_NAME
+from scheduler_core.planner.gang.conventions import RULES, Rule
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 STOCK_SCHEDULER = "default-scheduler"  # what the API server fills in where a pod names none

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gputopo.kube.access import LEDGERS
+from gputopo.kube.rbac import LEDGERS
 from gputopo.labels import keys
-from scheduler_core.gangs.owners import OWNERS
+from scheduler_core.planner.commit.controllers import OWNERS
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 NAME = "gputopo-planner-pods"

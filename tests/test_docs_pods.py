@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gputopo.kube.access import READER
+from gputopo.kube.rbac import READER
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.rings import rings
 from scheduler_core.explain.advice import SEE
-from scheduler_core.manifests import read_pods
-from scheduler_core.personality import Workload
-from scheduler_core.request import PodRequest, Wish, read_request
+from scheduler_core.request.manifest import read_pods
+from scheduler_core.request.pod_request import PodRequest, Wish, read_request
+from scheduler_core.request.workload_type import Workload
 from tests.machines import MACHINES
 
 DOCS = Path(__file__).parent.parent / "docs"

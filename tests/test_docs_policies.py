@@ -11,13 +11,15 @@ import msgspec
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.evaluate import evaluate
-from scheduler_core.manifests import read_pods
-from scheduler_core.nodes import NodeRecord, read_node, table_of
-from scheduler_core.personality import NAMES
-from scheduler_core.policies import Policies
-from scheduler_core.policy_file import WeightsModel, parse
-from scheduler_core.request import PodRequest
+from scheduler_core.cache.node import read_node
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import table_of
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.policy.file import WeightsModel, parse
+from scheduler_core.policy.profiles import Policies
+from scheduler_core.request.manifest import read_pods
+from scheduler_core.request.pod_request import PodRequest
+from scheduler_core.request.workload_type import NAMES
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, node, occupant, record
 

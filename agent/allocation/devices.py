@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from agent.allocation.wire import Held
+from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.labels import resources
-from gputopo.labels.nodegpus import Allocation, PodRef
 from gputopo.model import Gpu
 
 _REPLICA = re.compile(r"(?P<device>.+)::(?P<replica>\d+)")

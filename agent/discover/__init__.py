@@ -7,15 +7,15 @@ sources in a stated order (``witnesses`` records what they disagree about), ``nv
 
 from __future__ import annotations
 
+from agent.discover.gaps import unknown
 from agent.discover.gpus import cpu_nodes, gpu
 from agent.discover.health import degradations, with_expectations
-from agent.discover.heard import Heard, hear
+from agent.discover.inventory import Sighting, forbidden, hidden, sightings
 from agent.discover.links import compare, told
 from agent.discover.locality import nics, numa_nodes, pcie_matrix
 from agent.discover.nvlink import graph
-from agent.discover.sightings import Sighting, forbidden, hidden, sightings
-from agent.discover.unknown import unknown
-from agent.discover.witnesses import Witnesses
+from agent.discover.parsed import Heard, hear
+from agent.discover.precedence import Witnesses
 from agent.snapshot import Snapshot
 from gputopo.model import NodeTopology, ProblemKind
 

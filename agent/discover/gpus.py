@@ -7,9 +7,9 @@ NVML before ``nvidia-smi`` before everything else, since the others print what N
 from __future__ import annotations
 
 from agent.discover.fabric import gpu_fabric
+from agent.discover.inventory import Sighting
+from agent.discover.precedence import Witnesses
 from agent.discover.products import family
-from agent.discover.sightings import Sighting
-from agent.discover.witnesses import Witnesses
 from agent.snapshot import NvmlGpu, NvmlMigDevice
 from agent.sources.kernel_list import numbers, single_number
 from gputopo.model import Gpu, Health, MigDevice, NumaNode, Pcie, ProblemKind

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from agent.discover.heard import Heard
+from agent.discover.inventory import Sighting
 from agent.discover.matrix import Lanes, matrix_ports
 from agent.discover.nvlink import PeerAccess, lanes_between
+from agent.discover.parsed import Heard
 from agent.discover.ports import GpuPorts, lane_gbps, nvml_ports
+from agent.discover.precedence import Witnesses
 from agent.discover.products import lane_gbps as product_gbps
-from agent.discover.sightings import Sighting
-from agent.discover.witnesses import Witnesses
 from gputopo.model import Gpu, Nvlink, ProblemKind
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from agent.discover.heard import Heard
-from agent.discover.sightings import Sighting
-from agent.discover.witnesses import Witnesses
+from agent.discover.inventory import Sighting
+from agent.discover.parsed import Heard
+from agent.discover.precedence import Witnesses
 from gputopo.model import Nic, NumaNode, PcieDistance
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import NodeFacts
-from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import NodeTopology
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from agent.publish import Publisher
-from gputopo.kube.access import AGENT, AGENT_WITH_NFD
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

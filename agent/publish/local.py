@@ -10,8 +10,8 @@ from typing import TextIO
 import msgspec
 
 from agent.publish import Event, Outcome, PublishError
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import NodeFacts
-from gputopo.labels.nodegpus import NodeGpus
 
 
 class FeaturesFile:

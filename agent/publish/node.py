@@ -8,13 +8,13 @@ from typing import Any
 from agent.publish import Event, Outcome, PublishError
 from agent.publish.plan import Facts, by_manager, plan
 from agent.publish.state import StateWriter, translated
-from gputopo.kube.access import NODES
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import ConflictError
 from gputopo.kube.objects import Managed, ManagedMetadata
 from gputopo.kube.ownership import Field, field_of
+from gputopo.kube.rbac import NODES
 from gputopo.labels import AnnotationError, NodeFacts, decode, keys
-from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import NodeTopology
 
 _log = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from typing import Any
 
 from agent.publish import Event, Outcome, PublishError
 from agent.publish.state import StateWriter, translated
-from gputopo.kube.access import NODE_FEATURES, NODES
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import NotFoundError
 from gputopo.kube.objects import Metadata, NodeFeature, Partial
+from gputopo.kube.rbac import NODE_FEATURES, NODES
 from gputopo.labels import NodeFacts
 from gputopo.labels.keys import FIELD_MANAGER, NFD_NODE_NAME
-from gputopo.labels.nodegpus import NodeGpus
 
 _NO_NFD = (
     f"the cluster has no {NODE_FEATURES.plural}.{NODE_FEATURES.group}: install Node Feature Discovery, or publish to "

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 
 from agent.publish import Event, PublishError
+from gputopo.crd import nodegpus
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube import events
-from gputopo.kube.access import EVENTS, NODE_GPUS, NODES
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import KubeError, NotFoundError, UnavailableError
 from gputopo.kube.events import Reporter, Subject
 from gputopo.kube.objects import NodeGpus as Stored
 from gputopo.kube.objects import Partial
-from gputopo.labels import nodegpus
+from gputopo.kube.rbac import EVENTS, NODE_GPUS, NODES
 from gputopo.labels.keys import FIELD_MANAGER
-from gputopo.labels.nodegpus import NodeGpus
 
 _NO_CRD = (
     f"the cluster has no {nodegpus.PLURAL}.{NODE_GPUS.group}: apply the CustomResourceDefinition that comes with the "

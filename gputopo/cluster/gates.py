@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from gputopo.kube.access import PODS
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import KubeError, NotFoundError
 from gputopo.kube.objects import Pod
+from gputopo.kube.rbac import PODS
 from gputopo.labels.gate import others, released
 from gputopo.labels.keys import GATE
 

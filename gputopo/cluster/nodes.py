@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.objects import Metadata
 from gputopo.labels import AnnotationError, NoTopologyError, decode
-from gputopo.labels.nodegpus import NodeGpus
 from gputopo.model import NodeTopology
 
 STALE_AFTER = timedelta(minutes=15)  # three heartbeats of an agent

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
 from gputopo.cluster.pods import PodGpus, PodName
-from gputopo.kube.access import NODE_GPUS, NODES, PODS
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import NotFoundError
 from gputopo.kube.objects import Metadata, NodeGpus, Partial, Pod
+from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 
 _ASK_EACH = 32  # nodes; for more than that all pods are listed at once

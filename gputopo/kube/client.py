@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import urllib3
 
-from gputopo.decoding import decode
-from gputopo.kube.access import Resource, Role
 from gputopo.kube.errors import GoneError, KubeError, UnavailableError, refusal
 from gputopo.kube.objects import Metadata, Page, Partial, Unreadable
-from gputopo.kube.stream import Watch, name_of
+from gputopo.kube.rbac import Resource, Role
+from gputopo.kube.watch_stream import Watch, name_of
+from gputopo.process.decoding import decode
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -182,9 +182,7 @@ class Kube:
 
     def _permit(self, resource: Resource, verb: str) -> None:
         if not self._role.allows(resource, verb):
-            raise AssertionError(
-                f"the role {self._role.name!r} may not {verb} {resource.named}: see gputopo.kube.access"
-            )
+            raise AssertionError(f"the role {self._role.name!r} may not {verb} {resource.named}: see gputopo.kube.rbac")
 
     def _write(
         self, method: str, resource: Resource, body: dict[str, Any], of: str, parameters: Mapping[str, str] = _NOTHING

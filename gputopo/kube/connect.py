@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputopo import __version__
-from gputopo.kube.access import Role
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import ConfigError
+from gputopo.kube.rbac import Role
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration

@@ -16,7 +16,7 @@ import re
 
 import msgspec
 
-from gputopo.decoding import decode
+from gputopo.process.decoding import decode
 
 
 class KubeError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from gputopo.kube.access import EVENTS, Resource
+from gputopo.kube.rbac import EVENTS, Resource
 
 _CLUSTER_SCOPED = "default"  # the namespace of Events about objects that have none
 _MESSAGE = 1024  # characters, at most

@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.labels import nodegpus
-from gputopo.labels.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus
+from gputopo.crd import nodegpus
+from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ import msgspec
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import DamagedError, GoneError, KubeError, NotFoundError, UnavailableError
 from gputopo.kube.objects import Unreadable
-from gputopo.kube.reduction import Delta, Reduction, Source
-from gputopo.kube.stream import Event, Happening, Watch
+from gputopo.kube.projection import Delta, Reduction, Source
+from gputopo.kube.watch_stream import Event, Happening, Watch
 
 S = TypeVar("S")
 # A watch is ended by the server after about that long, so that watches move to API servers that came up since.

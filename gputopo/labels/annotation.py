@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.decoding import convert, decode
 from gputopo.model import MAX_GPUS, NodeTopology, PcieDistance, Problem, ProblemKind
+from gputopo.process.decoding import convert, decode
 
 VERSION = 1
 BYTES_FOR_16 = 8 * 1024  # Kubernetes allows 256 KiB for all annotations of an object together

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gputopo.crd.nodegpus import KIND, VERSION
 from gputopo.labels import annotation, keys
 from gputopo.labels.capacity import SPOT
-from gputopo.labels.nodegpus import KIND, VERSION
 from gputopo.labels.reasons import Reason
 
 _INTRODUCTION = f"""# Labels, annotations and reasons

@@ -9,9 +9,9 @@ document.NoExplanationError    what was read is no explanation
 """
 
 from scheduler_core.explain.document import NoExplanationError, document, read
-from scheduler_core.explain.explaining import explain, grouped, refusal
-from scheduler_core.explain.keepers import with_keepers
-from scheduler_core.explain.story import Explanation
+from scheduler_core.explain.explain import explain, grouped, refusal
+from scheduler_core.explain.model import Explanation
+from scheduler_core.explain.reservations import with_keepers
 from scheduler_core.explain.text import text
 
 __all__ = [

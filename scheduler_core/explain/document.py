@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from gputopo.decoding import decode
+from gputopo.process.decoding import decode
 from gputopo.render.schema import API_VERSION
-from scheduler_core.explain.story import Explanation
+from scheduler_core.explain.model import Explanation
 
 KIND = "PodExplanation"
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.model import Interconnect
+from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.cache.staleness import Staleness, staleness
 from scheduler_core.explain.advice import Advice
-from scheduler_core.nodes import NodeTable, Staleness, staleness
-from scheduler_core.policy import Policy
-from scheduler_core.request import Profile
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import Profile
 
 _NAMED = 4
 _WHY = {

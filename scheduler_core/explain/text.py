@@ -10,11 +10,11 @@ from textwrap import wrap
 
 from gputopo.cluster.tables import Cell, Table
 from gputopo.cluster.terminal import lines
-from gputopo.labels.reservations import Phase
+from gputopo.crd.reservations import Phase
 from gputopo.render.wording import number, visible
 from scheduler_core.explain.advice import SEE
-from scheduler_core.explain.spots import spot_words
-from scheduler_core.explain.story import OBSTACLE, Candidate, Explanation, Held, Kept, Refusal, Spot, Wanted
+from scheduler_core.explain.gpu_wording import spot_words
+from scheduler_core.explain.model import OBSTACLE, Candidate, Explanation, Held, Kept, Refusal, Spot, Wanted
 
 _NAMED = 4  # nodes named of each group; the document names all
 _NARROWEST = 40

@@ -11,13 +11,13 @@ from typing import Any
 
 from gputopo.render.schema import API_VERSION
 from gputopo.rings import Ring
-from scheduler_core.observe.judging import Placement, Verdict
-from scheduler_core.observe.lay import Lay
+from scheduler_core.observe.alternatives import Offer
+from scheduler_core.observe.cluster_now import Present
+from scheduler_core.observe.comparison import Placement, Verdict
+from scheduler_core.observe.gpu_layout import Lay
 from scheduler_core.observe.observer import Report
-from scheduler_core.observe.options import Offer
-from scheduler_core.observe.present import Present
 from scheduler_core.observe.summary import NOT_LOOKED_AT
-from scheduler_core.observe.tally import Sums, Tally
+from scheduler_core.observe.totals import Sums, Tally
 from scheduler_core.observe.wording import sentence
 
 Document = dict[str, Any]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from gputopo.metrics import BUILD, About, Catalogue, Sample, once_each
-from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
-from scheduler_core.nodes import NodeTable
-from scheduler_core.observe.judging import Placement, Verdict
-from scheduler_core.observe.present import Present
-from scheduler_core.observe.tally import keys
-from scheduler_core.sightings import WatchStatus
+from gputopo.process.metrics import BUILD, About, Catalogue, Sample, once_each
+from scheduler_core.cache.events import WatchStatus
+from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
+from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.observe.cluster_now import Present
+from scheduler_core.observe.comparison import Placement, Verdict
+from scheduler_core.observe.totals import keys
 
 COUNTERS = {
     "gputopo_observed_placements": About(

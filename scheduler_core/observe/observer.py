@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from scheduler_core.knowledge import Bound, Knowledge, News
-from scheduler_core.nodes import NodeRecord, whole_gpus, word_of
-from scheduler_core.observe.judging import Held, Pending, Placement, found, judge
-from scheduler_core.observe.options import options
-from scheduler_core.observe.present import Present, present
-from scheduler_core.observe.tally import Sums
-from scheduler_core.policy import Policy
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.stock import StockNode
+from scheduler_core.cache.cluster_cache import Bound, Knowledge, News
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.kube_scheduler_filters import StockNode
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_state import whole_gpus, word_of
+from scheduler_core.observe.alternatives import options
+from scheduler_core.observe.cluster_now import Present, present
+from scheduler_core.observe.comparison import Held, Pending, Placement, found, judge
+from scheduler_core.observe.totals import Sums
+from scheduler_core.policy.policy import Policy
 
 PATIENCE_S = 60.0  # for the kubelet's word: agents ask every second, and publish what is new at once
 

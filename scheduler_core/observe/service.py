@@ -10,23 +10,23 @@ from typing import Any
 
 import orjson
 
-from gputopo.daemon import bound
-from scheduler_core.connections import PAGES
+from gputopo.process.daemon import bound
+from scheduler_core.cache.events import Batch, WatchStatus
+from scheduler_core.cache.watch import silence, stuck
+from scheduler_core.cache.watch_log import Troubles
+from scheduler_core.observe.comparison import Placement
 from scheduler_core.observe.document import placement_document, report_document
-from scheduler_core.observe.judging import Placement
 from scheduler_core.observe.metrics import Metrics, Seen
 from scheduler_core.observe.observer import Observer
 from scheduler_core.observe.settings import Settings
 from scheduler_core.observe.summary import summary
 from scheduler_core.observe.wording import line
-from scheduler_core.policy import Policy
-from scheduler_core.running import Watching
-from scheduler_core.server import Listener
-from scheduler_core.sightings import Batch, WatchStatus
-from scheduler_core.site import json_page, site
-from scheduler_core.steady import Steady
-from scheduler_core.troubles import Troubles
-from scheduler_core.watch import silence, stuck
+from scheduler_core.policy.policy import Policy
+from scheduler_core.runtime.clock import Steady
+from scheduler_core.runtime.event_loop import Watching
+from scheduler_core.runtime.http_connection import PAGES
+from scheduler_core.runtime.http_pages import json_page, site
+from scheduler_core.runtime.http_server import Listener
 
 _LISTS_S = 60.0  # for the first lists, where there is an end
 

@@ -1,4 +1,4 @@
-"""What can be set at ``gputopo observe``. How settings are read: ``gputopo.settings``."""
+"""What can be set at ``gputopo observe``. How settings are read: ``gputopo.process.settings``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gputopo.settings import Setting, address, log_form, one_of, seconds, unless_off, values
+from gputopo.process.settings import Setting, address, log_form, one_of, seconds, unless_off, values
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from gputopo.render.wording import number, visible
+from scheduler_core.observe.cluster_now import Present
 from scheduler_core.observe.observer import Report
-from scheduler_core.observe.present import Present
-from scheduler_core.observe.tally import Sums, Tally
+from scheduler_core.observe.totals import Sums, Tally
 from scheduler_core.observe.wording import cost, sentence
 
 NOT_LOOKED_AT = "CPU, memory, pod affinity, topology spread and volumes"

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from gputopo.paths import PathKind
 from gputopo.render.wording import UNKNOWN, number, visible
-from scheduler_core.observe.judging import Placement, Verdict
-from scheduler_core.observe.lay import Lay, vague
+from scheduler_core.observe.comparison import Placement, Verdict
+from scheduler_core.observe.gpu_layout import Lay, vague
 
 _COST = 12  # columns
 

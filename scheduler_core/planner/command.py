@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import click
 
-from gputopo.settings import options
+from gputopo.process.settings import options
 from scheduler_core.planner import settings
-from scheduler_core.starting import begun
+from scheduler_core.runtime.bootstrap import begun
 
 
 @click.command()

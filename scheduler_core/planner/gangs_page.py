@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from scheduler_core.gangs.conventions import is_alone
-from scheduler_core.gangs.gang import pod_of
-from scheduler_core.paging import PAGE_BYTES, PageBytes, fill
+from scheduler_core.planner.gang.conventions import is_alone
+from scheduler_core.planner.gang.gang import pod_of
 from scheduler_core.planner.status import GangStatus, Status
+from scheduler_core.runtime.paging import PAGE_BYTES, PageBytes, fill
 
 _LISTS = ("gangs", "pods")
 Key = tuple[str, str, str]  # list, namespace, name

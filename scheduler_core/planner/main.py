@@ -8,26 +8,26 @@ from contextlib import ExitStack
 
 import uvloop
 
-from gputopo.daemon import bound, fail
-from gputopo.kube.access import PLANNER
+from gputopo.crd.reservations import POOL
 from gputopo.kube.client import Kube
-from gputopo.labels.reservations import POOL
-from scheduler_core.announcing import MANY, Announcer
-from scheduler_core.connections import PAGES
-from scheduler_core.lease import Leader
-from scheduler_core.planner.given import Settled
+from gputopo.kube.rbac import PLANNER
+from gputopo.process.daemon import bound, fail
+from scheduler_core.cache.watch import KEPT, watching
+from scheduler_core.planner.gang.pod_source import planner_sources
+from scheduler_core.planner.leader.context import Settled
+from scheduler_core.planner.leader.writer import Writer
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.pages import pages
-from scheduler_core.planner.seen import planner_sources
 from scheduler_core.planner.service import Parts, Service
 from scheduler_core.planner.settings import Settings
-from scheduler_core.planner.writer import Writer
-from scheduler_core.policy_reload import PolicyReload
-from scheduler_core.reader import Reader
-from scheduler_core.running import Deliver, Watching, run
-from scheduler_core.server import Listener
-from scheduler_core.starting import connected, elected, new_name, policy_of
-from scheduler_core.watch import KEPT, watching
+from scheduler_core.planner.status_page import pages
+from scheduler_core.policy.cached_reader import Reader
+from scheduler_core.policy.reload import PolicyReload
+from scheduler_core.runtime.bootstrap import connected, elected, new_name, policy_of
+from scheduler_core.runtime.event_loop import Deliver, Watching, run
+from scheduler_core.runtime.event_writer import MANY, Announcer
+from scheduler_core.runtime.http_connection import PAGES
+from scheduler_core.runtime.http_server import Listener
+from scheduler_core.runtime.leader_election import Leader
 
 _WRITE_S = 10.0  # for one answer of the API server
 _log = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
 
-from gputopo.labels.reservations import State
-from gputopo.metrics import BUILD, About, Catalogue, Sample, Times, once_each
-from scheduler_core.cluster_metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
-from scheduler_core.gangs.writes import Release, WriteStatus
+from gputopo.crd.reservations import State
+from gputopo.process.metrics import BUILD, About, Catalogue, Sample, Times, once_each
+from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
+from scheduler_core.planner.commit.actions import Release, WriteStatus
+from scheduler_core.planner.leader.writer import Answer, Outcome
 from scheduler_core.planner.status import Status
-from scheduler_core.planner.writer import Answer, Outcome
 
 # A gang that fits waits a fraction of a second; what waits for room waits hours.
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200)

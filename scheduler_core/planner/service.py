@@ -15,29 +15,29 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from gputopo.kube.access import LEDGERS
 from gputopo.kube.errors import KubeError
-from scheduler_core.gangs.conventions import is_alone
-from scheduler_core.gangs.gang import Gang
-from scheduler_core.gangs.singles import Placer
-from scheduler_core.gangs.writes import CreateLedger, Write
-from scheduler_core.lease import Elected
-from scheduler_core.planner.given import Clock, Settled
-from scheduler_core.planner.holding import HoldTask
+from gputopo.kube.rbac import LEDGERS
+from scheduler_core.cache.events import Batch, LedgerSeen, WatchStatus
+from scheduler_core.cache.watch import silence, stuck
+from scheduler_core.cache.watch_log import Troubles
+from scheduler_core.planner.commit.actions import CreateLedger, Write
+from scheduler_core.planner.gang.conventions import is_alone
+from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.leader.context import Clock, Settled
+from scheduler_core.planner.leader.freshness import Sight
+from scheduler_core.planner.leader.hold_search import HoldTask
+from scheduler_core.planner.leader.hold_throttle import Precedence
+from scheduler_core.planner.leader.plan_task import Placing, Task, placing
+from scheduler_core.planner.leader.term import Term
+from scheduler_core.planner.leader.writer import Answer, Outcome, Writer
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.placing import Placing, Task, placing
-from scheduler_core.planner.precedence import Precedence
-from scheduler_core.planner.sight import Sight
+from scheduler_core.planner.packing.singles import Placer
 from scheduler_core.planner.status import Status, status
-from scheduler_core.planner.term import Term
-from scheduler_core.planner.writer import Answer, Outcome, Writer
-from scheduler_core.policy_reload import PolicyReload
-from scheduler_core.running import Deliver, Watching
-from scheduler_core.sightings import Batch, LedgerSeen, WatchStatus
-from scheduler_core.steady import Steady
-from scheduler_core.tells import Tell
-from scheduler_core.troubles import Troubles
-from scheduler_core.watch import silence, stuck
+from scheduler_core.policy.reload import PolicyReload
+from scheduler_core.runtime.clock import Steady
+from scheduler_core.runtime.event_draft import Tell
+from scheduler_core.runtime.event_loop import Deliver, Watching
+from scheduler_core.runtime.leader_election import Elected
 
 T = TypeVar("T")
 WRITERS = 8  # threads

@@ -1,4 +1,4 @@
-"""What an operator can set at the planner. How settings are read: ``gputopo.settings``."""
+"""What an operator can set at the planner. How settings are read: ``gputopo.process.settings``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.settings import Setting, address, log_form, one_of, path, seconds, unless_off, values
-from scheduler_core import together
-from scheduler_core.gangs.planning import LEVELS, Levels
-from scheduler_core.gangs.queue import USUAL, Pace
-from scheduler_core.gangs.world import Rollback, Terms
-from scheduler_core.lease import LeaseName, lease_name
+from gputopo.process.settings import Setting, address, log_form, one_of, path, seconds, unless_off, values
+from scheduler_core.planner.commit.state import Rollback, Terms
+from scheduler_core.planner.leader.queue import USUAL, Pace
+from scheduler_core.planner.packing.model import LEVELS, Levels
+from scheduler_core.request import gang_annotations
+from scheduler_core.runtime.leader_election import LeaseName, lease_name
 
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
@@ -61,14 +61,14 @@ def levels(text: str) -> Levels:
         labels = tuple(keys.split("|"))
         if not (name and equals) or not all(map(_LABEL.fullmatch, labels)):
             raise ValueError("write NAME=LABEL, more labels of one level after a |, narrowest first: rack=a|b,zone=c")
-        if name not in together.LEVELS:  # a pod could not ask for it
-            known = ", ".join(together.LEVELS)
+        if name not in gang_annotations.LEVELS:  # a pod could not ask for it
+            known = ", ".join(gang_annotations.LEVELS)
             raise ValueError(f"{name!r} is no level: there are {known}; pods ask for any other label by its key")
         if name in found:
             raise ValueError(f"{name} is there twice: write more labels of one level after a |: rack=a|b")
         found[name] = labels
-    if list(found) != [name for name in together.LEVELS if name in found]:
-        raise ValueError(f"write the narrowest level first: {', '.join(together.LEVELS)}")
+    if list(found) != [name for name in gang_annotations.LEVELS if name in found]:
+        raise ValueError(f"write the narrowest level first: {', '.join(gang_annotations.LEVELS)}")
     return found or LEVELS
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scheduler_core.gangs.gang import Gang, GangPhase
-from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.progress import Progress, by_gang, progress
-from scheduler_core.nodes import NodeTable
-from scheduler_core.planner.term import Term
-from scheduler_core.reserved import Counting
-from scheduler_core.sightings import ReservationSeen, WatchStatus
+from scheduler_core.cache.events import ReservationSeen, WatchStatus
+from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.cache.reservations import Counting
+from scheduler_core.planner.commit.progress import Progress, by_gang, progress
+from scheduler_core.planner.gang.gang import Gang, GangPhase
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.leader.term import Term
 
 
 class GangStatus(NamedTuple):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from random import Random
 
-from scheduler_core.asks import Step
-from scheduler_core.prediction import predict
-from scheduler_core.sets import AnyOf, OneOf, bits
-from scheduler_core.shapes import Shape
+from scheduler_core.allocation.device_plugin import predict
+from scheduler_core.allocation.gpu_sets import AnyOf, OneOf, bits
+from scheduler_core.allocation.machine_shape import Shape
+from scheduler_core.request.device_request import Step
 
 
 def handed_out(shape: Shape, free: int, size: int, random: Random) -> int:

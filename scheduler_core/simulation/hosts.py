@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gputopo.model import NodeTopology
-from scheduler_core.mix import WHOLE_GPU
-from scheduler_core.sets import places
-from scheduler_core.shapes import Shape, shape_of
-from scheduler_core.simulation.assumed import machine_of
+from scheduler_core.allocation.gpu_sets import places
+from scheduler_core.allocation.machine_shape import Shape, shape_of
+from scheduler_core.policy.demand_mix import WHOLE_GPU
+from scheduler_core.simulation.assumed_machines import machine_of
 from scheduler_core.simulation.workload import Kind
 
 UNLIMITED = 1 << 40  # CPU milli and MiB of a node of which neither is known

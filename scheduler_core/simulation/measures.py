@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from gputopo.paths import PathKind
 from gputopo.rings import Ring, rings
-from scheduler_core.leftover import fragments
-from scheduler_core.mix import WHOLE_GPU, Mix, Room
-from scheduler_core.shapes import Shape
+from scheduler_core.allocation.machine_shape import Shape
+from scheduler_core.evaluation.score_fragmentation import fragments
+from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Room
 from scheduler_core.simulation.engine import Moment, Replay, Started
 from scheduler_core.simulation.hosts import Host, Hosts
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from scheduler_core.mix import Mix, Want
-from scheduler_core.policy import Kinds, Policy
+from scheduler_core.policy.demand_mix import Mix, Want
+from scheduler_core.policy.policy import Kinds, Policy
+from scheduler_core.simulation.baselines.fgd import fgd
+from scheduler_core.simulation.baselines.kube import default_mix, least_allocated, most_allocated
+from scheduler_core.simulation.baselines.packing import best_fit, dot_product, gpu_packing
+from scheduler_core.simulation.baselines.ranked import Rank, Ranked, Rated, any_gpu
 from scheduler_core.simulation.engine import Scheduler, replay
+from scheduler_core.simulation.gputopo_policy import Ours
 from scheduler_core.simulation.hosts import Host, Hosts, NodeSpec
 from scheduler_core.simulation.measures import Figures, Meter, figures
-from scheduler_core.simulation.ours import Ours
-from scheduler_core.simulation.rivals.fgd import fgd
-from scheduler_core.simulation.rivals.kube import default_mix, least_allocated, most_allocated
-from scheduler_core.simulation.rivals.packing import best_fit, dot_product, gpu_packing
-from scheduler_core.simulation.rivals.ranked import Rank, Ranked, Rated, any_gpu
 from scheduler_core.simulation.workload import Job, Kind
 
 _COVERAGE = 0.95  # of the pods by which FGD judges fragments

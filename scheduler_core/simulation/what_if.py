@@ -11,17 +11,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scheduler_core.evaluate import evaluate
-from scheduler_core.explain.spots import spot, spot_words
-from scheduler_core.explain.story import Spot
-from scheduler_core.leftover import fragments
-from scheduler_core.mix import WHOLE_GPU
-from scheduler_core.nodes import NodeState, NodeTable
-from scheduler_core.outcomes import together
-from scheduler_core.policy import Policy
-from scheduler_core.request import PodRequest
-from scheduler_core.sets import OneOf
-from scheduler_core.shares import left
+from scheduler_core.allocation.gpu_sets import OneOf
+from scheduler_core.allocation.named_shares import left
+from scheduler_core.cache.node_state import NodeState
+from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.evaluation.possible_gpus import together
+from scheduler_core.evaluation.score_fragmentation import fragments
+from scheduler_core.explain.gpu_wording import spot, spot_words
+from scheduler_core.explain.model import Spot
+from scheduler_core.policy.demand_mix import WHOLE_GPU
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import PodRequest
 
 _MOST_OUTCOMES = 4
 

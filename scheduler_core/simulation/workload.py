@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.decoding import decode
-from scheduler_core.mix import WHOLE_GPU
+from gputopo.process.decoding import decode
+from scheduler_core.policy.demand_mix import WHOLE_GPU
 
 _COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agent.machines import find, folder
+from agent.recording.bundled import find, folder
+from agent.recording.io import load_snapshot
 from agent.snapshot import Nvml, NvmlGpu, Snapshot
-from agent.snapshot_io import load_snapshot
 
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 

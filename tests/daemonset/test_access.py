@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pytest
 import yaml
 
-from agent.settings import TABLE
+from agent.daemon.settings import TABLE
 from gputopo import __version__
-from gputopo.kube.access import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS, NODES, Resource, Role
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS, NODES, Resource, Role
 from gputopo.labels import keys
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized
 

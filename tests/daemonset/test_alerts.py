@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from agent import metrics as of_agent
-from scheduler_core.metrics import CATALOGUE
+from agent.daemon import metrics as of_agent
+from scheduler_core.extender.metrics import CATALOGUE
 from scheduler_core.planner.metrics import CATALOGUE as OF_PLANNER
 from tests.daemonset.tools import DAEMONSET, Object, run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from daemonset.copies import FILES, HERE, stale
-from gputopo.labels.nodegpus import crd
+from gputopo.crd.nodegpus import crd
 
 
 def test_no_copy_is_stale() -> None:

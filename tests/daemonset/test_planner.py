@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from daemonset import gating, guarding
-from gputopo.kube.access import LEDGERS, RESERVATIONS
+from gputopo.crd.reservations import ledger_crd, reservation_crd
+from gputopo.kube.rbac import LEDGERS, RESERVATIONS
 from gputopo.labels import keys
-from gputopo.labels.reservations import ledger_crd, reservation_crd
-from scheduler_core.config import SCHEDULER_NAME
-from scheduler_core.gangs.conventions import RULES
-from scheduler_core.gangs.owners import JOB_TRACKING
+from scheduler_core.extender.scheduler_config import SCHEDULER_NAME
+from scheduler_core.planner.commit.controllers import JOB_TRACKING
+from scheduler_core.planner.gang.conventions import RULES
 from scheduler_core.planner.settings import TABLE, read
 from tests.daemonset.test_renderings import SPECS, comparable
 from tests.daemonset.test_scheduler import containers, deployment, helm_adds, pod

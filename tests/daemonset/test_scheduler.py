@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from gputopo import __version__
-from gputopo.kube.access import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PLANNER, PODS, Role
-from scheduler_core.config import LOOPBACK, SERVICE, Caller, configuration
-from scheduler_core.main import own_pod
-from scheduler_core.settings import TABLE, read
+from gputopo.kube.rbac import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PLANNER, PODS, Role
+from scheduler_core.extender.main import own_pod
+from scheduler_core.extender.scheduler_config import LOOPBACK, SERVICE, Caller, configuration
+from scheduler_core.extender.settings import TABLE, read
 from tests.daemonset.test_access import granted, used
 from tests.daemonset.test_renderings import ENDPOINT, SPECS, comparable, minor, only
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized, name_of, run, tool

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gputopo import __version__
-from scheduler_core.config import SERVICE
+from scheduler_core.extender.scheduler_config import SERVICE
 from tests.daemonset.test_scheduler import containers, deployment
 from tests.daemonset.tools import DAEMONSET, kustomized, name_of, run
 

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
-from gputopo.decoding import decode
+from gputopo.process.decoding import decode
 from tests.e2e.objects import Object
 
 CONTENT_TYPES = {

@@ -15,9 +15,9 @@ from tests.e2e import binaries, cleaning, servers
 from tests.e2e.cluster import Cluster
 from tests.e2e.process import Server
 from tests.e2e.servers import ControlPlane
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 _numbers = itertools.count()
 PLAIN = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

@@ -16,7 +16,7 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import Object, container, gpu_node, pod
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"

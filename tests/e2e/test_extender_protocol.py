@@ -13,7 +13,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.extender import RecordingExtender, Request, no_preference, without
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import Object, gpu_node, pod
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 # Requests that a kube-scheduler 1.36 sent, with four nodes of 8 GPUs.

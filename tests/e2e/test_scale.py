@@ -13,10 +13,10 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import gpu_node, pod
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.podresources_client import pod_resources
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.podresources_client import pod_resources
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 

@@ -10,17 +10,17 @@ import grpc
 import pytest
 
 from agent.discover import discover
-from agent.snapshot_io import load_snapshot
+from agent.recording.io import load_snapshot
 from gputopo.model import Health, NodeTopology
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import Object, container, pod
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.kubelet import Device, NumaPolicy
-from tests.e2e.simulation.node import ANY, DISTRIBUTED, NodeSpec
-from tests.e2e.simulation.podresources_client import pod_resources
-from tests.e2e.simulation.preferred import best_effort, pair_scores
-from tests.e2e.simulation.shapes import SHAPES, bridged_pairs_8, cube_mesh_8, islands_4_4, pcie_8
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.kubelet import Device, NumaPolicy
+from tests.simulated_node.node import ANY, DISTRIBUTED, NodeSpec
+from tests.simulated_node.podresources_client import pod_resources
+from tests.simulated_node.preferred import best_effort, pair_scores
+from tests.simulated_node.shapes import SHAPES, bridged_pairs_8, cube_mesh_8, islands_4_4, pcie_8
 
 pytestmark = pytest.mark.e2e
 SHARED = "nvidia.com/gpu.shared"

@@ -25,7 +25,7 @@ def test_nodes_join_any_cluster_run_pods_and_leave(
 ) -> None:
     _make_administrator(cluster)
     (tmp_path / "token").write_text(cluster.token("default"))
-    command = [sys.executable, "-m", "tests.e2e.simulation", f"--server={cluster.url}", "--nodes=2"]
+    command = [sys.executable, "-m", "tests.simulated_node", f"--server={cluster.url}", "--nodes=2"]
     command += [f"--certificate-authority={cluster.plane.authority.certificate}", f"--token-file={tmp_path / 'token'}"]
     scheduler()
     with (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from agent.recording.io import dump_snapshot, load_snapshot
 from agent.snapshot import Snapshot
-from agent.snapshot_io import dump_snapshot, load_snapshot
 from fixtures.generate.__main__ import main
 from fixtures.generate.catalogue import MACHINES
 from fixtures.generate.write import text

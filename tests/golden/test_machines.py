@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.machines import folder
-from agent.observe import Observation, failure, observe
-from agent.snapshot_io import load_snapshot
+from agent.recording.bundled import folder
+from agent.recording.io import load_snapshot
+from agent.recording.topology import Observation, failure, observe
 from gputopo.labels import decode, encode
 from gputopo.render import renderer
 from tests.conftest import Golden

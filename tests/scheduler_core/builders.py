@@ -7,14 +7,15 @@ from functools import lru_cache
 
 import msgspec
 
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
 from gputopo.labels import encode, keys
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef, content_hash
 from gputopo.model import NodeTopology
-from scheduler_core.asks import WHOLE
-from scheduler_core.nodes import Node, NodeRecord, read_node, read_occupant
-from scheduler_core.occupancy import Occupant
-from scheduler_core.pods import Pod
-from scheduler_core.request import PodRequest, Profile, read_request
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.node import Node, read_node
+from scheduler_core.cache.node_record import NodeRecord, read_occupant
+from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.pod import Pod
+from scheduler_core.request.pod_request import PodRequest, Profile, read_request
 
 NOW = 1_795_000_000.0
 OBSERVED = "2026-11-18T11:00:00Z"  # 400 seconds before

@@ -20,8 +20,8 @@ from gputopo.render.svg.draw import drawing
 from gputopo.render.svg.geometry import MAX_WIDTH
 from gputopo.render.svg.layout import lay_out
 from gputopo.render.svg.markup import coordinate, said, tag
+from gputopo.render.svg.page_frame import backdrop, description, surroundings
 from gputopo.render.svg.palette import style_sheet
-from gputopo.render.svg.surround import backdrop, description, surroundings
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology

@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gputopo.model import Health, Link
-from gputopo.render.svg import captions, faces
+from gputopo.render.svg import captions, gpu_boxes
 from gputopo.render.svg.geometry import Rect
+from gputopo.render.svg.link_labels import PILL_TEXT
 from gputopo.render.svg.markup import group, rect, rounded, tag, text
 from gputopo.render.svg.palette import island_class
-from gputopo.render.svg.pills import PILL_TEXT
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
 from gputopo.render.svg.words import fit, longest, text_width
 from gputopo.render.wording import gib, letter, number, visible
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, Nic, NodeTopology, Uplink
-    from gputopo.render.svg.channel import Wire
+    from gputopo.render.svg.assembly import Fabric
     from gputopo.render.svg.grouping import Switch
     from gputopo.render.svg.layout import Page
+    from gputopo.render.svg.link_labels import Pill
+    from gputopo.render.svg.link_routing import Wire
     from gputopo.render.svg.marks import Marks
-    from gputopo.render.svg.pills import Pill
     from gputopo.render.svg.rows import Framed, Row
-    from gputopo.render.svg.stage import Fabric
 
 _CORNER = 10.0
 _CHIP = 10.0  # radius of the disc with the island's letter
@@ -106,18 +106,18 @@ def _nic(shape: Rect, nic: Nic) -> str:
 
 
 def _gpu(shape: Rect, gpu: Gpu, marks: Marks) -> str:
-    left, y = shape.x + faces.PAD, shape.y
+    left, y = shape.x + gpu_boxes.PAD, shape.y
     lost = gpu.health is Health.LOST
     state = "lost " if lost else "degraded " if gpu.index in marks.gpus else ""
     inside = [rect(shape, "face", 8)]
     if lost:
         inside.append(tag("rect", x=shape.x, y=y, width=shape.w, height=shape.h, rx=8, fill="url(#gputopo-hatch)"))
     inside.append(text((left, y + 21), f"GPU {gpu.index}", 14, "b"))
-    inside += _chip((shape.right - faces.PAD - _CHIP + 2, y + 16), gpu, marks)
-    y += faces.HEAD
-    for line in faces.face_lines(gpu):
-        y += faces.LINE
-        inside.append(text((left, y), fit(line, 11, shape.w - 2 * faces.PAD + 2), 11))
+    inside += _chip((shape.right - gpu_boxes.PAD - _CHIP + 2, y + 16), gpu, marks)
+    y += gpu_boxes.HEAD
+    for line in gpu_boxes.face_lines(gpu):
+        y += gpu_boxes.LINE
+        inside.append(text((left, y), fit(line, 11, shape.w - 2 * gpu_boxes.PAD + 2), 11))
     inside += _strip(gpu, left, y)
     inside += _alarm(shape, gpu, marks)
     unknown = "" if marks.known else "unknown "
@@ -140,8 +140,8 @@ def _chip(at: tuple[float, float], gpu: Gpu, marks: Marks) -> list[str]:
 
 def _strip(gpu: Gpu, left: float, y: float) -> list[str]:
     parts = []
-    for each in faces.slices(gpu):
-        cell = Rect(left + each.x + 0.75, y + 7, each.w - 1.5, faces.STRIP - 7)
+    for each in gpu_boxes.slices(gpu):
+        cell = Rect(left + each.x + 0.75, y + 7, each.w - 1.5, gpu_boxes.STRIP - 7)
         inside = (rect(cell, "slice", 2), text((cell.cx, cell.y + 11), each.label, 9, "m b"))
         parts.append(group("mig", inside, f"MIG {each.profile}"))
     return parts
@@ -149,13 +149,13 @@ def _strip(gpu: Gpu, left: float, y: float) -> list[str]:
 
 def _alarm(shape: Rect, gpu: Gpu, marks: Marks) -> list[str]:
     """What catches the eye at the right of the third line: the word LOST, or an exclamation mark."""
-    middle = shape.y + faces.HEAD + 2 * faces.LINE - 4
+    middle = shape.y + gpu_boxes.HEAD + 2 * gpu_boxes.LINE - 4
     if gpu.health is Health.LOST:
-        plate = Rect(shape.right - faces.PAD - 40, middle - 9, 42, 18)
+        plate = Rect(shape.right - gpu_boxes.PAD - 40, middle - 9, 42, 18)
         return [tag("g", (rect(plate, "", 4), text((plate.cx, plate.y + 13), "LOST", 10.5, "m b")), class_="bad")]
     if gpu.index not in marks.gpus:
         return []
-    plate = Rect(shape.right - faces.PAD - 2 * _CHIP + 2, middle - _CHIP, 2 * _CHIP, 2 * _CHIP)
+    plate = Rect(shape.right - gpu_boxes.PAD - 2 * _CHIP + 2, middle - _CHIP, 2 * _CHIP, 2 * _CHIP)
     return [tag("g", (rect(plate, "", _CHIP), text((plate.cx, plate.cy + 5), "!", 14, "m b")), class_="bad")]
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Nvlink
 from gputopo.render.svg import captions
-from gputopo.render.svg.faces import face_height
+from gputopo.render.svg.assembly import Stage, set_stage
 from gputopo.render.svg.geometry import BOX_GAP, MARGIN, MIN_CONTENT, Rect
+from gputopo.render.svg.gpu_boxes import face_height
 from gputopo.render.svg.grouping import arrange
 from gputopo.render.svg.marks import Marks, mark
 from gputopo.render.svg.rows import lay_row, lay_spare
-from gputopo.render.svg.stage import Stage, set_stage
 from gputopo.render.svg.words import fit, text_width, wrap
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from gputopo.render.wording import visible
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gputopo.render.svg.channel import Point
     from gputopo.render.svg.geometry import Rect
+    from gputopo.render.svg.link_routing import Point
 
 
 def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float | None) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from agent.allocation.devices import allocations
 from agent.allocation.wire import Held
-from gputopo.labels.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.model import Gpu, Health, MigDevice
 
 GPUS = (

@@ -3,8 +3,8 @@
 import pytest
 
 from agent.discover.fabric import gpu_fabric
+from agent.discover.precedence import Witnesses
 from agent.discover.products import family, lane_gbps
-from agent.discover.witnesses import Witnesses
 from agent.snapshot import NvmlFabric
 from gputopo.model import FabricState, GpuFabric, Problem, ProblemKind
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.daemon.settings import PUBLISH
 from agent.publish import Publisher
 from agent.publish.choice import Target, open_publisher
 from agent.publish.local import FeaturesFile, StandardOutput
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from agent.settings import PUBLISH
 from gputopo.kube.errors import ConfigError
 from tests.api_server import Answer, api_server
 

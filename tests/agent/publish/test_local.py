@@ -12,8 +12,8 @@ import pytest
 
 from agent.publish import Event, Outcome, PublishError
 from agent.publish.local import FeaturesFile, StandardOutput
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import NodeFacts
-from gputopo.labels.nodegpus import NodeGpus
 
 FACTS = NodeFacts(labels={"b": "2", "a": "1"}, annotations={"t": "{}"}, mirrors={"m": "3"})
 OTHER = FACTS._replace(labels={"a": "9"})

@@ -11,8 +11,8 @@ import pytest
 
 from agent.publish import Outcome, PublishError
 from agent.publish.node import NodePublisher
-from gputopo.kube.access import AGENT
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import AGENT
 from gputopo.labels import NodeFacts
 from gputopo.labels.keys import FIELD_MANAGER
 from tests.api_server import Answer, ApiServer, Asked, api_server

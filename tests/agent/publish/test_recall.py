@@ -9,8 +9,8 @@ import pytest
 from agent.publish import PublishError, Recalls
 from agent.publish.local import FeaturesFile
 from agent.publish.node import NodePublisher
-from gputopo.kube.access import AGENT
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import AGENT
 from gputopo.labels import encode, keys
 from gputopo.model import NodeTopology
 from tests.api_server import Answer, api_server

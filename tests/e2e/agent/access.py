@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputopo.kube.access import Role
+from gputopo.crd import nodegpus
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.labels import nodegpus
+from gputopo.kube.rbac import Role
 from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.objects import Object

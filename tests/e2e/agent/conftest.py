@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.kube.access import AGENT
 from gputopo.kube.client import Kube
+from gputopo.kube.rbac import AGENT
 from tests.e2e.agent.access import grant, open_kube
 from tests.e2e.cluster import Cluster
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from gputopo.kube.access import AGENT, NODE_GPUS
+from gputopo.kube.rbac import AGENT, NODE_GPUS
 from tests.e2e.agent.access import define_node_gpus, grant, user
 from tests.e2e.agent.conftest import ACCOUNT
 from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.objects import Object
 
-COMMAND = [sys.executable, "-c", "from agent.command import agent; agent()"]
+COMMAND = [sys.executable, "-c", "from agent.daemon.command import agent; agent()"]
 PATIENCE_S = 60.0  # for a busy machine; nothing here waits longer than it must
 _CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("GPUTOPO_", "KUBE", "NODE_NAME"))}
 

@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.cluster_cli import cleanup
-from gputopo.kube.access import AGENT, AGENT_WITH_NFD, CLEANER, NODE_FEATURES, NODE_GPUS
+from gputopo.cli.cluster import cleanup
+from gputopo.crd.nodegpus import NodeGpus
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, CLEANER, NODE_FEATURES, NODE_GPUS
 from gputopo.labels import encode, keys
-from gputopo.labels.nodegpus import NodeGpus
 from tests.e2e import objects
 from tests.e2e.agent.access import DEFINITIONS, define, define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.test_publish_state import NODE_FEATURE

@@ -12,19 +12,19 @@ import yaml
 from click.testing import CliRunner
 
 from agent.publish.node import NodePublisher
-from gputopo.cluster_cli import nodes, pods, topology_of_node
-from gputopo.kube.access import AGENT, READER
+from gputopo.cli.cluster import nodes, pods, topology_of_node
+from gputopo.cli.why import why
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
+from gputopo.kube.rbac import AGENT, READER
 from gputopo.labels import encode
 from gputopo.labels.keys import TOPOLOGY
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef, content_hash
-from gputopo.why_cli import why
 from tests.e2e import objects
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube
 from tests.e2e.cluster import Cluster
 from tests.e2e.objects import Object
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import cube_mesh_8, islands_4_4, nvswitch_8
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import cube_mesh_8, islands_4_4, nvswitch_8
 
 pytestmark = pytest.mark.e2e
 OBSERVED = "2026-11-21T12:00:00Z"

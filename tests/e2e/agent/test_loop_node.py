@@ -25,9 +25,9 @@ from tests.e2e.agent.running import (
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.credentials import write_kubeconfig
 from tests.e2e.objects import Object
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import cube_mesh_8, islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import cube_mesh_8, islands_4_4
 
 pytestmark = pytest.mark.e2e
 NODE = "gpu-0"

@@ -10,10 +10,10 @@ import pytest
 
 from agent.publish import Outcome, PublishError
 from agent.publish.node import NodePublisher
-from gputopo.kube.access import AGENT, NODE_GPUS
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import AGENT, NODE_GPUS
 from gputopo.labels import decode, encode
-from gputopo.labels.nodegpus import NodeGpus
 from tests.e2e import objects
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.conftest import ACCOUNT

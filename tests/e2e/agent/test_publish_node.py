@@ -10,8 +10,8 @@ import pytest
 
 from agent.publish import Outcome, PublishError
 from agent.publish.node import NodePublisher
-from gputopo.kube.access import Resource
 from gputopo.kube.client import Kube, Query
+from gputopo.kube.rbac import Resource
 from gputopo.labels import NodeFacts, decode, encode, keys
 from gputopo.model import Degradation, Health, NodeTopology
 from tests.e2e import objects

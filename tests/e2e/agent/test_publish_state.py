@@ -12,10 +12,10 @@ import pytest
 from agent.publish import Event, Outcome, PublishError
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.kube.access import AGENT_WITH_NFD, NODE_GPUS
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.kube.client import Kube
+from gputopo.kube.rbac import AGENT_WITH_NFD, NODE_GPUS
 from gputopo.labels import encode, keys
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from tests.e2e import objects
 from tests.e2e.agent.access import define, define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.conftest import ACCOUNT

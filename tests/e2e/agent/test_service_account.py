@@ -9,9 +9,9 @@ import pytest
 
 from agent.publish import Outcome, PublishError
 from agent.publish.node import NodePublisher
-from gputopo.kube.access import AGENT, Role
 from gputopo.kube.connect import in_cluster
 from gputopo.kube.errors import ForbiddenError
+from gputopo.kube.rbac import AGENT, Role
 from gputopo.labels import encode
 from tests.e2e import objects
 from tests.e2e.agent.access import grant

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from gputopo.kube.access import NODE_FEATURES, NODE_GPUS
+from gputopo.crd.nodegpus import crd
+from gputopo.kube.rbac import NODE_FEATURES, NODE_GPUS
 from gputopo.labels import keys
-from gputopo.labels.nodegpus import crd
 from tests.e2e.agent.access import define
 from tests.e2e.api import ApiError, Client
 from tests.e2e.cluster import Cluster, wait_for

@@ -15,10 +15,10 @@ import pytest
 from agent.publish import Event, Outcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.kube.access import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS
 from gputopo.labels import encode, keys
-from gputopo.labels.nodegpus import NodeGpus
 from tests.e2e import cleaning, objects, servers
 from tests.e2e.agent.access import RBAC, define, user
 from tests.e2e.agent.test_publish_state import NODE_FEATURE as LABELS_ONLY

@@ -9,9 +9,9 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels import workloads as seen
-from scheduler_core.gangs.conventions import RULES, Rule, read_wanted
-from scheduler_core.pods import Metadata
-from scheduler_core.request import Refused
+from scheduler_core.planner.gang.conventions import RULES, Rule, read_wanted
+from scheduler_core.request.pod import Metadata
+from scheduler_core.request.pod_request import Refused
 from tests.e2e import cleaning
 from tests.e2e.api import Client
 from tests.e2e.cluster import Cluster, wait_for

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from agent.publish import Outcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.cluster_cli import cleanup
-from gputopo.kube.access import AGENT, AGENT_WITH_NFD
+from gputopo.cli.cluster import cleanup
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD
 from gputopo.labels import encode
-from gputopo.labels.nodegpus import NodeGpus
 from tests.daemonset.tools import helm_rendered, kustomized
 from tests.e2e import cleaning, objects
 from tests.e2e.agent.access import DEFINITIONS, define

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from gputopo.crd.reservations import Seat
 from gputopo.labels import keys
-from gputopo.labels.reservations import Seat
-from scheduler_core.gangs import pins
-from scheduler_core.gangs.member import GangName, Member, Wanted
-from scheduler_core.gangs.owners import JOB_TRACKING
-from scheduler_core.request import Refused
+from scheduler_core.planner.commit import pod_patches
+from scheduler_core.planner.commit.controllers import JOB_TRACKING
+from scheduler_core.planner.gang.member import GangName, Member, Wanted
+from scheduler_core.request.pod_request import Refused
 from tests.daemonset.tools import kustomized
 from tests.e2e import cleaning
 from tests.e2e.api import Client
@@ -88,10 +88,10 @@ def test_the_planner_may_do_all_that_it_ever_does(cluster: Cluster, planner: Cli
     seat = Seat(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
 
     for of, body in (
-        (gated, pins.let_go(gated, seat, "llm-7-1a2b3c")),
-        (gated, pins.release(gated)),
-        (gated, pins.touch(gated, "uid")),
-        (let_go, pins.strip(let_go, JOB_TRACKING)),
+        (gated, pod_patches.let_go(gated, seat, "llm-7-1a2b3c")),
+        (gated, pod_patches.release(gated)),
+        (gated, pod_patches.touch(gated, "uid")),
+        (let_go, pod_patches.strip(let_go, JOB_TRACKING)),
     ):
         assert refusal(planner, "PATCH", cluster.pods(of.name), body) == (200, "")
     assert refusal(planner, "DELETE", cluster.pods("let-go")) == (200, "")

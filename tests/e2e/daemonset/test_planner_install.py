@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gputopo.cluster_cli import cleanup
-from gputopo.kube.access import CLEANER, LEDGERS, PLANNER, RELEASER, RESERVATIONS, Role
+from gputopo.cli.cluster import cleanup
+from gputopo.cli.release import release
+from gputopo.crd.reservations import LedgerSpec
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import CLEANER, LEDGERS, PLANNER, RELEASER, RESERVATIONS, Role
 from gputopo.labels import keys
-from gputopo.labels.reservations import LedgerSpec
-from gputopo.release_cli import release
 from tests.daemonset.tools import kustomized
 from tests.daemonset.tools import run as run_tool
 from tests.e2e.agent.access import DEFINITIONS, grant

@@ -10,20 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.kube.access import (
-    EXTENDER,
-    LEDGER_STATUS,
-    LEDGERS,
-    PLANNER,
-    PODS,
-    RESERVATION_STATUS,
-    RESERVATIONS,
-)
-from gputopo.kube.client import Kube
-from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
-from gputopo.kube.objects import PlacementLedger
-from gputopo.labels import keys
-from gputopo.labels.reservations import (
+from gputopo.crd.reservations import (
     LEDGER_KIND,
     POOL,
     RESERVATION_KIND,
@@ -39,6 +26,11 @@ from gputopo.labels.reservations import (
     Vouching,
     spec_hash,
 )
+from gputopo.kube.client import Kube
+from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
+from gputopo.kube.objects import PlacementLedger
+from gputopo.kube.rbac import EXTENDER, LEDGER_STATUS, LEDGERS, PLANNER, PODS, RESERVATION_STATUS, RESERVATIONS
+from gputopo.labels import keys
 from tests.daemonset.tools import tool
 from tests.e2e.agent.access import grant, open_kube
 from tests.e2e.cluster import Cluster

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gputopo.crd.reservations import Seat
 from gputopo.labels import keys
-from gputopo.labels.reservations import Seat
-from scheduler_core.gangs import pins
-from scheduler_core.gangs.member import GangName, Member, Wanted
-from scheduler_core.request import Refused
+from scheduler_core.planner.commit import pod_patches
+from scheduler_core.planner.gang.member import GangName, Member, Wanted
+from scheduler_core.request.pod_request import Refused
 from tests.e2e import cleaning
 from tests.e2e.agent.access import RBAC
 from tests.e2e.api import Client
@@ -103,7 +103,7 @@ def test_the_planner_writes_them(cluster: Cluster, clients: Clients) -> None:
     gated = member(cluster, "gated")
     seat = Seat(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
 
-    for body in (pins.let_go(gated, seat, "llm-7-1a2b3c"), pins.touch(gated, "uid")):
+    for body in (pod_patches.let_go(gated, seat, "llm-7-1a2b3c"), pod_patches.touch(gated, "uid")):
         assert refusal(clients.planner, "PATCH", cluster.pods("gated"), body) == (200, "")
 
 

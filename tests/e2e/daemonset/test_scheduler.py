@@ -10,9 +10,9 @@ import pytest
 import trustme
 import yaml
 
-from gputopo.kube.access import LEASES
+from gputopo.kube.rbac import LEASES
 from gputopo.labels.keys import GPUS
-from scheduler_core.config import SCHEDULER_NAME, SERVICE, WEIGHT, configuration
+from scheduler_core.extender.scheduler_config import SCHEDULER_NAME, SERVICE, WEIGHT, configuration
 from tests.daemonset.tools import DAEMONSET, helm_rendered, kustomized
 from tests.e2e import servers
 from tests.e2e.agent.access import define_node_gpus

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.labels.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
 from gputopo.model import NodeTopology
 from tests.e2e.gangs.history import Event
 from tests.e2e.gangs.members import gang_of, gated, node_of

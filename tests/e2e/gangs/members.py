@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gputopo.labels import keys
-from scheduler_core import config
+from scheduler_core.extender import scheduler_config
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.running import condition
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     size: int
     gpus: int  # of each member
     wishes: Mapping[str, str] = MappingProxyType({})  # annotations by their part after the slash, or whole keys
-    scheduler: str = config.SCHEDULER_NAME
+    scheduler: str = scheduler_config.SCHEDULER_NAME
 
     def annotations(self, gang: str) -> dict[str, str]:
         """Those of a member."""

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gputopo.kube.access import ELECTION, LEASES, LEDGERS, PLANNER, RESERVATIONS, Role
-from gputopo.labels import reservations
+from gputopo.crd import reservations
+from gputopo.kube.rbac import ELECTION, LEASES, LEDGERS, PLANNER, RESERVATIONS, Role
 from tests.e2e.agent.access import define, define_node_gpus, grant
 from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster

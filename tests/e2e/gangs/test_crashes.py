@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gputopo.kube.access import LEDGERS as LEDGER_KIND
-from gputopo.kube.access import RESERVATIONS as RESERVATION_KIND
+from gputopo.kube.rbac import LEDGERS as LEDGER_KIND
+from gputopo.kube.rbac import RESERVATIONS as RESERVATION_KIND
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
@@ -38,7 +38,7 @@ from tests.e2e.gangs.running import GATED, entries, expire_lease, running
 from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 SIZE = 3

@@ -11,7 +11,7 @@ from tests.e2e.gangs.members import Asked, gang, gated, node_of, of, unschedulab
 from tests.e2e.objects import Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 ASKED = Asked(size=3, gpus=8, scheduler="default-scheduler")

@@ -16,9 +16,9 @@ from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved
 from tests.e2e.objects import GPU, Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, placed, started
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 LARGE = {"example.com/nodes": "large"}

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 import pytest
 
-from gputopo.kube.access import LEASES, LEDGERS, NODES, RESERVATIONS, Resource
+from gputopo.kube.rbac import LEASES, LEDGERS, NODES, RESERVATIONS, Resource
 from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler

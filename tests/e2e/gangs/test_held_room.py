@@ -7,8 +7,8 @@ from itertools import groupby
 import msgspec
 import pytest
 
+from gputopo.crd.reservations import LedgerSpec
 from gputopo.labels.reasons import Reason
-from gputopo.labels.reservations import LedgerSpec
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.gangs.conftest import StartPlanner
@@ -21,7 +21,7 @@ from tests.e2e.gangs.test_fairness import LARGE, held, nodes
 from tests.e2e.objects import Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 BIG, SMALL = Asked(2, 8), Asked(2, 4)

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from gputopo import cli
-from gputopo.kube.access import GANG_READER, READER, Role
+from gputopo.cli import main
+from gputopo.kube.rbac import GANG_READER, READER, Role
 from gputopo.labels import keys
 from tests.e2e.agent.access import grant
 from tests.e2e.cluster import Cluster
@@ -21,9 +21,9 @@ from tests.e2e.gangs.members import Asked, create, gang, wait_until_whole
 from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, Served, gpu_pod, started
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 LEVELS = 3_000
@@ -90,6 +90,6 @@ def test_deep_pods_jobs_and_annotations_stop_nothing(  # noqa: PLR0917  fixtures
         grant(cluster, "reader", Role("reader", {**READER.verbs, **GANG_READER.verbs}))
         config = str(cluster.kubeconfig(tmp_path / "config", cluster.token("reader")))
         for command in (["nodes"], ["pods"], ["gangs"], ["why", "pod", "single-listed", "-n", cluster.namespace]):
-            shown = CliRunner().invoke(cli.main, [*command, "--kubeconfig", config])
+            shown = CliRunner().invoke(main.main, [*command, "--kubeconfig", config])
             assert shown.exit_code == 0, shown.output
     cluster.api.delete("/api/v1/nodes/annotated")

@@ -19,7 +19,7 @@ from tests.e2e.gangs.running import reserved
 from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, gpu_pod, placed
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 NODES = tuple(f"gpu-{number}" for number in range(4))

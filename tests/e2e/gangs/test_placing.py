@@ -17,9 +17,9 @@ from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler import truth
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import placed, started
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 STOCK = "default-scheduler"

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 import urllib3
 
-from gputopo.kube.access import LEASES, Resource, Role
+from gputopo.kube.rbac import LEASES, Resource, Role
 from tests.e2e.agent.access import grant
 from tests.e2e.api import ApiError, Client
 from tests.e2e.cluster import Cluster

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.kube.access import RELEASER
+from gputopo.kube.rbac import RELEASER
 from tests.e2e.agent.access import grant
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.members import GATES, Asked, create, gang, node_of, of, wait_until_whole
 from tests.e2e.gangs.running import define_reservations
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
 KUEUE = {"name": "kueue.x-k8s.io/admission"}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gputopo import cli
-from gputopo.kube.access import GANG_READER, READER, Role
+from gputopo.cli import main
+from gputopo.kube.rbac import GANG_READER, READER, Role
 from gputopo.labels import keys
 from tests.e2e.agent.access import grant
 from tests.e2e.cluster import Cluster, wait_for
@@ -21,9 +21,9 @@ from tests.e2e.gangs.running import LEASE, expire_lease
 from tests.e2e.objects import pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 STOCK = "default-scheduler"
@@ -39,7 +39,7 @@ def allowed(cluster: Cluster, folder: Path, account: str, role: Role) -> str:
 
 def told(config: str, *arguments: str) -> Any:
     """What the command line says."""
-    shown = CliRunner().invoke(cli.main, [*arguments, "--kubeconfig", config, "-o", "json"])
+    shown = CliRunner().invoke(main.main, [*arguments, "--kubeconfig", config, "-o", "json"])
     assert shown.exit_code == 0, shown.output
     return json.loads(shown.stdout)
 

@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from agent import settings
 from agent.allocation.client import PodResources
 from agent.allocation.watch import Watch
-from agent.loop import Loop, News, Now, Probed
-from agent.metrics import Metrics
+from agent.daemon import settings
+from agent.daemon.loop import Loop, News, Now, Probed
+from agent.daemon.metrics import Metrics
 from agent.publish.node import NodePublisher
-from agent.snapshot_io import load_snapshot
-from gputopo.kube.access import AGENT
+from agent.recording.io import load_snapshot
 from gputopo.kube.client import Kube
+from gputopo.kube.rbac import AGENT
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube
 from tests.e2e.cluster import Cluster
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 ACCOUNT = "agent"
 PAUSE_S = 0.1  # between rounds; agents of their own poll once a second

@@ -12,7 +12,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.scheduler.agents import Agents, agents
 from tests.e2e.scheduler.running import Extender, prepare, running
-from tests.e2e.simulation.fleet import Fleet
+from tests.simulated_node.fleet import Fleet
 
 StartAgents = Callable[[], Agents]
 

@@ -13,8 +13,8 @@ import urllib3
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from gputopo.kube.access import EXTENDER
-from scheduler_core import config
+from gputopo.kube.rbac import EXTENDER
+from scheduler_core.extender import scheduler_config
 from tests.e2e.agent.access import define_node_gpus, grant, user
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.credentials import write_kubeconfig
@@ -96,9 +96,9 @@ class Extender(Served):
 
         Leader election is off: the lease of a scheduler that a test killed would keep the next one waiting.
         """
-        document: Object = yaml.safe_load(config.configuration([GPU]))
+        document: Object = yaml.safe_load(scheduler_config.configuration([GPU]))
         (extender,) = document["extenders"]
-        assert extender["urlPrefix"] == config.LOOPBACK
+        assert extender["urlPrefix"] == scheduler_config.LOOPBACK
         extender["urlPrefix"] = self.prefix
         document["leaderElection"] = {"leaderElect": False}
         return yaml.safe_dump(document | changes)
@@ -107,7 +107,7 @@ class Extender(Served):
 def gpu_pod(name: str, gpus: int, wishes: dict[str, str] | None = None, **spec: Any) -> Object:
     """A pod that our scheduler is to place. ``wishes``: annotations by their part after the slash, or whole keys."""
     keys = {key if "/" in key else f"gputopo.io/{key}": value for key, value in (wishes or {}).items()}
-    made = pod(name, gpus, schedulerName=config.SCHEDULER_NAME, **spec)
+    made = pod(name, gpus, schedulerName=scheduler_config.SCHEDULER_NAME, **spec)
     made["metadata"]["annotations"] = keys
     return made
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gputopo.model import NodeTopology
-from scheduler_core.replay import replay
+from scheduler_core.extender.replay import replay
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.objects import Object
@@ -18,9 +18,9 @@ from tests.e2e.scheduler import truth
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import bridged_pairs_8, cube_mesh_8, islands_4_4, nvswitch_8, pcie_8
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import bridged_pairs_8, cube_mesh_8, islands_4_4, nvswitch_8, pcie_8
 
 pytestmark = pytest.mark.e2e
 MACHINES: dict[Callable[[], NodeTopology], int] = {

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.hopes import SOON
+from scheduler_core.evaluation.transient import SOON
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import Timed
 from tests.e2e.objects import pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition, gpu_pod, refused, started
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.kubelet import Device
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.kubelet import Device
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 SECONDS = 15.0  # within which whoever fits must run; kube-scheduler looks at everybody again after 300

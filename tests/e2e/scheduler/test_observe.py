@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.kube.access import OBSERVER
+from gputopo.kube.rbac import OBSERVER
 from tests.e2e.agent.access import grant, user
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
@@ -19,9 +19,9 @@ from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started
 from tests.e2e.scheduler.test_islands import alternating
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 ACCOUNT = "observer"

@@ -16,9 +16,9 @@ from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, prepare, running, started
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import DISTRIBUTED, NodeSpec
-from tests.e2e.simulation.shapes import bridged_pairs_8, nvswitch_8
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import DISTRIBUTED, NodeSpec
+from tests.simulated_node.shapes import bridged_pairs_8, nvswitch_8
 
 pytestmark = pytest.mark.e2e
 CHEAP, FAST = "cost-optimized-scheduler", "gpu-aware-scheduler"

@@ -18,10 +18,10 @@ from tests.e2e.scheduler import truth, volumes
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, refused, started
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.kubelet import Device
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.kubelet import Device
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
 REQUIRED = {"island": "required"}

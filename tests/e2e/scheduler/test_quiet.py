@@ -10,9 +10,9 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.objects import Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, refused, started, writes
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4, pcie_8
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4, pcie_8
 
 pytestmark = pytest.mark.e2e
 WATCHED_S = 10.0

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gputopo.kube.access import LEDGERS, RESERVATIONS
-from gputopo.labels import reservations
+from gputopo.crd import reservations
+from gputopo.crd.reservations import ReservationSpec, Seat, spec_hash
+from gputopo.kube.rbac import LEDGERS, RESERVATIONS
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
-from gputopo.labels.reservations import ReservationSpec, Seat, spec_hash
-from scheduler_core.assumptions import LIFETIME_S
+from scheduler_core.cache.assumed_pods import LIFETIME_S
 from tests.e2e.agent.access import define
 from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
@@ -22,9 +22,9 @@ from tests.e2e.fixtures import StartScheduler
 from tests.e2e.objects import GPU, Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition, gpu_pod, prepare, running, started, writes
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.node import NodeSpec
-from tests.e2e.simulation.shapes import islands_4_4
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.node import NodeSpec
+from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("served")]
 LEDGER = LEDGERS.path("gpus")

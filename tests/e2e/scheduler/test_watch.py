@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from gputopo.kube.access import EXTENDER, NODES, OBSERVER, Role
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.objects import Partial
+from gputopo.kube.rbac import EXTENDER, NODES, OBSERVER, Role
 from gputopo.kube.reflector import Timing
-from gputopo.kube.stream import Happening
+from gputopo.kube.watch_stream import Happening
 from gputopo.labels import encode
-from scheduler_core.asks import WHOLE
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.watch import Watches, listed, watching
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.watch import Watches, listed, watching
+from scheduler_core.request.device_request import WHOLE
 from tests.e2e import objects
 from tests.e2e.agent.access import DEFINITIONS, define_node_gpus, grant, open_kube
 from tests.e2e.agent.forwarder import forwarder

@@ -7,8 +7,8 @@ from random import Random
 
 from gputopo.model import NodeTopology
 from tests.e2e.objects import Object
-from tests.e2e.simulation.fleet import Fleet
-from tests.e2e.simulation.preferred import PluginCrashError, best_effort, pair_scores
+from tests.simulated_node.fleet import Fleet
+from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_scores
 
 TRIES = 40  # orders in which the free GPUs are offered; choices that differ differ often
 Gpus = frozenset[int]

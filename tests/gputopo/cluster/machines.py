@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from gputopo.cluster.nodes import GpuNode
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.model import NodeTopology
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

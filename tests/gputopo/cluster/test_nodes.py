@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.kube.objects import Metadata
 from gputopo.labels import encode, keys
-from gputopo.labels.nodegpus import Allocation, NodeGpus, PodRef
 from tests.gputopo.cluster.machines import NOW, gpu_node, state
 from tests.machines import dgx1, h100_lost_gpu, hgx_h100
 

@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, lesser, placements, share
-from gputopo.labels.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.model import PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from gputopo.kube.access import (
+from gputopo.kube.client import Kube, Query
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
+from gputopo.kube.objects import Metadata, Partial
+from gputopo.kube.rbac import (
     CLEANER,
     ELECTION,
     EVENTS,
@@ -27,10 +31,6 @@ from gputopo.kube.access import (
     RESERVATIONS,
     Role,
 )
-from gputopo.kube.client import Kube, Query
-from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
-from gputopo.kube.objects import Metadata, Partial
 from tests.api_server import Answer, Asked, Stream, api_server, kubeconfig
 
 ALL = Role("test", dict.fromkeys((NODES, NODE_GPUS, EVENTS, PODS), ("get", "list", "create", "patch", "delete")))

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gputopo.kube.access import NODES, READER
 from gputopo.kube.connect import connect, default_namespace, from_kubeconfig, in_cluster
 from gputopo.kube.errors import ConfigError
 from gputopo.kube.objects import Partial
+from gputopo.kube.rbac import NODES, READER
 from tests.api_server import Answer, api_server, kubeconfig
 
 NODE = {"metadata": {"name": "n"}}
 LIVE_AND_LOOK = """
 import sys
-from gputopo.kube.access import AGENT, NODES
+from gputopo.kube.rbac import AGENT, NODES
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.objects import Partial
 kube = from_kubeconfig(AGENT, sys.argv[1])
@@ -26,7 +26,7 @@ kube.get(NODES, "n", Partial)
 kube.apply(NODES, "us", {"metadata": {"name": "n", "uid": "u"}})
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from agent.cleanup import find
+from gputopo.cluster.cleanup import find
 print(sorted(name for name in sys.modules if name.startswith(("kubernetes.client.models.", "kubernetes.client.api."))))
 """
 
@@ -41,7 +41,7 @@ def test_the_models_of_the_official_package_are_never_imported(tmp_path: Path) -
 
 
 def test_nothing_that_speaks_http_is_imported_by_asking_who_may_do_what() -> None:
-    code = "import sys, gputopo.kube.access, gputopo.kube.objects, gputopo.kube.ownership; print(*sys.modules)"
+    code = "import sys, gputopo.kube.rbac, gputopo.kube.objects, gputopo.kube.ownership; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert {"urllib3", "kubernetes", "pydantic"}.isdisjoint(loaded)
@@ -85,7 +85,7 @@ def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_without_a_kubeconfig_or_a_pod_there_is_advice(tmp_path: Path) -> None:
     code = (
-        "from gputopo.kube.connect import connect; from gputopo.kube.access import READER\n"
+        "from gputopo.kube.connect import connect; from gputopo.kube.rbac import READER\n"
         "try: connect(READER)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gputopo.kube.access import NODES, PODS
 from gputopo.kube.events import Reporter, Subject, event
+from gputopo.kube.rbac import NODES, PODS
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

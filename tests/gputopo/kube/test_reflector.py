@@ -14,10 +14,10 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from gputopo.kube.access import NODE_GPUS, NODES, OBSERVER
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.reduction import Delta, Source
+from gputopo.kube.projection import Delta, Source
+from gputopo.kube.rbac import NODE_GPUS, NODES, OBSERVER
 from gputopo.kube.reflector import (
     LONGEST_BACKOFF_S,
     LONGEST_RETRY_AFTER_S,

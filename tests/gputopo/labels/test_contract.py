@@ -10,7 +10,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from gputopo.labels import keys, nodegpus, reasons, reservations
+from gputopo.crd import nodegpus, reservations
+from gputopo.labels import keys, reasons
 from gputopo.labels.reference import reference
 from gputopo.labels.values import is_label_value
 

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from gputopo.model import Gpu, Link, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
-from gputopo.render.svg.channel import BODY_H, FIRST_TRACK, MIN_BODY, TRACK, UPLINK, pack, route
+from gputopo.render.svg.assembly import SPINE, Fabric
 from gputopo.render.svg.geometry import GPU_W, Rect
 from gputopo.render.svg.grouping import Arrangement, arrange
 from gputopo.render.svg.layout import lay_out
+from gputopo.render.svg.link_labels import MOST, place_pills
+from gputopo.render.svg.link_routing import BODY_H, FIRST_TRACK, MIN_BODY, TRACK, UPLINK, pack, route
 from gputopo.render.svg.marks import called
-from gputopo.render.svg.pills import MOST, place_pills
 from gputopo.render.svg.ports import End, place_ports
-from gputopo.render.svg.stage import SPINE, Fabric
 from tests.machines import dgx1, dgx2, dgx_a100, hgx_h100
 
 ABOVE = {0: End(0, 100, top=True), 1: End(1, 300, top=True), 2: End(2, 500, top=True)}

@@ -6,10 +6,11 @@ from itertools import combinations
 
 import msgspec
 
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import NodeTable, table_of
 from scheduler_core.explain import Explanation, explain
-from scheduler_core.nodes import NodeRecord, NodeTable, table_of
-from scheduler_core.policy import Policy
-from scheduler_core.request import PodRequest
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES, bonded
 from tests.scheduler_core.builders import NOW
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputopo.labels.nodegpus import NodeGpus
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.model import NodeTopology
-from scheduler_core.nodes import NodeRecord, with_gpus
+from scheduler_core.cache.node_record import NodeRecord, with_gpus
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import record, request, word
 from tests.scheduler_core.explain.fleets import H100, PAIRS, told

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from scheduler_core.explain import Explanation, explain, refusal, text
-from scheduler_core.explain.spots import spot_words
-from scheduler_core.explain.story import Spot, Subject
+from scheduler_core.explain.gpu_wording import spot_words
+from scheduler_core.explain.model import Spot, Subject
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record, request
 from tests.scheduler_core.explain.fleets import ACROSS, DGX2, PAIRS, POLICY, QUADS, fleet, told
-from tests.scheduler_core.explain.test_nearest import TIES
+from tests.scheduler_core.explain.test_near_misses import TIES
 
 GOLDEN = Path(__file__).parent / "golden"
 BUSY = record(

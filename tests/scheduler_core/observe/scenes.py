@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from gputopo.model import NodeTopology
-from scheduler_core.nodes import read_node, read_occupant
-from scheduler_core.observe.judging import Placement
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.full_pods import ObservedSpec, rules
+from scheduler_core.cache.kube_scheduler_filters import StockNode
+from scheduler_core.cache.node import read_node
+from scheduler_core.cache.node_record import read_occupant
+from scheduler_core.observe.comparison import Placement
 from scheduler_core.observe.observer import Observer
-from scheduler_core.observe.sources import ObservedSpec, rules
-from scheduler_core.policy import Policy
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.stock import StockNode
+from scheduler_core.policy.policy import Policy
 from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
 
 

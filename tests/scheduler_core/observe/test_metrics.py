@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.exposition import generate_latest
 
-from scheduler_core.observe.judging import Placement
+from scheduler_core.cache.events import WatchStatus
+from scheduler_core.observe.cluster_now import Present
+from scheduler_core.observe.comparison import Placement
 from scheduler_core.observe.metrics import CATALOGUE, Metrics, Seen
-from scheduler_core.observe.present import Present
-from scheduler_core.sightings import WatchStatus
 from tests.scheduler_core.observe.test_wording import (
     broke,
     broke_needlessly,

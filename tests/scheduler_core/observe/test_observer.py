@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduler_core.observe.judging import Verdict
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.observe.cluster_now import Present
+from scheduler_core.observe.comparison import Verdict
 from scheduler_core.observe.observer import PATIENCE_S, Observer
-from scheduler_core.observe.present import Present
-from scheduler_core.policy import Policy
-from scheduler_core.sightings import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.policy.policy import Policy
 from tests.scheduler_core.builders import word
 from tests.scheduler_core.explain.fleets import PAIRS, QUADS
 from tests.scheduler_core.observe.scenes import Scene, bound

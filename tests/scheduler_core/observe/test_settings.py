@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.settings import SettingError
+from gputopo.process.settings import SettingError
 from scheduler_core.observe.settings import TABLE, Settings, read
 
 

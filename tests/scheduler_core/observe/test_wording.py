@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_core.observe.comparison import Placement
 from scheduler_core.observe.document import placement_document, report_document
-from scheduler_core.observe.judging import Placement
 from scheduler_core.observe.summary import summary
 from scheduler_core.observe.wording import line
 from tests.machines import MACHINES

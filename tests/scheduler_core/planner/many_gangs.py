@@ -12,23 +12,23 @@ from pathlib import Path
 
 import uvloop
 
-from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.queue import Pace
-from scheduler_core.gangs.world import Terms
+from scheduler_core.cache.events import Batch, LedgerSeen
 from scheduler_core.planner import settings
-from scheduler_core.planner.given import Clock, Settled
+from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.gang.pod_source import Candidate
+from scheduler_core.planner.leader.context import Clock, Settled
+from scheduler_core.planner.leader.queue import Pace
+from scheduler_core.planner.leader.term import Term
 from scheduler_core.planner.main import listeners_of
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.service import Service
-from scheduler_core.planner.term import Term
-from scheduler_core.policies import BUILT_IN
-from scheduler_core.server import serve
-from scheduler_core.sightings import Batch, LedgerSeen
-from tests.scheduler_core.gangs.members import member
-from tests.scheduler_core.planner.idle import Idle
+from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.runtime.http_server import serve
+from tests.scheduler_core.planner.gang.gang_pods import member
+from tests.scheduler_core.planner.leader.idle_executor import Idle
+from tests.scheduler_core.planner.packing.plans import ledger
 from tests.scheduler_core.planner.test_service import Elected, nowhere, serving
-from tests.scheduler_core.plans import ledger
 
 
 def waiting(count: int) -> list[Member]:

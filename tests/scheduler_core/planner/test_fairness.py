@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from gputopo.crd.reservations import Holding, Phase
 from gputopo.labels import keys
-from gputopo.labels.reservations import Holding, Phase
-from scheduler_core.gangs.queue import SETTLE_S, Pace
-from tests.scheduler_core.gangs.commit.apiserver import ApiServer
-from tests.scheduler_core.planner.desk import Desk
+from scheduler_core.planner.leader.queue import SETTLE_S, Pace
+from tests.scheduler_core.planner.commit.apiserver import ApiServer
+from tests.scheduler_core.planner.leader.fake_planner import Desk
 
 PATIENCE_S = 300.0
 FAR = Pace(patience_s=1e9)  # nothing is held for anybody

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import yaml
 
-from gputopo.kube.access import PLANNER
+from gputopo.crd.reservations import POOL
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.labels.reservations import POOL
-from scheduler_core.gangs.planning import LEVELS
-from scheduler_core.gangs.queue import USUAL
-from scheduler_core.gangs.world import Terms
-from scheduler_core.planner.given import Settled
+from gputopo.kube.rbac import PLANNER
+from scheduler_core.cache.events import WatchStatus
+from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.leader.context import Settled
+from scheduler_core.planner.leader.queue import USUAL
+from scheduler_core.planner.leader.writer import Writer
 from scheduler_core.planner.metrics import Metrics
+from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.service import Parts, Service
-from scheduler_core.planner.writer import Writer
-from scheduler_core.policy_reload import PolicyReload
-from scheduler_core.running import Deliver, Watching
-from scheduler_core.sightings import WatchStatus
+from scheduler_core.policy.reload import PolicyReload
+from scheduler_core.runtime.event_loop import Deliver, Watching
 from tests.api_server import Answer, Asked, api_server, kubeconfig
 
 PATH = "/apis/gputopo.io/v1alpha1/placementledgers"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.settings import SettingError
-from scheduler_core.gangs.planning import LEVELS
-from scheduler_core.gangs.queue import Pace
-from scheduler_core.gangs.world import Rollback, Terms
-from scheduler_core.lease import LeaseName
+from gputopo.process.settings import SettingError
+from scheduler_core.planner.commit.state import Rollback, Terms
+from scheduler_core.planner.leader.queue import Pace
+from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.settings import Settings, levels, read, spelled
+from scheduler_core.runtime.leader_election import LeaseName
 
 
 def test_where_nothing_is_said() -> None:

@@ -11,24 +11,24 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gputopo.kube.access import LEDGERS, NODES, PLANNER, PODS, RESERVATIONS
+from gputopo.crd.reservations import POOL
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import LEDGERS, NODES, PLANNER, PODS, RESERVATIONS
 from gputopo.labels import keys
-from gputopo.labels.reservations import POOL
-from scheduler_core.asks import WHOLE
-from scheduler_core.gangs.planning import LEVELS
-from scheduler_core.gangs.queue import USUAL
-from scheduler_core.gangs.world import Terms
-from scheduler_core.planner.given import Settled
+from scheduler_core.cache.watch import KEPT, Watches, watching
+from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.gang.pod_source import planner_sources
+from scheduler_core.planner.leader.context import Settled
+from scheduler_core.planner.leader.freshness import Sight
+from scheduler_core.planner.leader.queue import USUAL
+from scheduler_core.planner.leader.writer import Writer
 from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.seen import planner_sources
+from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.service import Parts, Service
-from scheduler_core.planner.sight import Sight
-from scheduler_core.planner.writer import Writer
-from scheduler_core.policy_reload import PolicyReload
-from scheduler_core.request import read_request
-from scheduler_core.running import Deliver
-from scheduler_core.watch import KEPT, Watches, watching
+from scheduler_core.policy.reload import PolicyReload
+from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.pod_request import read_request
+from scheduler_core.runtime.event_loop import Deliver
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import bookmark
 from tests.scheduler_core.planner.test_service import Elected, Watch, until

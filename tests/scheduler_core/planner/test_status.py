@@ -6,22 +6,22 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from gputopo.labels.reservations import ReservationStatus, State
-from scheduler_core.gangs.member import GangName, Member
-from scheduler_core.gangs.queue import Pace
-from scheduler_core.gangs.world import Terms
+from gputopo.crd.reservations import ReservationStatus, State
+from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
+from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.gang.pod_source import Candidate
 from scheduler_core.planner.gangs_page import gangs_page, snapshot
-from scheduler_core.planner.given import Clock, Settled
+from scheduler_core.planner.leader.context import Clock, Settled
+from scheduler_core.planner.leader.queue import Pace
+from scheduler_core.planner.leader.term import Term
 from scheduler_core.planner.metrics import samples
-from scheduler_core.planner.seen import Candidate
 from scheduler_core.planner.status import Status, status
-from scheduler_core.planner.term import Term
-from scheduler_core.policies import BUILT_IN
-from scheduler_core.request import Refused
-from scheduler_core.sightings import Batch, LedgerSeen, ReservationSeen
-from tests.scheduler_core.gangs.members import BOUND, LLM, RUNNING, member, members
-from tests.scheduler_core.planner.idle import Idle
-from tests.scheduler_core.plans import COMMITTED, HELD, entry, ledger, plan
+from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.request.pod_request import Refused
+from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, RUNNING, member, members
+from tests.scheduler_core.planner.leader.idle_executor import Idle
+from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, entry, ledger, plan
 
 
 def told(

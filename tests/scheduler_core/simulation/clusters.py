@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from scheduler_core.simulation.assumed import islands, machine_of
+from scheduler_core.simulation.assumed_machines import islands, machine_of
 from scheduler_core.simulation.hosts import NodeSpec
 from scheduler_core.simulation.workload import Job, Kind, Recipe, generated
 

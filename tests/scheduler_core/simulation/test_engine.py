@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from scheduler_core.policy import Policy
-from scheduler_core.sets import places
+from scheduler_core.allocation.gpu_sets import places
+from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.engine import Moment, Scheduler, replay
 from scheduler_core.simulation.hosts import Hosts, Placement
 from scheduler_core.simulation.policies import POLICIES, WORDS, Setting, run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.mix import Mix, Want
-from scheduler_core.simulation.assumed import islands, machine_of
+from scheduler_core.policy.demand_mix import Mix, Want
+from scheduler_core.simulation.assumed_machines import islands, machine_of
 from scheduler_core.simulation.engine import Moment, Replay, Started
 from scheduler_core.simulation.hosts import Hosts, NodeSpec, Placement
 from scheduler_core.simulation.measures import Meter, figures

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scheduler_core.policy import Policy
+from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.hosts import Hosts, read_nodes
 from scheduler_core.simulation.policies import run
 from scheduler_core.simulation.workload import drawn, read_jobs

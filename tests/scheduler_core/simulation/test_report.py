@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from scheduler_core.policy import Policy
+from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.policies import WORDS, run
 from scheduler_core.simulation.report.page import page
 from scheduler_core.simulation.report.plot import bars, distribution, lines

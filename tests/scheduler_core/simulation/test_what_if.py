@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.crd.nodegpus import content_hash
 from gputopo.labels import encode
 from gputopo.labels.keys import TOPOLOGY
-from gputopo.labels.nodegpus import content_hash
-from scheduler_core.policy import Policy
-from scheduler_core.sets import AnyOf
+from scheduler_core.allocation.gpu_sets import AnyOf
+from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, NodeSpec
 from scheduler_core.simulation.snapshot import idle_nodes, read_snapshot
 from scheduler_core.simulation.what_if import WhatIf, text, what_if

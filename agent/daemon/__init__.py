@@ -1,0 +1,1 @@
+"""The agent's process: one pass after the other, health, metrics, publication."""

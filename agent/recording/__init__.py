@@ -1,0 +1,1 @@
+"""Recordings of machines: probed, read, written, scrubbed, and turned into a topology."""

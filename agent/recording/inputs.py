@@ -1,0 +1,157 @@
+"""What people hand to `--from`: told apart by what it looks like, turned into a topology. Pure.
+
+A snapshot, a pasted ``topo -m``, ``nvidia-smi -q`` and an NCCL topology go through the same ``discover`` as the live
+machine; a Node of the cluster carries a topology already and is decoded.
+
+    DocumentError(ValueError)   none of these, or one of them and damaged; the message says which and what to do
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from agent.recording.topology import Observation, observe
+from agent.snapshot import Output, Snapshot, SnapshotError
+from agent.sources.errors import ParseError
+from gputopo.model import ModelError
+from gputopo.process.decoding import decode
+
+ACCEPTED = (
+    "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
+    "`kubectl get node NAME -o json` (or yaml), an NCCL or hwloc topology XML file, or the name of a machine "
+    "(`gputopo machines` lists them)"
+)
+
+
+class DocumentError(ValueError):
+    """The document is not one that gputopo reads."""
+
+
+def text_of(data: bytes) -> str:
+    """The text of a file, whatever a terminal or PowerShell made of it."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace")
+    return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="replace")
+
+
+def read(text: str) -> Observation:
+    """The observation in a document of any accepted kind. Raises ``DocumentError``."""
+    try:
+        return _reader(text)(text)
+    except (ParseError, SnapshotError, ModelError) as error:
+        raise DocumentError(str(error)) from error
+
+
+# Each reader imports its own parser: a paste pays for the one that it needs.
+
+
+def _reader(text: str) -> Callable[[str], Observation]:
+    start = text.lstrip()[:4096]
+    if not start:
+        raise DocumentError(f"there is nothing in it; give one of: {ACCEPTED}")
+    if start.startswith("{"):
+        return _from_json
+    if start.startswith("<") and "<system" in start:
+        return _from_nccl
+    if start.startswith("<") and "<topology" in start:
+        return _from_lstopo
+    if "<nvidia_smi_log" in start or re.search(_QUERY, start):
+        return _from_query
+    if re.match(_YAML, start):
+        return _from_yaml
+    if re.search(_LISTING, text) and not _has_matrix(text):
+        return _from_listing
+    return _from_topo
+
+
+def _has_matrix(text: str) -> bool:
+    """Whether a line speaks of a GPU and has the X of a diagonal."""
+    return any("GPU" in line and "X" in line.split() for line in text.splitlines())
+
+
+# Compiled (and then cached, by ``re``) by the first document that is looked at so closely.
+_QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
+_YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
+_LISTING = r"(?m)^[ \t]*GPU \d+: [^\n]*\(UUID: "
+
+
+def _from_topo(text: str) -> Observation:
+    from agent.sources.smi.topo import parse_topo  # noqa: PLC0415
+
+    try:
+        parse_topo(text)
+    except ParseError as error:
+        from agent.sources.smi.failure import classify  # noqa: PLC0415  only where it is no matrix
+
+        if classify(text) is not None:  # what nvidia-smi says instead of a matrix: the advice for it is known
+            return observe(Snapshot(smi={"topo -m": Output(text)}))
+        raise DocumentError(f"{error}\nWhat is read here: {ACCEPTED}") from error
+    smi = {"topo -m": Output(text)}
+    listing = "\n".join(line for line in text.splitlines() if re.match(_LISTING, line))
+    return observe(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
+
+
+def _from_listing(text: str) -> Observation:
+    from agent.sources.smi.listing import parse_listing  # noqa: PLC0415
+
+    parse_listing(text)
+    return observe(Snapshot(smi={"-L": Output(text)}))
+
+
+def _from_query(text: str) -> Observation:
+    from agent.sources.smi.query import parse_query  # noqa: PLC0415
+
+    parse_query(text)
+    return observe(Snapshot(smi={"-q -x": Output(text)}))
+
+
+def _from_nccl(text: str) -> Observation:
+    from agent.sources.nccl import parse_nccl  # noqa: PLC0415
+
+    parse_nccl(text)
+    return observe(Snapshot(nccl=text))
+
+
+def _from_lstopo(text: str) -> Observation:
+    from agent.sources.lstopo import parse_lstopo  # noqa: PLC0415
+
+    parse_lstopo(text)
+    return observe(Snapshot(lstopo=text))
+
+
+def _from_json(text: str) -> Observation:
+    try:
+        document: dict[str, Any] = decode(text, dict)
+    except msgspec.DecodeError as error:
+        raise DocumentError(f"this begins like JSON and is not: {error}") from error
+    if document.get("kind") in ("Node", "List", "NodeList"):
+        from agent.recording.node_input import from_node  # noqa: PLC0415
+
+        return from_node(document)
+    if document.get("kind") == "NodeTopology":
+        raise DocumentError("this is what `gputopo show -o json` prints; give the input that it was made from instead")
+    if "format" in document:
+        from agent.recording.io import snapshot_of  # noqa: PLC0415
+
+        return observe(snapshot_of(document))
+    raise DocumentError(f"a JSON object with the keys {sorted(document)[:8]} is none of: {ACCEPTED}")
+
+
+def _from_yaml(text: str) -> Observation:
+    import yaml  # noqa: PLC0415  30 ms that only a YAML document needs
+
+    try:
+        # Not libyaml: nesting ends the Python loader with a RecursionError, and libyaml's with the process.
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
+        raise DocumentError(f"this begins like YAML and is not: {error}") from error
+    if not isinstance(document, dict):
+        raise DocumentError(f"a YAML {type(document).__name__} is none of: {ACCEPTED}")
+    from agent.recording.node_input import from_node  # noqa: PLC0415
+
+    return from_node(document)

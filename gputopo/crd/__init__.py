@@ -1,0 +1,1 @@
+"""The custom resources: ``NodeGpus``, ``PlacementReservation``, ``PlacementLedger``, and their definitions."""

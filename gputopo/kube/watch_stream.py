@@ -1,0 +1,148 @@
+"""A watch as it comes over the wire: bytes -> lines -> events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import msgspec
+import urllib3
+
+from gputopo.kube.errors import DamagedError, UnavailableError, refusal
+from gputopo.process.decoding import decode, decoder
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+LONGEST_LINE = 16 << 20  # bytes; etcd takes objects of 1.5 MiB, so a longer line is no event
+_READ = 1 << 16  # bytes at most at once; what is there is taken without waiting for more
+_QUOTED = 80  # bytes of what cannot be read
+_UNTOLD = 500  # the status of an ERROR that names none
+
+
+class Identity(msgspec.Struct, frozen=True, rename="camel"):
+    """Which object, and which version of it: of ``metadata`` what every kind has."""
+
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None  # RFC 3339, whole seconds, by the API server's clock
+    namespace: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """NAMESPACE/NAME, or NAME of what is in no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Happening(Enum):
+    """``type`` of a watch event."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"  # also where an object stopped matching the selectors
+    BOOKMARK = "BOOKMARK"  # nothing happened up to that version; about once a minute
+    ERROR = "ERROR"  # of the watch itself: ``metav1.Status``
+
+
+class Event(NamedTuple):
+    """One event. The object is left as text: who watches knows how much of it to decode."""
+
+    type: Happening
+    identity: Identity
+    object: msgspec.Raw
+
+
+class _Line(msgspec.Struct, frozen=True):
+    type: Happening
+    object: msgspec.Raw
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    metadata: Identity
+
+
+class _Code(msgspec.Struct, frozen=True):
+    code: int = _UNTOLD
+
+
+_LINE = decoder(_Line)
+_IDENTIFIED = decoder(_Identified)
+
+
+def identity(text: msgspec.Raw) -> Identity:
+    """Return which object it is. Raises ``DamagedError`` where it is no object."""
+    try:
+        return _IDENTIFIED(text).metadata
+    except msgspec.DecodeError as error:
+        raise DamagedError(f"this is no object ({error}): {bytes(text)[:_QUOTED]!r}") from error
+
+
+def name_of(text: msgspec.Raw) -> str:
+    """Return the name of an object, for people; "(unknown)" where it has none that can be read."""
+    with suppress(DamagedError):
+        return identity(text).full_name
+    return "(unknown)"
+
+
+class Watch:
+    """The events of one watch, for one thread; any other may close it."""
+
+    def __init__(self, call: str, response: BaseHTTPResponse) -> None:
+        self._call = call
+        self._response = response
+        self._closed = False
+
+    def __iter__(self) -> Iterator[tuple[Event, ...]]:
+        """Events, those together that arrived together.
+
+        Ends when the server ends the watch, ``close`` does, or nothing was heard for too long. Raises
+        ``UnavailableError`` where the stream breaks, ``DamagedError`` where it is no watch, and what an ERROR means:
+        ``GoneError`` where the version watched from is too old.
+        """
+        rest = bytearray()  # of a line whose end has not come yet
+        with closing(self._response):
+            while chunk := self._read():
+                *lines, tail = chunk.split(b"\n")
+                if lines:
+                    lines[0] = bytes(rest) + lines[0]
+                    rest.clear()
+                    yield tuple(self._event(line) for line in lines if line)
+                rest += tail
+                if len(rest) > LONGEST_LINE:
+                    raise DamagedError(f"{self._call}: a line of more than {LONGEST_LINE} bytes is no event")
+
+    def close(self) -> None:
+        """End it: who iterates stops at once. From any thread, any number of times."""
+        self._closed = True
+        with suppress(ValueError, RuntimeError, OSError):  # it ended by itself
+            self._response.shutdown()
+
+    def _read(self) -> bytes:
+        """What is there, or what comes next; nothing at the end."""
+        try:
+            return b"" if self._closed else self._response.read1(_READ)
+        except urllib3.exceptions.ReadTimeoutError:
+            return b""
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # ValueError: closed while it was read
+            if self._closed:
+                return b""
+            raise UnavailableError(f"{self._call}: the stream broke: {error}") from error
+
+    def _event(self, text: bytes) -> Event:
+        try:
+            line = _LINE(text)
+        except msgspec.DecodeError as error:
+            raise DamagedError(f"{self._call}: this is no event ({error}): {text[:_QUOTED]!r}") from error
+        if line.type is Happening.ERROR:
+            self._refused(bytes(line.object))
+        return Event(line.type, identity(line.object), line.object)
+
+    def _refused(self, status: bytes) -> NoReturn:
+        try:
+            code = decode(status, _Code).code
+        except msgspec.DecodeError:
+            code = _UNTOLD
+        raise refusal(self._call, code if code >= 400 else _UNTOLD, status)

@@ -1,0 +1,185 @@
+"""Which nodes kube-scheduler itself would not take for a pod: cordons, taints, node selectors, node affinity. Pure.
+
+For people who ask why; the extender never decides by it, since kube-scheduler has done so before it asks. What depends
+on other pods (CPU, memory, ports, pod affinity, spread) and on volumes is not looked at.
+
+Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from scheduler_core.cache.node import Node
+from scheduler_core.request.pod import Affinity, Pod, PodSpec, PodStatus, RequiredTerm, Requirement
+
+_CORDON = "node.kubernetes.io/unschedulable"
+
+
+class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
+    """Of pods or namespaces. An empty one takes all."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class PodTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """A ``PodAffinityTerm``. ``matchLabelKeys`` are part of the selector already: the API server adds them."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None  # None: no pod
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: LabelSelector | None = None  # None, and no ``namespaces``: the pod's own
+
+
+class Toleration(msgspec.Struct, frozen=True):
+    """One of ``tolerations``."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class StockSpec(PodSpec, frozen=True, rename="camel"):
+    """``spec`` with what kube-scheduler's own filters about nodes look at."""
+
+    node_selector: dict[str, str] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One of ``status.conditions``."""
+
+    type: str
+    status: str
+    message: str = ""
+    reason: str = ""
+
+
+class StockStatus(PodStatus, frozen=True, rename="camel"):
+    """``status`` with what kube-scheduler said."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+
+class StockPod(Pod, frozen=True, rename="camel"):
+    """The pod that somebody asks about."""
+
+    spec: StockSpec = StockSpec()
+    status: StockStatus = StockStatus()
+
+    @property
+    def scheduler_said(self) -> str | None:
+        """Why kube-scheduler has not placed it; None: it has, or has not tried."""
+        return next(
+            (
+                each.message
+                for each in self.status.conditions or ()
+                if (each.type, each.status) == ("PodScheduled", "False") and each.message
+            ),
+            None,
+        )
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """One of ``spec.taints`` of a Node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+class StockNodeSpec(msgspec.Struct, frozen=True):
+    """``spec`` of a Node."""
+
+    taints: tuple[Taint, ...] | None = None
+    unschedulable: bool = False
+
+
+class StockNode(Node, frozen=True):
+    """A Node with what kube-scheduler's own filters look at."""
+
+    spec: StockNodeSpec = StockNodeSpec()
+
+
+class PodRules(NamedTuple):
+    """What a pod says itself about where it may go."""
+
+    spec: StockSpec  # nodeSelector, affinity and tolerations only
+    unchecked: tuple[str, ...] = ()  # rules that it has and ``barred`` does not look at
+
+
+def barred(pod: StockSpec, node: StockNode) -> str | None:
+    """Why kube-scheduler would not take the node, whatever its GPUs; None: nothing is known against it."""
+    taints = [*(node.spec.taints or ())]
+    if node.spec.unschedulable:
+        taints.insert(0, Taint(_CORDON, "", "NoSchedule"))
+    for taint in taints:
+        if taint.effect != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in pod.tolerations or ()):
+            return "it is cordoned" if taint.key == _CORDON else f"its taint {taint} is not tolerated"
+    labels = node.metadata.labels or {}
+    for key, value in (pod.node_selector or {}).items():
+        if labels.get(key) != value:
+            return f"it is not {key}={value}, as nodeSelector says"
+    return None if _attracts(pod.affinity, node) else "its node affinity does not match"
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    return toleration.operator == "Exists" or (toleration.key != "" and toleration.value == taint.value)
+
+
+def _attracts(affinity: Affinity | None, node: StockNode) -> bool:
+    own = None if affinity is None else affinity.node_affinity
+    required = None if own is None else own.required_during_scheduling_ignored_during_execution
+    return required is None or any(_matches(term, node) for term in required.node_selector_terms or ())
+
+
+def _matches(term: RequiredTerm, node: StockNode) -> bool:
+    """An empty term matches nothing."""
+    expressions, fields = term.match_expressions or (), term.match_fields or ()
+    labels = node.metadata.labels or {}
+    name = {"metadata.name": node.metadata.name}
+    every = [_holds(each, labels) for each in expressions] + [_holds(each, name) for each in fields]
+    return bool(every) and all(every)
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    found = _OPERATORS.get(requirement.operator)
+    return found is not None and found(labels.get(requirement.key), requirement.values or ())
+
+
+def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Whether an object with those labels is meant."""
+    equal = all(labels.get(key) == value for key, value in (selector.match_labels or {}).items())
+    return equal and all(_holds(each, labels) for each in selector.match_expressions or ())
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _compares(has: str | None, values: tuple[str, ...], sign: int) -> bool:
+    one, other = _number(has), _number(values[0] if values else None)
+    return one is not None and other is not None and sign * one > sign * other
+
+
+_OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+    "In": lambda has, values: has in values,
+    "NotIn": lambda has, values: has not in values,
+    "Exists": lambda has, _: has is not None,
+    "DoesNotExist": lambda has, _: has is None,
+    "Gt": lambda has, values: _compares(has, values, 1),
+    "Lt": lambda has, values: _compares(has, values, -1),
+}

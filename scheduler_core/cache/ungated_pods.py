@@ -1,0 +1,86 @@
+"""Which unbound pods a planner ungated, and to which node each is pinned. Pure, but for its memory.
+
+A pod claims so by the annotation ``gputopo.io/reservation`` and a required node affinity, which its owner can write as
+well. So a claim counts only where it is proved:
+
+- a reservation lists the pod's UID for that node. The API server chooses UIDs, and only planners write reservations; or
+- this process saw that before, and the reservation is gone since: a pod that was ungated goes nowhere else; or
+- nobody but planners can write that annotation (``guarded``: an admission policy), and the reservation that the pod
+  names does not exist. Only planners that recover deleted reservations rely on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+from scheduler_core.cache.events import Batch, PodSeen, ReservationSeen
+from scheduler_core.cache.reservations import Reserved
+
+
+class _Proved(NamedTuple):
+    node: str
+    until: float  # seconds since 1970; inf: until the pod is bound or gone
+
+
+class Ungated:
+    """The pods whose claims count. For one thread."""
+
+    def __init__(self, reserved: Reserved, *, guarded: bool) -> None:
+        """``guarded``: only planners write the annotation."""
+        self._listed = False  # all reservations were listed: one that is not known does not exist
+        self._reserved = reserved
+        self._guarded = guarded
+        self._proved: dict[str, _Proved] = {}  # by UID
+
+    def resolve(self, pod: PodSeen, now: float) -> PodSeen:
+        """Return the pod as it is to be counted: nominated to the node of its claim where that counts."""
+        claim = pod.claim
+        if claim is None:
+            proved = self._proved.get(pod.key)
+            if proved is not None and (pod.node is not None or proved.until == inf):
+                del self._proved[pod.key]
+            return pod
+        if self.node_of(pod.key, now) != claim.node and not self._is_proved(pod):
+            return pod
+        self._proved[pod.key] = _Proved(claim.node, inf)
+        return pod._replace(nominated=claim.node)
+
+    def proved_by(self, batch: Batch[Any], pods: Mapping[str, PodSeen], now: float) -> list[PodSeen]:
+        """Return the pods whose claims count from that batch of reservations or ledgers on, as they are to be counted.
+
+        Claims may be shown before the reservations that prove them. ``pods``: all, by UID, as they are counted.
+        """
+        if batch.kind is not ReservationSeen:
+            return []
+        self._listed |= batch.complete
+        about = pods if batch.complete else [seat.uid for each in batch.seen for seat in each.spec.seats]
+        open_ = [pod for uid in about if (pod := pods.get(uid)) is not None and pod.claim is not None]
+        found = [(pod, self.resolve(pod, now)) for pod in open_]
+        return [pod for before, pod in found if pod != before]
+
+    def node_of(self, uid: str, now: float) -> str | None:
+        """Return the node to which the pod was ungated; None where nothing proves that it was."""
+        proved = self._proved.get(uid)
+        return proved.node if proved is not None and now <= proved.until else None
+
+    def expect(self, places: Mapping[str, str], now: float, until: float) -> None:
+        """Reservations that listed these pods for these nodes are gone. A watch may show later that they were ungated.
+
+        ``places``: nodes by the pods' UIDs.
+        """
+        if places:
+            valid = {uid: each for uid, each in self._proved.items() if now <= each.until}
+            self._proved = {uid: _Proved(node, until) for uid, node in places.items()} | valid
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._proved.pop(uid, None)
+
+    def _is_proved(self, pod: PodSeen) -> bool:
+        assert pod.claim is not None  # asked by ``resolve``
+        if self._reserved.lists(pod.key, pod.claim):
+            return True
+        known = self._reserved.has(pod.occupant.namespace, pod.claim.reservation)
+        return self._guarded and self._listed and not known

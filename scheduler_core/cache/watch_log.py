@@ -1,0 +1,25 @@
+"""Logs what is wrong with watches: once, and that it is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from scheduler_core.cache.events import WatchStatus
+
+_log = logging.getLogger(__name__)
+
+
+class Troubles:
+    """As told last."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str | None] = {}  # by watch
+
+    def tell(self, watches: Iterable[WatchStatus]) -> None:
+        """Of all watches that there are."""
+        for each in watches:
+            if each.trouble != self._told.get(each.kind):
+                self._told[each.kind] = each.trouble
+                level = logging.WARNING if each.trouble and each.served else logging.INFO  # a kind may be nobody's
+                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.trouble}})

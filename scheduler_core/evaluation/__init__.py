@@ -1,0 +1,1 @@
+"""Filter, score and rank nodes for a pod on one snapshot. Pure."""

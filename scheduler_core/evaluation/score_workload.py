@@ -1,0 +1,126 @@
+"""What a pod's kind and the owner's money ask of a node, each as a value between 0 and 1. Pure.
+
+    contiguous   how close together by index the pod's GPUs are: n / (highest - lowest + 1).
+    isolation    0.9 where nothing runs that the pod should be apart from (inference for training, training for
+                 inference), 0.1 where it does. Of training, inference, and pods that say something about isolation.
+    siblings     1 where product and driver are those of the other pods of the same job, 0.5 where only the product
+                 is, else 0. Of training with other pods placed already.
+    packing      how full the card is then, s: below the band 0.1 + 0.9 s / low, in it 1, above it
+                 0.1 (1 - s) / (1 - high). Of the worst card that may be chosen; of whole GPUs and MIG devices s is the
+                 pod's share of one. Of pods that say what memory they use, and of those that ask for a shared GPU.
+    spread       1 / (1 + n) with n pods of the same owner on the node that may be on the same island, 1 / (1 + n / 2)
+                 where they are on other islands of it: none is 1, one 0.5 or 0.67. Of inference, and of pods that ask.
+    utilisation  share of the node's devices that is in use once the pod is there.
+    cost         half_cost / (half_cost + c), c per GPU and hour: free is 1, the policy's half_cost is 0.5.
+    spot         1 on capacity that its cloud may take away any time, else 0.
+    on_demand    the opposite.
+    generation   p / (n - 1), p the place (from 0, oldest first) of its oldest GPU's family among the n there are. Where
+                 policy names one at place e that is good enough: 1 from there on, before it (p + 1) / (e + 1).
+
+What is not known is 0.
+"""
+
+from __future__ import annotations
+
+from scheduler_core.allocation.gpu_sets import places
+from scheduler_core.allocation.shared_gpus import saturation, worth
+from scheduler_core.cache.colocation import disturbed
+from scheduler_core.cache.node_cost import FAMILIES
+from scheduler_core.cache.node_state import NodeState
+from scheduler_core.evaluation.possible_gpus import candidates, memories, outcomes, together
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import Profile
+
+ALONE, DISTURBED = 0.9, 0.1
+
+
+def contiguous(profile: Profile, node: NodeState, _: Policy) -> float:
+    """How close together by index."""
+    found = together(profile.ask, node)
+    if node.shape is None or found is None:
+        return 0.0
+    size = profile.devices
+    return min((min(1.0, size / (mask.bit_length() - _lowest(mask))) for mask in candidates(found.sets)), default=0.0)
+
+
+def isolation(profile: Profile, node: NodeState, _: Policy) -> float:
+    """Whether it is apart from what would disturb it."""
+    return DISTURBED if disturbed(profile, node.company) else ALONE
+
+
+def siblings(profile: Profile, node: NodeState, _: Policy) -> float:
+    """Whether it is like where the others of the job are."""
+    like = profile.like
+    if like is None or like.product is None or node.shape is None:
+        return 0.0
+    gpus = [
+        node.shape.gpus[place]
+        for each in outcomes(profile.ask, node)
+        for mask in candidates(each.sets)
+        for place in places(mask)
+    ]
+    if any(gpu.product != like.product for gpu in gpus):
+        return 0.0
+    return 1.0 if like.driver is not None and node.driver == like.driver else 0.5
+
+
+def packing(profile: Profile, node: NodeState, policy: Policy) -> float:
+    """How near the band its card comes."""
+    share, asked = profile.wishes.vram_mib, dict(profile.ask.totals)
+    if node.ledger is not None and node.ledger.resource in asked:
+        full = saturation(node.ledger, share)
+    elif share is None or node.shape is None:
+        return 0.0
+    else:
+        sizes = {size for each in outcomes(profile.ask, node) for size in memories(node.shape, each)}
+        full = [min(1.0, share / size) if size else 1.0 for size in sizes]
+    return min((worth(each, policy.vram) for each in full), default=0.0)
+
+
+def spread(profile: Profile, node: NodeState, _: Policy) -> float:
+    """How few of its owner's other pods would fail with it."""
+    if node.kin is None:
+        return 1.0
+    shape, masks = node.shape, [mask for each in outcomes(profile.ask, node) for mask in candidates(each.sets)]
+    islands = (shape.islands if shape is not None else None) or (-1,)
+    together_ = any(island & mask and island & node.kin.gpus for island in islands for mask in masks or (-1,))
+    return 1 / (1 + node.kin.pods) if together_ else 1 / (1 + node.kin.pods / 2)
+
+
+def utilisation(profile: Profile, node: NodeState, _: Policy) -> float:
+    """How much of the node is in use then."""
+    offered = dict(node.offered)
+    shares = [
+        1 - (node.count(resource) - wanted) / offered[resource]
+        for resource, wanted in profile.ask.totals
+        if offered.get(resource)
+    ]
+    return max(0.0, min(1.0, min(shares, default=0.0)))
+
+
+def cost(_: Profile, node: NodeState, policy: Policy) -> float:
+    """How cheap."""
+    return 0.0 if node.economy.cost is None else policy.half_cost / (policy.half_cost + node.economy.cost)
+
+
+def spot(_: Profile, node: NodeState, __: Policy) -> float:
+    """Whether it may be taken away."""
+    return 1.0 if node.economy.spot else 0.0
+
+
+def on_demand(_: Profile, node: NodeState, __: Policy) -> float:
+    """Whether it stays."""
+    return 0.0 if node.economy.spot else 1.0
+
+
+def generation(_: Profile, node: NodeState, policy: Policy) -> float:
+    """How new, or whether new enough."""
+    place = node.economy.generation
+    if place is None:
+        return 0.0
+    enough = policy.enough_generation
+    return place / (len(FAMILIES) - 1) if enough is None else min(1.0, (place + 1) / (enough + 1))
+
+
+def _lowest(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1

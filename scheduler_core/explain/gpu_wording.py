@@ -1,0 +1,102 @@
+"""Sets of GPUs, and what is free on a node, in words. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gputopo.labels.reasons import Reason
+from gputopo.paths import PathKind
+from gputopo.render.wording import UNKNOWN, gpu_names, number
+from scheduler_core.allocation.gpu_sets import AnyOf, Sets, places
+from scheduler_core.allocation.machine_shape import Shape
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_state import NodeState
+from scheduler_core.evaluation.shape_rules import SHAPE
+from scheduler_core.explain.model import Spot
+from scheduler_core.request.device_request import WHOLE
+
+
+def spot(shape: Shape, mask: int) -> Spot:
+    """That set."""
+    ring = shape.ring(mask)
+    nodes = sorted({node for place in places(mask) if (node := shape.numa[place]) is not None})
+    return Spot(
+        gpus=indices(shape, mask),
+        islands=None if shape.islands is None else _pieces(shape.islands, mask),
+        numa=tuple(nodes) if shape.numa_nodes(mask) is not None else None,
+        ring=None if ring is None else ring.kind.value,
+        gbps=None if ring is None else ring.gbps,
+        distance=None if ring is None or ring.distance is None else ring.distance.value,
+    )
+
+
+def indices(shape: Shape, mask: int) -> tuple[int, ...]:
+    """The GPUs of a set by their index on the node."""
+    return tuple(shape.gpus[place].index for place in places(mask))
+
+
+def spot_words(spot: Spot) -> str:
+    """``GPU0-3: ring 900 GB/s nvswitch, one island, NUMA node 0``."""
+    facts = [_ring(spot)] if spot.ring is not None else []
+    if spot.islands is None:
+        facts.append("islands unknown")
+    elif len(spot.gpus) > 1:
+        facts.append("one island" if len(spot.islands) == 1 else f"islands {_sum(spot.islands)}")
+    numa = "+".join(map(str, spot.numa)) if spot.numa is not None else "unknown"
+    return f"{gpu_names(spot.gpus)}: {', '.join([*facts, f'NUMA node {numa}'])}"
+
+
+def free_words(state: NodeState, resource: str, wanted: int, reason: Reason) -> str:
+    """What is free there: ``4 free GPUs but in islands 2+2``."""
+    free, shape = state.count(resource), state.shape
+    told = f"{free} free {resource if resource != WHOLE else 'GPU' if free == 1 else 'GPUs'}"
+    if free < wanted or shape is None or state.free is None or not state.described or reason not in SHAPE:
+        return told
+    if isinstance(state.free, AnyOf) or len(state.free.masks) != 1:
+        return f"{told}, but which of {gpu_names(indices(shape, state.free.among))} is not settled yet"
+    (mask,) = state.free.masks
+    if reason is Reason.NUMA:
+        by_node = Counter(str(shape.numa[place]) for place in places(mask))
+        return f"{told} but on NUMA nodes {_sum(sorted(by_node.values(), reverse=True))}" if len(by_node) > 1 else told
+    pieces = _pieces(shape.islands or (), mask)
+    return f"{told} but in islands {_sum(pieces)}" if len(pieces) > 1 else told
+
+
+def surely_free(sets: Sets) -> int:
+    """The GPUs that are free whatever has come of what is open."""
+    if isinstance(sets, AnyOf):
+        return 0
+    mask = sets.among
+    for each in sets.masks:
+        mask &= each
+    return mask
+
+
+def held_by(record: NodeRecord, namespace: str, name: str) -> int | None:
+    """The whole GPUs that the kubelet says a pod holds, as a set; None where it does not say."""
+    if record.gpus is None or record.machine.topology is None:
+        return None
+    place_of = {gpu.uuid: place for place, gpu in enumerate(record.machine.topology.gpus)}
+    mask = 0
+    for each in record.gpus.allocations or ():
+        whole = each.mig_device is None and each.replica is None
+        if (each.pod.namespace, each.pod.name) == (namespace, name) and whole and each.gpu in place_of:
+            mask |= 1 << place_of[each.gpu]
+    return mask or None
+
+
+def _pieces(islands: tuple[int, ...], mask: int) -> tuple[int, ...]:
+    return tuple(sorted((size for island in islands if (size := (island & mask).bit_count())), reverse=True))
+
+
+def _sum(sizes: tuple[int, ...] | list[int]) -> str:
+    return "+".join(map(str, sizes))
+
+
+def _ring(spot: Spot) -> str:
+    if spot.ring == PathKind.UNKNOWN.value:
+        return "ring unknown"
+    rate = UNKNOWN if spot.gbps is None else number(spot.gbps)
+    # What lies between two cards is slower than their links: by how much nobody says.
+    bound = "<=" if spot.ring == PathKind.PCIE.value and spot.gbps is not None else ""
+    return " ".join(["ring", f"{bound}{rate} GB/s", spot.ring or "", *([spot.distance] if spot.distance else [])])

@@ -1,0 +1,1 @@
+"""``gputopo extender``: the HTTP extender of kube-scheduler."""

@@ -1,0 +1,103 @@
+"""The listener that kube-scheduler calls: ``POST <prefix>/filter`` and ``POST <prefix>/prioritize``.
+
+Statuses: 200 an answer, which may carry an ``Error`` that kube-scheduler shows at the pod; 400 what came is no
+extender call; 404 no such verb; 405 not a POST; 413 too large; 503 not ready, or too busy. Every other status than 200
+fails the pod's attempt too; kube-scheduler then shows no more of it than the status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from scheduler_core.extender.http_bodies import Bodies, Refusal
+
+
+class Reply(NamedTuple):
+    """What a verb answers."""
+
+    status: int
+    body: bytes
+    kind: str = "application/json"
+    again: bool = False  # no answer yet: what would change it may be on its way, so ask once more in a moment
+
+
+# kube-scheduler and we hear of an event by watches of our own, and it asks about refused pods the moment it hears of
+# one: often before we do, and then not again for minutes. So the first of such calls wait for our watch. All others of
+# the same moment, however many pods wait, find it caught up.
+WAIT_S = 0.02
+WAITS = 5  # in a row; then
+_APART_S = 0.5  # until the next: of 25 seconds one, at the most, is spent so
+
+
+class Verb(Protocol):
+    """What is done with a body."""
+
+    def __call__(self, body: bytes, reading_s: float, /, *, last: bool = True) -> Reply:
+        """``reading_s``: what it took to come. ``last``: it is not asked again, so this is the answer that counts."""
+        ...
+
+
+Clock = Callable[[], float]  # monotonic seconds
+
+
+def verbs_app(
+    verbs: Mapping[str, Verb], unready: Callable[[], str | None], most: int, prefix: str, clock: Clock
+) -> ASGIApp:
+    """The application. ``unready`` says why nothing can be answered yet; ``most``: bytes of a body."""
+    bodies = Bodies(most)
+    routes = [
+        Route(f"{prefix}/{name}", _Endpoint(verb, unready, bodies, clock), methods=["POST"])
+        for name, verb in verbs.items()
+    ]
+    there = ", ".join(f"{prefix}/{name}" for name in verbs)
+
+    def not_found(request: Request, _: Exception) -> Response:
+        return PlainTextResponse(f"there is no {request.url.path!r} here; there are {there}\n", 404)
+
+    def not_allowed(request: Request, error: Exception) -> Response:
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return PlainTextResponse(f"{request.method} is not how a verb is called; POST is\n", 405, headers)
+
+    return Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed})
+
+
+class _Endpoint:
+    def __init__(self, verb: Verb, unready: Callable[[], str | None], bodies: Bodies, clock: Clock) -> None:
+        self._verb = verb
+        self._unready = unready
+        self._bodies = bodies
+        self._clock = clock
+        self._waits_from = float("-inf")  # since when waits are saved up
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = self._clock()
+        body = await self._bodies.read(scope, receive)  # a caller that is cut off while it sends sees no answer
+        if body is None:
+            return
+        if isinstance(body, Refusal):
+            response: Response = PlainTextResponse(f"{body.reason}\n", body.status)
+        elif (trouble := self._unready()) is not None:
+            # Behind a Service a kept connection would lead to an extender that lost its Lease for ever.
+            response = PlainTextResponse(f"{trouble}\n", 503, {"Connection": "close"})
+        else:
+            now = self._clock()
+            reply = self._verb(body, now - begun, last=not self._may_wait(now))
+            if reply.again:
+                self._waits_from += _APART_S
+                await asyncio.sleep(WAIT_S)
+                reply = self._verb(body, self._clock() - begun)
+            response = Response(reply.body, reply.status, media_type=reply.kind)
+        await response(scope, receive, send)
+
+    def _may_wait(self, now: float) -> bool:
+        self._waits_from = max(self._waits_from, now - WAITS * _APART_S)
+        return now - self._waits_from >= _APART_S

@@ -1,0 +1,139 @@
+"""The KubeSchedulerConfiguration that calls the extender, generated. Pure.
+
+The weight of the extender, by the arithmetic of kube-scheduler: its score of a node, 0 to 10, counts
+``score x weight x 10``; each plugin counts 0 to 100 times its own weight. In the second scheduler's profile the plugins
+add up to 3 + 2 + 1 + 2 + 2 + 1 + 1 + 2 = 14, so to 1400 at most. At weight 75 a point is 750:
+
+* two points, 1500, are more than all plugins together, and a pair of GPUs on 600 GB/s of NVLink instead of on PCIe is
+  worth more than two: 4 of 10 parts x (600 / (600 + 300) - 0.1) x 10 = 2.3. So no plugin outvotes an island;
+* one point, a matter of NUMA or of a NIC, is more than what plugins say unasked (NodeResourcesFit,
+  NodeResourcesBalancedAllocation and ImageLocality, 100 each) and any one wish of the pod (200), and less than all that
+  pod and administrator can wish for at once;
+* where the points are equal, the plugins decide: CPU, memory and GPUs of a node are to run out together. Which nodes to
+  fill is in the points already, but for shares and MIG devices: of those NodeResourcesFit fills nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import Enum
+
+from gputopo.labels.keys import GPU_RESOURCES
+from gputopo.labels.resources import is_gpu
+from scheduler_core.request.device_request import WHOLE
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+KIND = "KubeSchedulerConfiguration"
+SCHEDULER_NAME = "gputopo-scheduler"
+LOOPBACK = "http://127.0.0.1:9440"
+NAMESPACE = "gputopo"
+SERVICE = f"gputopo-extender.{NAMESPACE}.svc"
+WEIGHT = 75
+TIMEOUT_S = 3  # answers take milliseconds; each second is one in which that scheduler schedules nothing
+
+
+class Caller(Enum):
+    """Which kube-scheduler calls the extender."""
+
+    SECOND = "second"  # one of its own, in the same pod
+    CLUSTER = "cluster"  # the cluster's, through a Service
+
+
+def managed(resources: Iterable[str]) -> tuple[str, ...]:
+    """The GPU resources among these, and those that any cluster may have one day; in a stable order."""
+    others = sorted({each for each in resources if is_gpu(each)} - set(GPU_RESOURCES))
+    return (*GPU_RESOURCES, *others)
+
+
+def configuration(resources: Collection[str], caller: Caller = Caller.SECOND, namespace: str = NAMESPACE) -> str:
+    """The file as YAML with its reasons.
+
+    ``resources``: what the nodes of the cluster have, of any kind. ``namespace``: where scheduler and extender run.
+    """
+    names = managed(resources)
+    balanced = "\n".join(f"            - {{name: {name}, weight: 1}}" for name in (*names, "cpu", "memory"))
+    packed = "\n".join(f"              - {{name: {name}, weight: 1}}" for name in names if name != WHOLE)
+    listed = "\n".join(f"      - {{name: {name}, ignoredByScheduler: false}}" for name in names)
+    return _FRAMES[caller].format(
+        type=f"apiVersion: {API_VERSION}\nkind: {KIND}",
+        name=SCHEDULER_NAME,
+        loopback=LOOPBACK,
+        service=f"gputopo-extender.{namespace}.svc",
+        namespace=namespace,
+        scoring=_SCORING.format(balanced=balanced, packed=packed),
+        behaviour=_BEHAVIOUR.format(weight=WEIGHT, timeout=TIMEOUT_S, listed=listed),
+    )
+
+
+_SECOND = """\
+# Printed by `gputopo scheduler-config`; docs/scheduler.md says more of why.
+{type}
+leaderElection:
+  leaderElect: true
+  resourceName: {name}
+  resourceNamespace: {namespace}
+clientConnection: # the default of 50 and 100 is the limit of a scheduler at 54 pods a second
+  qps: 500
+  burst: 1000
+percentageOfNodesToScore: 100 # less is a sample of the nodes, in which the only free island may be missing
+profiles:
+  - schedulerName: {name}
+{scoring}
+extenders:
+  - urlPrefix: {loopback}
+{behaviour}"""
+
+_CLUSTER = """\
+# For the cluster's own kube-scheduler: merge it into the file that its --config names. GPU pods go by the profile
+# {name} (spec.schedulerName); pods without GPUs keep theirs, and its sampling of nodes.
+{type}
+clientConnection: # the default of 50 and 100 is the limit of a scheduler at 54 pods a second
+  kubeconfig: /etc/kubernetes/scheduler.conf
+  qps: 500
+  burst: 1000
+profiles:
+  - schedulerName: default-scheduler
+  - schedulerName: {name}
+    percentageOfNodesToScore: 100 # less is a sample of the nodes, in which the only free island may be missing
+{scoring}
+extenders:
+  # The address of the Service: `kubectl -n {namespace} get service gputopo-extender`. kube-scheduler runs in the
+  # network of its host, which knows no names of Services; whom it expects there is what serverName says.
+  - urlPrefix: https://SERVICE_ADDRESS:9440
+    enableHTTPS: true
+    tlsConfig:
+      serverName: {service}
+      caFile: /etc/kubernetes/gputopo/ca.crt
+      certFile: /etc/kubernetes/gputopo/tls.crt
+      keyFile: /etc/kubernetes/gputopo/tls.key
+{behaviour}"""
+
+_SCORING = """\
+    pluginConfig:
+      - name: NodeResourcesBalancedAllocation # of equal nodes the one whose GPUs, CPU and memory run out together
+        args:
+          resources:
+{balanced}
+      - name: NodeResourcesFit
+        args:
+          scoringStrategy: # full nodes first, where gputopo does not say which: not by whole GPUs, nor by CPU
+            type: MostAllocated
+            resources:
+{packed}
+      - name: PodTopologySpread
+        args:
+          defaultingType: List # the system's default spreads the pods of a ReplicaSet over nodes, also unasked
+          defaultConstraints: []"""
+
+_BEHAVIOUR = """\
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    weight: {weight} # two points outweigh all plugins together
+    nodeCacheCapable: true # names only: with false, megabytes a pod, and nodes are scored as if they were idle
+    ignorable: false # true would place pods blindly while the extender starts, and double-book their islands
+    httpTimeout: {timeout}s # of the whole scheduling loop; answers take milliseconds
+    managedResources: # an exact list: `gputopo scheduler-config` makes it from what the nodes have
+{listed}
+"""
+
+_FRAMES = {Caller.SECOND: _SECOND, Caller.CLUSTER: _CLUSTER}

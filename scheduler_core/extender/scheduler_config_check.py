@@ -1,0 +1,298 @@
+"""What is missing or wrong in a KubeSchedulerConfiguration that is to call the extender, each with its reason. Pure.
+
+ConfigurationError(ValueError)    what is to be checked is no KubeSchedulerConfiguration
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.labels.resources import is_gpu
+from gputopo.process.decoding import convert
+from scheduler_core.extender.scheduler_config import KIND, SCHEDULER_NAME
+from scheduler_core.request.device_request import WHOLE
+
+LONGEST_S, SHORTEST_S = 5.0, 0.5  # httpTimeout
+LEAST_QPS = 100.0
+# Score plugins and their weights, as kube-scheduler 1.36 and 1.37 have them by default.
+SCORE_PLUGINS = {
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "NodeResourcesFit": 1,
+    "PodTopologySpread": 2,
+    "InterPodAffinity": 2,
+    "DynamicResources": 2,
+    "NodeResourcesBalancedAllocation": 1,
+    "ImageLocality": 1,
+}
+_BALANCE = "NodeResourcesBalancedAllocation"
+_POINTS = 2  # what an island is worth at least: see ``config``
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+class ConfigurationError(ValueError):
+    """What was to be checked is no KubeSchedulerConfiguration."""
+
+
+class Finding(NamedTuple):
+    """One thing that is missing or wrong."""
+
+    at: str  # "extenders[0].ignorable"
+    what: str  # "is true"
+    why: str  # what comes of it, and what to write instead
+
+    def __str__(self) -> str:
+        return f"{self.at} {self.what}: {self.why}"
+
+
+class Managed(msgspec.Struct, frozen=True, rename="camel"):
+    """An extended resource that an extender manages."""
+
+    name: str
+    ignored_by_scheduler: bool = False
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """``tlsConfig``, of which only this can be wrong for us."""
+
+    insecure: bool = False
+
+
+class Extender(msgspec.Struct, frozen=True, rename={"url_prefix": "urlPrefix", "http_timeout": "httpTimeout"}):
+    """One of ``extenders``. Absent and null mean the same."""
+
+    url_prefix: str = ""
+    filter: str | None = msgspec.field(default=None, name="filterVerb")
+    prioritize: str | None = msgspec.field(default=None, name="prioritizeVerb")
+    bind: str | None = msgspec.field(default=None, name="bindVerb")
+    preempt: str | None = msgspec.field(default=None, name="preemptVerb")
+    weight: int = 0
+    cache_capable: bool = msgspec.field(default=False, name="nodeCacheCapable")
+    ignorable: bool = False
+    http_timeout: str | None = None
+    tls: Tls | None = msgspec.field(default=None, name="tlsConfig")
+    managed: tuple[Managed, ...] | None = msgspec.field(default=None, name="managedResources")
+
+    @property
+    def for_gpus(self) -> bool:
+        """Whether it is asked about GPU pods: one that manages nothing is asked about all."""
+        return not self.managed or any(is_gpu(each.name) for each in self.managed)
+
+
+class Plugin(msgspec.Struct, frozen=True):
+    """A plugin of a profile. Weight 0: its default."""
+
+    name: str
+    weight: int = 0
+
+
+class PluginSet(msgspec.Struct, frozen=True):
+    """What a profile changes at one extension point."""
+
+    enabled: tuple[Plugin, ...] | None = None
+    disabled: tuple[Plugin, ...] | None = None
+
+
+class Plugins(msgspec.Struct, frozen=True):
+    """The extension points at which weights are set."""
+
+    multi_point: PluginSet = msgspec.field(default=PluginSet(), name="multiPoint")
+    score: PluginSet = PluginSet()
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """``pluginConfig`` of one plugin."""
+
+    name: str
+    args: dict[str, Any] = {}
+
+
+class Profile(msgspec.Struct, frozen=True, rename={"plugin_config": "pluginConfig"}):
+    """One of ``profiles``."""
+
+    name: str = msgspec.field(default="default-scheduler", name="schedulerName")
+    share: int | None = msgspec.field(default=None, name="percentageOfNodesToScore")
+    plugins: Plugins = Plugins()
+    plugin_config: tuple[Arguments, ...] | None = None
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """``clientConnection``."""
+
+    qps: float = 50.0
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """A KubeSchedulerConfiguration, as far as it matters here."""
+
+    kind: str
+    share: int | None = msgspec.field(default=None, name="percentageOfNodesToScore")
+    connection: Connection = msgspec.field(default=Connection(), name="clientConnection")
+    profiles: tuple[Profile, ...] | None = None
+    extenders: tuple[Extender, ...] | None = None
+
+    @property
+    def of_gpu_pods(self) -> dict[str, Profile]:
+        """The profiles that GPU pods go by, by their place: ours where it is there, else all."""
+        every = {f"profiles[{place}].": each for place, each in enumerate(self.profiles or ())} or {"": Profile()}
+        return {place: each for place, each in every.items() if each.name == SCHEDULER_NAME} or every
+
+
+def read(document: object) -> Configuration:
+    """What YAML gave. Raises ``ConfigurationError`` that says what is not as it should be."""
+    try:
+        found = convert(document, Configuration)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"this is no {KIND}: {error}") from error
+    if found.kind != KIND:
+        raise ConfigurationError(f"this is no {KIND} but a {found.kind!r}")
+    return found
+
+
+def check(configuration: Configuration, resources: Collection[str]) -> tuple[Finding, ...]:
+    """All findings. ``resources``: what the nodes of the cluster have, of any kind."""
+    asked = {place: each for place, each in enumerate(configuration.extenders or ()) if each.for_gpus}
+    profiles = configuration.of_gpu_pods
+    plugins = max(sum(_weights(each.plugins).values()) for each in profiles.values())
+    findings = [*_connection(configuration.connection)]
+    for at, profile in profiles.items():
+        findings += [*_sampling(at, profile, configuration), *_balance(at, profile)]
+    if not asked:
+        why = "nobody asks gputopo about GPU pods; `gputopo scheduler-config` prints what to add"
+        findings.append(Finding("extenders", "has none for GPU pods", why))
+    for place, extender in asked.items():
+        at = f"extenders[{place}]"
+        findings += [Finding(f"{at}.{key}", what, why) for rule in RULES for key, what, why in rule(extender)]
+        findings += [*_weight(at, extender, plugins), *_managed(at, extender, filter(is_gpu, resources))]
+    findings += [_duplicate(place) for place in list(asked)[1:]]
+    return tuple(findings)
+
+
+def _connection(connection: Connection) -> Iterator[Finding]:
+    if 0 <= connection.qps < LEAST_QPS:  # below 0: no limit
+        why = f"a scheduler places hardly more pods a second than that: {LEAST_QPS:g} or more"
+        yield Finding("clientConnection.qps", f"is {connection.qps or 50:g}", why)
+
+
+def _sampling(at: str, profile: Profile, configuration: Configuration) -> Iterator[Finding]:
+    share = configuration.share if profile.share is None else profile.share
+    if share != 100:
+        place = at if profile.share is not None else ""
+        why = "the extender sees a rotating sample of the nodes, and pods wait although an island is free: 100"
+        yield Finding(f"{place}percentageOfNodesToScore", "is not set" if share is None else f"is {share}", why)
+
+
+def _balance(at: str, profile: Profile) -> Iterator[Finding]:
+    weights = _weights(profile.plugins)
+    of_fit = [each.args for each in profile.plugin_config or () if each.name == "NodeResourcesFit"]
+    strategy = (of_fit[0].get("scoringStrategy") or {}) if of_fit else {}
+    kind = strategy.get("type", "LeastAllocated")
+    names = [each.get("name", "") for each in strategy.get("resources") or ({"name": "cpu"}, {"name": "memory"})]
+    if weights.get("NodeResourcesFit") and (kind != "MostAllocated" or {"cpu", "memory", WHOLE}.intersection(names)):
+        why = (
+            "it fills or empties nodes against what gputopo says of them: MostAllocated, by shares and MIG devices only"
+        )
+        what = f"is {kind} by {', '.join(names)}"
+        yield Finding(f"{at}pluginConfig NodeResourcesFit scoringStrategy", what, why)
+    given = [each.args for each in profile.plugin_config or () if each.name == _BALANCE]
+    resources = (given[0].get("resources") or ()) if given else ()
+    if not weights.get(_BALANCE) or all(each.get("name") != WHOLE for each in resources):
+        what = f"has no {WHOLE}" if weights.get(_BALANCE) else "is disabled"
+        why = f"of nodes with equal points any is taken, and GPUs are left without CPU or memory: name {WHOLE} in it"
+        yield Finding(f"{at}pluginConfig {_BALANCE} resources", what, why)
+
+
+def _weight(at: str, extender: Extender, plugins: int) -> Iterator[Finding]:
+    # score x weight x 10, against 100 x the weight of each plugin
+    least = plugins * 100 // (10 * _POINTS) + 1
+    if extender.weight < least:
+        why = (
+            f"plugins, {plugins * 100} together, outvote an island of {_POINTS} points x weight x 10: at least {least}"
+        )
+        yield Finding(f"{at}.weight", f"is {extender.weight}", why)
+
+
+def _managed(at: str, extender: Extender, resources: Iterable[str]) -> Iterator[Finding]:
+    at = f"{at}.managedResources"
+    listed = extender.managed or ()
+    if not listed:
+        yield Finding(at, "is empty", "every pod of the cluster goes through the extender, and waits while it is down")
+        return
+    for name in sorted(set(resources) - {each.name for each in listed}):
+        yield Finding(at, f"has no {name}", "nodes have it, and pods that ask for it are placed without the extender")
+    for each in listed:
+        if each.ignored_by_scheduler:
+            why = "kube-scheduler then counts none of them, and puts more pods on a node than it has GPUs: false"
+            yield Finding(at, f"has {each.name} with ignoredByScheduler", why)
+
+
+def _duplicate(place: int) -> Finding:
+    why = "kube-scheduler refuses two extenders that manage one resource, and each would narrow the other's choice"
+    return Finding(f"extenders[{place}]", "is asked about GPU pods too", why)
+
+
+Wrong = tuple[str, str, str]  # the key, and as in ``Finding``
+
+
+def _verbs(extender: Extender) -> Iterator[Wrong]:
+    for verb, said in (("filter", extender.filter), ("prioritize", extender.prioritize)):
+        if said != verb:
+            yield f"{verb}Verb", f"is {said or 'not set'}", f"the extender answers {verb!r}"
+    for verb, said in (("bind", extender.bind), ("preempt", extender.preempt)):
+        if said:
+            yield f"{verb}Verb", "is set", "the extender only reads and has no such verb: leave it out"
+
+
+def _flags(extender: Extender) -> Iterator[Wrong]:
+    if not extender.cache_capable:
+        why = "megabytes a pod go over the wire, and kube-scheduler scores every node as if it were idle: true"
+        yield "nodeCacheCapable", "is not true", why
+    if extender.ignorable:
+        why = "while the extender is down or starts, GPU pods are placed blindly and break islands: false"
+        yield "ignorable", "is true", why
+
+
+def _timeout(extender: Extender) -> Iterator[Wrong]:
+    seconds = LONGEST_S if extender.http_timeout is None else _seconds(extender.http_timeout)
+    if seconds is None or not SHORTEST_S <= seconds <= LONGEST_S:
+        why = (
+            f"for that long a slow answer stops all scheduling; too short, and a busy moment fails pods: "
+            f"{SHORTEST_S:g}s to {LONGEST_S:g}s"
+        )
+        yield "httpTimeout", f"is {extender.http_timeout}", why
+
+
+def _transport(extender: Extender) -> Iterator[Wrong]:
+    if re.match(r"http://(127\.|localhost\b|\[::1\])", extender.url_prefix):
+        return
+    if not extender.url_prefix.startswith("https://"):
+        why = "outside of loopback anybody could answer for the extender, or read its answers: https"
+        yield "urlPrefix", f"is {extender.url_prefix or 'not set'}", why
+    if extender.tls is not None and extender.tls.insecure:
+        yield "tlsConfig.insecure", "is true", "anybody could answer for the extender: name its CA in caFile"
+
+
+RULES: tuple[Callable[[Extender], Iterator[Wrong]], ...] = (_verbs, _flags, _timeout, _transport)
+
+
+def _seconds(text: str) -> float | None:
+    """A duration as Go writes it, in seconds; None: it is none."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|ns)", text)
+    whole = "".join(count + unit for count, unit in parts)
+    return sum(float(count) * _UNITS[unit] for count, unit in parts) if parts and whole == text else None
+
+
+def _weights(plugins: Plugins) -> dict[str, int]:
+    """Of the score plugins of a profile, by name."""
+    weights = dict(SCORE_PLUGINS)
+    for section, every_scores in ((plugins.multi_point, False), (plugins.score, True)):
+        for gone in section.disabled or ():
+            weights = {} if gone.name == "*" else {name: each for name, each in weights.items() if name != gone.name}
+        for each in section.enabled or ():
+            if every_scores or each.weight or each.name in SCORE_PLUGINS:
+                weights[each.name] = each.weight or SCORE_PLUGINS.get(each.name, 1)
+    return weights

@@ -1,0 +1,80 @@
+"""The one patch that lets a member go, and the others that pods get. Pure: bodies of JSON merge patches (RFC 7396).
+
+Each carries the UID and the resource version that it was worked out from: the API server refuses it once the pod has
+changed (409) or is another one (422: the UID is immutable).
+
+Source: KEP-3838. Of a pod that has a gate the required node affinity may be set where there is none, and its terms may
+get further requirements; a term without any, which matches no node, must stay as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputopo.crd.reservations import Seat
+from gputopo.labels import keys
+from gputopo.labels.gate import released
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.request.pod import NODE_NAME, RequiredTerm, RequiredTerms, Requirement
+
+Body = dict[str, Any]
+
+
+def let_go(member: Member, seat: Seat, reservation: str) -> Body:
+    """Our gate away, and the pod on its node: kube-scheduler itself sees to that from here on."""
+    rank = {} if seat.rank is None else {keys.POD_GANG_RANK.key: str(seat.rank)}
+    body = _body(member, {"annotations": {**rank, keys.POD_RESERVATION.key: reservation}})
+    body["spec"] = release(member)["spec"]
+    if seat.node is not None:
+        terms = narrowed(member.terms, seat.node)
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        body["spec"]["affinity"] = {"nodeAffinity": required}
+    return body
+
+
+def release(member: Member) -> Body:
+    """Our gate away, and nothing else."""
+    return released(_identity(member), member.gates)
+
+
+def touch(member: Member, reservation: str) -> Body:
+    """What moves the resource version: the reservation that was taken back, by which nobody is placed any more."""
+    return _body(member, {"annotations": {keys.POD_TAKEN_BACK.key: reservation}})
+
+
+def strip(member: Member, finalizer: str) -> Body:
+    """Without that finalizer."""
+    return _body(member, {"finalizers": [each for each in member.finalizers if each != finalizer]})
+
+
+def narrowed(terms: RequiredTerms | None, node: str) -> list[Body]:
+    """``nodeSelectorTerms`` that allow that node only, and it only where it was allowed before."""
+    pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
+    found = () if terms is None else terms.node_selector_terms or ()
+    return [_narrowed(each, pin) for each in found] or [{"matchFields": [pin]}]
+
+
+def _narrowed(term: RequiredTerm, pin: Body) -> Body:
+    expressions = [_requirement(each) for each in term.match_expressions or ()]
+    fields = [_requirement(each) for each in term.match_fields or ()]
+    if expressions or fields:
+        fields.append(pin)
+    return {name: each for name, each in (("matchExpressions", expressions), ("matchFields", fields)) if each}
+
+
+def _requirement(each: Requirement) -> Body:
+    values = {} if each.values is None else {"values": list(each.values)}
+    return {"key": each.key, "operator": each.operator, **values}
+
+
+def _body(member: Member, metadata: Body) -> Body:
+    return {"metadata": _identity(member) | metadata}
+
+
+def _identity(member: Member) -> dict[str, str]:
+    return {
+        "name": member.name,
+        "namespace": member.namespace,
+        "uid": member.uid,
+        "resourceVersion": member.version,
+    }

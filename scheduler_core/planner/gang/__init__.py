@@ -1,0 +1,1 @@
+"""Which pods form a gang, and what its members agree on. Pure."""

@@ -1,0 +1,236 @@
+"""How large gangs are whose pods do not say it: what the objects say that make them. Pure.
+
+Of each kind the few fields that matter, typed as the API server writes them. The names of gangs are made as
+``conventions`` makes them of the pods of these objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gputopo.labels.workloads import INITIALIZERS
+from gputopo.timestamps import since_epoch
+from scheduler_core.planner.gang.conventions import convention
+from scheduler_core.planner.gang.gang import Declared, Size
+
+
+class Named(msgspec.Struct, frozen=True):
+    """``metadata``."""
+
+    name: str = ""
+    namespace: str = ""
+
+
+class JobSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """``batch/v1`` JobSpec."""
+
+    parallelism: int | None = None  # None: 1
+    completions: int | None = None  # None: any one that succeeds completes the Job
+    active_deadline_seconds: int | None = None
+
+
+class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """``batch/v1`` JobStatus."""
+
+    start_time: str | None = None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """``batch/v1`` Job."""
+
+    metadata: Named = Named()
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+
+class JobTemplate(msgspec.Struct, frozen=True):
+    """``template`` of a replicated Job."""
+
+    spec: JobSpec = JobSpec()
+
+
+class Dependency(msgspec.Struct, frozen=True):
+    """One of ``dependsOn``."""
+
+    name: str = ""
+
+
+class ReplicatedJob(msgspec.Struct, frozen=True, rename="camel"):
+    """One of ``spec.replicatedJobs``."""
+
+    name: str = ""
+    group_name: str = ""
+    replicas: int = 1
+    template: JobTemplate = JobTemplate()
+    depends_on: tuple[Dependency, ...] | None = None
+
+    @property
+    def pods(self) -> int:
+        """Pods that run at once."""
+        spec = self.template.spec
+        parallelism = 1 if spec.parallelism is None else spec.parallelism
+        return self.replicas * (parallelism if spec.completions is None else min(parallelism, spec.completions))
+
+
+class StartupPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.startupPolicy``."""
+
+    startup_policy_order: str = "AnyOrder"
+
+
+class JobSetSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """``jobset.x-k8s.io/v1alpha2`` JobSetSpec."""
+
+    replicated_jobs: tuple[ReplicatedJob, ...] | None = None
+    startup_policy: StartupPolicy | None = None
+
+
+class JobSet(msgspec.Struct, frozen=True):
+    """``jobset.x-k8s.io/v1alpha2`` JobSet."""
+
+    metadata: Named = Named()
+    spec: JobSetSpec = JobSetSpec()
+
+
+class GangPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.schedulingPolicy.gang``."""
+
+    min_count: int = 1
+
+
+class SchedulingPolicy(msgspec.Struct, frozen=True):
+    """``spec.schedulingPolicy``."""
+
+    gang: GangPolicy | None = None  # None: pods of the group are placed one by one
+
+
+class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """PodGroupSpec of Coscheduling, Volcano and Kubernetes."""
+
+    min_member: int | None = None  # Coscheduling, Volcano
+    scheduling_policy: SchedulingPolicy | None = None  # Kubernetes
+
+
+class PodGroup(msgspec.Struct, frozen=True):
+    """A PodGroup of any of the three."""
+
+    metadata: Named = Named()
+    spec: PodGroupSpec = PodGroupSpec()
+
+
+class Replicas(msgspec.Struct, frozen=True):
+    """ReplicaSpec."""
+
+    replicas: int | None = None  # None: 1
+
+
+class ElasticPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.elasticPolicy``."""
+
+    min_replicas: int | None = None  # of workers
+
+
+class Scheduling(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.runPolicy.schedulingPolicy``."""
+
+    min_available: int | None = None
+
+
+class RunPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.runPolicy``."""
+
+    scheduling_policy: Scheduling | None = None
+
+
+class TrainingSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Spec of Kubeflow's jobs: they differ in how their map of replicas is called, by role."""
+
+    pytorch_replica_specs: dict[str, Replicas] | None = None
+    tf_replica_specs: dict[str, Replicas] | None = None
+    xgb_replica_specs: dict[str, Replicas] | None = None
+    paddle_replica_specs: dict[str, Replicas] | None = None
+    jax_replica_specs: dict[str, Replicas] | None = None
+    mpi_replica_specs: dict[str, Replicas] | None = None
+    elastic_policy: ElasticPolicy | None = None
+    run_policy: RunPolicy | None = None
+    launcher_creation_policy: str = "AtStartup"  # MPIJob v2beta1
+
+    @property
+    def replicas(self) -> Mapping[str, int]:
+        """Pods by role, in lower case."""
+        maps = (
+            self.pytorch_replica_specs,
+            self.tf_replica_specs,
+            self.xgb_replica_specs,
+            self.paddle_replica_specs,
+            self.jax_replica_specs,
+            self.mpi_replica_specs,
+        )
+        specs = {role.casefold(): each for one in maps for role, each in (one or {}).items()}
+        return {role: 1 if each.replicas is None else each.replicas for role, each in specs.items()}
+
+
+class TrainingJob(msgspec.Struct, frozen=True):
+    """A job of Kubeflow's training operator v1, or of its MPI operator."""
+
+    metadata: Named = Named()
+    spec: TrainingSpec = TrainingSpec()
+
+
+def of_job(uid: str, job: Job) -> Declared:
+    """All its pods run at once where as many run as are to succeed; else they need not wait for each other."""
+    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
+    together = job.spec.completions is not None and parallelism >= job.spec.completions
+    gang = convention("job", job.metadata.namespace, job.metadata.name)
+    size = Size(gang, job.spec.completions if together else None, None if together else 1)
+    started, deadline = since_epoch(job.status.start_time), job.spec.active_deadline_seconds
+    return Declared(uid, (size,), None if started is None or deadline is None else started + deadline)
+
+
+def of_jobset(uid: str, jobset: JobSet) -> Declared:
+    """One gang per group of its replicated Jobs. Those that are made only after others join when they are made."""
+    jobs = [each for each in jobset.spec.replicated_jobs or () if each.name not in INITIALIZERS]
+    groups: dict[str, list[ReplicatedJob]] = {}
+    for job in jobs:
+        groups.setdefault(job.group_name, []).append(job)
+    policy = jobset.spec.startup_policy
+    one_by_one = policy is not None and policy.startup_policy_order == "InOrder"
+    sizes = []
+    for group, members in groups.items():
+        first = members[:1] if one_by_one else [each for each in members if not _waits(each)] or members
+        size, least = sum(each.pods for each in members), sum(each.pods for each in first)
+        gang = convention("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
+        sizes.append(Size(gang, size, least if least < size else None))
+    return Declared(uid, tuple(sizes))
+
+
+def _waits(job: ReplicatedJob) -> bool:
+    """Whether it is made only after members of its gang, or of another, have become ready."""
+    return any(each.name not in INITIALIZERS for each in job.depends_on or ())
+
+
+def of_pod_group(prefix: str, uid: str, group: PodGroup) -> Declared:
+    """What it can start with; that more belong to it nobody rules out. ``prefix``: of its convention."""
+    gang = convention(prefix, group.metadata.namespace, group.metadata.name)
+    native = group.spec.scheduling_policy
+    if native is not None:
+        return Declared(uid, (Size(gang, minimum=1 if native.gang is None else native.gang.min_count),))
+    return Declared(uid, (Size(gang, minimum=group.spec.min_member),))
+
+
+def of_training_job(uid: str, job: TrainingJob) -> Declared:
+    """All replicas. Fewer may start: what its scheduling policy says, elastic workers, all but a late launcher."""
+    spec, replicas = job.spec, job.spec.replicas
+    size = sum(replicas.values())
+    least = size
+    scheduling = None if spec.run_policy is None else spec.run_policy.scheduling_policy
+    if scheduling is not None and scheduling.min_available is not None:
+        least = scheduling.min_available
+    elif spec.elastic_policy is not None and spec.elastic_policy.min_replicas is not None:
+        least = size - replicas.get("worker", 0) + spec.elastic_policy.min_replicas
+    elif spec.launcher_creation_policy == "WaitForWorkersReady":
+        least = size - replicas.get("launcher", 0)
+    gang = convention("kubeflow", job.metadata.namespace, job.metadata.name)
+    return Declared(uid, (Size(gang, size or None, least if 0 < least < size else None),))

@@ -1,0 +1,183 @@
+"""What the planner watches: pods, as what they hold and as members of gangs; nodes with kube-scheduler's rules; sizes.
+
+Source ──▶ Candidate ──split──▶ PodSeen (Knowledge), Member (Roster), PodEnd (Ends)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.kube.projection import Source
+from gputopo.kube.rbac import PODS
+from gputopo.labels.keys import GATE, POD_RESERVATION
+from gputopo.timestamps import since_epoch
+from scheduler_core.cache.events import Batch, PodSeen
+from scheduler_core.cache.full_pods import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
+from scheduler_core.cache.kube_scheduler_filters import Condition
+from scheduler_core.cache.watch import Sources, by_uid, pod_seen
+from scheduler_core.planner.gang.conventions import alone, is_alone, named, read_wanted
+from scheduler_core.planner.gang.member import Member, Wanted
+from scheduler_core.planner.gang.pod_deadlines import PodEnd
+from scheduler_core.planner.gang.size_sources import SIZES
+from scheduler_core.request.pod import Metadata, Pod, PodStatus, RequiredTerms, pin_claim
+from scheduler_core.request.pod_request import PodRequest, Refused, read_request
+
+Read = Callable[[Pod], PodRequest | Refused]
+
+
+class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.schedulingGroup`` (Kubernetes 1.36)."""
+
+    pod_group_name: str | None = None
+
+
+class GangMetadata(Metadata, frozen=True, rename="camel"):
+    """``metadata`` with what deciding about a pod's life takes."""
+
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    finalizers: tuple[str, ...] | None = None
+
+
+class GangSpec(ObservedSpec, frozen=True, rename="camel"):
+    """``spec`` with what holds a pod back, and for how long it may run."""
+
+    scheduling_group: SchedulingGroup | None = None
+    priority: int | None = None
+    active_deadline_seconds: int | None = None
+
+
+class GangStatus(PodStatus, frozen=True, rename="camel"):
+    """``status`` with what kube-scheduler said."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+    @property
+    def unbound(self) -> str | None:
+        """Why kube-scheduler could not bind it; None: it could, or has not tried."""
+        said = (each.message for each in self.conditions or () if each.reason == "Unschedulable")
+        return next(said, None)
+
+
+class GangPod(ObservedPod, frozen=True, rename="camel"):
+    """A Pod as the planner reads it."""
+
+    metadata: GangMetadata = GangMetadata()
+    spec: GangSpec = GangSpec()
+    status: GangStatus = GangStatus()
+
+
+class Candidate(NamedTuple):
+    """A pod, as what holds GPUs and as a member. Its key is its UID."""
+
+    key: str
+    seen: PodSeen | None  # None: it holds and wants no GPU, or has ended
+    member: Member | None  # None: it belongs to no gang, and no gate of ours holds it
+    ends: float | None = None  # when its own deadline ends it, in seconds since 1970, where it holds GPUs
+
+
+class Split(NamedTuple):
+    """What each of those takes who keep something of pods."""
+
+    pods: Batch[PodSeen]  # Knowledge
+    members: Batch[Member]  # Roster
+    ends: Batch[PodEnd]  # Ends
+
+
+def planner_sources(read: Read = read_request, sizes: Sources = SIZES) -> Sources:
+    """What the planner watches: ``NodeSeen`` with rules, ``Candidate``, ``GpusSeen``, and kinds of ``Declared``.
+
+    ``read``: what a pod asks for, by a policy; called on a watch's thread.
+    """
+    nodes, _, gpus = OBSERVED
+    pods: Source[Candidate] = Source(PODS, GangPod, by_uid, partial(candidate, read=read))
+    return nodes, (Candidate, pods), gpus, *sizes
+
+
+def candidate(uid: str, pod: GangPod, read: Read = read_request) -> Candidate | None:
+    """What is kept of a pod; None: nothing."""
+    seen, member = pod_seen(uid, pod, read), _member(uid, pod, read)
+    if seen is None and member is None:
+        return None
+    return Candidate(uid, seen, member, None if seen is None or seen.node is None else _end(pod))
+
+
+def split(batch: Batch[Candidate]) -> Split:
+    """What ``Knowledge`` takes, what the roster does, and what is known of when pods end.
+
+    A pod that is something to one of them only has gone for the others.
+    """
+    found = batch.seen
+
+    def part(kind: type[Any], values: tuple[Any, ...]) -> Batch[Any]:
+        absent = tuple(each.key for each, value in zip(found, values, strict=True) if value is None)
+        kept = tuple(value for value in values if value is not None)
+        return Batch(kind, kept, () if batch.complete else (*batch.gone, *absent), batch.complete)
+
+    return Split(
+        part(PodSeen, tuple(each.seen for each in found)),
+        part(Member, tuple(each.member for each in found)),
+        part(PodEnd, tuple(None if each.ends is None else PodEnd(each.key, each.ends) for each in found)),
+    )
+
+
+def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
+    """The pod as a member; None where nothing is to be done about it, nor for anybody because of it."""
+    metadata, spec = pod.metadata, pod.spec
+    gates = tuple(gate.name for gate in spec.scheduling_gates or ())
+    reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
+    gated = GATE in gates
+    wanted, refused = _wanted(pod)
+    if wanted is None or (not (gated or reservation) and (refused or is_alone(wanted.gang) or pod.finished)):
+        return None
+    started = pod.status.start_time is not None
+    owner = metadata.owner
+    claim = pin_claim(pod)
+    return Member(
+        uid,
+        metadata.namespace,
+        metadata.name,
+        "" if started else metadata.resource_version,
+        wanted,
+        refused or read(pod),
+        since_epoch(metadata.creation_timestamp) or 0.0,
+        spec.priority or 0,
+        gates,
+        spec.node_name or None,
+        pod.status.phase or "Pending",
+        started,
+        metadata.deletion_timestamp is not None,
+        reservation,
+        None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
+        rules(spec, apart=True) if gated else None,
+        _required(spec) if gated else None,
+        metadata.finalizers or (),
+        metadata.labels or {},
+        refused_beside(spec),
+        pod.status.unbound if reservation and not spec.node_name else None,
+        None if claim is None else claim.node,
+    )
+
+
+def _wanted(pod: GangPod) -> tuple[Wanted | None, Refused | None]:
+    """The pod's gang, and why what it says of it cannot be followed. Our gate alone asks for a place of its own."""
+    group = None if pod.spec.scheduling_group is None else pod.spec.scheduling_group.pod_group_name
+    found = read_wanted(pod.metadata, group)
+    if isinstance(found, Refused):
+        return named(pod.metadata, group) or alone(pod.metadata, "gate"), found
+    return found or alone(pod.metadata, "gate"), None
+
+
+def _required(spec: GangSpec) -> RequiredTerms | None:
+    own = None if spec.affinity is None else spec.affinity.node_affinity
+    return None if own is None else own.required_during_scheduling_ignored_during_execution
+
+
+def _end(pod: GangPod) -> float | None:
+    """The kubelet ends a pod so long after it took note of it."""
+    started, deadline = since_epoch(pod.status.start_time), pod.spec.active_deadline_seconds
+    return None if started is None or deadline is None else started + deadline

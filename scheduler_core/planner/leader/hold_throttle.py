@@ -1,0 +1,42 @@
+"""Plans go first: two threads that compute get in each other's way, so a search for room rests while one plans."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from scheduler_core.planner.leader.hold_search import Held, HoldTask, holding
+
+ROOM_S = 3.0  # of CPU, to find where to hold room
+GIVE_WAY_S = 10.0  # that a search rests at most
+
+
+class Precedence:
+    """Of the thread that plans before the one that seeks room."""
+
+    def __init__(self, room_s: float = ROOM_S, give_way_s: float = GIVE_WAY_S) -> None:
+        self._room_s, self._give_way_s = room_s, give_way_s
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @contextmanager
+    def planning(self) -> Generator[None]:
+        """Within: something is planned."""
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._idle.set()
+
+    def seek(self, task: HoldTask) -> Held:
+        """Find where to hold room, for the rest."""
+        began, until = time.thread_time(), time.monotonic() + self._give_way_s
+
+        def over() -> bool:
+            self._idle.wait(max(0.0, until - time.monotonic()))
+            return time.thread_time() - began > self._room_s
+
+        found = holding(task._replace(over=over))
+        return found._replace(took=time.thread_time() - began)

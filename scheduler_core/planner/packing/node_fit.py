@@ -1,0 +1,207 @@
+"""How many members a node takes, one after the other, and how well they do there. Pure.
+
+Members that are let go together are admitted by the kubelet in any order. So each to whom something is promised is
+judged as if all others were before it, as the core judges (``filters.verdict``, of the worst that may come out), also
+for pods that are on their way there already (``filters.promises``). What fits with more members fits with fewer.
+
+Nodes that cannot be told apart share one ``Ground``: what is worked out for one holds for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.node_state import NodeState
+from scheduler_core.cache.node_table import NodeTable, state_if
+from scheduler_core.evaluation.evaluate import remembered
+from scheduler_core.evaluation.score import TOP, Score
+from scheduler_core.planner.packing.anti_affinity import APART, Pairs
+from scheduler_core.planner.packing.node_class import Ground, ground_of
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import Profile
+
+NO_CPU = "too little CPU left on the node, as far as is known"
+MICRO = 1_000_000  # sums of whole numbers do not depend on their order
+
+Load = tuple[int, ...]  # members of each kind
+Coming = tuple[tuple[Profile, int], ...]  # how many of which
+
+
+class Kind(NamedTuple):
+    """Members that ask for the same."""
+
+    profile: Profile
+    policy: Policy
+
+
+class Fitting:
+    """What has been worked out for one gang on one snapshot. Grounds are known by number."""
+
+    def __init__(self, table: NodeTable, kinds: Sequence[Kind], wanted: Load, apart: Pairs = frozenset()) -> None:
+        """``wanted``: members of each kind that there are. ``apart``: kinds that may not share a node."""
+        self.wanted = wanted
+        self._table = table
+        self._kinds = kinds
+        self._apart = apart
+        self._devices = [kind.profile.devices for kind in kinds]
+        self._judges = [remembered(kind.profile, kind.policy) for kind in kinds]
+        self._numbers: dict[Ground, int] = {}
+        self._names: list[str] = []  # of one node for all of a ground
+        self._grounds: list[Ground] = []
+        self._held: dict[tuple[int, Load], int | Reason | str] = {}
+        self._states: dict[tuple[int, Load], NodeState] = {}
+        self._alone: dict[tuple[int, int], int] = {}
+
+    def ground(self, name: str) -> int:
+        """What the node is like."""
+        ground = ground_of(self._table.records[name], self._table.states[name])
+        found = self._numbers.setdefault(ground, len(self._names))
+        if found == len(self._names):
+            self._names.append(name)
+            self._grounds.append(ground)
+        return found
+
+    def points(self, ground: int, load: Load) -> int | Reason | str:
+        """The sum of the points of those members there, in millionths; or why they do not fit."""
+        if not any(load):
+            return 0
+        key = (ground, load)
+        found = self._held.get(key)
+        if found is None:
+            found = self._held[key] = self._added(ground, load)
+        return found
+
+    def state(self, ground: int, load: Load) -> NodeState:
+        """The node with those members on their way to it."""
+        if not any(load):
+            return self._grounds[ground].state
+        key = (ground, load)
+        found = self._states.get(key)
+        if found is None:
+            witness = _Witness(self._table, self._names[ground])
+            found = self._states[key] = _joined(self._grounds[ground], self._coming(load), witness)
+        return found
+
+    def devices(self, load: Load) -> int:
+        """GPUs and the like that those members hold."""
+        return sum(devices * number for devices, number in zip(self._devices, load, strict=True))
+
+    def alone(self, ground: int, at: int) -> int:
+        """Members of one kind that fit there without others."""
+        found = self._alone.get((ground, at))
+        if found is None:
+            found = 0
+            while found < self.wanted[at] and isinstance(self.points(ground, self._only(at, found + 1)), int):
+                found += 1
+            self._alone[ground, at] = found
+        return found
+
+    def at_most(self, ground: int, at: int) -> int:
+        """No more than that of one kind fit there; where only counts decide that is soon told."""
+        profile = self._kinds[at].profile
+        if (
+            (at, at) in self._apart
+            or profile.must_hold
+            or profile.wishes.model is not None
+            or profile.wishes.min_vram_mib is not None
+        ):
+            return self.alone(ground, at)
+        state = self._grounds[ground].state
+        return min(self.wanted[at], *(state.count(resource) // number for resource, number in profile.ask.totals))
+
+    def per_member(self, ground: int, least: int) -> float:
+        """Points that a member has there at most, where at least so many are."""
+        if len(self.wanted) > 1 or least < 1:
+            return float(TOP * MICRO)
+        if self.at_most(ground, 0) < least:
+            return 0.0
+        points = ((number, self.points(ground, (number,))) for number in range(least, self.alone(ground, 0) + 1))
+        return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
+
+    def loads(self, ground: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
+        """All that fit there, of those kinds that may go there at all, and their points; the empty one is not told."""
+        nothing = (0,) * len(most)
+        reached = [nothing]
+        for load in reached:  # grows while it is walked; each load is reached by one way: kind after kind
+            first = max((at for at, number in enumerate(load) if number), default=0)
+            for at in range(first, len(most)):
+                if allowed[at] and load[at] < most[at]:
+                    more = (*load[:at], load[at] + 1, *load[at + 1 :])
+                    points = self.points(ground, more)
+                    if isinstance(points, int):
+                        reached.append(more)
+                        yield more, points
+
+    def filled(self, ground: int, most: Load, allowed: Sequence[bool], order: Sequence[int]) -> Load:
+        """As many as fit there, kind after kind in that order."""
+        if len(most) == 1:
+            return (min(most[0], self.alone(ground, 0)) if allowed[0] else 0,)
+        load = [0] * len(most)
+        for at in order:
+            while allowed[at] and load[at] < most[at]:
+                load[at] += 1
+                if not isinstance(self.points(ground, tuple(load)), int):
+                    load[at] -= 1
+                    break
+        return tuple(load)
+
+    def _added(self, ground: int, load: Load) -> int | Reason | str:
+        """The last member after all others, and the others after it."""
+        kinds = [at for at, number in enumerate(load) if number]
+        if any(load[to] > (at == to) for to in kinds for at in kinds if (at, to) in self._apart):
+            return APART
+        before = self.points(ground, _fewer(load, kinds[-1]))
+        if not isinstance(before, int):
+            return before
+        for at in kinds[:-1]:
+            if self._kinds[at].profile.must_hold:
+                found = self._judges[at](self.state(ground, _fewer(load, at)))
+                if not isinstance(found, Score):
+                    return found
+        found = self._judges[kinds[-1]](self.state(ground, _fewer(load, kinds[-1])))
+        if not isinstance(found, Score):
+            return found
+        asks = [self._kinds[at].profile.ask.cpu_milli for at in kinds for _ in range(load[at])]
+        if not self._grounds[ground].cpu.holds(asks):
+            return NO_CPU
+        return before + round(found.points * MICRO)
+
+    def _only(self, at: int, number: int) -> Load:
+        return tuple(number if kind == at else 0 for kind in range(len(self._kinds)))
+
+    def _coming(self, load: Load) -> Coming:
+        return tuple((kind.profile._replace(like=None), number) for kind, number in zip(self._kinds, load, strict=True))
+
+
+class _Witness:
+    """A node that stands for all on its ground: which one it is makes no difference to what is remembered."""
+
+    def __init__(self, table: NodeTable, name: str) -> None:
+        self.table, self.name = table, name
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Witness)
+
+
+@lru_cache(maxsize=1 << 15)
+def _joined(_: Ground, coming: Coming, witness: _Witness) -> NodeState:
+    """The node once those are on their way to it. From one gang to the next most nodes stay as they are."""
+    there = witness.table.records[witness.name].pods
+    return state_if(witness.table, witness.name, (*there, *_pods(coming)))
+
+
+def _pods(coming: Coming) -> Iterator[Occupant]:
+    for kind, (profile, number) in enumerate(coming):
+        for serial in range(number):
+            yield Occupant(f"~{kind:03}-{serial:05}", "", "", profile)
+
+
+def _fewer(load: Load, at: int) -> Load:
+    return (*load[:at], load[at] - 1, *load[at + 1 :])

@@ -1,0 +1,92 @@
+"""All members of a gang on one snapshot, or none. Pure: the same members, nodes and options give the same plan.
+
+What counts, in this order: what is required holds, whatever the kubelets choose; as many members as may be; the
+narrowest domain that holds them all; the domain that most siblings are in already; the fewest nodes; the sum of the
+members' scores (``scores``: the worst ring that may come out, what it leaves of each node, ...); the domain with the
+least room to spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputopo.crd.reservations import Seat
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.planner.packing.bandwidth import bottleneck, expected, slowest
+from scheduler_core.planner.packing.diagnosis import missing, summary
+from scheduler_core.planner.packing.groups import Crew, crew_of
+from scheduler_core.planner.packing.model import AS_USUAL, LEVELS, Levels, NodeView, Options, Plan, Unplaced
+from scheduler_core.planner.packing.nodes import Taken, chosen
+from scheduler_core.planner.packing.ranks import Chair, Ranked, ranked
+from scheduler_core.planner.packing.search import Search
+from scheduler_core.planner.packing.topology_domains import shared
+
+__all__ = ["LEVELS", "Levels", "NodeView", "Options", "Plan", "Unplaced", "plan"]
+
+
+def plan(members: Sequence[Member], view: NodeView, options: Options = AS_USUAL) -> Plan | Unplaced:
+    """Where each member goes; ``members``: those that wait, all of one gang."""
+    crew = crew_of(members, view, options)
+    if isinstance(crew, Unplaced):
+        return crew
+    search = Search(crew, view, options)
+    found = search.best()
+    placed = found.packing.members + len(crew.others)
+    if placed < crew.minimum:
+        lacking = missing(crew, found.packing, search, view, options)
+        return Unplaced(summary(placed, crew), lacking, placed, search.budget.taken)
+    taken = chosen(found.packing, found.sites)
+    return Plan(
+        _seats(crew, taken, view, options),
+        _domain(crew, taken, view, options),
+        _gbps(crew, taken, view),
+        search.budget.taken,
+        found.exact,
+    )
+
+
+def _seats(crew: Crew, taken: Sequence[Taken], view: NodeView, options: Options) -> tuple[Seat, ...]:
+    chairs = [
+        Chair(each.site.name, kind, each.site.path)
+        for each in taken
+        for kind, number in enumerate(each.load)
+        for _ in range(number)
+    ]
+    placed = [sum(each.load[at] for each in taken) for at in range(len(crew.groups))]
+    kinds = [group.members[:number] for group, number in zip(crew.groups, placed, strict=True)]
+    ranks = frozenset(seat.rank for seat in options.placed if seat.rank is not None)
+    on = {each.site.name: each for each in taken}
+    seats = [_seat(each, on[each.chair.node], crew, view) for each in ranked(kinds, chairs, ranks)]
+    return (*seats, *(Seat(each.uid, each.name, rank=each.wanted.rank) for each in crew.others))
+
+
+def _seat(found: Ranked, taken: Taken, crew: Crew, view: NodeView) -> Seat:
+    ask = crew.groups[found.chair.kind].kind.profile.ask
+    alone = sum(taken.load) == 1
+    return Seat(
+        uid=found.member.uid,
+        name=found.member.name,
+        node=found.chair.node,
+        gpus=ask.totals,
+        expected=expected(view.table.states[taken.site.name], ask) if alone else (),
+        rank=found.rank,
+    )
+
+
+def _domain(crew: Crew, taken: Sequence[Taken], view: NodeView, options: Options) -> str | None:
+    """Of all members, those that are there already among them."""
+    own = [level for level in (crew.required, crew.preferred) if level is not None and level not in options.levels]
+    nodes = {each.site.name for each in taken} | {seat.node for seat in options.placed}
+    labels = [view.rules[name].metadata.labels or {} for name in nodes if name is not None and name in view.rules]
+    return shared(labels, (*own, *options.levels), options.levels)
+
+
+def _gbps(crew: Crew, taken: Sequence[Taken], view: NodeView) -> float | None:
+    lots = {(view.table.states[each.site.name], each.load) for each in taken}
+    asks = [group.kind.profile.ask for group in crew.groups]
+    return slowest(
+        [
+            bottleneck(state, [ask for ask, number in zip(asks, load, strict=True) for _ in range(number)])
+            for state, load in lots
+        ]
+    )

@@ -1,0 +1,158 @@
+"""The gangs of a cluster, one value each. Pure.
+
+A gang of pods that nobody gated and no planner placed is left to whoever places it, and is not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from gputopo.crd.reservations import State
+from gputopo.timestamps import since_epoch, timestamp
+from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK, Progress, by_gang, progress
+from scheduler_core.planner.gang.conventions import BY_ANNOTATIONS, is_alone
+from scheduler_core.planner.gang.gang import Gang, GangPhase, pod_of
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.report.advice import advice
+from scheduler_core.planner.report.planner_page import Said
+from scheduler_core.planner.report.read import Seen
+from scheduler_core.request.pod_request import PodRequest
+
+NOTHING_SAID: Mapping[GangName, Said] = MappingProxyType({})
+_LEFT_OUT = (GangPhase.ELSEWHERE, GangPhase.ENDED)
+_INCOMPLETE = (GangPhase.REFUSED, GangPhase.GATHERING, GangPhase.WAITING)
+_THERE = (GangPhase.BOUND.value, GangPhase.RUNNING.value)
+TROUBLED = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
+
+
+class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A gang at one moment. None is unknown, or that there is none."""
+
+    namespace: str
+    name: str
+    phase: str  # ``Progress.phase``
+    reason: str
+    by: str  # by what its members are known
+    priority: int  # that the queue goes by
+    size: int | None  # as many as there will be
+    minimum: int | None  # that it can start with
+    there: int  # members that wait, have places, or have done their part
+    let_go: int  # of them those that the gate does not hold any more
+    bound: int  # of them those that have nodes
+    gpus: int | None  # devices that these ask for; None: not all can be understood
+    nodes: tuple[str, ...]  # on which they are, or are to be
+    domain: str | None
+    gbps: float | None  # as planned: bottleneck of the rings inside the nodes, both ways
+    created_at: str  # its first member; RFC 3339
+    waiting_seconds: int | None  # since it was complete; before that, since its first member; None: all have nodes
+    priorities: tuple[int, ...] = ()  # of members that count, the lowest first, where they differ: the lowest is used
+    reservation: str | None = None
+    attempt: int | None = None
+    deadline: str | None = None  # RFC 3339: until when all are to be bound
+    estimate: str | None = None  # RFC 3339: when what is held for it will be free
+    rollbacks: int | None = None  # None: only the planner knows
+    next_try_seconds: float | None = None  # None: at once, or only the planner knows
+    trouble: str | None = None  # why it was rolled back last; None: it was not, or only the planner knows
+    left_seconds: int | None = None  # until the deadline, while its members are being bound; below 0: it has passed
+    pod: str | None = None  # of a pod on its own
+    advice: str | None = None  # what a person can do about it
+
+
+def gangs_of(seen: Seen, now: float, said: Mapping[GangName, Said] = NOTHING_SAID) -> tuple[GangSeen, ...]:
+    """All gangs: those in trouble first, then those that wait, the first of the queue first. ``now``: since 1970.
+
+    Pods of their own are among them where they are refused: whose gang cannot be understood is one.
+    """
+    found = [
+        gang_seen(gang, state, now, said.get(gang.name))
+        for gang, state in progress_of(seen)
+        if gang.phase not in _LEFT_OUT and (not is_alone(gang.name) or gang.phase is GangPhase.REFUSED)
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def ungated(seen: Seen) -> list[str]:
+    """Gangs by our annotations that wait, and that nobody gated: their pods are placed one by one."""
+    return [
+        f"{each.name.namespace}/{each.name.name}"
+        for each in seen.view.roster.gangs()
+        if each.phase is GangPhase.ELSEWHERE
+        and each.by == BY_ANNOTATIONS
+        and any(pod.node is None for pod in each.placed)
+    ]
+
+
+def progress_of(seen: Seen) -> list[tuple[Gang, Progress]]:
+    """How far each gang has come, single pods among them."""
+    reserved = seen.view.knowledge.reserved
+    phases = {uid: each.entry.phase for uid, each in reserved.counting.items()} if seen.ledgers else None
+    own = by_gang(reserved.reservations.values())
+    return [(gang, progress(gang, own.get(gang.name, ()), phases)) for gang in seen.view.roster.gangs()]
+
+
+def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opted_in: bool | None = None) -> GangSeen:
+    """One of them. ``opted_in``: whether its namespace has; None: nobody looked."""
+    live = (*gang.ready, *gang.held, *gang.placed)
+    found = [number for each in live if (number := devices(each)) is not None]
+    plan = state.plan
+    status = None if state.open is None else state.open.status
+    bound = [each.node for each in gang.placed if each.node is not None]
+    to_be = () if state.open is None else (*(each.node for each in state.open.spec.seats),)
+    held = () if state.open is None else tuple(each.node for each in state.open.spec.held)
+    return GangSeen(
+        namespace=gang.name.namespace,
+        name=gang.name.name,
+        phase=state.phase,
+        reason=state.reason if said is None or state.phase != said.phase else said.reason,
+        by=gang.by,
+        priority=gang.priority,
+        priorities=gang.priorities,
+        size=gang.size,
+        minimum=gang.minimum,
+        there=gang.present + len(gang.held),
+        let_go=len(gang.placed) + len(gang.succeeded),
+        bound=len(bound) + len(gang.succeeded),
+        gpus=sum(found) if len(found) == len(live) else None,
+        nodes=tuple(sorted({*bound, *(node for node in (*to_be, *held) if node is not None)})),
+        domain=None if plan is None else plan.spec.domain,
+        gbps=None if plan is None else plan.spec.gbps,
+        created_at=timestamp(gang.created),
+        waiting_seconds=None if state.phase in _THERE else max(0, int(_waited(gang, now, said))),
+        reservation=None if plan is None else plan.name,
+        attempt=None if plan is None else plan.spec.attempt,
+        deadline=None if status is None else status.deadline,
+        estimate=None if status is None else status.estimate,
+        rollbacks=None if said is None else said.rollbacks,
+        next_try_seconds=None if said is None else said.next_try_s,
+        trouble=None if said is None else said.trouble,
+        left_seconds=_left(state, now),
+        pod=pod_of(gang),
+        advice=advice(gang, state.phase, opted_in=opted_in),
+    )
+
+
+def devices(member: Member) -> int | None:
+    """GPUs, or shares of them, that it asks for; None: that cannot be understood."""
+    return member.request.profile.devices if isinstance(member.request, PodRequest) else None
+
+
+def _waited(gang: Gang, now: float, said: Said | None) -> float:
+    """Return the seconds that count in the queue. Pods tell only how long a gang can have been complete at most."""
+    if said is not None and said.waiting_s is not None:
+        return said.waiting_s
+    return now - (gang.created if gang.phase in _INCOMPLETE else gang.newest)
+
+
+def _left(state: Progress, now: float) -> int | None:
+    if state.open is None or state.open.status.state is not State.COMMITTED:
+        return None
+    deadline = since_epoch(state.open.status.deadline)
+    return None if deadline is None else round(deadline - now)
+
+
+def _order(gang: GangSeen) -> tuple[int, int, int, str, str]:
+    rank = 0 if gang.phase in TROUBLED else 2 if gang.phase in _THERE else 1
+    return rank, -gang.priority if rank < 2 else 0, -(gang.waiting_seconds or 0), gang.namespace, gang.name

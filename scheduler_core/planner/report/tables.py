@@ -1,0 +1,67 @@
+"""Gangs as rows of short texts; ``gputopo.cluster.terminal`` prints them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gputopo.cluster.tables import NONE, Cell, Table
+from gputopo.crd.reservations import Phase
+from gputopo.render.wording import UNKNOWN, number, visible
+from scheduler_core.planner.commit.progress import PHASES
+from scheduler_core.planner.gang.gang import GangPhase
+from scheduler_core.planner.report.listing import TROUBLED, GangSeen
+
+_UNDER_WAY = (PHASES[Phase.COMMITTED], GangPhase.LET_GO.value)
+
+
+def gang_table(gangs: Iterable[GangSeen], *, wide: bool) -> Table:
+    """One line for each gang, in the order given."""
+    titles = ("NAMESPACE", "GANG", "PHASE", "PRIORITY", "MEMBERS", "GPUS", "NODES", "DOMAIN", "GB/S", "WAITING")
+    more = ("BY", "MINIMUM", "ATTEMPT", "RESERVATION", "DEADLINE", "ON") if wide else ()
+    rows = [(*_row(each), *(_wide(each) if wide else ()), Cell(visible(each.reason))) for each in gangs]
+    return Table((*titles, *more, "REASON"), rows)
+
+
+def phase_words(gang: GangSeen) -> str:
+    """With how far it has come: "gathering 3 of 16", "bound 12 of 16"."""
+    if gang.phase == GangPhase.GATHERING.value:
+        need = gang.size if gang.minimum is None else gang.minimum
+        return f"{gang.phase} {gang.there}" + ("" if need is None else f" of {need}")
+    if gang.phase in _UNDER_WAY and gang.let_go:
+        return f"bound {gang.bound} of {gang.there}"
+    return gang.phase
+
+
+def age(seconds: float) -> str:
+    """In the largest unit of which there are two: "90s", "12m"."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def _row(gang: GangSeen) -> tuple[Cell, ...]:
+    return (
+        Cell(gang.namespace),
+        Cell(gang.name if gang.pod is None else f"pod/{gang.pod}"),
+        Cell(phase_words(gang), "bad" if gang.phase in TROUBLED else ""),
+        Cell(f"{gang.priority} (lowest)" if gang.priorities else str(gang.priority)),
+        Cell(f"{gang.there}/{UNKNOWN if gang.size is None else gang.size}"),
+        Cell(UNKNOWN if gang.gpus is None else str(gang.gpus)),
+        Cell(str(len(gang.nodes)) if gang.nodes else NONE),
+        Cell(NONE if gang.domain is None else visible(gang.domain)),
+        Cell(NONE if gang.gbps is None else number(gang.gbps)),
+        Cell(NONE if gang.waiting_seconds is None else age(gang.waiting_seconds)),
+    )
+
+
+def _wide(gang: GangSeen) -> tuple[Cell, ...]:
+    due = gang.deadline if gang.estimate is None else f"about {gang.estimate}"
+    return (
+        Cell(gang.by),
+        Cell(NONE if gang.minimum is None else str(gang.minimum)),
+        Cell(NONE if gang.attempt is None else str(gang.attempt)),
+        Cell(gang.reservation or NONE),
+        Cell(NONE if due is None else visible(due)),
+        Cell(",".join(gang.nodes) or NONE),
+    )

@@ -1,0 +1,42 @@
+"""``/gangs`` of the planner, beside what every program serves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from scheduler_core.planner.gangs_page import Snapshot, gangs_page, read_continuation, snapshot
+from scheduler_core.planner.service import Service
+from scheduler_core.runtime.http_pages import JSON, site
+from scheduler_core.runtime.paging import CONTINUE, PageBytes
+from scheduler_core.runtime.shared_pages import Shared
+
+
+def pages(service: Service, registry: CollectorRegistry) -> ASGIApp:
+    """The application. All pages of ``/gangs`` that are asked for within a second are made from one snapshot."""
+    one_at_a_time = asyncio.Semaphore(1)
+    snapshots, rendered = Shared[Snapshot](), Shared[PageBytes]()
+
+    async def take() -> Snapshot:
+        return await asyncio.to_thread(snapshot, service.status(), time.time())
+
+    async def gangs(request: Request) -> Response:
+        text = request.query_params.get(CONTINUE)
+        after = None if text is None else read_continuation(text)
+        if text is not None and after is None:
+            return PlainTextResponse(f"write {CONTINUE} as the page before named it, not {text[:80]!r}\n", 400)
+
+        async def render() -> PageBytes:
+            async with one_at_a_time:
+                return await asyncio.to_thread(partial(gangs_page, await snapshots.get("", take), after))
+
+        page = await rendered.get(after, render)
+        return Response(page.body, media_type=JSON, headers=page.headers)
+
+    return site(service.unready, registry, {"/gangs": gangs}, service.unhealthy)

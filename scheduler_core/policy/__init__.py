@@ -1,0 +1,1 @@
+"""The cluster owner's placement policy: its file, its profiles, and their reload."""

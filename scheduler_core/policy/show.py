@@ -1,0 +1,156 @@
+"""What a policy file comes to: each effective value with where it comes from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from gputopo.model import Interconnect
+from scheduler_core.cache.node_cost import FAMILIES
+from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Want
+from scheduler_core.policy.file import PolicyFile, WeightsModel
+from scheduler_core.policy.policy import Weights
+from scheduler_core.policy.profiles import BUILT_IN, Match, Placement, Policies
+from scheduler_core.request.workload_type import RULES
+
+Path = tuple[str | int, ...]
+_BUILT_IN = "built in"
+_ACCEPTED = {None: "pcie, nvlink, nvswitch", Interconnect.NVLINK: "nvlink, nvswitch", Interconnect.NVSWITCH: "nvswitch"}
+
+
+class Value(NamedTuple):
+    """One setting."""
+
+    setting: str  # as in the file
+    value: str
+    origin: str  # "built in", or the line of the file
+
+
+class Shown(NamedTuple):
+    """Settings that belong together."""
+
+    title: str
+    values: tuple[Value, ...]
+
+
+def shown(file: PolicyFile | None) -> tuple[Shown, ...]:
+    """The profiles in the order in which they are tried, and what holds for all pods. None: there is no file."""
+    policies = BUILT_IN if file is None else file.policies
+    profiles = [
+        Shown(_title(placement), tuple(_values(placement, _origins(file, at))))
+        for at, placement in enumerate(policies.placements)
+    ]
+    return (Shown("all pods", tuple(_common(policies, file))), *profiles)
+
+
+def text(parts: Iterable[Shown]) -> str:
+    """For people: a line for each value."""
+    lines: list[str] = []
+    for part in parts:
+        wide = [max(len(value[column]) for value in part.values) for column in (0, 1)]
+        lines += [part.title, *(f"  {each[0]:<{wide[0]}}  {each[1]:<{wide[1]}}  {each[2]}" for each in part.values), ""]
+    return "\n".join(lines)
+
+
+def _title(placement: Placement) -> str:
+    return f"profile {placement.policy.name}: {_covered(placement.match)}"
+
+
+def _covered(match: Match) -> str:
+    said = {
+        "schedulerName": match.schedulers,
+        "namespace": match.namespaces,
+        "personality": {each.value for each in match.personalities},
+    }
+    words = [f"{key} {' or '.join(sorted(values))}" for key, values in said.items() if values]
+    return " and ".join(words) or "all others"
+
+
+def _common(policies: Policies, file: PolicyFile | None) -> Iterable[Value]:
+    model = None if file is None else file.model
+    common = policies.common
+    off = [rule.name for rule in RULES if rule not in policies.reading.rules]
+    rows = (
+        ("staleness.after", f"{common.stale_after_s:g}s", ("staleness", "after")),
+        ("staleness.handling", common.stale.value, ("staleness", "handling")),
+        ("personality.demands", policies.reading.demands.value, ("personality", "demands")),
+        ("personality.rules", f"all but {', '.join(off)}" if off else "all", ("personality", "rules")),
+    )
+    for setting, value, path in rows:
+        yield Value(setting, value, _line(file, path) if file and _is_said(model, path) else _BUILT_IN)
+
+
+def _values(placement: Placement, origin: Callable[[Path], str]) -> Iterable[Value]:
+    policy = placement.policy
+    for field, plain in policy.weights._asdict().items():
+        alias = WeightsModel.model_fields[field].alias or field
+        yield Value(f"weights.{alias}", _weight(placement, field, plain), origin(("weights", alias)))
+    enough = policy.enough_generation
+    rows = (
+        (("requiredTopologies",), _ACCEPTED[placement.interconnect]),
+        (("vram", "low"), f"{policy.vram.low:g}"),
+        (("vram", "high"), f"{policy.vram.high:g}"),
+        (("degraded",), policy.degraded.value),
+        (("isolation",), "as pods say" if placement.isolation is None else placement.isolation.value),
+        (("preferNumaZero",), str(policy.prefer_numa_zero).lower()),
+        (("shortlist",), str(policy.shortlist)),
+        (("halfCost",), f"{policy.half_cost:g}"),
+        (("generation", "enough"), "none: the newer the better" if enough is None else FAMILIES[enough]),
+        (("mix",), _mix(policy.mix)),
+    )
+    for path, value in rows:
+        yield Value(".".join(path), value, origin(path))
+
+
+def _mix(mix: Mix) -> str:
+    """In per cent of all requests."""
+    total = sum(weight for _, weight in mix.wants)
+    return ", ".join(f"{_want(want)} {100 * weight / total:.3g}%" for want, weight in mix.wants)
+
+
+def _want(want: Want) -> str:
+    size = f"{want.gpus} GPU{'s' * (want.gpus > 1)}" if want.gpus else f"{want.share / WHOLE_GPU:g} of a GPU"
+    cpu = f" with {want.cpu_milli / 1000:g} cores" if want.cpu_milli else ""
+    return size + cpu + ("" if want.products is None else f" on {' or '.join(sorted(want.products))}")
+
+
+def _weight(placement: Placement, field: str, plain: float) -> str:
+    """One number, and those of the kinds of pods for which it differs."""
+    kinds: dict[str, Weights] = placement.policy.kinds._asdict()
+    others = [f"{kind} {getattr(each, field):g}" for kind, each in kinds.items() if getattr(each, field) != plain]
+    return f"{plain:g}" + (f" ({', '.join(others)})" if others else "")
+
+
+def _origins(file: PolicyFile | None, at: int) -> Callable[[Path], str]:
+    """Where the values of the profile at that place come from: its own words, the defaults', or nobody's."""
+
+    def origin(path: Path) -> str:
+        if file is None:
+            return _BUILT_IN
+        own: Path = ("profiles", at, *path) if at < len(file.model.profiles) else ("defaults", *path)
+        for place in (own, ("defaults", *path)):
+            if _is_said(file.model, place):
+                return _line(file, place)
+        return _BUILT_IN
+
+    return origin
+
+
+def _line(file: PolicyFile | None, path: Path) -> str:
+    assert file is not None
+    return f"line {file.positions.at(path).line}"
+
+
+def _is_said(model: Any, path: Path) -> bool:
+    """Whether the file says something there."""
+    for part in path:
+        if isinstance(part, int):
+            model = model[part]
+            continue
+        names = {field.alias: name for name, field in type(model).model_fields.items()}
+        if not isinstance(model, BaseModel) or names[part] not in model.model_fields_set:
+            return False
+        model = getattr(model, names[part])
+    return model is not None

@@ -1,0 +1,146 @@
+"""Listens: sockets, TLS that follows its files, and an end in which what is being asked is still answered.
+
+Everything runs on one event loop. A ``Listener`` is uvicorn's server with connections of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from scheduler_core.runtime.http_connection import Connection, Limits
+from scheduler_core.runtime.tls import CertificateError, Certificates, contents, context
+from scheduler_core.runtime.tls_handshakes import Handshakes
+
+_BACKLOG = 512
+_DRAIN_S = 5  # for what is being asked when the end comes; kube-scheduler gives up after 5 s
+_LOOK_S = 5.0  # at the files of certificates; the kubelet brings rotated ones within a minute or two
+_log = logging.getLogger(__name__)
+
+
+class Listener(uvicorn.Server):
+    """Serves an application at one address."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        where: socket.socket,
+        certificates: Certificates | None = None,
+        limits: Limits = Limits(),  # noqa: B008  frozen
+    ) -> None:
+        """``where`` is bound already. Raises ``CertificateError``."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                workers=1,  # else WEB_CONCURRENCY of the environment
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=limits.keep_alive_s,
+                timeout_graceful_shutdown=_DRAIN_S,
+            )
+        )
+        if limits.buffers is not None:  # inherited by what is accepted
+            where.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.buffers)
+            where.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.buffers)
+        self._socket = where
+        self._limits = limits
+        self._certificates = certificates
+        self._contents = None if certificates is None else contents(certificates)
+        self._context = None if certificates is None else context(certificates)
+        self._accepting: asyncio.Task[None] | None = None
+        self.closed = Counter[str]()  # connections that we ended, by why
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002  uvicorn's
+        """Begin to listen."""
+        self.servers = []
+        self._socket.listen(_BACKLOG)
+        if self._context is None:
+            loop = asyncio.get_running_loop()
+            self.servers.append(await loop.create_server(self._connection, sock=self._socket, backlog=_BACKLOG))
+        else:
+            handshakes = Handshakes(self._current_context, self._connection, self._note_closed)
+            self._accepting = asyncio.create_task(handshakes.accept_forever(self._socket))
+        self.started = True
+
+    def _current_context(self) -> ssl.SSLContext:
+        assert self._context is not None  # there is one from the start, or never
+        return self._context
+
+    def _connection(self) -> Connection:
+        return Connection(self.config, self.server_state, self._limits, self._note_closed)
+
+    def _note_closed(self, why: str) -> None:
+        self.closed[why] += 1
+
+    async def look_at_certificates(self) -> None:
+        """Use those in the files from now on, where they changed and can be used."""
+        if self._certificates is None or (now := contents(self._certificates)) == self._contents:
+            return
+        self._contents = now
+        try:
+            self._context = context(self._certificates)
+        except CertificateError as error:
+            _log.warning("certificates", extra={"fields": {"outcome": "the old ones are kept", "error": str(error)}})
+            return
+        _log.info("certificates", extra={"fields": {"outcome": "read anew"}})
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and end those there are when they have their answers."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+            self._socket.close()  # without TLS the loop's server owns it
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to ``serve``: there are two listeners."""
+        yield
+
+
+async def serve(listeners: Sequence[Listener], stop: asyncio.Event, started: Callable[[], None] | None = None) -> None:
+    """Serve until ``stop``; then end one listener after the other, each when all it was asked is answered.
+
+    Whatever ends a listener early comes out of here.
+    """
+    tasks = [asyncio.create_task(each.serve()) for each in listeners]
+    watch = asyncio.create_task(_watch_certificates(listeners))
+    stopping = asyncio.create_task(stop.wait())
+    if started is not None:
+        started()
+    try:
+        await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        for listener, task in zip(listeners, tasks, strict=True):
+            listener.should_exit = True
+            await task
+    finally:
+        watch.cancel()
+        stopping.cancel()
+
+
+async def _watch_certificates(listeners: Sequence[Listener]) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        for each in listeners:
+            await each.look_at_certificates()

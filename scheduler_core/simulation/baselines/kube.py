@@ -1,0 +1,66 @@
+"""What kube-scheduler's own plugins make of a node, 0 to 100. GPUs inside the node: any.
+
+Sources: ``noderesources`` of Kubernetes 1.37: ``least_allocated.go``, ``most_allocated.go``,
+``balanced_allocation.go``. For NodeResourcesFit a pod that asks for no CPU or memory counts as 100 milli and 200 MiB.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from scheduler_core.policy.demand_mix import WHOLE_GPU
+from scheduler_core.simulation.hosts import UNLIMITED, Host
+from scheduler_core.simulation.workload import Kind
+
+_LEAST_CPU, _LEAST_MEMORY = 100, 200
+
+
+def requested(kind: Kind, host: Host, *, gpus: bool) -> list[float]:
+    """Of CPU and memory (and GPUs, where the pod wants some) the share that would be in use; where limited."""
+    spec, shares = host.spec, []
+    if spec.cpu_milli < UNLIMITED:
+        shares.append(1 - (host.cpu_milli - (kind.cpu_milli or _LEAST_CPU)) / spec.cpu_milli)
+    if spec.memory_mib < UNLIMITED:
+        shares.append(1 - (host.memory_mib - (kind.memory_mib or _LEAST_MEMORY)) / spec.memory_mib)
+    if gpus and kind.demand:
+        shares.append(1 - (host.free_milli - kind.demand) / (1000 * host.gpus))
+    return shares
+
+
+def least_allocated(kind: Kind, host: Host, *, gpus: bool = True) -> int:
+    """The emptiest node: spread."""
+    shares = requested(kind, host, gpus=gpus)
+    return sum(int(100 - 100 * share) for share in shares) // len(shares) if shares else 0
+
+
+def most_allocated(kind: Kind, host: Host) -> int:
+    """The fullest node: pack."""
+    shares = requested(kind, host, gpus=True)
+    return sum(int(100 * share) for share in shares) // len(shares) if shares else 0
+
+
+def balanced_allocation(kind: Kind, host: Host, *, gpus: bool = True) -> int:
+    """How much more alike CPU, memory and GPUs would be in use than they are: 75 where nothing changes, 50 to 100."""
+    spec = host.spec
+    limits = [
+        (spec.cpu_milli, host.cpu_milli, kind.cpu_milli),
+        (spec.memory_mib, host.memory_mib, kind.memory_mib),
+        *([(WHOLE_GPU * host.gpus, host.free_milli, kind.demand)] if gpus and kind.demand else []),
+    ]
+    limited = [each for each in limits if each[0] < UNLIMITED]
+    before = [(there - left) / there for there, left, _ in limited]
+    after = [(there - left + wanted) / there for there, left, wanted in limited]
+    return 50 + (50 + _balance(after) - _balance(before)) // 2
+
+
+def default_mix(kind: Kind, host: Host) -> int:
+    """What a cluster does that nobody configured: both plugins, by CPU and memory."""
+    return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host, gpus=False)
+
+
+def _balance(shares: list[float]) -> int:
+    """100 less the standard deviation."""
+    if not shares:
+        return 100
+    mean = sum(shares) / len(shares)
+    return int((1 - sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))) * 100)

@@ -1,0 +1,100 @@
+"""Chooses the node with the highest score, of equals by lot or in order, and scores again only what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from scheduler_core.allocation.gpu_sets import bits
+from scheduler_core.simulation.device_plugin import handed_out
+from scheduler_core.simulation.hosts import Host, Hosts, Placement
+from scheduler_core.simulation.workload import Job, Kind
+
+
+class Rated(NamedTuple):
+    """What a policy thinks of a node that has room."""
+
+    score: float
+    share: int = 0  # for a share of a GPU: the one it would go on, as a set
+
+
+Rank = Callable[[Kind, Host], Rated]
+
+
+class _Board:
+    """The scores of all nodes for one kind of pod."""
+
+    def __init__(self) -> None:
+        self.rated: dict[int, Rated] = {}
+        self.by_score: dict[float, set[int]] = {}
+        self.mark = 0  # in ``Hosts.changed``; 0: nothing has been rated
+
+    def put(self, number: int, rated: Rated | None) -> None:
+        """What is thought of that node now; None: it has no room."""
+        old = self.rated.pop(number, None)
+        if old is not None:
+            equal = self.by_score[old.score]
+            equal.remove(number)
+            if not equal:
+                del self.by_score[old.score]
+        if rated is not None:
+            self.rated[number] = rated
+            self.by_score.setdefault(rated.score, set()).add(number)
+
+
+class Ranked:
+    """A scheduler by scores. ``in_order``: of equals the first in an order drawn once; else any, each time."""
+
+    def __init__(self, hosts: Hosts, rate: Rank, random: Random, *, in_order: bool = False) -> None:
+        self._hosts = hosts
+        self._rate = rate
+        self._random = random
+        self._boards: dict[Kind, _Board] = {}
+        numbers = list(range(len(hosts.all)))
+        random.shuffle(numbers)
+        self._order = dict(enumerate(numbers)) if in_order else None
+
+    def place(self, job: Job, now: float) -> Placement | None:
+        """See ``engine.Scheduler``."""
+        del now
+        board = self._board(job.kind)
+        if not board.rated:
+            return None
+        equal = sorted(board.by_score[max(board.by_score)])
+        number = self._random.choice(equal) if self._order is None else min(equal, key=self._order.__getitem__)
+        host = self._hosts.all[number]
+        if job.kind.share:
+            return Placement(number, board.rated[number].share)
+        gpus = handed_out(host.shape, host.free, job.kind.gpus, self._random) if job.kind.gpus else 0
+        return Placement(number, gpus)
+
+    def ended(self, job: Job, placement: Placement, now: float) -> None:
+        """See ``engine.Scheduler``. ``Hosts.changed`` tells."""
+
+    def _board(self, kind: Kind) -> _Board:
+        board = self._boards.get(kind)
+        if board is None:
+            board = self._boards[kind] = _Board()
+            stirred = set(range(len(self._hosts.all)))
+        else:
+            stirred = set(self._hosts.changed[board.mark :])
+        for number in stirred:
+            host = self._hosts.all[number]
+            board.put(number, self._rate(kind, host) if host.fits(kind) else None)
+        board.mark = len(self._hosts.changed)
+        return board
+
+
+def tightest(kind: Kind, host: Host) -> int:
+    """The GPU with the least left that has room for a share, as a set; 0 for pods that share none."""
+    if not kind.share:
+        return 0
+    return 1 << min((left, place) for place, left in enumerate(host.left) if left >= kind.share)[1]
+
+
+def any_gpu(kind: Kind, host: Host, random: Random) -> int:
+    """One of the GPUs that have room for a share, as a set."""
+    if not kind.share:
+        return 0
+    return random.choice([bit for bit in bits(host.shape.whole) if host.left[bit.bit_length() - 1] >= kind.share])

@@ -1,0 +1,177 @@
+"""Our policy in the simulated cluster: the ``Extender`` that answers kube-scheduler, asked as kube-scheduler asks it.
+
+Around it is what kube-scheduler does by the profile for GPU pods that we ship (``config``): it names the nodes that
+have room, filters by the answer, adds our scores to those of NodeResourcesBalancedAllocation, and takes one of the
+best. Pods that take no GPU never reach the extender: they go by a stock profile that prefers nodes with few GPUs, and
+of those the emptiest, as we ship it (``daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from math import inf
+from random import Random
+from typing import Any
+
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.labels.keys import POD_ISLAND, POD_VRAM
+from scheduler_core.allocation.gpu_sets import places
+from scheduler_core.cache.cluster_cache import Knowledge
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.node import Machine
+from scheduler_core.cache.node_record import read_occupant
+from scheduler_core.evaluation.score_fragmentation import best_share
+from scheduler_core.extender.extender import Decides, Extender
+from scheduler_core.extender.scheduler_config import WEIGHT
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.device_request import SHARED, WHOLE
+from scheduler_core.request.pod import Container, Metadata, Pod, PodSpec, Resources
+from scheduler_core.simulation.baselines.kube import balanced_allocation, least_allocated
+from scheduler_core.simulation.baselines.ranked import Ranked, Rated
+from scheduler_core.simulation.device_plugin import handed_out
+from scheduler_core.simulation.hosts import UNLIMITED, Host, Hosts, Placement
+from scheduler_core.simulation.workload import Job, Kind
+
+_EPOCH = 1_800_000_000.0  # when a simulation begins: seconds since 1970
+_NAMESPACE = "simulated"
+_TOPOLOGY = "simulated"  # hash of the annotation that the node would carry
+_MOST_SHARES = 1000  # pods that may share a GPU
+FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the profile for pods without
+CPU_WEIGHT = 10  # of those preferences, against NodeResourcesFit's 1
+
+
+class Ours:
+    """See ``engine.Scheduler``."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        policy: Policy,
+        random: Random,
+        through: Callable[[Extender], Decides] = lambda extender: extender,
+    ) -> None:
+        """``through``: how the extender is asked, if not directly."""
+        self._hosts = hosts
+        self._policy = policy._replace(stale_after_s=inf)  # agents that never fail need not be waited for
+        self._random = random
+        self._now = _EPOCH
+        self._knowledge = Knowledge(self._policy)
+        self._extender = through(Extender(self._knowledge, self._policy, lambda: self._now, lambda _: None))
+        self._number = {host.spec.name: host.number for host in hosts.all}
+        self._roomy: dict[Kind, tuple[set[str], int]] = {}
+        self._held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
+        self._others = Ranked(hosts, _without_gpus, random)
+        self._list()
+
+    def place(self, job: Job, now: float) -> Placement | None:
+        """See ``engine.Scheduler``."""
+        if not job.kind.demand:
+            return self._others.place(job, now)
+        self._now = _EPOCH + now
+        pod = pod_of(job)
+        names = self._names(job.kind)
+        answered = self._extender.filter(pod, names).nodes if names else ()
+        if not answered:
+            return None
+        number = self._number[self._chosen(pod, job.kind, answered)]
+        placement = Placement(number, self._gpus(self._hosts.all[number], job.kind))
+        self._bind(pod, job, placement)
+        return placement
+
+    def ended(self, job: Job, placement: Placement, now: float) -> None:
+        """See ``engine.Scheduler``."""
+        if job.kind.demand:
+            self._now = _EPOCH + now
+            del self._held[placement.host][job.name]
+            self._knowledge.take(Batch(PodSeen, (), (job.name,)), self._now)
+            self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
+
+    def _chosen(self, pod: Pod, kind: Kind, answered: tuple[str, ...]) -> str:
+        """kube-scheduler's choice among the nodes that Filter answered."""
+        if len(answered) == 1:
+            return answered[0]
+        totals = {
+            name: 10 * WEIGHT * score + balanced_allocation(kind, self._hosts.all[self._number[name]])
+            for name, score in self._extender.prioritize(pod, set(answered))
+        }
+        best = max(totals.values())
+        return self._random.choice([name for name in answered if totals[name] == best])
+
+    def _gpus(self, host: Host, kind: Kind) -> int:
+        if not kind.share:
+            return handed_out(host.shape, host.free, kind.gpus, self._random)
+        state = self._knowledge.table.states[host.spec.name]
+        found = best_share(state, kind.share, self._policy.mix, kind.cpu_milli)
+        assert found is not None  # the node has room
+        return 1 << found[0]
+
+    def _bind(self, pod: Pod, job: Job, placement: Placement) -> None:
+        """The watches show the pod bound, and then what the kubelet gave it."""
+        self._held[placement.host][job.name] = placement.gpus
+        occupant = read_occupant(pod)
+        assert occupant is not None  # it asks for GPUs
+        seen = PodSeen(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
+        self._knowledge.take(Batch(PodSeen, (seen,)), self._now)
+        self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
+
+    def _word(self, number: int) -> GpusSeen:
+        """What the agent of that node publishes."""
+        host = self._hosts.all[number]
+        allocations = tuple(
+            Allocation(gpu=host.spec.topology.gpus[place].uuid or "", pod=PodRef(_NAMESPACE, name, "main"))
+            for name, gpus in self._held[number].items()
+            for place in places(gpus)
+        )
+        observed = datetime.fromtimestamp(self._now, UTC).isoformat()
+        return GpusSeen(host.spec.name, NodeGpus(observed, _TOPOLOGY, "1", allocations))
+
+    def _names(self, kind: Kind) -> set[str]:
+        """The nodes that have room, as kube-scheduler's own filters count."""
+        names, mark = self._roomy.get(kind, (set[str](), 0))
+        changed: Any = set(self._hosts.changed[mark:]) if kind in self._roomy else range(len(self._hosts.all))
+        for number in changed:
+            host = self._hosts.all[number]
+            (names.add if host.fits(kind) else names.discard)(host.spec.name)
+        self._roomy[kind] = names, len(self._hosts.changed)
+        return names
+
+    def _list(self) -> None:
+        """The first lists of the watches."""
+        nodes = tuple(NodeSeen(host.spec.name, machine_of(host)) for host in self._hosts.all)
+        self._knowledge.take(Batch(NodeSeen, nodes, complete=True), self._now)
+        self._knowledge.take(Batch(PodSeen, (), complete=True), self._now)
+        words = tuple(self._word(host.number) for host in self._hosts.all)
+        self._knowledge.take(Batch(GpusSeen, words, complete=True), self._now)
+
+
+def machine_of(host: Host) -> Machine:
+    """What the Node object would tell."""
+    return Machine(
+        topology=host.spec.topology,
+        described=True,
+        topology_hash=_TOPOLOGY,
+        allocatable=((WHOLE, host.gpus), (SHARED, host.gpus * _MOST_SHARES)),
+        cpu_milli=None if host.spec.cpu_milli >= UNLIMITED else host.spec.cpu_milli,
+        obeys=True,
+    )
+
+
+def pod_of(job: Job) -> Pod:
+    """The pod as kube-scheduler would send it."""
+    kind = job.kind
+    annotations = {POD_VRAM.key: f"{kind.share}Mi"} if kind.share else {}
+    if kind.island:
+        annotations[POD_ISLAND.key] = "required"
+    limits: dict[str, str | int | float] = {SHARED: "1"} if kind.share else {WHOLE: str(kind.gpus)}
+    requests: dict[str, str | int | float] = {"cpu": f"{kind.cpu_milli}m"} if kind.cpu_milli else {}
+    return Pod(
+        metadata=Metadata(name=job.name, namespace=_NAMESPACE, uid=job.name, annotations=annotations),
+        spec=PodSpec(containers=(Container("main", Resources(limits, requests)),)),
+    )
+
+
+def _without_gpus(kind: Kind, host: Host) -> Rated:
+    """Preferred nodes first, of those the emptiest."""
+    preferred = sum(host.gpus <= few for few in FEW_GPUS)
+    return Rated(CPU_WEIGHT * 100 * preferred / len(FEW_GPUS) + least_allocated(kind, host, gpus=False))

@@ -1,0 +1,96 @@
+"""Which differences are worth an Event, and in which words."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from agent.daemon.events import news
+from agent.publish import Event
+from gputopo.model import Degradation, Gpu, Health, NodeTopology
+from tests.machines import hgx_h100
+
+WELL = hgx_h100()
+UUIDS = [gpu.uuid for gpu in WELL.gpus]
+
+
+def degraded(*found: Degradation, lost: int | None = None) -> NodeTopology:
+    gpus = tuple(msgspec.structs.replace(gpu, health=Health.LOST) if gpu.index == lost else gpu for gpu in WELL.gpus)
+    return msgspec.structs.replace(WELL, gpus=gpus, degraded=found)
+
+
+LINK = Degradation("gpu3.nvlink", "17 of 18 NVLinks active")
+PAIR = Degradation("gpu0-gpu3", "3 of 4 NVLinks active")
+LOST = Degradation("gpu2", "lost: the driver lists it and cannot talk to it")
+GONE = Degradation("GPU-x", "gone")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "events"),
+    [
+        pytest.param(WELL, WELL, (), id="nothing changed"),
+        pytest.param(None, WELL, (), id="a first publication of a machine that is well"),
+        pytest.param(
+            None,
+            degraded(LINK),
+            (Event("GpuTopologyDegraded", f"{UUIDS[3]}.nvlink: 17 of 18 NVLinks active", True),),
+            id="a first publication of one that is not",
+        ),
+        pytest.param(
+            WELL,
+            degraded(PAIR),
+            (Event("GpuTopologyDegraded", f"{UUIDS[0]} - {UUIDS[3]}: 3 of 4 NVLinks active", True),),
+            id="a link between two",
+        ),
+        pytest.param(
+            WELL,
+            degraded(LOST, lost=2),
+            (Event("GpuLost", f"{UUIDS[2]} is lost: {LOST.why}", True),),
+            id="a lost GPU is told once",
+        ),
+        pytest.param(WELL, degraded(lost=2), (Event("GpuLost", f"{UUIDS[2]} is lost: it does not answer", True),)),
+        pytest.param(
+            WELL, degraded(GONE), (Event("GpuTopologyDegraded", "GPU-x: gone", True),), id="a GPU that is on no list"
+        ),
+        pytest.param(
+            WELL,
+            degraded(LINK, GONE),
+            (Event("GpuTopologyDegraded", f"{UUIDS[3]}.nvlink: 17 of 18 NVLinks active; GPU-x: gone", True),),
+            id="much at once is one Event",
+        ),
+        pytest.param(
+            degraded(LINK, PAIR),
+            degraded(PAIR),
+            (Event("GpuTopologyRecovered", f"{UUIDS[3]}.nvlink is well again", False),),
+            id="one of two recovers",
+        ),
+        pytest.param(
+            degraded(LOST, lost=2),
+            WELL,
+            (Event("GpuTopologyRecovered", f"{UUIDS[2]} is well again", False),),
+            id="a lost GPU is back",
+        ),
+        pytest.param(
+            degraded(LINK),
+            degraded(Degradation("gpu3.nvlink", "16 of 18 NVLinks active")),
+            (),
+            id="what is known to be degraded gets worse",
+        ),
+    ],
+)
+def test_events(before: NodeTopology | None, after: NodeTopology, events: tuple[Event, ...]) -> None:
+    assert news(before, after) == events
+
+
+def test_gpus_that_told_no_uuid_go_by_what_they_have() -> None:
+    gpus = (Gpu(index=0, bus_id="0000:07:00.0", health=Health.LOST), Gpu(index=1, health=Health.LOST))
+
+    assert [event.message for event in news(None, NodeTopology(gpus=gpus))] == [
+        "0000:07:00.0 is lost: it does not answer; gpu1 is lost: it does not answer"
+    ]
+
+
+def test_what_names_no_gpu_of_the_machine_is_told_as_it_is() -> None:
+    strange = degraded(Degradation("gpu9.pcie", "x8 of x16"))
+
+    assert [event.message for event in news(WELL, strange)] == ["gpu9.pcie: x8 of x16"]

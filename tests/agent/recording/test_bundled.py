@@ -1,0 +1,23 @@
+"""The recorded machines that come along, by name."""
+
+from pathlib import Path
+
+from agent.recording.bundled import find, folder, machines
+
+
+def test_every_machine_has_a_title_an_alias_and_a_recording() -> None:
+    listed = list(machines(folder()))
+
+    assert len(listed) >= 30
+    assert all(machine.title and machine.aliases and Path(machine.snapshot).is_file() for machine in listed)
+
+
+def test_a_machine_is_found_by_its_shape_and_by_what_people_call_it() -> None:
+    named = {name: each.snapshot for each in machines(folder()) for name in (each.name, *each.aliases)}
+
+    assert {name: find(name, folder()) for name in named} == named
+
+
+def test_an_unknown_name_is_not_found(tmp_path: Path) -> None:
+    assert find("dgx-a1000", folder()) is None
+    assert list(machines(str(tmp_path))) == []

@@ -1,0 +1,167 @@
+"""What people hand to `--from`: each kind is recognised, and what is none of them gets advice."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.recording.bundled import folder
+from agent.recording.inputs import DocumentError, read, text_of
+from gputopo.labels import encode
+from gputopo.model import Gpu, Link, NodeTopology, Nvlink
+
+TOPO = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-15\t0\nGPU1\tNV4\t X \t0-15\t0\n"
+UUID = "GPU-00000000-0000-0000-0000-00000000000a"
+LISTING = f"GPU 0: NVIDIA A40 (UUID: {UUID})\nGPU 1: NVIDIA A40 (UUID: {UUID[:-1]}b)\n"
+QUERY = (
+    '<?xml version="1.0" ?>\n<nvidia_smi_log><gpu id="00000000:00:00.0">'
+    "<product_name>L4</product_name></gpu></nvidia_smi_log>"
+)
+NCCL = '<system version="1"><cpu numaid="0"><pci busid="0000:03:00.0" class="0x030200"/></cpu></system>'
+TOPOLOGY = NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=Nvlink(links=(Link(a=0, b=1, lanes=4, gbps=112.5),)))
+
+
+def node(name: str = "n1", **metadata: object) -> dict[str, object]:
+    facts = encode(TOPOLOGY)
+    known = {"name": name, "labels": facts.labels, "annotations": facts.annotations, "uid": "u"}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": known | metadata, "spec": {}, "status": {}}
+
+
+def products(text: str) -> list[str | None]:
+    return [gpu.product for gpu in read(text).topology.gpus]
+
+
+def test_a_pasted_matrix() -> None:
+    assert [island.gpus for island in read(TOPO).topology.islands or ()] == [(0, 1)]
+
+
+def test_what_nvidia_smi_says_instead_of_a_matrix_gets_its_advice() -> None:
+    seen = read("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n")
+
+    assert seen.topology.gpus == ()
+    assert "different versions" in seen.advice
+
+
+def test_a_matrix_and_the_list_in_one_paste_help_each_other() -> None:
+    assert products(f"$ nvidia-smi -L\n{LISTING}$ nvidia-smi topo -m\n{TOPO}") == ["NVIDIA A40", "NVIDIA A40"]
+
+
+def test_a_list_alone() -> None:
+    assert products(LISTING) == ["NVIDIA A40", "NVIDIA A40"]
+
+
+def test_a_query() -> None:
+    assert products(QUERY) == ["L4"]
+
+
+def test_an_nccl_topology() -> None:
+    assert [gpu.bus_id for gpu in read(NCCL).topology.gpus] == ["0000:03:00.0"]
+
+
+def test_an_hwloc_topology() -> None:
+    device = '<object type="PCIDev" pci_busid="0000:03:00.0" pci_type="0302 [10de:15f9]"/>'
+
+    found = read(f'<?xml version="1.0"?><topology version="3.0"><object type="Machine">{device}</object></topology>')
+
+    assert [gpu.bus_id for gpu in found.topology.gpus] == ["0000:03:00.0"]
+
+
+def test_a_snapshot() -> None:
+    snapshot = (Path(folder()) / "8v100-2n-cubemesh" / "snapshot.json").read_text("utf-8")
+
+    assert len(read(snapshot).topology.gpus) == 8
+
+
+NODES = {
+    "JSON": json.dumps(node(), indent=4),
+    "a list of one": json.dumps({"kind": "List", "items": [node()]}),
+    "YAML": yaml.safe_dump(node()),
+    "YAML with a comment and a marker": f"---\n# a comment\n{yaml.safe_dump(node())}",
+}
+
+
+@pytest.mark.parametrize("text", NODES.values(), ids=NODES)
+def test_a_node_of_the_cluster(text: str) -> None:
+    assert read(text).topology == TOPOLOGY
+
+
+NCCL_DAMAGED = NCCL.replace("numaid", "numa")
+BAD = {
+    "nothing": ("", "there is nothing in it; give one of: `nvidia-smi topo -m`"),
+    "blank": (" \n\t\n", "there is nothing in it"),
+    "prose": ("hello\nworld\n", "What is read here: `nvidia-smi topo -m`"),
+    "broken JSON": ('{"kind": "Node"', "this begins like JSON and is not"),
+    "JSON of another kind": ('{"a": 1}', "a JSON object with the keys ['a'] is none of"),
+    "our own output": ('{"kind": "NodeTopology"}', "give the input that it was made from instead"),
+    "a snapshot of the future": ('{"format": "gputopo.io/snapshot/v9"}', "gputopo.io/snapshot/v9"),
+    "a snapshot with faults": (
+        '{"format": "gputopo.io/snapshot/v1", "nvml": {"gpus": [{"index": "x"}]}}',
+        '$.nvml.gpus[0].index: got "x"; expected a valid integer',
+    ),
+    "a snapshot that cannot be": (
+        '{"format": "gputopo.io/snapshot/v1", "nvml": {"gpus": [{"index": 1000}]}}',
+        "GPU index 1000 is not between 0 and 999",
+    ),
+    "half a character": ('{"\ud800": 1}', "this begins like JSON and is not"),
+    "broken YAML": ("kind: [", "this begins like YAML and is not"),
+    "a date that there is not": ("kind: Node\nmetadata: {name: 2001-99-99}", "this begins like YAML and is not"),
+    "deep YAML": ("kind: Node\nmetadata: " + "[" * 5000, "this begins like YAML and is not"),
+    "deep JSON": ('{"a":' * 200_000, "this begins like JSON and is not"),
+    "YAML of another kind": ("kind: Pod\nmetadata: {name: p}", "this holds 1 objects (Pod p)"),
+    "an odd Node": ('{"kind": "Node", "metadata": {"labels": 5}}', "this is not a Node as"),
+    "several nodes": (
+        json.dumps({"kind": "List", "items": [node("a"), node("b")]}),
+        "one Node is wanted, and this holds 2 objects (Node a, Node b)",
+    ),
+    "no node": ('{"kind": "List", "items": []}', "this holds 0 objects (nothing)"),
+    "a Node without GPUs": (json.dumps(node(labels={}, annotations={})), "Node n1: the node has no annotation"),
+    "a Node with a damaged annotation": (
+        json.dumps(node(annotations={"gputopo.io/topology": "{"})),
+        "Node n1: the topology annotation is damaged",
+    ),
+    "a damaged NCCL file": (NCCL_DAMAGED, "numaid"),
+    "a damaged query": ("<?xml version='1.0'?><nvidia_smi_log>", "line 1"),
+    "a damaged list": (LISTING + "GPU 1: x (UUID: )\n", "GPU 1: x"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
+def test_what_cannot_be_read_gets_an_answer_that_says_what_to_do(text: str, message: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        read(text)
+
+    assert message in str(caught.value)
+
+
+@given(st.text() | st.text().map(lambda text: "{" + text) | st.text().map(lambda text: "kind: " + text))
+def test_any_text_is_a_topology_or_a_document_error(text: str) -> None:
+    try:
+        seen = read(text)
+    except DocumentError:
+        return
+    assert isinstance(seen.topology, NodeTopology)
+
+
+BYTES = {
+    "UTF-8": TOPO.encode(),
+    "with a byte order mark": TOPO.encode("utf-8-sig"),
+    "as PowerShell redirects it": TOPO.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("data", BYTES.values(), ids=BYTES)
+def test_text_is_read_in_the_encodings_that_occur(data: bytes) -> None:
+    assert text_of(data) == TOPO
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_reading() -> None:
+    assert text_of(b"GPU0\xff") == "GPU0\ufffd"
+
+
+def test_the_recorded_machines_are_documents_too(tmp_path: Path) -> None:
+    assert tmp_path.exists()
+    for snapshot in Path(folder()).glob("*/snapshot.json"):
+        read(text_of(snapshot.read_bytes()))

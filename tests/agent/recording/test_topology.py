@@ -1,0 +1,63 @@
+"""Why there is no GPU, and what to do about it."""
+
+import pytest
+
+from agent.failures import Failure
+from agent.recording.topology import Observation, failure, observe
+from agent.snapshot import Nvml, NvmlGpu, Output, Snapshot, Sysfs
+from gputopo.model import NodeTopology
+
+CARD = {
+    "bus/pci/devices/0000:07:00.0/vendor": "0x10de\n",
+    "bus/pci/devices/0000:07:00.0/class": "0x030200\n",
+}
+FAILURES = {
+    "NVML says it": (Snapshot(nvml=Nvml(error="nvmlInit_v2: NO_PERMISSION")), Failure.NO_PERMISSION),
+    "nvidia-smi says it": (
+        Snapshot(nvml=Nvml(), smi={"-L": Output("No devices were found\n", 6)}),
+        Failure.NO_DEVICE,
+    ),
+    "NVML is believed": (
+        Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), smi={"-L": Output("", 127)}),
+        Failure.NO_DRIVER,
+    ),
+    "NVML could not count": (
+        Snapshot(nvml=Nvml(errors={"nvmlDeviceGetCount_v2": "UNKNOWN"}), smi={"-L": Output("")}),
+        Failure.UNKNOWN,
+    ),
+    "NVML may open no GPU": (
+        Snapshot(nvml=Nvml(gpus=(NvmlGpu(0, errors={"nvmlDeviceGetHandleByIndex_v2": "NO_PERMISSION"}),))),
+        Failure.NO_PERMISSION,
+    ),
+    "nobody says anything": (Snapshot(), None),
+}
+
+
+@pytest.mark.parametrize(("snapshot", "expected"), FAILURES.values(), ids=FAILURES)
+def test_the_failure_of_a_machine(snapshot: Snapshot, expected: Failure | None) -> None:
+    assert failure(snapshot) is expected
+
+
+ADVICE = {
+    "cards without a driver": (
+        Observation(NodeTopology(), Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), sysfs=Sysfs(CARD))),
+        "no GPU can be read here: the NVIDIA kernel driver is not loaded; NVIDIA GPUs on the PCI bus: 1.\nLoad it with",
+    ),
+    "no cards": (
+        Observation(NodeTopology(), Snapshot(nvml=Nvml(error="nvmlInit_v2: LIBRARY_NOT_FOUND"), sysfs=Sysfs())),
+        "is not installed here; NVIDIA GPUs on the PCI bus: none.\nOn a GPU machine install",
+    ),
+    "an unread bus": (Observation(NodeTopology(), Snapshot()), "the NVIDIA driver runs and sees no GPU.\nCheck"),
+    "a Node": (Observation(NodeTopology()), "the NVIDIA driver runs and sees no GPU.\nCheck"),
+}
+
+
+@pytest.mark.parametrize(("observation", "text"), ADVICE.values(), ids=ADVICE)
+def test_advice_says_what_is_wrong_and_what_to_do(observation: Observation, text: str) -> None:
+    assert text in observation.advice
+
+
+def test_an_observation_keeps_what_it_was_made_from() -> None:
+    snapshot = Snapshot()
+
+    assert observe(snapshot).snapshot is snapshot

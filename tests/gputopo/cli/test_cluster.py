@@ -1,0 +1,261 @@
+"""The commands that need a cluster, up to the wire. What they print of real clusters is in ``tests/e2e/agent``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gputopo.cli import main
+from gputopo.cli.cluster import COMMANDS, cleanup, nodes, pods, topology_of_node
+from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
+from gputopo.labels import encode
+from gputopo.labels.keys import NVIDIA_COUNT, TOPOLOGY
+from gputopo.render.label_lines import render_labels
+from tests.api_server import Answer, ApiServer, Asked, api_server
+from tests.machines import dgx1
+
+UUIDS = [gpu.uuid for gpu in dgx1().gpus]
+FACTS = encode(dgx1())
+NODE = {"metadata": {"name": "gpu-0", "uid": "u", "labels": FACTS.labels, "annotations": FACTS.annotations}}
+HELD = [{"gpu": UUIDS[i], "pod": {"namespace": "a", "name": "train", "container": "c"}} for i in (0, 1)]
+STATE = {
+    "metadata": {"name": "gpu-0"},
+    "observedAt": "2026-11-21T12:00:00Z",
+    "contentHash": "",
+    "agentVersion": "0.1.0",
+    "allocations": HELD,
+}
+
+
+def listed(*items: object) -> Answer:
+    return Answer({"metadata": {}, "items": items})
+
+
+def cluster(request: Asked) -> Answer:
+    """A cluster of one node with one pod of two GPUs."""
+    answers = {
+        NODES.path(): listed(NODE),
+        NODES.path("gpu-0"): Answer(NODE),
+        NODES.path("bare"): Answer({"metadata": {"name": "bare"}}),
+        NODES.path("broken"): Answer({"metadata": {"name": "broken", "annotations": {TOPOLOGY.key: "{"}}}),
+        NODE_GPUS.path(): listed(STATE),
+        PODS.path(): listed({"metadata": {"name": "train", "namespace": "a"}}),
+    }
+    return answers.get(request.path, Answer({"message": "not found", "details": {"name": "x"}}, 404))
+
+
+def run(command: click.Command, server: ApiServer, folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(command, ["--kubeconfig", server.kubeconfig(folder / "config"), *arguments])
+
+
+def test_nodes_in_every_format(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        table, wide, as_json, as_yaml = (
+            run(nodes, server, tmp_path, "-o", each).output for each in ("table", "wide", "json", "yaml")
+        )
+
+    assert table.splitlines()[1].split()[-5:-1] == ["8", "8", "6/8", "-"]
+    assert "DRIVER" in wide.splitlines()[0]
+    assert [each["name"] for each in json.loads(as_json)["items"]] == ["gpu-0"]
+    assert yaml.safe_load(as_yaml)["kind"] == "GpuNodeList"
+
+
+def test_nodes_ask_for_metadata_of_selected_nodes_only(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        run(nodes, server, tmp_path, "-l", "pool=a")
+
+    asked = next(request for request in server.asked if request.path == NODES.path())
+    assert asked.query["labelSelector"] == "pool=a"
+    assert "PartialObjectMetadataList" in asked.headers["accept"]
+
+
+def test_pods_in_every_format(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        table, as_json, as_yaml = (run(pods, server, tmp_path, "-o", each).output for each in ("table", "json", "yaml"))
+
+    row = " ".join(table.splitlines()[1].split())
+    assert row == "a train gpu-0 GPU0,1 2 0 50 nvlink 100 nvlink 100 nvlink 50 %"
+    assert json.loads(as_json) == yaml.safe_load(as_yaml)
+    assert [each["name"] for each in json.loads(as_json)["items"]] == ["train"]
+
+
+def test_pods_of_which_nobody_says_what_they_hold_are_asked_for_in_full_on_those_nodes_only(tmp_path: Path) -> None:
+    asking = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}}}, {}], "nodeName": "gpu-0"}
+
+    def silent(request: Asked) -> Answer:
+        if request.path == NODE_GPUS.path():
+            return Answer("404 page not found", 404)
+        if request.path == PODS.path() and "spec.nodeName" in request.query["fieldSelector"]:
+            return listed({"metadata": {"name": "train", "namespace": "a"}, "spec": asking})
+        return cluster(request)
+
+    with api_server(silent) as server:
+        document = json.loads(run(pods, server, tmp_path, "-o", "json").output)
+
+    assert [(each["name"], each["count"], each["gpus"]) for each in document["items"]] == [("train", 2, None)]
+    (full,) = [
+        request
+        for request in server.asked
+        if request.headers["accept"] == "application/json" and request.path == PODS.path()
+    ]
+    assert full.query["fieldSelector"] == "status.phase=Running,spec.nodeName=gpu-0"
+
+
+def test_pods_are_asked_for_all_at_once_where_many_nodes_are_silent(tmp_path: Path) -> None:
+    labelled = [{"metadata": {"name": f"n{i}", "labels": {NVIDIA_COUNT.key: "8"}}} for i in range(40)]
+    mig = {"containers": [{"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}]}
+    running = [
+        {"metadata": {"name": "on-n7", "namespace": "a"}, "spec": mig | {"nodeName": "n7"}},
+        {"metadata": {"name": "elsewhere", "namespace": "a"}, "spec": mig | {"nodeName": "other"}},
+        {"metadata": {"name": "no-gpu", "namespace": "a"}, "spec": {"nodeName": "n7"}},
+    ]
+
+    def silent(request: Asked) -> Answer:
+        answers = {NODES.path(): listed(*labelled), NODE_GPUS.path(): listed(), PODS.path(): listed(*running)}
+        return answers[request.path]
+
+    with api_server(silent) as server:
+        document = json.loads(run(pods, server, tmp_path, "-o", "json").output)
+
+    assert [(each["name"], each["node"], each["count"]) for each in document["items"]] == [("on-n7", "n7", 1)]
+    assert [request.query["fieldSelector"] for request in server.asked if request.path == PODS.path()] == [
+        "status.phase=Running"
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        pytest.param(nodes, "there is no node with GPUs\n", id="nodes"),
+        pytest.param(pods, "no pod with GPUs is running\n", id="pods"),
+    ],
+)
+def test_an_empty_cluster_is_said_to_be_empty(command: click.Command, told: str, tmp_path: Path) -> None:
+    with api_server(lambda _: listed()) as server:
+        result = run(command, server, tmp_path)
+
+    assert (result.exit_code, result.output) == (0, told)
+
+
+def test_a_node_shows_what_it_carries(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        assert topology_of_node("gpu-0", server.kubeconfig(tmp_path / "config")) == dgx1().slow()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param("gone", "404: not found", id="no such node"),
+        pytest.param("bare", "node bare: the node has no annotation", id="a node without labels of ours"),
+        pytest.param("broken", "node broken: the topology annotation is damaged", id="a damaged annotation"),
+    ],
+)
+def test_a_node_that_cannot_be_shown_says_why(
+    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with api_server(cluster) as server, pytest.raises(SystemExit) as ended:
+        topology_of_node(name, server.kubeconfig(tmp_path / "config"))
+
+    assert ended.value.code == 4
+    assert told in capsys.readouterr().err
+
+
+def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        there = ["--node", "gpu-0", "--kubeconfig", server.kubeconfig(tmp_path / "config")]
+        shown = CliRunner().invoke(main.main, ["show", *there, "-o", "labels"])
+        same = CliRunner().invoke(main.main, ["diff", *there, "gpu-0.json"])
+        recorded = CliRunner().invoke(main.main, ["diff", *there, "dgx-1", "--exit-code"])
+
+    assert shown.output == render_labels(dgx1().slow())
+    assert (same.exit_code, "no file 'gpu-0.json'" in same.output) == (2, True)
+    assert recorded.exit_code == 1
+    assert "machine: " in recorded.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        pytest.param(["show", "--node", "n", "--from", "dgx-1"], "both --node n and dgx-1", id="show of two"),
+        pytest.param(["diff", "--node", "n", "a", "b"], "both --node n and a", id="diff of three"),
+        pytest.param(["diff"], "say with what to compare: BEFORE, or --node NAME", id="diff of one"),
+    ],
+)
+def test_a_node_takes_the_place_of_a_file(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(main.main, arguments)
+
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        pytest.param([], "say which: --node NAME or --all", id="neither"),
+        pytest.param(["--node", "n", "--all"], "say which: --node NAME or --all", id="both"),
+        pytest.param(["--node", "n", "--crd"], "it goes with --all only", id="the definition for one node"),
+    ],
+)
+def test_a_clean_up_wants_to_know_of_what(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(cleanup, arguments)
+
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+@pytest.mark.parametrize("command", [pytest.param(each, id=str(each.name)) for each in COMMANDS])
+def test_no_cluster_is_an_end_with_advice(command: click.Command, tmp_path: Path) -> None:
+    arguments = ["--all"] if command is cleanup else []
+
+    result = CliRunner().invoke(command, ["--kubeconfig", str(tmp_path / "none"), *arguments])
+
+    assert result.exit_code == 4
+    assert result.output.startswith(f"gputopo: the kubeconfig {tmp_path}/none cannot be used: ")
+
+
+@pytest.mark.parametrize("command", [pytest.param(each, id=str(each.name)) for each in COMMANDS])
+def test_help_shows_examples_of_itself(command: click.Command) -> None:
+    text = CliRunner().invoke(command, ["--help"]).output
+
+    assert "Examples:" in text
+    assert f"gputopo {command.name}" in text
+
+
+def test_the_commands_cost_nothing_until_they_are_used() -> None:
+    code = "import sys, click; before = set(sys.modules); import gputopo.cli.cluster; print(*set(sys.modules) - before)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert set(loaded) <= {"gputopo", "gputopo.cli.cluster"}
+
+
+DEEP = '{"a":' * 3_000 + "{}" + "}" * 3_000
+
+
+def test_what_nests_too_deep_is_read_over_and_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    def hostile(request: Asked) -> Answer:
+        if request.path == NODES.path():
+            annotated = {"name": "odd", "uid": "o", "labels": FACTS.labels, "annotations": {TOPOLOGY.key: DEEP}}
+            items = [json.dumps(NODE), json.dumps({"metadata": annotated}), '{"metadata":{"name":"bad","labels":7}}']
+            return Answer(f'{{"metadata":{{}},"items":[{",".join(items)}]}}')
+        if request.path == PODS.path():
+            fields = f'"managedFields":[{{"fieldsV1":{DEEP}}}]'
+            return Answer(f'{{"metadata":{{}},"items":[{{"metadata":{{"name":"train","namespace":"a",{fields}}}}}]}}')
+        return cluster(request)
+
+    with api_server(hostile) as server:
+        of_nodes, of_pods = run(nodes, server, tmp_path), run(pods, server, tmp_path)
+
+    assert (of_nodes.exit_code, of_pods.exit_code) == (0, 0)
+    assert [line.split()[0] for line in of_nodes.stdout.splitlines()[1:]] == ["gpu-0", "odd"]
+    assert "train" in of_pods.stdout
+    left_out = (
+        "gputopo: nodes bad cannot be read: Expected `object`, got `int` - at `$.metadata.labels`; it is left out"
+    )
+    assert left_out in of_nodes.stderr

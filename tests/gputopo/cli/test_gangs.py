@@ -1,0 +1,357 @@
+"""``gputopo gangs`` and ``gputopo why gang``, up to the wire. What is told is in ``tests/scheduler_core/gang_view``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gputopo.cli import main
+from gputopo.crd.reservations import ReservationSpec, Seat, spec_hash
+from gputopo.kube.rbac import JOBS, LEASES, LEDGERS, NAMESPACES, NODE_GPUS, NODES, PODS, RESERVATIONS
+from scheduler_core.planner.gang.conventions import RULES
+from scheduler_core.planner.gang.size_sources import SIZES
+from scheduler_core.planner.report.read import SAID_BY
+from tests.api_server import Answer, ApiServer, Asked, api_server
+from tests.gputopo.cli.test_why import NODE, STATE, listed, pod
+
+GATE, KUEUE = {"name": "gputopo.io/gang"}, {"name": "kueue.x-k8s.io/admission"}
+SINCE = (datetime.now(UTC) - timedelta(days=2, hours=12)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def member(name: str, gang: str | None = "llm", *gates: dict[str, str], **changed: Any) -> dict[str, Any]:
+    """A pod of two that ask for two GPUs each."""
+    said = {} if gang is None else {"gputopo.io/gang": gang, "gputopo.io/gang-size": "2"}
+    found = pod(name, 2, annotations=said, phase="Pending", **changed)
+    found["metadata"] |= {"creationTimestamp": SINCE, "resourceVersion": "7"}
+    found["spec"]["schedulingGates"] = list(gates or [GATE])
+    return found
+
+
+def job(name: str) -> dict[str, Any]:
+    """A pod of an indexed Job, which says nothing of its size."""
+    found = member(name, None, namespace="b")
+    found["metadata"]["labels"] = {"job-name": "train", "batch.kubernetes.io/job-completion-index": name[-1]}
+    return found
+
+
+PLAN = ReservationSpec("done", (Seat("u-done-0", "done-0", "gpu-0", (("nvidia.com/gpu", 3),)),))
+LEDGER = {
+    "metadata": {"name": "gpus", "uid": "L", "resourceVersion": "7", "generation": 1},
+    "spec": {
+        "planner": "p",
+        "epoch": 1,
+        "entries": [{"uid": "R", "namespace": "a", "name": "done-1", "hash": spec_hash(PLAN), "phase": "Committed"}],
+    },
+}
+RESERVATION = {
+    "metadata": {"name": "done-1", "namespace": "a", "uid": "R", "resourceVersion": "7"},
+    "spec": msgspec.to_builtins(PLAN),
+    "status": {"state": "Committed", "deadline": "2026-11-21T12:00:00Z"},
+}
+THERE = [member("w-0"), member("w-1"), member("k-0", "kueued", GATE, KUEUE), job("t-0"), job("t-1"), pod("web", 0)]
+JOB = {"metadata": {"name": "train", "namespace": "b", "uid": "J"}, "spec": {"parallelism": 3, "completions": 3}}
+ANSWERS = {
+    PODS.path(): listed(*THERE),
+    PODS.path(namespace="a"): listed(*(each for each in THERE if each["metadata"]["namespace"] == "a")),
+    JOBS.path(): listed(JOB),
+    NODES.path(): listed(NODE),
+    NODE_GPUS.path(): listed({**STATE, "allocations": []}),
+    RESERVATIONS.path(): listed(),
+    LEDGERS.path(): listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "levels": "rack=example.com/rack"}}),
+}
+
+
+def cluster(**changed: Answer) -> Callable[[Asked], Answer]:
+    """Three gangs and one node; other answers by plural. What is not there is not served."""
+    answers = {
+        **ANSWERS,
+        **{path: answer for path in ANSWERS for name, answer in changed.items() if path.endswith(name)},
+    }
+    return lambda asked: answers.get(asked.path, Answer({"message": "not found"}, 404))
+
+
+def run(server: ApiServer, folder: Path, *arguments: str) -> Result:
+    there = ["--kubeconfig", server.kubeconfig(folder / "config")]
+    return CliRunner().invoke(main.main, [*arguments, *there])
+
+
+def test_all_gangs_of_the_cluster(tmp_path: Path) -> None:
+    with api_server(cluster()) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert shown.exit_code == 0
+    assert (
+        shown.output
+        == """\
+NAMESPACE  GANG       PHASE             PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON
+a          kueued     gathering 1 of 2  0         1/2      2     -      -       -     2d       1 of 2 members is there
+a          llm        queued            0         2/2      4     -      -       -     2d       2 members to be placed
+b          job.train  gathering 2 of 3  0         2/3      4     -      -       -     2d       2 of 3 members are there
+"""
+    )
+
+
+def test_gangs_of_one_namespace(tmp_path: Path) -> None:
+    with api_server(cluster()) as server:
+        found = json.loads(run(server, tmp_path, "gangs", "-n", "a", "-o", "json").output)
+        asked = [each.path for each in server.asked]
+
+    assert [each["name"] for each in found["items"]] == ["kueued", "llm"]
+    assert asked == [PODS.path(namespace="a"), RESERVATIONS.path(namespace="a"), LEDGERS.path()]
+
+
+def test_every_format_tells_the_same(tmp_path: Path) -> None:
+    with api_server(cluster()) as server:
+        texts = [run(server, tmp_path, "gangs", "-A", "-o", each).output for each in ("json", "yaml", "wide")]
+
+    found = json.loads(texts[0])
+    for each in (listing := yaml.safe_load(texts[1]))["items"] + found["items"]:
+        del each["waitingSeconds"]
+    assert listing == found
+    assert texts[2].splitlines()[0].split()[-7:] == [
+        "BY", "MINIMUM", "ATTEMPT", "RESERVATION", "DEADLINE", "ON", "REASON",
+    ]  # fmt: skip
+
+
+def test_no_gang(tmp_path: Path) -> None:
+    with api_server(cluster(pods=listed())) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert (shown.exit_code, shown.output) == (0, "there is no gang\n")
+
+
+def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
+    refused = Answer({"message": "forbidden"}, 403)
+    with api_server(cluster(jobs=refused, placementledgers=refused)) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert shown.exit_code == 0
+    assert "gputopo: you may not read placementledgers.gputopo.io, jobs.batch, so what these say" in shown.stderr
+    assert "b          job.train  gathering 2 " in shown.stdout
+
+
+def test_who_may_not_read_pods_learns_what_to_ask_for(tmp_path: Path) -> None:
+    with api_server(cluster(pods=Answer({"message": "pods is forbidden"}, 403))) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert shown.exit_code == 4
+    assert "ask for a ClusterRole with get, list of nodes; list of pods; " in shown.output
+
+
+def page(**said: Any) -> Answer:
+    """What a planner says of LLM."""
+    known = {
+        "namespace": "a",
+        "name": "llm",
+        "phase": "queued",
+        "reason": "1 of 2 members fits at once",
+        "rollbacks": 2,
+    }
+    return Answer({"leads": True, "gangs": [{**known, "next_try_s": 30.0, "trouble": "w-1 was late"}], **said})
+
+
+def test_a_planner_is_asked_too(tmp_path: Path) -> None:
+    with api_server(cluster()) as server, api_server(lambda _: page()) as planner:
+        told = json.loads(run(server, tmp_path, "gangs", "-o", "json", "--server", f"{planner.url}/").output)
+        shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url).output
+
+    (gang,) = (each for each in told["items"] if each["name"] == "llm")
+    assert (gang["reason"], gang["rollbacks"], gang["nextTrySeconds"]) == ("1 of 2 members fits at once", 2, 30.0)
+    assert shown.startswith("gang a/llm: queued: 1 of 2 members fits at once.\n")
+    assert shown.endswith("Note: it was taken back 2 times (the last time: w-1 was late); it is tried again in 30 s.\n")
+    assert [each.path for each in planner.asked] == ["/gangs", "/gangs"]
+
+
+def test_all_pages_of_a_planner_are_read(tmp_path: Path) -> None:
+    def pages(asked: Asked) -> Answer:
+        if asked.query == {"continue": "gangs/a/b"}:
+            return page()
+        return page(gangs=[])._replace(headers={"Link": '<?continue=gangs%2Fa%2Fb>; rel="next"'})
+
+    with api_server(cluster()) as server, api_server(pages) as planner:
+        shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url).output
+
+    assert shown.startswith("gang a/llm: queued: 1 of 2 members fits at once.\n")
+
+
+def test_pages_without_end_are_an_error() -> None:
+    with api_server(lambda _: page()._replace(headers={"Link": '<?continue=again>; rel="next"'})) as planner:
+        shown = CliRunner().invoke(main.main, ["gangs", "--server", planner.url])
+
+    assert (shown.exit_code, shown.output) == (4, f"gputopo: {planner.url}/gangs: more than 1024 pages\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        pytest.param(
+            page(leads=False), "so it knows of no gang: ask the one that holds the Lease", id="one that waits"
+        ),
+        pytest.param(
+            page(leads=False, holder="planner-7c9f-x2_0f1e"), "ask pod planner-7c9f-x2, which holds", id="one of two"
+        ),
+        pytest.param(Answer("no such page", 404), "/gangs: 404: no such page", id="another server"),
+    ],
+)
+def test_what_a_planner_does_not_tell(answer: Answer, told: str) -> None:
+    with api_server(lambda _: answer) as planner:
+        shown = CliRunner().invoke(main.main, ["gangs", "--server", planner.url])
+
+    assert shown.exit_code == 4
+    assert told in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        pytest.param(["gangs", "--server", "127.0.0.1"], 2, "--server '127.0.0.1': write a URL like", id="no address"),
+        pytest.param(
+            ["gangs", "--server", "http://127.0.0.1:9"], 4, "no answer from http://127.0.0.1:9/gangs", id="none"
+        ),
+        pytest.param(["gangs", "-A", "-n", "a"], 2, "both --namespace a and --all-namespaces", id="one and all"),
+        pytest.param(["why", "gang"], 2, "'gang' is not understood: say pod NAME or gang NAME", id="no name"),
+        pytest.param(["why", "gang", "x", "-f", "y"], 2, "no -f, no --node", id="a file"),
+        pytest.param(["why", "gang", "x", "--node", "y"], 2, "no -f, no --node", id="a node"),
+    ],
+)
+def test_what_cannot_be_asked(arguments: list[str], code: int, told: str) -> None:
+    shown = CliRunner().invoke(main.main, arguments)
+
+    assert (shown.exit_code, told in shown.output) == (code, True)
+
+
+def test_why_a_gang_waits(tmp_path: Path) -> None:
+    with api_server(cluster(placementreservations=listed(RESERVATION), placementledgers=listed(LEDGER))) as server:
+        shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a")
+
+    assert shown.exit_code == 0
+    assert shown.output == (
+        "gang a/llm: queued: 2 members to be placed.\n"
+        "Known by annotations, priority 0, waits for 2d: 2 members, 4 GPUs; to be bound within 30 s of being let "
+        "go.\n"
+        "\n"
+        "Members:\n"
+        "- held by the gate gputopo.io/gang: w-0, w-1\n"
+        "\n"
+        "It does not fit now: 0 of 2 members fit at once.\n"
+        "- GPUs reserved for another workload: w-0, w-1\n"
+        "\n"
+        "It would fit without what is kept there:\n"
+        "- 3 GPUs for the gang a/done, until 2026-11-21T12:00:00Z: gpu-0 (a/done-1)\n"
+    )
+
+
+LEASE = LEASES.path("gputopo-planner", "gputopo")
+LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/gputopo-planner"}})
+
+
+@pytest.mark.parametrize(
+    ("lease", "told"),
+    [
+        pytest.param(
+            Answer({"metadata": {"name": "gputopo-planner"}, "spec": {"holderIdentity": ""}}),
+            "gputopo: no planner works: nobody holds its Lease gputopo/gputopo-planner",
+            id="let go",
+        ),
+        pytest.param(
+            Answer({"message": "not found"}, 404),
+            "gputopo: no planner works: its Lease gputopo/gputopo-planner is gone",
+            id="gone",
+        ),
+        pytest.param(
+            Answer({"message": "forbidden"}, 403),
+            "gputopo: you may not read leases.coordination.k8s.io, so what these say of gangs is not shown\n",
+            id="not to be read",
+        ),
+    ],
+)
+def test_that_nobody_plans_is_said_beside_the_table(lease: Answer, told: str, tmp_path: Path) -> None:
+    answers = cluster(placementledgers=LED)
+    with api_server(lambda asked: lease if asked.path == LEASE else answers(asked)) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert shown.exit_code == 0
+    assert shown.stderr.startswith(told)
+
+
+def test_what_is_refused_and_what_nobody_gated_is_said_beside_the_table(tmp_path: Path) -> None:
+    wrong = member("p", "Bad_Name")
+    ungated = [pod(f"g{at}-0", 2, annotations={"gputopo.io/gang": f"g{at}"}, phase="Pending") for at in range(5)]
+    for each in ungated:
+        each["metadata"]["creationTimestamp"] = SINCE
+    with api_server(cluster(pods=listed(wrong, *ungated))) as server:
+        shown = run(server, tmp_path, "gangs")
+
+    assert [line.split()[:3] for line in shown.stdout.splitlines()[1:]] == [["a", "pod/p", "refused"]]
+    assert shown.stderr == (
+        "gputopo: what is refused is looked at again once what is quoted is put right: in what makes the pods, and on "
+        "those that are there by kubectl annotate --overwrite pod\n"
+        "gputopo: nobody gated a/g0, a/g1, a/g2 and 2 more, so their pods are placed one by one: gputopo why gang "
+        "tells what to do\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        pytest.param(
+            Answer({"metadata": {"name": "a", "labels": {"gputopo.io/gangs": "enabled"}}}),
+            "What to do: the namespace has opted in",
+            id="opted in",
+        ),
+        pytest.param(Answer({"metadata": {"name": "a"}}), "What to do: have them gated: kubectl label", id="not"),
+        pytest.param(Answer({"message": "forbidden"}, 403), "What to do: have them gated: kubectl label", id="unknown"),
+    ],
+)
+def test_why_nobody_gated_a_gang(space: Answer, told: str, tmp_path: Path) -> None:
+    ungated = pod("g-0", 2, annotations={"gputopo.io/gang": "g"}, phase="Pending")
+    answers = cluster(pods=listed(ungated))
+    with api_server(lambda asked: space if asked.path == NAMESPACES.path("a") else answers(asked)) as server:
+        shown = run(server, tmp_path, "why", "gang", "g", "-n", "a")
+
+    assert told in shown.stdout
+
+
+def test_what_kube_scheduler_says_of_a_member_that_was_let_go(tmp_path: Path) -> None:
+    late = pod("w-0", 2, annotations={"gputopo.io/gang": "g", "gputopo.io/reservation": "g-1"}, phase="Pending")
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
+    late["status"]["conditions"] = [said]
+    other = pod("x", 1, phase="Pending")
+    other["status"]["conditions"] = [said, {"type": "Ready", "status": "False"}]
+    with api_server(cluster(pods=listed(late, other))) as server:
+        shown = run(server, tmp_path, "why", "gang", "g", "-n", "a")
+
+    assert "- let go, and not bound yet (kube-scheduler: no volume): w-0\n" in shown.stdout
+
+
+def test_the_story_as_a_document(tmp_path: Path) -> None:
+    with api_server(cluster()) as server:
+        found = json.loads(run(server, tmp_path, "why", "gang/job.train", "-n", "b", "-o", "json").output)
+
+    assert (found["kind"], found["gang"]["size"], found["absentRanks"]) == ("GangExplanation", 3, [2])
+    assert [each["node"] for each in found["places"][0]["stops"]] == ["gpu-0"]
+
+
+def test_a_gang_that_is_not_there(tmp_path: Path) -> None:
+    with api_server(cluster()) as server:
+        shown = run(server, tmp_path, "why", "gang", "lm", "-n", "a")
+
+    assert (shown.exit_code, shown.output) == (
+        4,
+        "gputopo: there is no gang lm in the namespace a; nearest: llm\n",
+    )
+
+
+def test_every_kind_that_says_sizes_is_read_for_the_gangs_of_its_convention() -> None:
+    telling = {rule.prefix for rule in RULES if rule.told_by}
+
+    assert SAID_BY.keys() == telling
+    assert sorted(str(kind) for kinds in SAID_BY.values() for kind in kinds) == sorted(str(kind) for kind, _ in SIZES)

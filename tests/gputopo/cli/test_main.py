@@ -1,0 +1,282 @@
+"""The command line as a user types it, in a process of its own where that matters."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from gputopo import __version__, render
+from gputopo.cli import main, terminal
+
+TOPO = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-15\t0\nGPU1\tNV4\t X \t0-15\t0\n"
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(main.main, arguments, input=stdin)
+
+
+@pytest.mark.parametrize("output", main.FORMATS)
+def test_a_pasted_matrix_is_shown_in_every_format_that_can_say_it(output: str) -> None:
+    result = run("show", "--from", "-", "-o", output, stdin=TOPO)
+
+    if output == "nccl-xml":  # a matrix has no bus ids
+        assert (result.exit_code, "bus id" in result.stderr) == (2, True)
+    else:
+        assert result.exit_code == 0
+        assert "GPU0" in result.stdout or output in ("json", "yaml", "labels", "svg")
+
+
+def test_the_command_offers_the_formats_that_there_are() -> None:
+    assert main.FORMATS == render.FORMATS
+
+
+def test_json_has_the_islands() -> None:
+    result = run("show", "--from", "-", "-o", "json", stdin=TOPO)
+
+    assert json.loads(result.stdout)["islands"] == [[0, 1]]
+
+
+def test_a_recorded_machine_is_known_by_name() -> None:
+    assert "A100-SXM4-40GB" in run("show", "--from", "dgx-a100").stdout
+
+
+def test_ascii_means_ascii() -> None:
+    assert run("show", "--from", "dgx-1", "--ascii").stdout.isascii()
+
+
+CODES = {
+    "healthy, checked": (("show", "--check", "--from", "dgx-a100"), 0),
+    "degraded, not checked": (("show", "--from", "link-down"), 0),
+    "degraded, checked": (("show", "--check", "--from", "link-down"), 1),
+    "no such file": (("show", "--from", "nowhere"), 2),
+    "a folder": (("show", "--from", "/"), 2),
+    "no such option": (("show", "--frm", "x"), 2),
+    "no such format": (("show", "-o", "pdf", "--from", "dgx-1"), 2),
+    "no such GPU": (("path", "0", "99", "--from", "dgx-1"), 2),
+    "no GPU": (("show", "--from", "no-gpu"), 3),
+    "no driver": (("labels", "--from", "no-driver"), 3),
+    "mismatch": (("show", "--from", "driver-mismatch"), 3),
+    "equal": (("diff", "dgx-1", "dgx-1", "--exit-code"), 0),
+    "different": (("diff", "dgx-1", "dgx-2", "--exit-code"), 1),
+    "different, not asked": (("diff", "dgx-1", "dgx-2"), 0),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code"), CODES.values(), ids=CODES)
+def test_exit_codes(arguments: tuple[str, ...], code: int) -> None:
+    assert run(*arguments).exit_code == code
+
+
+def test_what_is_no_topology_is_quoted_and_named() -> None:
+    result = run("show", "--from", "-", stdin="GPU0 what\n")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("gputopo: -: ")
+    assert result.stdout == ""
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    result = run("show", "--from", "dgx-a1000")
+
+    assert "there is no file 'dgx-a1000' and no machine of that name comes with gputopo" in result.stderr
+    assert "dgx-a100," in result.stderr
+
+
+def test_a_machine_without_gpu_says_what_to_do_and_offers_recorded_ones() -> None:
+    result = run("show", "--from", "driver-mismatch")
+
+    assert "different versions" in result.stderr
+    assert "reboot" in result.stderr
+    assert "gputopo show --from NAME (" in result.stderr
+
+
+def test_labels_are_what_kubectl_takes() -> None:
+    result = run("labels", "--from", "dgx-a100", "--mirror", "off", "--annotations")
+
+    lines = dict(line.split("=", 1) for line in result.stdout.splitlines())
+    assert lines["gputopo.io/islands"] == "8"
+    assert lines["gputopo.io/topology"].startswith('{"v":1')
+    assert not any(key.startswith("nvidia.com/") for key in lines)
+    assert "nvidia.com/gpu.count=8" in run("labels", "--from", "dgx-a100").stdout
+
+
+def test_a_path_says_why() -> None:
+    assert "joined directly by 1 NVLink" in run("path", "0", "1", "--from", "dgx-1").stdout
+
+
+def test_differences_are_shown() -> None:
+    assert "- driver_version: 470.182.03" in run("diff", "dgx-1", "dgx-2").stdout
+
+
+def test_the_recorded_machines_are_listed() -> None:
+    assert "dgx-a100" in run("machines").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(shell: str) -> None:
+    assert "_GPUTOPO_COMPLETE" in run("completion", shell).stdout
+
+
+def test_the_version_is_the_packages() -> None:
+    assert run("--version").stdout == f"gputopo, version {__version__}\n"
+
+
+def commands() -> list[str]:
+    return main.main.list_commands(click.Context(main.main))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_explains_itself_with_examples(command: str) -> None:
+    text = run(command, "--help").stdout
+
+    assert command == "machines" or "Examples:\n" in text
+    assert "\b" not in text
+
+
+@pytest.mark.parametrize("name", main.LATE)
+@pytest.mark.parametrize("width", [30, 80, 200], ids=str)
+def test_commands_that_are_imported_late_are_listed_in_their_own_words(name: str, width: int) -> None:
+    listed = click.Command(name, help=main.LATE[name].summary)
+
+    assert listed.get_short_help_str(width) == main.LATE[name].load().get_short_help_str(width)
+
+
+def test_to_list_the_commands_imports_none_that_are_late() -> None:
+    heavy = (
+        "agent.daemon.command",
+        "scheduler_core.extender.command",
+        "scheduler_core.extender.replay",
+        "gputopo.cli.config",
+    )
+    code = (
+        "import sys; from gputopo.cli.main import main; main(['--help'], standalone_mode=False); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert all(f"\n  {name} " in found for name in main.LATE)
+    assert found.endswith("[]\n")
+
+
+def test_this_machine_is_recorded_and_can_be_shown_again(tmp_path: Path) -> None:
+    """Whatever this machine is: with or without GPU."""
+    target = tmp_path / "node.json"
+
+    assert run("record", "-o", str(target)).exit_code == 0
+    assert run("show", "--from", str(target)).exit_code == run("show").exit_code
+    assert json.loads(target.read_text())["scrubbed"] == ["hostname", "processes", "serial"]
+    assert run("record", "--scrub-uuids").stdout.startswith("{")
+    assert run("diff", str(target)).exit_code == run("show").exit_code
+
+
+def test_a_recording_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    result = run("record", "-o", str(tmp_path / "missing" / "node.json"))
+
+    assert (result.exit_code, "cannot write" in result.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    pipe, real, link = tmp_path / "pipe", tmp_path / "real.json", tmp_path / "link.json"
+    os.mkfifo(pipe)
+    link.symlink_to(real)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        assert run("record", "-o", str(pipe)).exit_code == 0
+        assert reader.stdout is not None
+        assert reader.stdout.read().startswith(b"{")
+
+    assert run("record", "-o", str(link)).exit_code == 0
+    assert (pipe.is_fifo(), link.is_symlink(), real.read_text()[0]) == (True, True, "{")
+    assert run("record", "-o", "").exit_code == 2
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    """A command line with `gputopo` in it, in a shell."""
+    line = command.replace("gputopo", f"{sys.executable} -m gputopo")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+ENDINGS = {
+    "standard input closed": ("gputopo show --from - <&-", 2, "standard input is closed"),
+    "standard output closed": ("gputopo show --from l4 >&-", 2, "standard output is closed"),
+    "disk full": ("gputopo show --from l4 >/dev/full", 2, "cannot write to standard output: No space left on device"),
+    "endless input": ("gputopo show --from /dev/zero", 2, "/dev/zero: more than 67108864 bytes are no topology"),
+    "an encoding without arrows": ("PYTHONIOENCODING=latin-1 gputopo path 0 5 --from dgx-1", 0, ""),
+    "nvidia-smi failing": ("echo 'No devices were found' | gputopo show --from -", 3, "sees no GPU"),
+}
+
+
+@pytest.mark.parametrize(("command", "code", "message"), ENDINGS.values(), ids=ENDINGS)
+def test_endings_have_their_codes_and_say_why(command: str, code: int, message: str) -> None:
+    result = shell(command)
+
+    assert (result.returncode, "Traceback" in result.stderr) == (code, False)
+    assert message in result.stderr
+
+
+def test_a_reader_that_goes_ends_the_program_as_it_ends_others() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "gputopo", "show", "--from", "l4"]
+    with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE) as process:
+        os.close(writing)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+    assert process.returncode == -signal.SIGPIPE
+
+
+def test_an_error_of_ours_is_not_taken_for_degraded_hardware(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGPIPE)
+    with pytest.raises(SystemExit) as ended:
+        terminal.ends_well(lambda: 1 // 0)
+    signal.signal(signal.SIGPIPE, before)
+
+    assert ended.value.code == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_labels_of_half_a_matrix_claim_no_islands_and_say_why() -> None:
+    half = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\nGPU0\t X \tNV4\tSYS\tSYS\t0-15\n"
+
+    result = run("labels", "--from", "-", stdin=half)
+
+    assert "islands" not in result.stdout
+    assert "gpu-topology" not in result.stdout
+    assert "degraded" not in result.stdout
+    assert "GPU2-GPU3" in result.stderr
+
+
+def in_terminal(**environment: str) -> bytes:
+    """What `gputopo show` writes to a terminal."""
+    reading, writing = pty.openpty()
+    command = [sys.executable, "-m", "gputopo", "show", "--from", "link-down"]
+    with subprocess.Popen(command, stdout=writing, env=os.environ | {"TERM": "xterm"} | environment) as process:
+        os.close(writing)
+        parts = []
+        while True:
+            try:
+                parts.append(os.read(reading, 65536))
+            except OSError:  # Linux ends a pty with EIO
+                break
+            if not parts[-1]:
+                break
+    os.close(reading)
+    assert process.returncode == 0
+    return b"".join(parts)
+
+
+def test_colour_is_for_terminals_and_for_those_who_want_it() -> None:
+    coloured, plain = in_terminal(NO_COLOR=""), in_terminal(NO_COLOR="1")
+
+    assert b"\x1b[" in coloured
+    assert b"\x1b[" not in plain
+    assert b"\x1b[" not in run("show", "--from", "link-down").stdout.encode()
+    assert click.unstyle(coloured.decode()).replace("\r\n", "\n") == plain.decode().replace("\r\n", "\n")

@@ -1,0 +1,266 @@
+"""``gputopo release`` as a person sees it; ``tests/e2e`` has the real API server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gputopo.cli import main
+from gputopo.cli.cluster import cleanup
+from gputopo.cli.release import release
+from gputopo.kube.rbac import DEFINITIONS, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
+from gputopo.labels import keys
+from gputopo.labels import workloads as seen
+from tests.api_server import Answer, Asked, api_server
+
+OTHERS = "kueue.x-k8s.io/admission"
+GANG = {keys.POD_GANG.key: "llm-7"}
+
+
+def pod(name: str, *gates: str, namespace: str = "team-a", **metadata: Any) -> dict[str, Any]:
+    whole = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "7", **metadata}
+    return {"metadata": whole, "spec": {"schedulingGates": [{"name": gate} for gate in gates]}}
+
+
+GATED, BOTH = pod("train-0", keys.GATE, annotations=GANG), pod("train-1", OTHERS, keys.GATE, annotations=GANG)
+OTHER, THEIRS = pod("alone", keys.GATE), pod("theirs", OTHERS)
+SET = pod("set-0", keys.GATE, namespace="team-b", labels={seen.JOBSET: "llm"})
+GROUP = pod("native-0", keys.GATE)
+GROUP["spec"]["schedulingGroup"] = {"podGroupName": "llm"}
+
+
+class Cluster:
+    """Pods by name, of which a patch takes the gates; ``refusals`` are given before."""
+
+    def __init__(self, *pods: dict[str, Any], refusals: Iterable[Answer] = ()) -> None:
+        self.pods = {each["metadata"]["name"]: each for each in pods}
+        self.refusals = list(refusals)
+        self.patched: list[Any] = []
+
+    def __call__(self, request: Asked) -> Answer:
+        """The answer to one request."""
+        if request.method == "GET":
+            assert request.query["fieldSelector"] == "spec.nodeName=,status.phase=Pending"
+            here = [
+                each
+                for each in self.pods.values()
+                if PODS.path(namespace=each["metadata"]["namespace"]) == request.path
+            ]
+            return Answer({"metadata": {}, "items": list(self.pods.values()) if request.path == PODS.path() else here})
+        if self.refusals:
+            return self.refusals.pop(0)
+        self.patched.append(request.body)
+        left = request.body["spec"]["schedulingGates"] or []
+        name = request.body["metadata"]["name"]
+        self.pods[name] = {**self.pods[name], "spec": {"schedulingGates": left}}
+        return Answer({"metadata": {"name": name}})
+
+
+def run(cluster: Cluster, folder: Path, *arguments: str) -> Result:
+    with api_server(cluster) as server:
+        return CliRunner().invoke(release, ["--kubeconfig", server.kubeconfig(folder / "config"), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "released"),
+    [
+        pytest.param(["--all"], ["alone", "native-0", "set-0", "train-0", "train-1"], id="all"),
+        pytest.param(["--all", "-n", "team-b"], ["set-0"], id="all of a namespace"),
+        pytest.param(["-n", "team-a", "alone", "train-1"], ["alone", "train-1"], id="pods by name"),
+        pytest.param(["-n", "team-a", "--gang", "llm-7"], ["train-0", "train-1"], id="a gang by our annotation"),
+        pytest.param(["-n", "team-b", "--gang", "jobset.llm"], ["set-0"], id="a gang by a convention"),
+        pytest.param(["-n", "team-a", "--gang", "group.llm"], ["native-0"], id="a gang of Kubernetes' own"),
+    ],
+)
+def test_what_is_asked_for_is_released_and_no_more(arguments: list[str], released: list[str], tmp_path: Path) -> None:
+    cluster = Cluster(GATED, BOTH, OTHER, THEIRS, SET, GROUP)
+
+    result = run(cluster, tmp_path, *arguments)
+
+    assert (result.exit_code, sorted(each["metadata"]["name"] for each in cluster.patched)) == (0, released)
+
+
+def test_a_release_takes_our_gate_from_the_very_pod_and_leaves_those_of_others(tmp_path: Path) -> None:
+    cluster = Cluster(BOTH, GATED)
+
+    result = run(cluster, tmp_path, "--all")
+
+    metadata = {"namespace": "team-a", "resourceVersion": "7"}
+    assert sorted(cluster.patched, key=str) == sorted(
+        [
+            {"metadata": {"name": "train-0", "uid": "uid-train-0", **metadata}, "spec": {"schedulingGates": []}},
+            {
+                "metadata": {"name": "train-1", "uid": "uid-train-1", **metadata},
+                "spec": {"schedulingGates": [{"name": OTHERS}]},
+            },
+        ],
+        key=str,
+    )
+    assert result.output == (f"released pods/team-a/train-1 (still held by {OTHERS})\nreleased pods/team-a/train-0\n")
+
+
+def test_a_dry_run_says_what_would_be_released_and_writes_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(GATED, BOTH, THEIRS)
+
+    result = run(cluster, tmp_path, "--all", "--dry-run")
+
+    assert (result.exit_code, cluster.patched) == (0, [])
+    assert result.output == (
+        f"would release pods/team-a/train-0\nwould release pods/team-a/train-1 (still held by {OTHERS})\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "code"),
+    [
+        pytest.param(["--all"], "gputopo's gate holds no pod", 0, id="at all"),
+        pytest.param(["--all", "-n", "team-b"], "gputopo's gate holds no pod of team-b", 0, id="in a namespace"),
+        pytest.param(["-n", "a", "--gang", "g"], "gputopo's gate holds no pod of the gang g of a", 0, id="of a gang"),
+        pytest.param(
+            ["-n", "team-a", "theirs", "x"],
+            "FAILED pods/team-a/theirs: there is no such pod that gputopo's gate holds\n"
+            "FAILED pods/team-a/x: there is no such pod that gputopo's gate holds",
+            4,
+            id="by name",
+        ),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["", "dry"])
+def test_what_is_not_held_is_said(arguments: list[str], told: str, code: int, more: list[str], tmp_path: Path) -> None:
+    result = run(Cluster(THEIRS), tmp_path, *arguments, *more)
+
+    assert (result.exit_code, result.output) == (code, f"{told}\n")
+
+
+def test_a_pod_that_changed_meanwhile_is_tried_again(tmp_path: Path) -> None:
+    cluster = Cluster(GATED, refusals=[Answer({"message": "changed"}, 409)])
+
+    result = run(cluster, tmp_path, "--all")
+
+    assert (result.exit_code, result.output) == (0, "released pods/team-a/train-0\n")
+
+
+def test_a_pod_that_went_meanwhile_is_done_with(tmp_path: Path) -> None:
+    def cluster(request: Asked) -> Answer:
+        if request.method == "PATCH":
+            left.clear()
+            return Answer({"message": "gone"}, 404)
+        return Answer({"metadata": {}, "items": left})
+
+    left = [GATED]
+    with api_server(cluster) as server:
+        result = CliRunner().invoke(release, ["--kubeconfig", server.kubeconfig(tmp_path / "config"), "--all"])
+
+    assert (result.exit_code, result.output) == (0, "released pods/team-a/train-0\n")
+
+
+def test_a_pod_that_cannot_be_released_is_named_with_the_reason(tmp_path: Path) -> None:
+    result = run(Cluster(GATED, refusals=[Answer({"message": "a policy says no"}, 422)] * 3), tmp_path, "--all")
+
+    assert result.exit_code == 4
+    assert result.output == "FAILED PATCH /api/v1/namespaces/team-a/pods/train-0: 422: a policy says no\n"
+
+
+def test_where_a_planner_still_gates_what_comes_it_is_said(tmp_path: Path) -> None:
+    def cluster(request: Asked) -> Answer:
+        return Answer(GATED if request.method == "PATCH" else {"metadata": {}, "items": [GATED]})
+
+    with api_server(cluster) as server:
+        result = CliRunner().invoke(release, ["--kubeconfig", server.kubeconfig(tmp_path / "config"), "--all"])
+
+    assert result.exit_code == 4
+    assert result.output.splitlines() == [
+        *["released pods/team-a/train-0"] * 3,
+        "FAILED pods/team-a/train-0: it was gated meanwhile; remove the planner and its policies first",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param(["-n", "team-a"], id="a namespace alone"),
+        pytest.param(["--all", "train-0"], id="all and one"),
+        pytest.param(["--gang", "g", "train-0"], id="a gang and one"),
+        pytest.param(["--all", "--gang", "g"], id="all and a gang"),
+    ],
+)
+def test_it_wants_to_know_what_to_release(arguments: list[str]) -> None:
+    result = CliRunner().invoke(release, arguments)
+
+    assert result.exit_code == 2
+    assert "say which: POD..., --gang NAME or --all" in result.output
+
+
+def test_the_context_says_the_namespace_where_nobody_does(tmp_path: Path) -> None:
+    cluster = Cluster(GATED, pod("train-0", keys.GATE, namespace="default"))
+
+    result = run(cluster, tmp_path, "train-0")
+
+    assert result.output == "released pods/default/train-0\n"
+
+
+def test_the_list_of_commands_names_it_and_imports_nothing_for_that() -> None:
+    code = "import sys; from click.testing import CliRunner; from gputopo.cli.main import main;"
+    code += "print('release ' in CliRunner().invoke(main, ['--help']).output, 'gputopo.cli.release' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "True False\n"
+    assert "gputopo release --all" in CliRunner().invoke(main.main, ["release", "--help"]).output
+
+
+def test_a_clean_up_does_not_take_the_definitions_from_under_pods_that_wait(tmp_path: Path) -> None:
+    asked: list[Asked] = []
+
+    def cluster(request: Asked) -> Answer:
+        asked.append(request)
+        return Answer({"metadata": {}, "items": [GATED, BOTH]})
+
+    with api_server(cluster) as server:
+        arguments = ["--kubeconfig", server.kubeconfig(tmp_path / "config"), "--all", "--crd"]
+        result = CliRunner().invoke(cleanup, arguments)
+
+    assert [each.path for each in asked] == [PODS.path()]
+    assert (result.exit_code, result.output) == (
+        4,
+        (
+            "gputopo: the pod team-a/train-0, 2 in all, waits for a planner, and would wait for ever: "
+            "remove the planner and its policies, then `gputopo release --all`\n"
+        ),
+    )
+
+
+def test_a_clean_up_takes_the_ledger_before_the_reservations_and_the_definitions_last(tmp_path: Path) -> None:
+    plan = {"metadata": {"name": "llm-7-1a2b3c", "namespace": "team-a", "uid": "r"}}
+    items = {
+        PODS.path(): [THEIRS],
+        NODES.path(): [],
+        NODE_GPUS.path(): [],
+        LEDGERS.path(): [{"metadata": {"name": "gpus", "uid": "l"}}],
+        RESERVATIONS.path(): [plan],
+    }
+
+    def cluster(request: Asked) -> Answer:
+        if request.path in items:
+            return Answer({"metadata": {}, "items": items[request.path]})
+        if request.path.startswith(DEFINITIONS.path("")):
+            return Answer({"metadata": {"name": request.path.rpartition("/")[2], "uid": "d"}})
+        return Answer("404 page not found", 404)
+
+    with api_server(cluster) as server:
+        config = server.kubeconfig(tmp_path / "config")
+        result = CliRunner().invoke(cleanup, ["--kubeconfig", config, "--all", "--crd", "--dry-run"])
+
+    assert result.output.splitlines() == [
+        "would remove placementledgers/gpus",
+        "would remove placementreservations/team-a/llm-7-1a2b3c",
+        "would remove customresourcedefinitions/placementledgers.gputopo.io",
+        "would remove customresourcedefinitions/placementreservations.gputopo.io",
+        "would remove customresourcedefinitions/nodegpus.gputopo.io",
+    ]

@@ -1,0 +1,138 @@
+"""``gputopo simulate`` and ``gputopo what-if``, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gputopo.cli import main
+from gputopo.labels import encode
+from tests.machines import MACHINES
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\na,96000,400000,8,G2\nb,104000,500000,2,T4\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\nx,8000,1,1,1000\ny,8000,1,2,1000\nz,4000,1,1,500\n"
+POD = "kind: Pod\nmetadata: {name: train, namespace: team}\nspec:\n  containers:\n  - name: c\n    resources: "
+
+
+def _run(*arguments: str) -> tuple[int, str]:
+    found = CliRunner().invoke(main.main, list(arguments))
+    return found.exit_code, found.output
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "pods.csv").write_text(PODS)
+    facts = encode(MACHINES["a100_bridged"]())
+    metadata = {"name": "gpu-1", "labels": facts.labels, "annotations": facts.annotations}
+    node = {"kind": "Node", "metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": [node]}))
+    (tmp_path / "pod.yaml").write_text(POD + '{limits: {nvidia.com/gpu: "2"}}\n')
+    (tmp_path / "plain.yaml").write_text(POD + "{}\n")
+    return tmp_path
+
+
+def test_trace_files(files: Path) -> None:
+    code, said = _run(
+        "simulate", "--cluster", str(files / "nodes.csv"), "--workload", str(files / "pods.csv"), "-o", "json"
+    )
+
+    assert code == 0, said
+    assert [row["policy"] for row in json.loads(said)["replays"]] == ["ours", "spread", "pack", "fgd"]
+
+
+def test_each_profile_of_a_policy_file_is_a_policy_of_its_own(files: Path) -> None:
+    """Judged by what its file says that pods ask for."""
+    (files / "policy.yaml").write_text(
+        "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\nprofiles:\n"
+        "  - {name: machines, match: {}, mix: [{gpus: 8, weight: 1.0}]}\n"
+    )
+    nodes, pods, policy = (str(files / name) for name in ("nodes.csv", "pods.csv", "policy.yaml"))
+    asked = ["simulate", "--cluster", nodes, "--workload", pods, "--policies", "spread"]
+
+    code, said = _run(*asked, "--policy", policy, "-o", "json")
+    _, text = _run(*asked, "--policy", policy)
+
+    assert code == 0, said
+    assert [row["policy"] for row in json.loads(said)["replays"]] == ["spread", "ours:machines", "ours:default"]
+    assert "gputopo, all pods by the profile machines" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [pytest.param(b"\xff", "this is no text", id="no text"), pytest.param(b"kind: X", "1:1", id="no policy")],
+)
+def test_what_is_no_policy_file_is_said(files: Path, content: bytes, said: str) -> None:
+    (files / "policy.yaml").write_bytes(content)
+
+    code, output = _run("simulate", "--cluster", "8a100-2n-pairs12*4", "--policy", str(files / "policy.yaml"))
+
+    assert code == 2
+    assert said in output
+
+
+@pytest.mark.parametrize("output", ["text", "html"])
+def test_machines_by_name(output: str) -> None:
+    code, said = _run("simulate", "--cluster", "8a100-2n-pairs12*4", "--jobs", "40", "-o", output)
+
+    assert code == 0, said
+    assert "4 nodes with 32 GPUs" in said
+
+
+def test_cluster_as_kubectl_prints_it(files: Path) -> None:
+    code, said = _run("simulate", "--cluster", str(files / "cluster.json"), "--sizes", "1:1", "--jobs", "9")
+
+    assert (code, said.split(";")[0]) == (0, "1 nodes with 4 GPUs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["--policies", "best"], "there is no policy 'best'", id="policy"),
+        pytest.param(["--sizes", "1-2"], "say GPUS:WEIGHT", id="sizes"),
+        pytest.param(["--workload", "NODES"], "has no name", id="workload"),
+        pytest.param(["--cluster", "PODS"], "there must be sn", id="cluster"),
+    ],
+)
+def test_what_is_not_understood(files: Path, arguments: list[str], said: str) -> None:
+    places = {"NODES": str(files / "nodes.csv"), "PODS": str(files / "pods.csv")}
+    code, output = _run(
+        "simulate", "--cluster", str(files / "nodes.csv"), *(places.get(each, each) for each in arguments)
+    )
+
+    assert code == 2
+    assert said in output
+
+
+def test_what_if(files: Path) -> None:
+    code, said = _run("what-if", "-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json"))
+
+    assert code == 0, said
+    assert said.startswith("team/train would land on gpu-1")
+    assert "ring 600 GB/s nvlink, one island" in said
+    assert "left  2+2 free by island" in said
+
+
+def test_what_if_for_programs(files: Path) -> None:
+    code, said = _run("what-if", "-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json"), "-o", "json")
+
+    assert code == 0
+    assert json.loads(said)["landings"][0]["node"] == "gpu-1"
+
+
+@pytest.mark.parametrize(
+    ("pod", "cluster", "said"),
+    [
+        pytest.param("plain.yaml", "cluster.json", "asks for no GPU", id="no GPU"),
+        pytest.param("nodes.csv", "cluster.json", "no Pod in it", id="no pod"),
+        pytest.param("pod.yaml", "nodes.csv", "no JSON that kubectl prints", id="no cluster"),
+    ],
+)
+def test_what_if_of_nothing(files: Path, pod: str, cluster: str, said: str) -> None:
+    code, output = _run("what-if", "-f", str(files / pod), "--from", str(files / cluster))
+
+    assert code == 2
+    assert said in output

@@ -1,0 +1,440 @@
+"""``gputopo why``, up to the wire. What it tells is in ``tests/scheduler_core/explain``."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gputopo.cli import main
+from gputopo.crd.nodegpus import content_hash
+from gputopo.crd.reservations import ReservationSpec, spec_hash
+from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
+from gputopo.labels import encode, keys
+from scheduler_core.explain import document, text
+from tests.api_server import Answer, ApiServer, Asked, api_server
+from tests.machines import a100_bridged
+from tests.scheduler_core.explain.test_text import STORIES
+
+FACTS = encode(a100_bridged())
+NODE: dict[str, Any] = {
+    "metadata": {"name": "gpu-0", "uid": "n", "labels": FACTS.labels, "annotations": FACTS.annotations},
+    "status": {"allocatable": {"nvidia.com/gpu": "4", "cpu": "64"}},
+}
+UUIDS = [gpu.uuid for gpu in a100_bridged().gpus]
+HELD = [{"gpu": UUIDS[i], "pod": {"namespace": "a", "name": "train", "container": "c"}} for i in (0, 1, 2)]
+STATE = {
+    "metadata": {"name": "gpu-0"},
+    "observedAt": datetime.now(UTC).isoformat(),
+    "contentHash": content_hash(FACTS.annotations[keys.TOPOLOGY.key]),
+    "agentVersion": "0.1.0",
+    "allocations": HELD,
+}
+
+
+def pod(name: str, gpus: int, *, node: str = "", namespace: str = "a", **more: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace, "uid": f"u-{name}", "annotations": more.pop("annotations", {})}
+    spec = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}}]}
+    return {"metadata": metadata, "spec": spec | ({"nodeName": node} if node else {}), "status": more}
+
+
+PENDING = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 too few free healthy GPUs"}
+THERE = [
+    pod("train", 3, node="gpu-0", phase="Running", startTime="2026-11-18T11:00:00Z"),
+    pod("waits", 2, phase="Pending", conditions=[PENDING]),
+    pod("web", 0, node="gpu-0", phase="Running"),
+    pod("odd", 2, annotations={"gputopo.io/island": "yes"}),
+    pod("done", 1, node="gpu-0", phase="Failed"),
+]
+
+
+def listed(*items: object) -> Answer:
+    return Answer({"metadata": {"resourceVersion": "7"}, "items": items})
+
+
+def cluster(asked: Asked) -> Answer:
+    """One node, on which three of four GPUs are taken."""
+    fields = asked.query.get("fieldSelector", "")
+    if asked.path == PODS.path(namespace="a"):
+        return listed(*(each for each in THERE if fields == f"metadata.name={each['metadata']['name']}"))
+    running = [each for each in THERE if each["status"].get("phase") != "Failed"]
+    answers = {NODES.path(): listed(NODE), NODE_GPUS.path(): listed(STATE), PODS.path(): listed(*running)}
+    return answers.get(asked.path, listed())
+
+
+def why(server: ApiServer, folder: Path, *arguments: str, written: str | None = None) -> Result:
+    there = ["--kubeconfig", server.kubeconfig(folder / "config")]
+    return CliRunner().invoke(main.main, ["why", *there, *arguments], input=written)
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: one}
+spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def test_a_pod_that_waits(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a")
+
+    assert shown.exit_code == 0
+    assert shown.output == (
+        "pod a/waits asks for\n"
+        "  2 whole GPUs  required  nvidia.com/gpu: 2\n"
+        "\n"
+        "0 of 1 node suits it.\n"
+        "kube-scheduler said: 0/1 nodes are available: 1 too few free healthy GPUs\n"
+        "\n"
+        "Any of these would make it fit:\n"
+        "- gpu-0 has 1 free GPU; 2 free after pod a/train ends\n"
+        "\n"
+        "Refused:\n"
+        "- too few free healthy GPUs: 1 node\n"
+        "  gpu-0\n"
+        "  Fewer healthy GPUs (or shares, or MIG devices) are free than the pod asks for. Wait for a pod to end, "
+        "ask for fewer,\n"
+        "  or add nodes.\n"
+    )
+
+
+def test_every_format_tells_the_same(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        as_json, as_yaml = (
+            why(server, tmp_path, "pod/waits", "-n", "a", "-o", each).output for each in ("json", "yaml")
+        )
+
+    found = json.loads(as_json)
+    assert yaml.safe_load(as_yaml) == found
+    assert (found["kind"], found["schedulerSaid"]) == ("PodExplanation", PENDING["message"])
+    assert [(each["reason"], each["nodes"]) for each in found["refused"]] == [("TOO_FEW_GPUS", ["gpu-0"])]
+
+
+def test_a_pod_that_runs(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        found = json.loads(why(server, tmp_path, "pod", "train", "-n", "a", "-o", "json").output)
+
+    assert (found["held"]["node"], found["held"]["spot"]["gpus"]) == ("gpu-0", [0, 1, 2])
+    assert found["suited"] == ["gpu-0"]  # its own GPUs are free for it
+
+
+def test_a_pod_that_has_ended_is_looked_at_as_another_one_like_it(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        found = json.loads(why(server, tmp_path, "pod", "done", "-n", "a", "-o", "json").output)
+
+    assert found["held"] is None
+    assert found["notes"][-1] == "it has ended (Failed), so this is about another one like it"
+
+
+def test_a_pod_that_cannot_be_understood(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        shown = why(server, tmp_path, "pod", "odd", "-n", "a").output
+
+    assert "pod a/odd is refused on every node: the pod's request is malformed: gputopo.io/island: 'yes'" in shown
+
+
+JOB = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: c}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: later, namespace: b}
+spec:
+  template:
+    metadata: {annotations: {gputopo.io/island: required}}
+    spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        pytest.param(JOB, "b/later", id="a job, in its own namespace"),
+        pytest.param(JOB.replace("name: later, namespace: b", ""), "a/(without a name)", id="nameless"),
+        pytest.param(
+            json.dumps({"kind": "List", "items": [{"kind": "Pod", **pod("web", 0)}, {"kind": "Pod", **pod("p", 2)}]}),
+            "a/p",
+            id="of several the first that asks for GPUs",
+        ),
+    ],
+)
+def test_a_pod_that_does_not_exist_yet(written: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(written)
+    with api_server(cluster) as server:
+        found = json.loads(why(server, tmp_path, "-f", str(tmp_path / "pod.yaml"), "-n", "a", "-o", "json").output)
+
+    assert f"{found['pod']['namespace']}/{found['pod']['name']}" == name
+    assert [each["pods"] for each in found["nearest"]] == [["a/train"]]
+
+
+POLICY = """
+apiVersion: gputopo.io/v1alpha1
+kind: PlacementPolicy
+staleness: {handling: refuse, after: 1s}
+"""
+
+
+def test_the_policy_file_decides(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "bad.yaml").write_text("kind: what")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff")
+    file = ("--policy", str(tmp_path / "policy.yaml"))
+    with api_server(cluster) as server:
+        built_in = json.loads(why(server, tmp_path, "pod", "train", "-n", "a", "-o", "json").output)
+        by_file = json.loads(why(server, tmp_path, "pod", "train", "-n", "a", "-o", "json", *file).output)
+        bad = why(server, tmp_path, "pod", "train", "--policy", str(tmp_path / "bad.yaml"))
+        binary = why(server, tmp_path, "pod", "train", "--policy", str(tmp_path / "binary.yaml"))
+        elsewhere = why(server, tmp_path, "pod", "train", "--server", "http://127.0.0.1:1", *file)
+        twice = why(server, tmp_path, "-f", "-", "--policy", "-")
+
+    assert (built_in["suited"], by_file["suited"]) == (["gpu-0"], [])
+    assert [each["reason"] for each in by_file["refused"]] == ["UNKNOWN_TOPOLOGY"]
+    assert (bad.exit_code, "bad.yaml:1:" in bad.output) == (2, True)
+    assert "this is no text" in binary.output
+    assert "a running extender has a policy of its own" in elsewhere.output
+    assert "standard input holds one file" in twice.output
+
+
+def test_wish_on_the_job_instead_of_its_template_is_named(tmp_path: Path) -> None:
+    job = JOB.replace("namespace: b}", "namespace: b, annotations: {gputopo.io/numa: required}}")
+    (tmp_path / "job.yaml").write_text(job)
+    with api_server(cluster) as server:
+        found = json.loads(why(server, tmp_path, "-f", str(tmp_path / "job.yaml"), "-o", "json").output)
+
+    (note,) = found["notes"]
+    assert note == (
+        "gputopo.io/numa is said in the metadata of what makes the pod, where nobody reads it: pods have it from the "
+        "template (spec.template.metadata)"
+    )
+
+
+def test_nodes_that_kube_scheduler_would_not_take_are_left_out(tmp_path: Path) -> None:
+    tainted = {
+        "metadata": NODE["metadata"] | {"name": "gpu-1"},
+        "status": NODE["status"],
+        "spec": {"taints": [{"key": "team", "value": "b", "effect": "NoSchedule"}]},
+    }
+    cpu = {"metadata": {"name": "cpu-0"}, "spec": tainted["spec"]}
+
+    def wider(asked: Asked) -> Answer:
+        return listed(NODE, tainted, cpu) if asked.path == NODES.path() else cluster(asked)
+
+    with api_server(wider) as server:
+        found = json.loads(why(server, tmp_path, "pod", "waits", "-n", "a", "-o", "json").output)
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a").output
+        asked_for = json.loads(why(server, tmp_path, "pod", "waits", "-n", "a", "--node", "gpu-1", "-o", "json").output)
+
+    assert found["barred"] == [{"text": "its taint team=b:NoSchedule is not tolerated", "nodes": ["gpu-1"]}]
+    assert (found["nodes"], found["suited"], found["otherNodes"]) == (1, [], 1)
+    assert "Left out, as kube-scheduler would: gpu-1: its taint team=b:NoSchedule is not tolerated.\n" in shown
+    assert asked_for["suited"] == ["gpu-1"]
+
+
+def test_one_node_only(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        found = json.loads(why(server, tmp_path, "pod", "waits", "-n", "a", "--node", "gpu-0", "-o", "json").output)
+        missing = why(server, tmp_path, "pod", "waits", "-n", "a", "--node", "gpu-9")
+
+    assert found["nodes"] == 1
+    assert (missing.exit_code, missing.output) == (4, "gputopo: there is no node gpu-9\n")
+
+
+def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        config = yaml.safe_load(Path(server.kubeconfig(tmp_path / "config")).read_text())
+        config["contexts"][0]["context"]["namespace"] = "a"
+        (tmp_path / "other").write_text(yaml.safe_dump(config))
+        asked = ["why", "pod", "waits", "--kubeconfig"]
+        here = CliRunner().invoke(main.main, [*asked, str(tmp_path / "other"), "--context", "here"])
+        default = CliRunner().invoke(main.main, [*asked, str(tmp_path / "config")])
+
+    assert here.exit_code == 0
+    assert (default.exit_code, default.output) == (4, "gputopo: there is no pod waits in the namespace default\n")
+
+
+def test_a_pod_without_gpus_is_none_of_our_business(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        shown = why(server, tmp_path, "pod", "web", "-n", "a")
+
+    assert shown.exit_code == 2
+    assert shown.output.startswith("gputopo: pod a/web asks for no GPU (nvidia.com/gpu, ")
+
+
+def test_who_may_not_read_learns_what_to_ask_for(tmp_path: Path) -> None:
+    def refuses(asked: Asked) -> Answer:
+        if asked.path == PODS.path():
+            return Answer({"message": 'pods is forbidden: User "me" cannot list pods at the cluster scope'}, 403)
+        return cluster(asked)
+
+    with api_server(refuses) as server:
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a")
+
+    assert shown.exit_code == 4
+    assert shown.output.splitlines() == [
+        'gputopo: GET /api/v1/pods: 403: pods is forbidden: User "me" cannot list pods at the cluster scope',
+        (
+            "ask for a ClusterRole with get, list of nodes; list of pods; get, list of nodegpus.gputopo.io; "
+            "list of placementreservations.gputopo.io; list of placementledgers.gputopo.io"
+        ),
+    ]
+
+
+def planned(phase: str) -> tuple[Answer, Answer]:
+    """A reservation of the last free GPU for a member that waits, and the ledger that lists it."""
+    seats = [{"uid": "u-member", "name": "member", "node": "gpu-0", "gpus": [["nvidia.com/gpu", 1]]}]
+    spec = {"gang": "llm", "seats": seats}
+    metadata = {"name": "llm-1", "namespace": "b", "uid": "R", "resourceVersion": "7"}
+    deadline = {"deadline": "2026-11-18T11:00:30Z"}
+    hashed = spec_hash(msgspec.convert(spec, ReservationSpec))
+    entry = {"uid": "R", "namespace": "b", "name": "llm-1", "hash": hashed, "phase": phase}
+    ledger = {"metadata": {"name": "gpus", "uid": "L", "generation": 1}, "spec": {"entries": [entry]}}
+    return listed({"metadata": metadata, "spec": spec, "status": deadline}), listed(ledger)
+
+
+def test_a_gang_for_which_gpus_are_kept_is_named(tmp_path: Path) -> None:
+    reservations, ledgers = planned("Committed")
+    answers = {RESERVATIONS.path(): reservations, LEDGERS.path(): ledgers}
+    with api_server(lambda asked: answers.get(asked.path) or cluster(asked)) as server:
+        shown = why(server, tmp_path, "-f", "-", "-n", "a", written=POD)
+
+    assert "- GPUs reserved for another workload: 1 node" in shown.output
+    assert (
+        "Reserved there:\n- 1 GPU for the gang b/llm, until 2026-11-18T11:00:30Z at the latest: gpu-0 (b/llm-1)\n"
+        in (shown.output)
+    )
+
+
+def test_who_may_not_see_reservations_learns_that_they_are_not_counted(tmp_path: Path) -> None:
+    def refuses(asked: Asked) -> Answer:
+        return Answer({"message": "no"}, 403) if asked.path == RESERVATIONS.path() else cluster(asked)
+
+    with api_server(refuses) as server:
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a")
+
+    assert shown.exit_code == 0
+    assert "Note: you may not list PlacementReservations and PlacementLedgers, so what planners keep" in shown.output
+
+
+def test_where_no_agent_runs_labels_are_enough(tmp_path: Path) -> None:
+    def bare(asked: Asked) -> Answer:
+        if asked.path == NODE_GPUS.path():
+            return Answer("404 page not found", 404)
+        return cluster(asked)
+
+    with api_server(bare) as server:
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a")
+
+    assert "- gpu-0 has 1 free GPU; 2 free after pod a/train ends" in shown.output
+
+
+def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
+    story = STORIES["nowhere"]
+    with api_server(lambda _: Answer(document(story))) as server:
+        shown = why(server, tmp_path, "pod", "train-4", "-n", "team", "--server", f"{server.url}/")
+
+    assert [asked.path for asked in server.asked] == ["/explain/team/train-4"]
+    assert shown.output == text(story, 120)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        pytest.param(
+            Answer("no pod a/x wants GPUs", 404), "/explain/default/x: 404: no pod a/x wants GPUs", id="unknown"
+        ),
+        pytest.param(Answer("not synced yet", 503), "503: not synced yet", id="not ready"),
+        pytest.param(
+            Answer({"kind": "Status"}), "is no extender of this version: its kind is 'Status'", id="another server"
+        ),
+    ],
+)
+def test_what_an_extender_does_not_tell(answer: Answer, told: str, tmp_path: Path) -> None:
+    with api_server(lambda _: answer) as server:
+        shown = why(server, tmp_path, "pod", "x", "--server", server.url)
+
+    assert shown.exit_code == 4
+    assert told in shown.output
+
+
+def test_where_no_extender_is() -> None:
+    shown = CliRunner().invoke(main.main, ["why", "pod", "x", "-n", "default", "--server", "http://127.0.0.1:9"])
+
+    assert shown.exit_code == 4
+    assert "no answer from http://127.0.0.1:9/explain/default/x" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        pytest.param([], "say which: pod NAME, gang NAME, or -f FILE", id="nothing"),
+        pytest.param(["pod", "x", "-f", "y"], "say which: pod NAME, gang NAME, or -f FILE", id="both"),
+        pytest.param(["node", "x"], "'node x' is not understood: say pod NAME or gang NAME", id="not a pod"),
+        pytest.param(["pod"], "'pod' is not understood: say pod NAME or gang NAME", id="no name"),
+        pytest.param(["pod", "x", "y"], "'pod x y' is not understood: say pod NAME or gang NAME", id="two names"),
+        pytest.param(
+            ["pod", "x", "--server", "127.0.0.1:9439"],
+            "--server '127.0.0.1:9439': write a URL like http://127.0.0.1:9439",
+            id="no web address",
+        ),
+        pytest.param(
+            ["-f", "y", "--server", "http://h"],
+            "a running extender is asked about a pod that exists, and about all nodes",
+            id="an extender about a file",
+        ),
+        pytest.param(
+            ["pod", "x", "--node", "n", "--server", "http://h"],
+            "a running extender is asked about a pod that exists, and about all nodes",
+            id="an extender about one node",
+        ),
+        pytest.param(["-f", "/nowhere/p.yaml"], "cannot read /nowhere/p.yaml: No such file or directory", id="no file"),
+    ],
+)
+def test_what_cannot_be_asked(arguments: list[str], told: str) -> None:
+    shown = CliRunner().invoke(main.main, ["why", *arguments])
+
+    assert shown.exit_code == 2
+    assert told in shown.output
+
+
+def test_a_pod_that_a_gate_holds_says_so_first(tmp_path: Path) -> None:
+    gated = pod("waits", 2, annotations={"gputopo.io/gang": "llm", "gputopo.io/gang-size": "2"})
+    gated["spec"]["schedulingGates"] = [{"name": "gputopo.io/gang"}]
+
+    def waiting(asked: Asked) -> Answer:
+        return listed(gated) if asked.path == PODS.path(namespace="a") else cluster(asked)
+
+    with api_server(waiting) as server:
+        shown = why(server, tmp_path, "pod", "waits", "-n", "a").output
+
+    assert shown.startswith(
+        "pod a/waits: the gate gputopo.io/gang holds it, and no scheduler looks at it before the planner has a place "
+        "for it, as a\n"
+        "member of the gang llm: `gputopo why gang llm -n a` tells of all.\n"
+        "\n"
+        "pod a/waits asks for\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        pytest.param(b"kind: ConfigMap", "there is no Pod in it, nor anything with a pod template", id="no pod"),
+        pytest.param(b"\xff\xfe", "codec can't decode byte", id="no text"),
+    ],
+)
+def test_a_file_without_a_pod(content: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_bytes(content)
+
+    shown = CliRunner().invoke(main.main, ["why", "-f", str(tmp_path / "p.yaml")])
+
+    assert shown.exit_code == 2
+    assert told in shown.output

@@ -1,0 +1,94 @@
+"""What a clean-up finds, and what it says of it; ``tests/e2e`` shows what it does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.cluster.cleanup import Removal, definitions, find, of_node, plans, remove
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.errors import NotFoundError, UnavailableError
+from gputopo.kube.objects import ManagedMetadata
+from gputopo.kube.ownership import Field
+from gputopo.kube.rbac import CLEANER, NODE_FEATURES, NODE_GPUS, NODES
+from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
+from tests.api_server import Answer, Asked, api_server
+
+OWN, MIRROR = Field("labels", "own"), Field("labels", "mirror")
+
+
+def entry(manager: str, *keys: str, operation: str = "Apply") -> dict[str, object]:
+    fields: dict[str, object] = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in keys}}}
+    return {"manager": manager, "operation": operation, "fieldsV1": fields}
+
+
+def node(*entries: dict[str, object]) -> ManagedMetadata:
+    return msgspec.json.decode(json.dumps({"name": "n", "uid": "u", "managedFields": entries}), type=ManagedMetadata)
+
+
+def test_what_goes_is_what_our_managers_own_and_nobody_else() -> None:
+    metadata = node(
+        entry(FIELD_MANAGER, "own", "shared"),
+        entry(MIRROR_FIELD_MANAGER, "mirror"),
+        entry("kubectl-label", "shared", "theirs", operation="Update"),
+    )
+
+    own, mirrors = of_node(metadata)
+
+    assert own == Removal(NODES, metadata, FIELD_MANAGER, (OWN,), (Field("labels", "shared"),))
+    assert mirrors == Removal(NODES, metadata, MIRROR_FIELD_MANAGER, (MIRROR,))
+    assert str(own) == "nodes/n: label own, shared (others own it too: it stays)"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(node(), id="nobody's"),
+        pytest.param(node(entry("nfd-master", "theirs")), id="somebody else's"),
+        pytest.param(node(entry(FIELD_MANAGER, "x", operation="Update")), id="somebody's who only goes by our name"),
+    ],
+)
+def test_a_node_that_we_own_nothing_of_is_left_alone(metadata: ManagedMetadata) -> None:
+    assert list(of_node(metadata)) == []
+
+
+def test_a_cluster_that_has_neither_our_kind_nor_nfds_has_nothing_of_them(tmp_path: Path) -> None:
+    def answer(request: Asked) -> Answer:
+        if request.path == NODES.path("n"):
+            return Answer({"metadata": {"name": "n"}})
+        return Answer({"metadata": {}, "items": None}) if request.path == NODES.path() else Answer("404", 404)
+
+    with api_server(answer) as server:
+        kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
+        assert (find(kube, None), find(kube, "n"), plans(kube), definitions(kube)) == ([], [], [], [])
+        kube.close()
+
+
+def test_each_removal_has_an_end_of_its_own(tmp_path: Path) -> None:
+    def answer(request: Asked) -> Answer:
+        ends = {NODE_GPUS.path("done"): 200, NODE_GPUS.path("gone"): 404, NODE_FEATURES.path("f", "ns"): 503}
+        return Answer({"message": "told"}, ends[request.path])
+
+    wanted = [
+        Removal(NODE_GPUS, ManagedMetadata("done", "u")),
+        Removal(NODE_GPUS, ManagedMetadata("gone", "u")),
+        Removal(NODE_FEATURES, ManagedMetadata("f", "u", "ns")),
+    ]
+    with api_server(answer) as server:
+        kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
+        ends = list(remove(kube, wanted))
+        kube.close()
+
+    assert [removal for removal, _ in ends] == wanted
+    assert [type(error) for _, error in ends] == [type(None), type(None), UnavailableError]
+
+
+def test_a_node_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with api_server(lambda _: Answer({"message": "no"}, 404)) as server:
+        kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
+        with pytest.raises(NotFoundError):
+            find(kube, "n")
+        kube.close()

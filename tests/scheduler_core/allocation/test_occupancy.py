@@ -1,0 +1,275 @@
+"""Which GPUs are free: by hand on four and eight GPUs, and held against a kubelet whose life is made up."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.model import Gpu, Health, Link, NodeTopology, Nvlink, PcieDistance
+from scheduler_core.allocation.device_plugin import Prediction, predict
+from scheduler_core.allocation.gpu_sets import AnyOf, OneOf, subsets
+from scheduler_core.allocation.machine_shape import shape_of
+from scheduler_core.allocation.occupancy import Occupant, Turn, Unsettled, follow
+from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod
+from scheduler_core.cache.node_state import NodeState, state_of
+from scheduler_core.policy.policy import Policy
+from tests.machines import MACHINES
+from tests.scheduler_core.allocation.test_device_plugin import graphs, kubelet
+from tests.scheduler_core.builders import NOW, mask, occupant, profile, record, word
+from tests.simulated_node.kubelet import Container, Pod
+from tests.simulated_node.preferred import pair_scores
+
+PAIRS = MACHINES["a100_bridged"]()  # islands {0, 1} and {2, 3}
+H100 = MACHINES["hgx_h100"]()
+DGX2 = MACHINES["dgx2"]()
+
+
+def _state(observed: NodeRecord) -> NodeState:
+    return state_of(observed, NOW, Policy())
+
+
+def test_kubelets_word_is_believed() -> None:
+    found = _state(record(topology=PAIRS, held={"a": [0, 2]}, pods=[occupant("a", 2)]))
+
+    assert found.free == OneOf((0b1010,))
+    assert found.counts == (("nvidia.com/gpu", 2),)
+
+
+def test_pod_bound_since_may_have_what_the_plugin_may_choose() -> None:
+    found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 2, admitted=True)]))
+
+    assert found.free == OneOf((0b0011, 0b1100))
+
+
+def test_pod_that_is_not_admitted_yet_may_come_after_the_next() -> None:
+    found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 2)]))
+
+    assert found.free == OneOf((0b0011, 0b1100, 0b1111))
+
+
+def test_order_of_admission_is_not_known() -> None:
+    """One GPU first, any; then two: a whole pair if one is left, and one always is: but never both of one pair."""
+    pods = [occupant("one", 1, admitted=True), occupant("two", 2, admitted=True)]
+
+    found = _state(record(topology=PAIRS, held={}, pods=pods))
+
+    assert found.free == OneOf((0b0001, 0b0010, 0b0100, 0b1000))
+
+
+def test_pod_that_has_gone_may_have_been_in_the_way() -> None:
+    """``old`` had a pair and has gone, so the pair is free; ``new`` may have been admitted before that, or after."""
+    held = {"old": [0, 1]}
+
+    found = _state(record(topology=PAIRS, held=held, pods=[occupant("new", 1, admitted=True)]))
+
+    assert found.free == OneOf((0b0111, 0b1011, 0b1101, 0b1110))
+    assert _state(record(topology=PAIRS, held={"old": [0, 1]}, pods=[occupant("new", 2)])).free == OneOf(
+        (0b0011, 0b1100, 0b1111)
+    )
+
+
+def test_pods_that_came_and_went_unseen_may_have_been_in_the_way_too() -> None:
+    """While two single GPUs were taken, one of each pair perhaps, ``new`` could get no pair."""
+    gone = [occupant("gone-1", 1), occupant("gone-2", 1)]
+    new = occupant("new", 2, admitted=True)
+
+    found = _state(record(topology=PAIRS, held={}, pods=[new], departed=gone))
+
+    assert found.free == OneOf((0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100))
+
+
+def test_pod_of_a_name_that_was_there_before_is_not_taken_for_the_former() -> None:
+    """A StatefulSet's pod came back under its name: the kubelet's word is about its predecessor."""
+    former = occupant("web-0", 2)._replace(uid="former")
+
+    found = _state(record(topology=PAIRS, held={"web-0": [0, 1]}, pods=[occupant("web-0", 2)], departed=[former]))
+
+    assert found.free == OneOf((0b0011, 0b1100, 0b1111))
+
+
+def test_nobody_asked_the_kubelet() -> None:
+    assert _state(record(topology=PAIRS)).free == OneOf((0b1111,))
+    assert _state(record(topology=PAIRS, pods=[occupant("a", 1)])).free == AnyOf(0b1111, 3)
+
+
+def test_word_that_covers_a_part_of_a_pod_only() -> None:
+    """The kubelet does not tell what init containers keep from others."""
+    found = _state(record(topology=PAIRS, held={"a": [0]}, pods=[occupant("a", 2)]))
+
+    assert found.free == AnyOf(0b1110, 2)
+
+
+def test_gpus_that_nobody_knows_make_the_word_worthless() -> None:
+    other = MACHINES["dgx1"]()
+    observed = record(topology=PAIRS, pods=[occupant("a", 2)])
+
+    assert _state(msgspec.structs.replace(observed, gpus=word(other, {"a": [6, 7]}))).free == AnyOf(0b1111, 2)
+
+
+def test_mig_devices_and_replicas_are_not_whole_gpus() -> None:
+    observed = record(topology=PAIRS, held={"a": [0]}, pods=[])
+    assert observed.gpus is not None
+    assert observed.gpus.allocations is not None
+    (allocation,) = observed.gpus.allocations
+    cut = msgspec.structs.replace(allocation, mig_device="MIG-1")
+    shared = msgspec.structs.replace(allocation, replica=1)
+
+    for each, waiting in ((cut, OneOf((0b0011, 0b1100))), (shared, AnyOf(0b1111, 2))):
+        gpus = msgspec.structs.replace(observed.gpus, allocations=(each,))
+        pods = (occupant("b", 2, admitted=True),)
+        assert _state(msgspec.structs.replace(observed, gpus=gpus, pods=pods)).free == waiting
+
+
+class TestSickGpus:
+    """The device plugin offers fewer GPUs than there are, and does not tell which it left out."""
+
+    def test_any_may_be_sick(self) -> None:
+        found = _state(record(topology=PAIRS, held={}, allocatable={"nvidia.com/gpu": 3}))
+
+        assert found.free == OneOf((0b0111, 0b1011, 0b1101, 0b1110))
+
+    def test_pods_keep_what_falls_ill(self) -> None:
+        found = _state(
+            record(topology=PAIRS, held={"a": [0, 1]}, pods=[occupant("a", 2)], allocatable={"nvidia.com/gpu": 3})
+        )
+
+        assert found.free == OneOf((0b0100, 0b1000, 0b1100))
+
+    def test_with_pods_that_wait_too_nothing_is_known_but_numbers(self) -> None:
+        found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 1)], allocatable={"nvidia.com/gpu": 3}))
+
+        assert found.free == AnyOf(0b1111, 2)
+
+    def test_too_many_to_list(self) -> None:
+        found = _state(record(topology=DGX2, held={}, allocatable={"nvidia.com/gpu": 8}))
+
+        assert found.free == AnyOf(0xFFFF, 8)
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param([occupant(f"p{at}", 1) for at in range(9)], id="too many pods"),
+        pytest.param([occupant("p", 6)], id="too many choices"),
+        pytest.param(
+            [occupant("a", 3), occupant("b", 3, island="required"), occupant("c", 3, numa="ignore")],
+            id="too many worlds",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_too_much_to_follow_is_any(pods: list[Occupant]) -> None:
+    found = _state(record(topology=DGX2, held={}, pods=pods))
+
+    assert found.free == AnyOf(0xFFFF, 16 - sum(pod.profile.gpus for pod in pods))
+    assert found.unsettled is None
+
+
+def test_word_that_contradicts_the_pods_is_not_followed() -> None:
+    """Three pods of two on four GPUs."""
+    pods = [occupant(name, 2, admitted=True) for name in "abc"]
+
+    assert _state(record(topology=PAIRS, held={}, pods=pods)).free == AnyOf(0b1111, 0)
+
+
+def test_a_pod_that_has_gone_may_have_been_refused() -> None:
+    """go-gpuallocator pads a set of three on such a machine, and the device plugin crashes."""
+    near, far = PcieDistance.PIX, PcieDistance.PXB
+    topology = NodeTopology(
+        gpus=tuple(Gpu(index=at, numa_node=0, health=Health.OK) for at in range(5)),
+        nvlink=Nvlink(links=(Link(a=0, b=3, lanes=1), Link(a=1, b=4, lanes=12))),
+        pcie=tuple(tuple(None if a == b else far if {a, b} == {2, 4} else near for b in range(5)) for a in range(5)),
+    )
+    gone = [occupant("refused", 3), occupant("refused-too", 3)]
+
+    found = _state(record(topology=topology, held={}, pods=[occupant("new", 1)], departed=gone))
+
+    assert found.free == OneOf((0b01111, 0b10111, 0b11011, 0b11101, 0b11110, 0b11111))
+
+
+def test_course_tells_what_each_pod_may_have_met() -> None:
+    shape = shape_of(PAIRS)
+    course = follow(shape, Unsettled(0b1111, (Turn(profile(2)), Turn(profile(1)))))
+
+    assert course is not None
+    assert course.admissions == {
+        *((free, profile(2)) for free in (0b1111, 0b0111, 0b1011, 0b1101, 0b1110)),
+        *((free, profile(1)) for free in (0b1111, 0b0011, 0b1100)),
+    }
+
+
+def test_pods_that_ask_for_as_many_gpus_are_followed_as_one_kind() -> None:
+    """Whatever else they wish: eight that all differ would else be too much."""
+    shape = shape_of(H100)
+    alike = follow(shape, Unsettled(shape.whole, (Turn(profile(1)),) * 8))
+    differing = [profile(1, min_vram=f"{at}Gi") for at in range(1, 9)]
+    found = follow(shape, Unsettled(shape.whole, tuple(map(Turn, differing))))
+
+    assert alike is not None
+    assert found is not None
+    assert found.free == alike.free == frozenset(range(256))
+    assert found.admissions == {(free, each) for free, _ in alike.admissions for each in differing}
+
+
+@settings(deadline=None, max_examples=120)
+@given(graphs(most=6), st.integers(0, 2**32))
+def test_what_is_free_at_the_kubelet_was_held_possible(topology: NodeTopology, seed: int) -> None:
+    """A made-up life: pods bound, admitted late and out of order, ended; the agent looks now and then."""
+    random = Random(seed)
+    manager = kubelet(topology, pair_scores(topology), random)
+    everything = (1 << len(topology.gpus)) - 1
+    observed = record(topology=topology, held={})
+    bound: list[Occupant] = []  # not admitted yet
+    for step in range(10):
+        held = sum(each.profile.gpus for each in observed.pods)
+        deed = random.choice(("bind", "bind", "admit", "admit", "end", "look"))
+        if deed == "bind" and held < len(topology.gpus):
+            pod = occupant(f"p{step}", random.randint(1, len(topology.gpus) - held))
+            observed = with_pod(observed, pod)
+            bound.append(pod)
+        elif deed == "admit" and bound:
+            pod = bound.pop(random.randrange(len(bound)))
+            if manager.admit(Pod(pod.uid, "team", pod.name, (Container("c", {"nvidia.com/gpu": pod.profile.gpus}),))):
+                observed = without_pod(observed, pod.uid)  # the plugin crashed: the pod failed
+            elif random.random() < 0.5:  # its status says so
+                observed = with_pod(observed, pod._replace(admitted=True))
+        elif deed == "end" and len(observed.pods) > len(bound):
+            done = random.choice([each for each in observed.pods if each not in bound])
+            manager.remove(done.uid)
+            observed = without_pod(observed, done.uid)
+        elif deed == "look":
+            allocated = {pod.name: [each.gpu for each in manager.devices_of(pod.uid)] for pod, _ in manager.pods}
+            observed = with_gpus(observed, word(topology, allocated))
+
+    free = everything & ~sum(mask(*{each.gpu for each in manager.devices_of(pod.uid)}) for pod, _ in manager.pods)
+    found = _state(observed).free
+    assert found is not None
+    if isinstance(found, OneOf):
+        assert free in found.masks
+    else:
+        assert free & ~found.among == 0
+        assert free.bit_count() >= found.size
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs(most=6), st.data())
+def test_any_of_contains_what_each_set_gives(topology: NodeTopology, data: st.DataObject) -> None:
+    """To say ``AnyOf`` in place of the sets never hides an outcome."""
+    shape = shape_of(topology)
+    among = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
+    size = data.draw(st.integers(1, among.bit_count()))
+    wanted = data.draw(st.integers(1, size))
+    ask = profile(wanted).ask.whole
+
+    loose = predict(shape, AnyOf(among, size), ask)
+
+    for free in subsets(among, size):
+        assert _masks(predict(shape, OneOf((free,)), ask)) <= _masks(loose)
+
+
+def _masks(found: Prediction) -> set[int]:
+    assert isinstance(found.sets, OneOf)
+    return set(found.sets.masks)

@@ -1,0 +1,143 @@
+"""Pods that arrive together: what was promised to one is kept, whatever the kubelets do and in whatever order."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.model import NodeTopology
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.assumed_pods import LIFETIME_S, Assumptions
+from scheduler_core.cache.node_record import with_gpus, with_pod, without_pod
+from scheduler_core.cache.node_table import NodeTable, table_of, with_pods, with_records
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import Wish
+from tests.machines import MACHINES
+from tests.scheduler_core.allocation.test_device_plugin import kubelet
+from tests.scheduler_core.builders import NOW, record, request, word
+from tests.simulated_node.kubelet import Container, DeviceManager, Pod
+from tests.simulated_node.preferred import pair_scores
+
+POLICY = Policy()
+NODES = {
+    "pairs-1": "a100_bridged", "pairs-2": "a100_bridged_across", "odd": "a6000_pair_and_one", "cube": "dgx1",
+}  # fmt: skip
+
+
+class Cluster:
+    """Nodes with kubelets, and what the watch shows of them."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.machines: dict[str, NodeTopology] = {name: MACHINES[machine]() for name, machine in NODES.items()}
+        self.kubelets: dict[str, DeviceManager] = {
+            name: kubelet(machine, pair_scores(machine), random) for name, machine in self.machines.items()
+        }
+        records = [record(name, machine, held={}) for name, machine in self.machines.items()]
+        self.table: NodeTable = table_of(records, NOW, POLICY)
+        self.assumptions = Assumptions()
+        self.bound: list[tuple[str, Occupant]] = []  # not admitted yet
+        self.unseen: list[tuple[str, Occupant]] = []  # bound, and the watch has not shown it yet
+        self.kept = 0
+
+    def arrive(self, serial: int) -> None:
+        """kube-scheduler asks about a pod, and binds it to one of the nodes answered."""
+        size = self.random.choice((1, 1, 2, 2, 3, 4))
+        wishes = {"island": "required"} if self.random.random() < 0.6 else {}
+        asked = request(size, f"p{serial}", **wishes)
+        taken = [(name, each) for name in NODES for each in self.assumptions.on(name)]
+        seen = with_pods(self.table, taken, NOW, POLICY)
+        decision = evaluate(asked, seen, list(NODES), POLICY)
+        if not decision.nodes:
+            return
+        node = self.random.choice(decision.nodes)
+        pod = Occupant(asked.uid, "team", asked.name, asked.profile)
+        self.bound.append((node, pod))
+        if decision.single:
+            self.assumptions.assume(pod, {node}, NOW + LIFETIME_S)
+            self.unseen.append((node, pod))
+        else:
+            self._show(node, pod)
+
+    def watch(self) -> None:
+        """The watch catches up."""
+        while self.unseen:
+            node, pod = self.unseen.pop()
+            self._show(node, pod)
+            self.assumptions.drop(pod.uid)
+
+    def admit(self) -> None:
+        """Some kubelet admits one of its pods, not the first one in order."""
+        if not self.bound:
+            return
+        node, pod = self.bound.pop(self.random.randrange(len(self.bound)))
+        manager = self.kubelets[node]
+        self.watch()
+        container = Container("c", {"nvidia.com/gpu": pod.profile.gpus})
+        if manager.admit(Pod(pod.uid, "team", pod.name, (container,))):
+            assert not pod.profile.shape_required  # neither rejected, nor a crash of the plugin
+            self._change(node, without=pod.uid)
+            return
+        given_gpus = {device.gpu for device in manager.devices_of(pod.uid)}
+        assert len(given_gpus) == pod.profile.gpus
+        if pod.profile.wishes.island is Wish.REQUIRED:
+            islands = self.machines[node].islands or ()
+            assert any(given_gpus <= set(island.gpus) for island in islands)
+            self.kept += 1
+
+    def end(self) -> None:
+        """A pod ends somewhere."""
+        running = [(node, pod.uid) for node, manager in self.kubelets.items() for pod, _ in manager.pods]
+        if running:
+            node, uid = self.random.choice(running)
+            self.kubelets[node].remove(uid)
+            self._change(node, without=uid)
+
+    def look(self) -> None:
+        """An agent publishes what its kubelet says."""
+        node = self.random.choice(list(NODES))
+        held = {
+            pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
+            for pod, _ in self.kubelets[node].pods
+        }
+        told = with_gpus(self.table.records[node], word(self.machines[node], held))
+        self.table = with_records(self.table, [told], NOW, POLICY)
+
+    def _show(self, node: str, pod: Occupant) -> None:
+        self.table = with_records(self.table, [with_pod(self.table.records[node], pod)], NOW, POLICY)
+
+    def _change(self, node: str, *, without: str) -> None:
+        self.table = with_records(self.table, [without_pod(self.table.records[node], without)], NOW, POLICY)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32))
+def test_no_required_island_is_ever_broken_and_no_pod_too_many_is_sent(seed: int) -> None:
+    random = Random(seed)
+    cluster = Cluster(random)
+    for serial in range(60):
+        deed = random.choice(("arrive", "arrive", "arrive", "watch", "admit", "admit", "end", "look", "look"))
+        if deed == "arrive":
+            cluster.arrive(serial)
+        else:
+            {"watch": cluster.watch, "admit": cluster.admit, "end": cluster.end, "look": cluster.look}[deed]()
+    while cluster.bound:
+        cluster.admit()
+
+
+def test_required_pods_do_get_placed() -> None:
+    """The law above would hold of a scheduler that refuses everything."""
+    cluster = Cluster(Random(7))
+    for serial in range(40):
+        cluster.arrive(serial)
+        cluster.admit()
+        cluster.look()
+        cluster.look()
+        cluster.end()
+
+    assert cluster.kept > 10
+    assert msgspec.json.encode(dict(cluster.table.records))

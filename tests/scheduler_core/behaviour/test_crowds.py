@@ -1,0 +1,166 @@
+"""Pods that arrive together at the extender, with watches that lag: promises hold, and predictions come true.
+
+The kubelets are simulated down to the order of their offers; kube-scheduler is one that counts and picks at random.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.allocation.device_plugin import Check
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.events import PodSeen
+from scheduler_core.evaluation.prediction_check import Settled
+from scheduler_core.request.pod_request import Wish
+from tests.machines import MACHINES
+from tests.scheduler_core.allocation.test_device_plugin import kubelet
+from tests.scheduler_core.builders import request
+from tests.scheduler_core.fake_scheduler import Stage, asking
+from tests.simulated_node.kubelet import Container, DeviceManager, Pod
+from tests.simulated_node.preferred import pair_scores
+
+NODES = {
+    "pairs-1": "a100_bridged", "pairs-2": "a100_bridged_across", "odd": "a6000_pair_and_one", "cube": "dgx1",
+}  # fmt: skip
+
+
+class Crowd:
+    """What happens in the cluster, and what of it has been shown."""
+
+    def __init__(self, random: Random, *, lag: bool) -> None:
+        self.random = random
+        self.lag = lag
+        self.machines = {name: MACHINES[machine]() for name, machine in NODES.items()}
+        self.kubelets: dict[str, DeviceManager] = {
+            name: kubelet(machine, pair_scores(machine), random) for name, machine in self.machines.items()
+        }
+        self.stage = Stage.set(self.machines)
+        self.counted = {name: len(machine.gpus) for name, machine in self.machines.items()}  # by kube-scheduler
+        self.bound: list[PodSeen] = []  # not admitted yet
+        self.ends: list[PodSeen] = []  # admitted
+        self.pods: deque[Callable[[], object]] = deque()  # what the watch has yet to show
+        self.words: deque[Callable[[], tuple[Settled, ...]]] = deque()
+        self.settled: list[Settled] = []
+        self.kept = 0
+        self.serial = 0
+
+    def step(self) -> None:
+        deeds = (self.arrive, self.arrive, self.arrive, self.admit, self.admit, self.end, self.look, self.look)
+        self.random.choice(deeds)()
+        if self.lag:
+            for _ in range(self.random.randint(0, 3)):
+                self.show(self.random.choice((self.pods, self.pods, self.words)))
+        else:
+            while self.pods or self.words:
+                self.show(self.pods or self.words)
+
+    def show(self, queue: deque[Callable[[], object]] | deque[Callable[[], tuple[Settled, ...]]]) -> None:
+        if queue:
+            found = queue.popleft()()
+            self.settled += found if isinstance(found, tuple) else ()
+
+    def arrive(self) -> None:
+        self.serial += 1
+        size, name = self.random.choice((1, 1, 2, 2, 3, 4)), f"p{self.serial}"
+        wishes = {"island": "required"} if self.random.random() < 0.5 else {}
+        asked = request(size, name, **wishes)
+        pod = PodSeen(asked.uid, Occupant(asked.uid, "team", name, asked.profile), None)
+        self._show(pod)
+        room = [node for node, free in self.counted.items() if free >= size]
+        answer = self.stage.ask(asking(name, size, **wishes), *room) if room else None
+        if answer is None or not answer.nodes:
+            self._gone(pod.key)
+            return
+        node = self.random.choice(answer.nodes)
+        self.counted[node] -= size
+        self.bound.append(pod._replace(node=node))
+        self._show(self.bound[-1])
+
+    def admit(self) -> None:
+        """Some kubelet admits one of its pods, not the first one in order."""
+        if not self.bound:
+            return
+        pod = self.bound.pop(self.random.randrange(len(self.bound)))
+        node, holder = pod.node or "", pod.occupant
+        manager = self.kubelets[node]
+        if manager.admit(
+            Pod(holder.uid, "team", holder.name, (Container("c", {"nvidia.com/gpu": holder.profile.gpus}),))
+        ):
+            assert not holder.profile.shape_required  # neither rejected, nor a crash of the plugin
+            self.counted[node] += holder.profile.gpus
+            self._gone(pod.key)
+            return
+        self.ends.append(pod)
+        self._show(pod._replace(occupant=holder._replace(admitted=True)))
+        self._hold_against_the_wish(node, holder)
+
+    def end(self) -> None:
+        """The kubelet lets go first, then the pod is no more."""
+        if self.ends:
+            pod = self.ends.pop(self.random.randrange(len(self.ends)))
+            self.kubelets[pod.node or ""].remove(pod.key)
+            self.counted[pod.node or ""] += pod.occupant.profile.gpus
+            self._gone(pod.key)
+
+    def look(self) -> None:
+        """An agent publishes what its kubelet says."""
+        node = self.random.choice(list(NODES))
+        held = {
+            pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
+            for pod, _ in self.kubelets[node].pods
+        }
+        self.words.append(lambda: self.stage.words({node: held}).settled)
+
+    def _show(self, pod: PodSeen) -> None:
+        self.pods.append(lambda: self.stage.pods(pod) and None)
+
+    def _gone(self, uid: str) -> None:
+        self.pods.append(lambda: self.stage.pods(gone=[uid]) and None)
+
+    def _hold_against_the_wish(self, node: str, pod: Occupant) -> None:
+        given_gpus = {device.gpu for device in self.kubelets[node].devices_of(pod.uid)}
+        assert len(given_gpus) == pod.profile.gpus
+        if pod.profile.wishes.island is Wish.REQUIRED:
+            assert any(given_gpus <= set(island.gpus) for island in self.machines[node].islands or ())
+            self.kept += 1
+
+
+def live(seed: int, *, lag: bool, steps: int = 80) -> Crowd:
+    crowd = Crowd(Random(seed), lag=lag)
+    for _ in range(steps):
+        crowd.step()
+    while crowd.bound:
+        crowd.admit()
+    return crowd
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32))
+def test_no_promise_is_broken_however_the_watches_lag(seed: int) -> None:
+    live(seed, lag=True)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32))
+def test_every_prediction_comes_true_where_the_watches_keep_up(seed: int) -> None:
+    crowd = live(seed, lag=False)
+
+    assert [each for each in crowd.settled if each.check is Check.MISS] == []
+    assert [each for each in crowd.settled if each.broken is not None] == []
+
+
+@pytest.mark.parametrize("lag", [False, True], ids=["keeping up", "lagging"])
+def test_pods_do_get_placed_and_predicted(lag: bool) -> None:
+    """The laws above would hold of an extender that refuses everything."""
+    crowd = live(11, lag=lag, steps=400)
+
+    checks = [each.check for each in crowd.settled]
+    assert crowd.kept > 20
+    assert min(checks.count(Check.HIT), checks.count(Check.AMBIGUOUS)) > 5
+    assert checks.count(Check.MISS) <= len(checks) / 20

@@ -1,0 +1,267 @@
+"""The lives of pods, as the watches and kube-scheduler tell them in turn: required shapes hold in all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.allocation.device_plugin import Check
+from scheduler_core.allocation.gpu_sets import OneOf
+from scheduler_core.cache.assumed_pods import LIFETIME_S, WITH_VOLUMES_S
+from scheduler_core.extender.extender import Filtered
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import mask
+from tests.scheduler_core.fake_scheduler import Stage, asking, seen, with_claim
+
+PAIRS = MACHINES["a100_bridged"]()  # islands of two and two
+ONE_NODE = {"a": PAIRS}
+NO_ROOM = Reason.TOO_FEW_GPUS.value
+RESERVED = Reason.RESERVED.value
+
+
+def placed(node: str) -> Filtered:
+    return Filtered((node,), {}, single=True)
+
+
+def refused(**reasons: str) -> Filtered:
+    """kube-scheduler asks again where it counts more free GPUs than we do, and where others are on their way."""
+    return Filtered((), reasons, soon=not {NO_ROOM, RESERVED}.isdisjoint(reasons.values()))
+
+
+def full(stage: Stage) -> None:
+    """A pod that wants four GPUs finds none."""
+    assert stage.ask(asking("full", 3, island="ignore")) == refused(a=NO_ROOM)
+
+
+def test_next_pod_is_asked_about_before_the_watch_shows_the_first_bound() -> None:
+    stage = Stage.set(ONE_NODE)
+
+    assert [stage.ask(asking(name, 2, island="required")) for name in ("p", "q", "r")] == [
+        placed("a"),
+        placed("a"),
+        refused(a=NO_ROOM),
+    ]
+
+
+def test_pod_that_is_asked_about_again_is_not_in_its_own_way() -> None:
+    """A PreBind failed: kube-scheduler takes the pod back and starts over."""
+    stage = Stage.set(ONE_NODE)
+    stage.ask(asking("other", 2, island="required"))
+
+    for _ in range(3):
+        assert stage.ask(asking("p", 2, island="required")) == placed("a")
+
+
+def test_pod_that_starts_over_leaves_its_first_node_to_others() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    assert stage.ask(asking("p", 4, numa="ignore", min_bandwidth="1"), "a") == refused(a=Reason.BANDWIDTH.value)
+    assert stage.ask(asking("p", 2, island="required"), "a") == placed("a")
+
+    assert stage.ask(asking("p", 2, island="required"), "b") == placed("b")
+    assert stage.state("a").count("nvidia.com/gpu") == 4
+    assert stage.state("b").count("nvidia.com/gpu") == 2
+
+
+def test_pod_that_is_refused_in_the_end_is_assumed_nowhere() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    stage.ask(asking("p", 2, island="required"), "a")
+
+    assert stage.ask(asking("p", 2, island="required"), "ghost") == refused(ghost=Reason.UNKNOWN_NODE.value)
+    assert stage.state("a").count("nvidia.com/gpu") == 4
+
+
+def test_nominated_pod_is_asked_about_with_its_node_alone_and_then_with_all() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("old", 4, "a"))
+
+    assert stage.ask(asking("p", 2, island="required"), "a") == refused(a=NO_ROOM)
+    assert stage.ask(asking("p", 2, island="required")) == placed("b")
+
+
+def test_nominated_pod_is_expected_on_its_node() -> None:
+    """It preempted others, who end one after the other; what they leave is not given away."""
+    stage = Stage.set(ONE_NODE, seen("old", 2, "a"))
+    stage.pods(seen("p", 2, nominated="a", island="required"))
+
+    assert stage.ask(asking("q", 2, island="required")) == refused(a=NO_ROOM)
+    assert stage.ask(asking("p", 2, island="required"), "a") == placed("a")
+
+
+def test_nomination_that_is_taken_back_frees_the_node() -> None:
+    stage = Stage.set(ONE_NODE)
+    stage.pods(seen("p", 4, nominated="a"))
+    assert stage.ask(asking("q", 2, island="required")) == refused(a=NO_ROOM)
+
+    stage.pods(seen("p", 4))
+
+    assert stage.ask(asking("q", 2, island="required")) == placed("a")
+
+
+def test_nomination_that_is_taken_back_leaves_what_filter_answered_since() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    stage.pods(seen("p", 4, nominated="a"))
+    stage.ask(asking("p", 4), "b")
+
+    stage.pods(seen("p", 4))
+
+    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+
+
+def test_older_nomination_does_not_outweigh_a_younger_answer() -> None:
+    """It was nominated to a when it preempted, and the watch shows that late."""
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    stage.ask(asking("p", 4), "b")
+
+    stage.pods(seen("p", 4, nominated="a"))
+
+    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+
+
+def test_refused_pod_is_not_expected_where_it_is_still_nominated() -> None:
+    stage = Stage.set(ONE_NODE, seen("old", 2, "a"))
+    stage.pods(seen("p", 4, nominated="a"))
+    assert stage.ask(asking("p", 4)) == refused(a=NO_ROOM)
+
+    stage.pods(seen("p", 4, nominated="a", admitted=True))  # some other change
+
+    assert stage.state("a").count("nvidia.com/gpu") == 2
+    assert stage.ask(asking("q", 2, island="required")) == placed("a")
+
+
+def test_pod_deleted_between_filter_and_bind_leaves_at_once() -> None:
+    stage = Stage.set(ONE_NODE)
+    stage.pods(seen("p", 4))
+    stage.ask(asking("p", 4))
+    full(stage)
+
+    assert stage.pods(gone=["uid-p"]).gone == (seen("p", 4),)
+
+    assert stage.ask(asking("q", 2, island="required")) == placed("a")
+
+
+def test_restart_between_filter_and_bind_keeps_what_the_api_server_knows() -> None:
+    """kube-scheduler waits for a volume: it has written where the pod will go, and asks no more."""
+    before = Stage.set(ONE_NODE)
+    before.ask(with_claim(asking("p", 2, island="required")))
+
+    after = Stage.set(ONE_NODE, seen("p", 2, nominated="a", island="required"))
+
+    assert after.ask(asking("q", 2, island="required")) == placed("a")
+    assert after.ask(asking("r", 2, island="required")) == refused(a=NO_ROOM)
+    after.now += 10 * WITH_VOLUMES_S
+    after.words({"a": {}}, observed="2026-11-18T12:50:00Z")  # two minutes before
+    assert after.ask(asking("r", 2, island="required")) == placed("a")  # q was never bound
+    after.pods(seen("p", 2, "a", island="required"))
+    assert after.ask(asking("s", 2, island="required")) == refused(a=NO_ROOM)
+
+
+def test_pod_that_waits_for_a_volume_keeps_its_gpus_for_the_minutes_that_takes() -> None:
+    """WaitForFirstConsumer: the volume is made after the node was chosen, and before the pod is bound."""
+    stage = Stage.set(ONE_NODE)
+    stage.pods(seen("p", 4))
+    stage.ask(with_claim(asking("p", 4)))
+
+    stage.now += WITH_VOLUMES_S - 1
+    full(stage)
+    stage.pods(seen("p", 4, "a"))
+    stage.now += 2
+    full(stage)
+
+
+def test_pod_without_volumes_is_believed_for_seconds() -> None:
+    stage = Stage.set(ONE_NODE)
+    stage.ask(asking("p", 4))
+
+    stage.now += LIFETIME_S - 1
+    full(stage)
+    stage.now += 1
+    assert stage.ask(asking("q", 2, island="required")) == placed("a")
+
+
+def test_nomination_by_a_slow_volume_makes_filters_answer_last() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    assert set(stage.ask(asking("p", 4)).nodes) == {"a", "b"}
+
+    stage.pods(seen("p", 4, nominated="b"))
+    stage.now += 10 * LIFETIME_S
+
+    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+
+
+def test_pod_is_bound_elsewhere_than_assumed() -> None:
+    """By hand, or by another scheduler."""
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    stage.ask(asking("p", 4), "a")
+
+    stage.pods(seen("p", 4, "b"))
+
+    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+    stage.ask(asking("p", 4), "a")  # whoever asks about a bound pod changes nothing
+    assert stage.state("a").count("nvidia.com/gpu") == 4
+
+
+class TestDoubts:
+    """Pods that were answered with several nodes, and one of them is to get a required shape."""
+
+    @pytest.fixture
+    def stage(self) -> Stage:
+        stage = Stage.set({"a": PAIRS, "b": PAIRS})
+        assert set(stage.ask(asking("plain", 1)).nodes) == {"a", "b"}
+        return stage
+
+    def test_plain_pods_are_not_held_up(self, stage: Stage) -> None:
+        assert set(stage.ask(asking("other", 4)).nodes) == {"a", "b"}
+
+    def test_shape_that_holds_wherever_they_go_is_promised(self, stage: Stage) -> None:
+        """The device plugin gives a single GPU any place, and then a pair is left, for one of them."""
+        assert stage.ask(asking("p", 2, island="required")).single
+
+    def test_shape_that_one_of_them_may_break_is_not(self, stage: Stage) -> None:
+        first = stage.ask(asking("p", 2, island="required"))
+        second = stage.ask(asking("q", 2, island="required"))
+        assert {*first.nodes, *second.nodes} == {"a", "b"}  # two pairs and the plain pod do not fit on one
+
+        assert stage.ask(asking("r", 2, island="required")) == refused(a=RESERVED, b=RESERVED)
+
+    def test_plain_pod_keeps_off_a_promise_that_it_and_a_doubtful_one_could_break(self, stage: Stage) -> None:
+        stage.ask(asking("p", 2, island="required"), "a")
+
+        assert stage.ask(asking("other", 1)).nodes == ("b",)
+
+    def test_until_the_watch_shows_where_the_pod_went(self, stage: Stage) -> None:
+        stage.ask(asking("plain-2", 1))
+        stage.ask(asking("plain-3", 1))
+        assert stage.ask(asking("p", 2, island="required")) == refused(a=RESERVED, b=RESERVED)
+
+        for name in ("plain", "plain-2", "plain-3"):
+            stage.pods(seen(name, 1, "a"))
+
+        assert stage.ask(asking("p", 2, island="required")) == placed("b")
+
+    def test_until_they_are_too_old(self, stage: Stage) -> None:
+        for at in range(5):
+            stage.ask(asking(f"plain-{at}", 1))
+        assert stage.ask(asking("p", 2, island="required")) == refused(a=RESERVED, b=RESERVED)
+
+        stage.now += LIFETIME_S
+
+        assert stage.ask(asking("p", 2, island="required")).single
+
+
+def test_prediction_is_held_against_what_the_kubelet_says() -> None:
+    stage = Stage.set(ONE_NODE)
+    stage.ask(asking("p", 2, island="required"))
+    stage.pods(seen("p", 2, "a", island="required"))
+
+    (found,) = stage.words({"a": {"p": [0, 1]}}).settled
+
+    assert (found.pod.name, found.node, found.actual) == ("p", "a", mask(0, 1))
+    assert isinstance(found.predicted, OneOf)
+    assert (found.check, found.broken) == (Check.AMBIGUOUS, None)
+
+
+def test_shape_that_the_kubelet_broke_all_the_same_is_told() -> None:
+    stage = Stage.set(ONE_NODE, seen("p", 2, "a", island="required"))
+
+    (found,) = stage.words({"a": {"p": [0, 2]}}).settled
+
+    assert (found.check, found.broken) == (Check.MISS, Reason.ISLAND)

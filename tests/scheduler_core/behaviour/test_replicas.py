@@ -1,0 +1,150 @@
+"""Pods of one owner, and profiles of a policy file, as kube-scheduler meets them: asked one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.cache.events import PodSeen
+from scheduler_core.cache.owner_pods import placed, related
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.evaluation.score import Score
+from scheduler_core.explain import explain
+from scheduler_core.extender.decision_record import differences, document, read
+from scheduler_core.policy.policy import Policy
+from scheduler_core.policy.profiles import Match, Placement, Policies
+from scheduler_core.request.pod import Owner, Pod
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, owned
+from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+
+PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
+ALL = Policy(tolerance=10.0)  # answers what is worse than the best too
+
+
+def _replica(name: str, gpus: int = 1, workload: str = "inference", **wishes: str) -> Pod:
+    asked = asking(name, gpus, workload=workload, **wishes)
+    owner = Owner("apps/v1", "ReplicaSet", "uid-o", controller=True)
+    return msgspec.structs.replace(asked, metadata=msgspec.structs.replace(asked.metadata, owner_references=(owner,)))
+
+
+def _placed(name: str, on: str | None, owner: str = "uid-o", gpus: int = 1) -> PodSeen:
+    found = seen(name, gpus, on, workload="inference")
+    return found._replace(occupant=owned(found.occupant, owner))
+
+
+def test_replicas_go_to_nodes_without_one() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("other", "b", "uid-x"), policy=ALL)
+
+    assert stage.ask(_replica("two")).nodes == ("b", "a")
+    assert dict(stage.extender.prioritize(_replica("two"), {"a", "b"}))["b"] >= 7
+    assert stage.records[-1].scores[0].points > stage.records[-1].scores[1].points
+
+
+def test_replica_that_is_only_assumed_counts_too() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", None), _placed("two", None))
+    (first,) = stage.ask(_replica("one", vram="10Gi")).nodes
+
+    (second,) = stage.ask(_replica("two", vram="10Gi")).nodes
+
+    assert {first, second} == {"a", "b"}
+
+
+def test_replicas_that_ended_or_were_answered_several_nodes_are_nowhere() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("two", None), policy=ALL)
+    stage.ask(_replica("two"))
+    assert [each.node for each in stage.knowledge.placed("uid-o")] == ["a"]
+
+    stage.pods(gone=["uid-one"])
+    assert stage.knowledge.placed("uid-o") == []
+    stage.pods(gone=["uid-two"])
+    assert stage.knowledge.placed("uid-o") == stage.knowledge.placed(None) == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(("mine", "other")), max_size=6),
+    st.sampled_from(("inference", "training", "batch")),
+    st.integers(1, 2),
+)
+def test_answers_are_those_of_evaluation_and_can_be_made_again(
+    there: Mapping[str, str], workload: str, gpus: int
+) -> None:
+    machines = {name: H100 if name in "ab" else PAIRS for name in "abcdef"}
+    owners = {"mine": "uid-o", "other": "uid-x"}
+    stage = Stage.set(machines, *(_placed(f"p-{name}", name, owners[owner]) for name, owner in there.items()))
+
+    table = stage.knowledge.table
+    answer = stage.ask(_replica("new", gpus, workload))
+
+    (record,) = stage.records
+    asked = record.request._replace(profile=record.request.profile._replace(like=None))
+    request, as_seen = related(asked, placed("uid-o", table), table)
+    assert request == record.request
+    assert answer.nodes == evaluate(request, as_seen, sorted(machines), Policy()).nodes
+    assert list(differences(read(document(record)))) == []
+    told = dict(stage.extender.prioritize(_replica("new", gpus, workload), set(machines)))
+    assert told[answer.nodes[0]] == max(told.values())
+
+
+def test_node_with_a_replica_that_does_not_suit_is_refused_with_its_reason() -> None:
+    stage = Stage.set({"a": PAIRS}, _placed("one", "a", gpus=4))
+
+    found = stage.ask(_replica("two"))
+
+    assert (found.nodes, list(found.failed)) == ((), ["a"])
+
+
+@pytest.mark.parametrize(("scheduler", "best"), [("cheap", "a"), ("fast", "b")])
+def test_same_pod_under_two_names_of_one_scheduler(scheduler: str, best: str) -> None:
+    """A pair of A100 that fills up, or the NVSwitch machine."""
+    stage = Stage.set({"a": PAIRS, "b": H100})
+    fast = Policy(weights=Policy().weights._replace(bandwidth=100.0), name="fast")
+    cheap = Policy(weights=Policy().weights._replace(bandwidth=0.0), name="cheap")
+    stage.extender.policies = Policies(
+        (Placement(fast, Match(frozenset({"fast"}))), Placement(cheap, Match(frozenset({"cheap"}))), Placement())
+    )
+    asked = asking("p", 2)
+    spec = msgspec.structs.replace(asked.spec, scheduler_name=scheduler)
+
+    assert stage.ask(msgspec.structs.replace(asked, spec=spec)).nodes[0] == best
+    assert stage.records[-1].policy.name == scheduler
+
+
+def test_knowledge_follows_another_idea_of_what_is_old() -> None:
+    """The agents' word is 400 seconds old."""
+    stage = Stage.set({"a": PAIRS})
+    assert not stage.state("a").stale
+
+    stage.knowledge.follow(Policy(stale_after_s=300.0))
+    assert stage.state("a").stale
+
+    stage.knowledge.follow(Policy(stale_after_s=500.0))
+    assert not stage.state("a").stale
+    stage.now = NOW + 200
+    stage.knowledge.tick(stage.now)
+    assert stage.state("a").stale
+
+
+def test_scores_of_the_answer_are_those_of_the_pod() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), policy=ALL)
+    stage.ask(_replica("two"))
+
+    assert all(isinstance(each, Score) for each in stage.records[-1].scores)
+    spread = [{part.factor: part.raw for part in each.parts}["spread"] for each in stage.records[-1].scores]
+    assert spread == [1.0, 0.5]
+
+
+def test_explanation_names_the_rule_and_sees_the_other_replicas() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"))
+    stage.ask(_replica("two"))
+    request = stage.records[-1].request._replace(recognised=("triton: it runs NVIDIA Triton",))
+
+    told = explain(request, stage.knowledge.table, None, Policy(), NOW)
+
+    assert [each.node for each in told.best] == ["b", "a"]
+    assert told.notes[-1] == "the rule triton counts: it runs NVIDIA Triton (gputopo policy show)"

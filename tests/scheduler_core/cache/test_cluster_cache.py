@@ -1,0 +1,389 @@
+"""Every order in which three watches may show things, and what is news of it."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import msgspec
+import pytest
+
+from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from scheduler_core.allocation.device_plugin import Check
+from scheduler_core.allocation.gpu_sets import OneOf
+from scheduler_core.cache.assumed_pods import LIFETIME_S
+from scheduler_core.cache.cluster_cache import Bound, Knowledge, News
+from scheduler_core.cache.events import Batch, GpusSeen
+from scheduler_core.cache.node_state import NodeState
+from scheduler_core.policy.policy import Policy
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, OBSERVED, mask, occupant
+from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+
+PAIRS = MACHINES["a100_bridged"]()
+H100 = MACHINES["hgx_h100"]()
+A = {"a": PAIRS}
+LATER = "2026-11-18T11:02:00Z"
+
+
+def free(stage: Stage, name: str = "a") -> object:
+    return stage.state(name).free
+
+
+class TestSync:
+    """Nothing is answered from a part of the cluster."""
+
+    def test_all_three_lists_are_needed(self) -> None:
+        stage = Stage(A)
+        assert (stage.knowledge.synced, stage.knowledge.missing) == (False, ("nodes", "pods", "nodegpus"))
+
+        stage.nodes()
+        stage.nodes(complete=True)
+        stage.words({}, complete=True)
+        assert (stage.knowledge.synced, stage.knowledge.missing) == (False, ("pods",))
+
+        stage.pods(complete=True)
+        assert (stage.knowledge.synced, stage.knowledge.missing) == (True, ())
+
+    def test_first_lists_are_no_news(self) -> None:
+        stage = Stage(A)
+
+        told = [
+            stage.nodes(complete=True),
+            stage.pods(seen("p", 2, "a", admitted=True), complete=True),
+            stage.words({"a": {"p": [0, 1]}}, complete=True),
+        ]
+
+        assert told == [News()] * 3
+
+    @pytest.mark.parametrize("order", list(permutations(("nodes", "pods", "words"))), ids="-".join)
+    def test_order_of_the_lists_makes_no_difference(self, order: tuple[str, ...]) -> None:
+        stage = Stage(A)
+        lists = {
+            "nodes": lambda: stage.nodes(complete=True),
+            "pods": lambda: stage.pods(seen("p", 1, "a"), complete=True),
+            "words": lambda: stage.words({"a": {"p": [1], "ghost": [3]}}, complete=True),
+        }
+        for name in order:
+            lists[name]()
+        stage.now += LIFETIME_S
+        stage.knowledge.tick(stage.now)
+
+        assert free(stage) == OneOf((mask(0, 2, 3),))
+        assert list(stage.knowledge.pods) == ["uid-p"]
+
+    def test_the_same_list_again_changes_nothing(self) -> None:
+        stage = Stage.set(A, seen("p", 1, "a"))
+        table = stage.knowledge.table
+
+        stage.nodes(complete=True)
+        stage.pods(seen("p", 1, "a"), complete=True)
+        stage.words({"a": {}}, complete=True)
+
+        assert stage.knowledge.table is table
+
+
+class TestPods:
+    """The pods' watch."""
+
+    def test_pod_gets_a_node(self) -> None:
+        stage = Stage.set(A)
+        stage.pods(seen("p", 2))
+        before = stage.knowledge.table
+
+        told = stage.pods(seen("p", 2, "a"))
+
+        assert told == News(bound=(Bound(seen("p", 2, "a"), before),))
+        assert stage.state("a").count("nvidia.com/gpu") == 2
+        assert stage.pods(seen("p", 2, "a", admitted=True)) == News()  # it had it already
+
+    def test_what_was_assumed_of_a_pod_is_not_in_the_table_before_it_was_bound(self) -> None:
+        stage = Stage.set(A)
+        stage.ask(asking("p", 2, island="required"))
+
+        (bound,) = stage.pods(seen("p", 2, "a", island="required")).bound
+
+        assert bound.before.states["a"].count("nvidia.com/gpu") == 4
+
+    def test_pods_bound_in_one_batch_are_bound_one_after_the_other(self) -> None:
+        stage = Stage.set(A)
+
+        told = stage.pods(seen("p", 1, "a"), seen("q", 1, "a"))
+
+        assert [each.before.states["a"].count("nvidia.com/gpu") for each in told.bound] == [4, 3]
+
+    def test_pod_is_deleted_before_it_was_bound(self) -> None:
+        stage = Stage.set(A)
+        stage.pods(seen("p", 2))
+
+        assert stage.pods(gone=["uid-p", "uid-never-seen"]) == News(gone=(seen("p", 2),))
+        assert not stage.knowledge.pods
+
+    def test_list_after_a_gap_shows_what_was_missed(self) -> None:
+        """One pod was bound, one ended, one came and was bound, one was moved: another pod of the same name."""
+        stage = Stage.set({"a": H100, "b": H100}, seen("ended", 1, "a"), seen("web-0", 1, "a"), seen("moved", 1, "a"))
+        stage.pods(seen("waits", 1))
+
+        told = stage.pods(
+            seen("waits", 1, "a"),
+            seen("new", 1, "b"),
+            seen("web-0", 1, "b", uid="uid-2"),
+            seen("moved", 1, "b"),
+            complete=True,
+        )
+
+        assert [each.pod.key for each in told.bound] == ["uid-waits", "uid-new", "uid-2"]
+        assert {each.key for each in told.gone} == {"uid-ended", "uid-web-0"}
+        assert {name: [pod.uid for pod in record.pods] for name, record in stage.knowledge.table.records.items()} == {
+            "a": ["uid-waits"],
+            "b": ["uid-2", "uid-moved", "uid-new"],
+        }
+
+    def test_pod_of_the_same_name_is_shown_before_the_old_one_is_gone(self) -> None:
+        stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("web-0", 1, "a"))
+        stage.pods(seen("web-0", 1, uid="uid-2"))
+        stage.pods(gone=["uid-web-0"])
+
+        (found,) = stage.words({"b": {"web-0": [1]}}).settled  # names the new one, which nobody has shown bound
+
+        assert (found.pod.uid, found.actual) == ("uid-2", mask(1))
+
+
+class TestNodes:
+    """The nodes' watch."""
+
+    def test_pod_on_a_node_that_is_shown_later(self) -> None:
+        stage = Stage({"a": PAIRS, "b": PAIRS})
+        stage.nodes("a", complete=True)
+        stage.pods(complete=True)
+        stage.words({}, complete=True)
+        stage.pods(seen("p", 2, "b"))
+        stage.words({"b": {"p": [0, 1]}})
+        assert set(stage.knowledge.table.records) == {"a"}
+
+        stage.nodes("b")
+
+        assert free(stage, "b") == OneOf((mask(2, 3),))
+
+    def test_node_is_deleted_and_made_anew(self) -> None:
+        stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("p", 2, "a"))
+        stage.nodes(gone=["a", "never-shown"])
+        assert set(stage.knowledge.table.records) == {"b"}
+        generation = stage.knowledge.table.generation
+
+        stage.pods(gone=["uid-p"])  # the garbage collector comes later
+        assert stage.knowledge.table.generation == generation
+        stage.words({}, gone=["a"])
+        stage.nodes("a")
+
+        assert stage.state("a").count("nvidia.com/gpu") == 4
+
+    def test_node_that_a_list_does_not_show_is_gone(self) -> None:
+        stage = Stage.set({"a": PAIRS, "b": PAIRS})
+
+        stage.nodes("b", complete=True)
+
+        assert set(stage.knowledge.table.records) == {"b"}
+
+    def test_assumption_about_a_node_that_is_gone(self) -> None:
+        stage = Stage.set({"a": PAIRS, "b": PAIRS})
+        stage.ask(asking("p", 4), "a")
+
+        stage.nodes(gone=["a"])
+
+        assert set(stage.ask(asking("p", 4)).nodes) == {"b"}
+
+    def test_another_machine_under_the_same_name(self) -> None:
+        stage = Stage.set(A)
+        stage.machines["a"] = H100
+
+        stage.nodes("a")
+
+        assert stage.state("a").count("nvidia.com/gpu") == 8
+
+
+class TestWords:
+    """The kubelets' words."""
+
+    def test_pod_that_is_known_to_wait_and_that_the_kubelet_names(self) -> None:
+        """The pods' watch lags: it is there all the same, as it will be shown."""
+        stage = Stage.set(A)
+        stage.pods(seen("p", 1))
+
+        (found,) = stage.words({"a": {"p": [1]}}).settled
+
+        assert (found.pod.uid, found.actual, found.check) == ("uid-p", mask(1), Check.AMBIGUOUS)
+        assert free(stage) == OneOf((mask(0, 2, 3),))
+        stage.pods(seen("p", 1, "a", admitted=True))
+        assert free(stage) == OneOf((mask(0, 2, 3),))
+
+    def test_pod_that_nobody_knows_is_believed_for_a_while(self) -> None:
+        stage = Stage.set(A)
+
+        assert stage.words({"a": {"p": [0, 1]}}) == News()
+        assert (free(stage), stage.state("a").count("nvidia.com/gpu")) == (OneOf((mask(2, 3),)), 2)
+
+        stage.now += LIFETIME_S
+        stage.knowledge.tick(stage.now)
+        assert (free(stage), stage.state("a").count("nvidia.com/gpu")) == (OneOf((mask(0, 1, 2, 3),)), 4)
+        stage.words({"a": {"p": [0, 1]}}, observed=LATER)  # said again, it is no news
+        assert stage.state("a").count("nvidia.com/gpu") == 4
+
+    def test_pod_that_nobody_knew_is_shown(self) -> None:
+        stage = Stage.set(A)
+        stage.words({"a": {"p": [0, 1]}})
+
+        stage.pods(seen("p", 2, "a"))
+
+        assert len(stage.knowledge.assumptions) == 0
+        assert free(stage) == OneOf((mask(2, 3),))
+
+    def test_pod_that_nobody_knew_is_gone(self) -> None:
+        stage = Stage.set(A)
+        stage.words({"a": {"p": [0, 1]}})
+
+        stage.pods(seen("p", 2, "a"))
+        stage.pods(gone=["uid-p"])
+
+        assert free(stage) == OneOf((mask(0, 1, 2, 3),))
+
+    def test_doubtful_pod_that_a_kubelet_names_is_in_doubt_no_more(self) -> None:
+        stage = Stage.set({"a": PAIRS, "b": PAIRS})
+        stage.pods(seen("p", 1))
+        stage.ask(asking("p", 1))
+
+        stage.words({"b": {"p": [1]}})
+
+        assert stage.knowledge.assumptions.doubtful == ()
+        assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 3]
+
+    def test_old_word_about_a_pod_that_is_expected_elsewhere(self) -> None:
+        """A stateful pod was on a before we started, and goes to b now; a's agent is dead."""
+        stage = Stage.set({"a": PAIRS, "b": PAIRS})
+        stage.pods(seen("web-0", 1))
+        stage.ask(asking("web-0", 1), "b")
+
+        stage.words({"a": {"web-0": [1]}})
+
+        assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [3, 3]
+        stage.now += LIFETIME_S
+        stage.knowledge.tick(stage.now)
+        assert stage.state("a").count("nvidia.com/gpu") == 4
+
+    def test_word_that_is_repeated_is_no_news(self) -> None:
+        stage = Stage.set(A, seen("p", 1, "a"))
+        assert len(stage.words({"a": {"p": [1]}}).settled) == 1
+
+        assert stage.words({"a": {"p": [1]}}) == News()
+        assert stage.words({"a": {"p": [1]}}, observed=LATER) == News()
+
+    def test_word_that_is_no_more(self) -> None:
+        stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("p", 1, "a"))
+        stage.words({"a": {"p": [1]}})
+
+        stage.words({"b": {}}, complete=True)
+
+        assert stage.knowledge.table.records["a"].gpus is None
+        assert stage.state("a").count("nvidia.com/gpu") == 3
+
+    def test_pod_is_gone_and_the_kubelet_still_names_it(self) -> None:
+        stage = Stage.set(A, seen("p", 2, "a"))
+        stage.words({"a": {"p": [0, 1]}})
+
+        stage.pods(gone=["uid-p"])
+        assert free(stage) == OneOf((mask(0, 1, 2, 3),))
+        stage.words({"a": {"p": [0, 1]}}, observed=LATER)
+        assert free(stage) == OneOf((mask(0, 1, 2, 3),))
+        stage.pods(seen("q", 2, "a"))
+
+        assert free(stage) == OneOf((mask(0, 1), mask(2, 3), mask(0, 1, 2, 3)))  # q may have been in time for its GPUs
+
+    def test_pod_ends_where_no_kubelet_speaks(self) -> None:
+        stage = Stage.set(A, seen("p", 2, "a"))
+        stage.words({}, gone=["a"])
+
+        stage.pods(gone=["uid-p"])
+
+        assert stage.state("a").count("nvidia.com/gpu") == 4
+        assert stage.knowledge.table.records["a"].departed == ()
+
+    def test_stateful_pod_follows_one_of_the_same_name(self) -> None:
+        """The kubelet tells no UIDs: only a word younger than the old pod's end speaks of the new one."""
+        stage = Stage.set(A, seen("web-0", 2, "a"))
+        stage.words({"a": {"web-0": [0, 1]}})
+        stage.now = NOW - 300
+        stage.pods(gone=["uid-web-0"])
+        stage.pods(seen("web-0", 2, "a", uid="uid-2", admitted=True))
+
+        stage.words({"a": {"web-0": [0, 1]}}, observed="2026-11-18T11:06:45Z")
+        assert stage.knowledge.table.records["a"].departed != ()
+        stage.words({"a": {"web-0": [0, 1]}}, observed="2026-11-18T11:06:51Z")
+
+        assert stage.knowledge.table.records["a"].departed == ()
+        assert free(stage) == OneOf((mask(2, 3),))
+
+    def test_mig_devices_and_shares_make_no_stranger(self) -> None:
+        stage = Stage.set(A)
+        gpu = PAIRS.gpus[0].uuid or ""
+        held = (
+            Allocation(gpu, PodRef("team", "x", "c"), replica=1),
+            Allocation(gpu, PodRef("team", "y", "c"), mig_device="MIG-1"),
+        )
+
+        stage.knowledge.take(Batch(GpusSeen, (GpusSeen("a", NodeGpus(OBSERVED, "hash", "1", held)),)), stage.now)
+
+        assert len(stage.knowledge.assumptions) == 0
+
+
+class TestTime:
+    """What becomes old."""
+
+    def test_observation_ages_and_the_next_one_makes_it_young(self) -> None:
+        stage = Stage.set(A)
+        assert not stage.state("a").stale
+
+        stage.now = NOW + 501  # 901 seconds after the observation
+        stage.knowledge.tick(stage.now)
+        assert stage.state("a").stale
+
+        stage.words({"a": {}}, observed="2026-11-18T11:10:00Z")
+        assert not stage.state("a").stale
+
+    def test_clock_that_is_set_back_makes_nothing_younger(self) -> None:
+        stage = Stage.set(A)
+        stage.knowledge.tick(NOW + 501)
+
+        stage.nodes(gone=["a"])
+        stage.nodes("a")
+
+        assert stage.state("a").stale
+
+
+def test_node_comes_to_be_known_to_nobody_and_is_forgotten() -> None:
+    knowledge = Knowledge(Policy())
+    stage = Stage.set(A, seen("p", 1, "b"))
+    stage.pods(gone=["uid-p"])
+
+    assert stage.knowledge._records.keys() == {"a"}
+    assert knowledge.table.generation == 0
+
+
+def test_pod_that_changes_what_it_asks_while_bound_is_counted_anew() -> None:
+    stage = Stage.set(A, seen("p", 1, "a"))
+
+    stage.pods(seen("p", 2, "a"))
+
+    assert stage.state("a").count("nvidia.com/gpu") == 2
+    assert stage.knowledge.pods["uid-p"].occupant == occupant("p", 2)
+
+
+def test_table_before_stays_as_it_was() -> None:
+    stage = Stage.set(A)
+    before = stage.knowledge.table
+    states: dict[str, NodeState] = dict(before.states)
+    text = msgspec.json.encode(dict(before.records))
+
+    stage.pods(seen("p", 1, "a"))
+    stage.words({"a": {"p": [0]}})
+
+    assert stage.knowledge.table is not before
+    assert (dict(before.states), msgspec.json.encode(dict(before.records))) == (states, text)

@@ -1,0 +1,74 @@
+"""What the observer keeps of Nodes and Pods beyond what the extender does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gputopo.labels import encode
+from scheduler_core.cache.events import GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.full_pods import OBSERVED
+from scheduler_core.cache.kube_scheduler_filters import StockSpec, Taint, Toleration
+from tests.scheduler_core.explain.fleets import QUADS
+
+SOURCES = dict(OBSERVED)
+FACTS = encode(QUADS)
+
+
+def as_seen(kind: type[Any], key: str, said: dict[str, Any]) -> Any:
+    """What is kept of an object."""
+    source = SOURCES[kind]
+    return source.value(key, msgspec.convert(said, source.kind))
+
+
+def trace(said: dict[str, Any]) -> object:
+    source = SOURCES[NodeSeen]
+    assert source.trace is not None
+    return source.trace(msgspec.convert(said, source.kind))
+
+
+def node(**spec: Any) -> dict[str, Any]:
+    metadata = {"name": "gpu-1", "labels": FACTS.labels, "annotations": FACTS.annotations}
+    return {"metadata": metadata, "spec": spec, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+
+
+def test_of_a_node_its_labels_and_taints_but_not_its_annotations() -> None:
+    found = as_seen(NodeSeen, "gpu-1", node(taints=[{"key": "team", "effect": "NoSchedule"}], unschedulable=True))
+
+    assert [gpu.uuid for gpu in found.machine.topology.gpus] == [gpu.uuid for gpu in QUADS.gpus]
+    assert (found.rules.metadata.labels, found.rules.metadata.annotations) == (FACTS.labels, None)
+    assert (found.rules.spec.taints, found.rules.spec.unschedulable) == ((Taint("team", "", "NoSchedule"),), True)
+
+
+def test_a_node_is_looked_at_again_when_its_taints_or_its_cordon_change() -> None:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    traces = [trace(node()), trace(node(unschedulable=True)), trace(node(taints=[taint]))]
+    traces.append(trace(node(taints=[taint | {"value": "b"}])))
+
+    assert len(set(traces)) == 4
+    assert trace(node()) == trace(node())
+
+
+def test_of_a_pod_its_rules_about_nodes() -> None:
+    limits = {"limits": {"nvidia.com/gpu": "2"}}
+    spec = {
+        "containers": [{"name": "c", "resources": limits}],
+        "nodeSelector": {"pool": "a"},
+        "tolerations": [{"key": "team", "operator": "Exists"}],
+        "volumes": [{"ephemeral": {}}],
+        "topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}],
+    }
+
+    found = as_seen(PodSeen, "u", {"metadata": {"name": "p", "namespace": "a", "uid": "u"}, "spec": spec})
+
+    assert found.rules.spec == StockSpec(node_selector={"pool": "a"}, tolerations=(Toleration("team", "Exists"),))
+    assert found.rules.unchecked == ("volume claims",)
+
+
+def test_of_a_pod_without_gpus_nothing() -> None:
+    assert as_seen(PodSeen, "u", {"spec": {"containers": [{"name": "c"}]}}) is None
+
+
+def test_the_kubelets_word_is_kept_as_the_extender_does() -> None:
+    assert SOURCES[GpusSeen].kind.__name__ == "NodeGpus"

@@ -1,0 +1,67 @@
+"""What a node costs and how old it is, from what labels and GPUs say."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_core.cache.node_cost import _PRODUCTS, FAMILIES, Economy, family_of, read_economy
+from tests.machines import MACHINES
+
+H100, MIXED, NOTHING = (MACHINES[name]() for name in ("hgx_h100", "mixed", "no_gpu"))
+_HOPPER = FAMILIES.index("hopper")
+
+
+@pytest.mark.parametrize(
+    ("labels", "cost"),
+    [
+        pytest.param({"gputopo.io/cost-per-hour": "32.80"}, 4.1, id="32.80 / 8 GPUs"),
+        pytest.param({"node-cost-per-hour": "16"}, 2.0, id="the short key"),
+        pytest.param({"gputopo.io/cost-per-hour": "8", "node-cost-per-hour": "16"}, 1.0, id="the long key counts"),
+        pytest.param({"gputopo.io/cost-per-hour": "0"}, 0.0, id="free is a cost"),
+        pytest.param({"gputopo.io/cost-per-hour": "$3"}, None, id="no number"),
+        pytest.param({"gputopo.io/cost-per-hour": "-1"}, None, id="negative"),
+        pytest.param({}, None, id="nothing said"),
+    ],
+)
+def test_cost_is_of_one_gpu(labels: dict[str, str], cost: float | None) -> None:
+    assert read_economy(labels, H100, 8) == Economy(cost, spot=False, generation=_HOPPER)
+
+
+def test_gpus_that_are_only_offered_share_the_cost_too() -> None:
+    assert read_economy({"node-cost-per-hour": "8"}, None, 4) == Economy(cost=2.0)
+    assert read_economy({"node-cost-per-hour": "8"}, NOTHING, 2) == Economy(cost=4.0)
+    assert read_economy({"node-cost-per-hour": "8"}, None, 0) == Economy()
+
+
+def test_spot_is_read_from_labels() -> None:
+    assert read_economy({"karpenter.sh/capacity-type": "spot"}, None, 0) == Economy(spot=True)
+
+
+def test_oldest_gpu_counts() -> None:
+    families = {gpu.architecture or family_of(gpu.product) for gpu in MIXED.usable}
+
+    assert len(families) > 1
+    assert read_economy({}, MIXED, 0).generation == min(FAMILIES.index(family or "") for family in families)
+
+
+@pytest.mark.parametrize(
+    ("product", "family"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", "hopper"),
+        ("NVIDIA A100-SXM4-80GB", "ampere"),
+        ("NVIDIA-A10", "ampere"),
+        ("Tesla-V100-SXM2-16GB", "volta"),
+        ("NVIDIA-L4", "ada-lovelace"),
+        ("NVIDIA-L40S", "ada-lovelace"),
+        ("NVIDIA B200", "blackwell"),
+        ("Voodoo 2", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_family_of_a_product(product: str | None, family: str | None) -> None:
+    assert family_of(product) == family
+
+
+def test_every_family_in_the_table_is_one_of_gpu_feature_discovery() -> None:
+    assert {family for family, _ in _PRODUCTS} <= set(FAMILIES)

@@ -1,0 +1,307 @@
+"""From what the cluster says of a node to what placement looks at."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputopo.crd.nodegpus import NodeGpus
+from gputopo.labels import keys
+from gputopo.model import Interconnect
+from scheduler_core.allocation.gpu_sets import AnyOf, OneOf
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.node import Machine, Node, read_node
+from scheduler_core.cache.node_cost import FAMILIES, Economy
+from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_gpus, with_pod, without_pod
+from scheduler_core.cache.node_state import state_of
+from scheduler_core.cache.node_table import NodeTable, aged, table_of, with_pods, with_records, without_nodes
+from scheduler_core.cache.staleness import Staleness, is_stale, staleness
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod import Pod
+from scheduler_core.request.pod_request import Profile
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, OBSERVED, hash_of, node, occupant, pod, profile, record, word
+
+PAIRS = MACHINES["a100_bridged"]()
+POLICY = Policy()
+A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+
+
+class TestReadNode:
+    """What a Node object tells."""
+
+    def test_our_annotation_tells_everything(self) -> None:
+        assert read_node(node(PAIRS)) == Machine(
+            topology=PAIRS.slow(),
+            described=True,
+            allocatable=(("nvidia.com/gpu", 4),),
+            interconnect=Interconnect.NVLINK,
+            economy=Economy(generation=FAMILIES.index("ampere")),
+            topology_hash=hash_of(PAIRS),
+        )
+
+    def test_hand_made_labels_and_the_device_plugins_count(self) -> None:
+        """The classic: product and NUMA node by hand, nothing else."""
+        machine = read_node(node(labels={**A100, "nvidia.com/gpu.numa": "1"}, allocatable={"nvidia.com/gpu": 2}))
+
+        assert machine.topology is not None
+        assert [(gpu.product, gpu.numa_node) for gpu in machine.topology.gpus] == [("NVIDIA-A100-SXM4-80GB", 1)] * 2
+        assert machine.topology.nvlink is None
+        assert not machine.described
+
+    def test_damaged_annotation_leaves_the_labels(self) -> None:
+        whole = node(PAIRS)
+        metadata = msgspec.structs.replace(whole.metadata, annotations={keys.TOPOLOGY.key: "{"})
+        machine = read_node(msgspec.structs.replace(whole, metadata=metadata))
+
+        assert machine.topology is not None
+        assert machine.topology.nvlink is None
+        assert len(machine.topology.gpus) == 4
+        assert not machine.described
+
+    def test_only_gpu_resources_count_and_only_whole_numbers(self) -> None:
+        allocatable = {"nvidia.com/gpu": "8", "cpu": "64", "nvidia.com/mig-1g.5gb": 7, "nvidia.com/gpu.shared": "x"}
+        found = read_node(msgspec.convert({"status": {"allocatable": allocatable}}, Node))
+
+        assert found.allocatable == (("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.5gb", 7))
+
+    def test_more_gpus_than_any_machine_has_are_not_known(self) -> None:
+        assert read_node(node(allocatable={"nvidia.com/gpu": 80})).topology is None
+
+    def test_node_that_says_nothing(self) -> None:
+        found = read_node(Node())
+
+        assert found.topology is not None
+        assert found.topology.gpus == ()
+
+    def test_labels_of_health_and_kubelet(self) -> None:
+        labels = {
+            keys.DEGRADED.key: "true",
+            keys.TOPOLOGY_MANAGER.key: "single-numa-node",
+            "nvidia.com/gpu-topology": "nvswitch",
+        }
+        found = read_node(node(labels=labels, allocatable={"nvidia.com/gpu": 8}))
+
+        assert (found.degraded, found.single_numa, found.interconnect) == (True, True, Interconnect.NVSWITCH)
+
+
+class TestReadOccupant:
+    """Pods as the kubelet counts them."""
+
+    def test_running_pod(self) -> None:
+        found = read_occupant(pod("a", 2, annotations={"island": "required"}, status={"startTime": OBSERVED}))
+
+        assert found == Occupant("uid-a", "team", "a", profile(2, island="required"), admitted=True)
+
+    def test_bound_pod_of_which_the_kubelet_has_not_taken_note(self) -> None:
+        assert read_occupant(pod("a", 2, status={"phase": "Pending"})) == Occupant("uid-a", "team", "a", profile(2))
+
+    @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+    def test_finished_pod_holds_nothing(self, phase: str) -> None:
+        assert read_occupant(pod("a", 2, status={"phase": phase})) is None
+
+    def test_pod_without_gpus_does_not_matter(self) -> None:
+        assert read_occupant(pod("a")) is None
+        assert read_occupant(pod("a", 4, resource="cpu")) is None
+
+    @pytest.mark.parametrize("text", ["0", "many"])
+    def test_pod_that_names_gpus_and_has_none(self, text: str) -> None:
+        asking = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": text}}}
+
+        assert read_occupant(msgspec.convert({"spec": {"containers": [asking]}}, Pod)) is None
+
+    def test_pod_whose_wishes_are_malformed_still_holds_its_gpus(self) -> None:
+        found = read_occupant(pod("a", 2, annotations={"island": "maybe"}))
+
+        assert found == Occupant("uid-a", "team", "a", Profile(profile(2).ask))
+
+    def test_pod_that_no_api_server_takes(self) -> None:
+        spec = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "half"}}}]}
+
+        assert read_occupant(msgspec.convert({"spec": spec}, Pod)) is None
+
+
+class TestRecords:
+    """What happens to a node, one event after the other."""
+
+    def test_pod_comes_and_changes(self) -> None:
+        bound, running = occupant("a", 1), occupant("a", 1, admitted=True)
+        other = occupant("b", 1)
+
+        changed = with_pod(with_pod(with_pod(record(topology=PAIRS), other), bound), running)
+
+        assert changed.pods == (running, other)
+
+    def test_pod_that_ends_is_departed_until_the_kubelet_speaks_again(self) -> None:
+        before = record(topology=PAIRS, held={"a": [0]}, pods=[occupant("a", 1), occupant("b", 1)])
+
+        ended = without_pod(before, "uid-a")
+
+        assert (ended.pods, ended.departed) == ((occupant("b", 1),), (occupant("a", 1),))
+        assert with_gpus(ended, word(PAIRS, {"a": [0]})).departed == (occupant("a", 1),)
+        assert with_gpus(ended, word(PAIRS, {"b": [1]})).departed == ()
+        assert with_gpus(ended, None).departed == ()
+
+    def test_nobody_departs_where_nobody_asks_the_kubelet(self) -> None:
+        before = with_gpus(record(topology=PAIRS, pods=[occupant("a", 1)]), None)
+
+        assert without_pod(before, "uid-a") == with_gpus(record(topology=PAIRS), None)
+
+
+class TestState:
+    """What follows for placement."""
+
+    def test_nodes_in_the_same_state_share_it(self) -> None:
+        one = record("one", PAIRS, held={"a": [0]}, pods=[occupant("a", 1)])
+        other = record("other", MACHINES["a100_bridged"](), held={"b": [0]}, pods=[occupant("b", 1)])
+
+        assert state_of(one, NOW, POLICY) is state_of(other, NOW, POLICY)
+
+    def test_counts_are_healthy_devices_less_what_pods_take(self) -> None:
+        allocatable = {"nvidia.com/gpu": 4, "nvidia.com/mig-1g.5gb": 7}
+        pods = [occupant("a", 3), occupant("b", 2)]
+        state = state_of(record(topology=PAIRS, pods=pods, allocatable=allocatable), NOW, POLICY)
+
+        assert state.counts == (("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.5gb", 7))
+        assert [state.count(name) for name in ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "x")] == [0, 7, 0]
+
+    def test_shares_of_gpus_are_not_told_apart(self) -> None:
+        state = state_of(record(topology=PAIRS, allocatable={"nvidia.com/gpu": 16}), NOW, POLICY)
+
+        assert (state.sliced, state.free, state.count("nvidia.com/gpu")) == (True, None, 16)
+
+    def test_topology_of_a_part_of_the_machine_is_none(self) -> None:
+        partial = MACHINES["h100_partial"]()
+
+        assert state_of(record(topology=partial, allocatable={"nvidia.com/gpu": 8}), NOW, POLICY).shape is None
+        assert state_of(record(topology=partial, allocatable={"nvidia.com/gpu": 4}), NOW, POLICY).shape is not None
+
+    def test_machine_without_usable_gpus_has_no_shape(self) -> None:
+        state = state_of(record(topology=MACHINES["no_gpu"]()), NOW, POLICY)
+
+        assert (state.shape, state.free) == (None, None)
+
+    def test_node_of_which_nothing_is_known(self) -> None:
+        state = state_of(record(allocatable={"nvidia.com/gpu": 80}), NOW, POLICY)
+
+        assert (state.shape, state.count("nvidia.com/gpu")) == (None, 80)
+
+    def test_kubelets_word_without_any_topology_helps_nobody(self) -> None:
+        labelled = record(labels=A100, allocatable={"nvidia.com/gpu": 4}, pods=[occupant("a", 1)])
+        observed = msgspec.structs.replace(labelled, gpus=word(PAIRS, {"a": [0]}))
+
+        assert state_of(observed, NOW, POLICY).free == AnyOf(0b1111, 3)
+
+    def test_kubelet_that_cannot_be_asked(self) -> None:
+        observed = record(topology=PAIRS, pods=[occupant("a", 1)])
+        gpus = NodeGpus(OBSERVED, hash_of(PAIRS), "1", None)
+
+        assert state_of(msgspec.structs.replace(observed, gpus=gpus), NOW, POLICY).free == AnyOf(0b1111, 3)
+
+    def test_old_graph_counts_as_unknown_but_products_stay(self) -> None:
+        old = record(topology=PAIRS, held={"a": [0]}, observed="2026-11-18T10:00:00Z", pods=[occupant("a", 1)])
+        state = state_of(old, NOW, POLICY)
+
+        assert state.stale
+        assert state.shape is not None
+        assert (state.shape.islands, state.shape.points, state.shape.numa) == (None, None, (None,) * 4)
+        assert state.shape.gpus[0].product == "NVIDIA-A100-80GB-PCIe"
+        assert state.interconnect is None
+        assert state.free == OneOf((0b1110,))  # what a pod holds it holds until it ends
+
+
+@pytest.mark.parametrize(
+    ("observed", "stale"),
+    [
+        pytest.param("2026-11-18T11:00:00Z", None, id="400 seconds"),
+        pytest.param("2026-11-18T10:51:40Z", None, id="900 seconds: just fresh"),
+        pytest.param("2026-11-18T10:51:39Z", Staleness.SILENT, id="901 seconds"),
+        pytest.param("2026-11-18T11:16:40Z", None, id="its clock is 600 seconds ahead"),
+        pytest.param("2026-11-18T11:16:41Z", Staleness.AHEAD, id="its clock is 601 seconds ahead"),
+        pytest.param("yesterday", Staleness.SILENT, id="no time"),
+        pytest.param("2026-11-18T11:00:00", Staleness.SILENT, id="a time without a zone"),
+    ],
+)
+def test_stale(observed: str, stale: Staleness | None) -> None:
+    found = record(topology=PAIRS, held={}, observed=observed)
+
+    assert staleness(found, NOW, POLICY) is stale
+    assert is_stale(found, NOW, POLICY) is (stale is not None)
+
+
+def test_graph_that_nobody_confirms_is_stale() -> None:
+    known = record(topology=PAIRS, held={})
+    other = with_gpus(known, word(MACHINES["a100_mesh"](), {}))
+
+    assert staleness(with_gpus(known, None), NOW, POLICY) is Staleness.UNCONFIRMED
+    assert staleness(other, NOW, POLICY) is Staleness.OTHER
+    assert staleness(with_gpus(record(labels=A100), None), NOW, POLICY) is None
+
+
+def test_labels_made_by_hand_do_not_age() -> None:
+    labelled = record(labels=A100, allocatable={"nvidia.com/gpu": 4})
+    old = msgspec.structs.replace(labelled, gpus=word(PAIRS, {}, "2020-01-01T00:00:00Z"))
+
+    assert not is_stale(old, NOW, POLICY)
+
+
+class TestTable:
+    """Each change makes a table of its own."""
+
+    def _table(self) -> NodeTable:
+        records = [record(name, PAIRS, held={}) for name in ("a", "b", "c")]
+        return table_of(records, NOW, POLICY, generation=7)
+
+    def test_new_generation_leaves_the_old_one_as_it_was(self) -> None:
+        before = self._table()
+        changed = record("b", PAIRS, held={"x": [0]}, pods=[occupant("x", 1)])
+
+        after = with_records(before, [changed], NOW, POLICY)
+
+        assert (before.generation, after.generation) == (7, 8)
+        assert before.states["b"] is before.states["a"]
+        assert after.states["b"].free == OneOf((0b1110,))
+        assert after.states["a"] is before.states["a"]
+        assert after.records["b"] == changed
+
+    def test_new_nodes_join(self) -> None:
+        after = with_records(self._table(), [record("aa", PAIRS, held={})], NOW, POLICY)
+
+        assert [set(part) for part in (after.records, after.states)] == [{"a", "aa", "b", "c"}] * 2
+
+    def test_nodes_go(self) -> None:
+        after = without_nodes(self._table(), ["a", "c", "never there"])
+
+        assert after.generation == 8
+        assert [set(part) for part in (after.records, after.states)] == [{"b"}] * 2
+
+    def test_nodes_age(self) -> None:
+        before = self._table()
+
+        assert aged(before, NOW, POLICY) is before
+        after = aged(before, NOW + 600, POLICY)
+        assert after.generation == 8
+        assert all(state.stale for state in after.states.values())
+        assert aged(after, NOW + 600, POLICY) is after
+
+    def test_assumed_pods_count_until_the_watch_shows_them(self) -> None:
+        known = occupant("known", 1)
+        before = with_records(self._table(), [record("b", PAIRS, held={}, pods=[known])], NOW, POLICY)
+        pods = [("a", occupant("x", 2)), ("a", occupant("y", 2)), ("b", known), ("no such node", occupant("z", 1))]
+
+        after = with_pods(before, pods, NOW, POLICY)
+
+        assert after.generation == before.generation
+        assert after.states["a"].count("nvidia.com/gpu") == 0
+        assert after.states["b"] is before.states["b"]
+        assert set(after.records) == set(before.records)
+
+
+def test_records_survive_json_so_that_decisions_can_be_recomputed() -> None:
+    observed = record(
+        "n", PAIRS, held={"a": [0]}, pods=[occupant("a", 1), occupant("b", 1, island="required", min_bandwidth="3")]
+    )
+
+    text = msgspec.json.encode(observed)
+
+    assert msgspec.json.decode(text, type=NodeRecord) == observed

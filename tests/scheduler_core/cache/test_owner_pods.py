@@ -1,0 +1,134 @@
+"""Pods of one owner: alike for training, apart for services."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_core.cache.colocation import Kin
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import NodeTable, table_of
+from scheduler_core.cache.owner_pods import Placed, placed, related
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import Like, PodRequest
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, mask, occupant, owned, record, request
+
+POLICY = Policy()
+H100, PAIRS, MIXED = (MACHINES[name]() for name in ("hgx_h100", "a100_bridged", "mixed"))
+
+
+def _table(*records: NodeRecord) -> NodeTable:
+    return table_of(records, NOW, POLICY)
+
+
+def _asks(workload: str, **wishes: str) -> PodRequest:
+    return request(1, "new", workload=workload, **wishes)._replace(owner="job")
+
+
+def _two_nodes(held: dict[str, list[int]] | None = None) -> NodeTable:
+    """A replica on "a", another owner's pod on "b"."""
+    mine, other = owned(occupant("mine", 1)), owned(occupant("other", 1), "else")
+    return _table(
+        record("a", PAIRS, held={"mine": [0]} if held is None else held, pods=[mine]),
+        record("b", PAIRS, held={"other": [0]}, pods=[other]),
+    )
+
+
+def test_placed_are_those_of_the_owner() -> None:
+    table = _two_nodes()
+
+    assert placed("job", table) == (Placed("a", owned(occupant("mine", 1))),)
+    assert placed(None, table) == ()
+
+
+def test_replicas_of_a_service_go_to_different_nodes() -> None:
+    """Equal nodes but for the owner of the pod there. Weights 3 + 1 + 1 + 1 + 6 + 4 = 16, and spread 1 versus 0.5."""
+    table = _two_nodes()
+    asked, seen = related(_asks("inference"), placed("job", table), table)
+
+    found = evaluate(asked, seen, ["a", "b"], POLICY)
+
+    assert found.nodes == ("b",)
+    assert found.scores["b"].points - found.scores["a"].points == pytest.approx(10 * 4 * 0.5 / 16, abs=1e-5)
+    assert seen.states["b"] is table.states["b"]
+
+
+@pytest.mark.parametrize(
+    ("held", "kin"),
+    [
+        pytest.param({"mine": [0]}, Kin(1, mask(0)), id="the kubelet says which GPU"),
+        pytest.param({}, Kin(1, mask(0, 1, 2, 3)), id="it has not said so yet: any"),
+    ],
+)
+def test_kin_are_where_the_kubelet_says(held: dict[str, list[int]], kin: Kin) -> None:
+    table = _two_nodes(held)
+    _, seen = related(_asks("inference"), placed("job", table), table)
+
+    assert seen.states["a"].kin == kin
+
+
+def test_kin_on_a_node_that_nobody_describes() -> None:
+    mine = owned(occupant("mine", 1))
+    table = _table(record("a", labels={"nvidia.com/gpu.count": "x"}, pods=[mine]))
+    _, seen = related(_asks("inference"), placed("job", table), table)
+
+    assert seen.states["a"].kin == Kin(1, 0)
+
+
+def test_pods_of_a_job_want_what_most_of_the_others_have() -> None:
+    jobs = [owned(occupant(name, 1)) for name in ("x", "y", "z")]
+    table = _table(
+        record("h", H100, held={}, pods=[jobs[0]]),
+        record("a1", PAIRS, held={}, pods=[jobs[1]]),
+        record("a2", PAIRS, held={}, pods=[jobs[2]]),
+    )
+    asked, seen = related(_asks("training"), placed("job", table), table)
+
+    product = table.states["a1"].shape
+    assert product is not None
+    assert asked.profile.like == Like(product.gpus[0].product, PAIRS.driver_version)
+    assert seen is table
+    found = evaluate(asked, seen, ["h", "a1", "a2"], POLICY)
+    raws = {name: {part.factor: part.raw for part in each.parts}["siblings"] for name, each in found.scores.items()}
+    assert raws["a1"] == raws["a2"] > raws["h"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "other", [record("a", MIXED, pods=[owned(occupant("mine", 1))]), record("a", pods=[owned(occupant("mine", 1))])]
+)
+def test_like_nothing_where_products_differ_or_are_unknown(other: NodeRecord) -> None:
+    table = _table(other)
+    asked, _ = related(_asks("training"), placed("job", table), table)
+
+    assert asked.profile.like is not None
+    assert asked.profile.like.product is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(_asks("inference", spread="ignore"), id="a service that does not mind"),
+        pytest.param(_asks("batch"), id="batch"),
+    ],
+)
+def test_others_leave_it_alone(asked: PodRequest) -> None:
+    table = _two_nodes()
+
+    assert related(asked, placed("job", table), table) == (asked, table)
+
+
+def test_neither_itself_nor_pods_on_unknown_nodes_are_others() -> None:
+    table = _two_nodes()
+    asked = _asks("inference")
+    others = [Placed("a", occupant("new", 1)), Placed("ghost", occupant("mine", 1))]
+
+    assert related(asked, others, table) == (asked, table)
+
+
+def test_training_that_asks_to_be_spread_gets_both() -> None:
+    table = _two_nodes()
+    asked, seen = related(_asks("training", spread="preferred"), placed("job", table), table)
+
+    assert asked.profile.like is not None
+    assert seen.states["a"].kin == Kin(1, mask(0))

@@ -1,0 +1,283 @@
+"""What planners keep: what counts, where, and for how long."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.crd.reservations import Phase, ReservationSpec, Seat, spec_hash
+from scheduler_core.cache.events import Batch, LedgerSeen, PodSeen, ReservationSeen
+from scheduler_core.cache.node_record import NodeRecord, held_on
+from scheduler_core.cache.reservations import Reserved
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import occupant, record
+from tests.scheduler_core.fake_scheduler import seen
+from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
+
+H100 = MACHINES["hgx_h100"]()
+GANG = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 8)})
+ROOM = plan("r", held={"a": 3, "b": 8})
+
+
+def listed(*pods: PodSeen) -> Reserved:
+    return Reserved({pod.key: pod for pod in pods})
+
+
+def shown(reserved: Reserved, *reservations: ReservationSeen) -> set[str]:
+    return reserved.take_reservations(Batch(ReservationSeen, reservations))
+
+
+def written(reserved: Reserved, *ledgers: LedgerSeen) -> set[str]:
+    return reserved.take_ledgers(Batch(LedgerSeen, ledgers))
+
+
+def node(name: str = "a", *taken: tuple[str, int]) -> NodeRecord:
+    return record(name, H100, held={}, pods=[occupant(pod, gpus) for pod, gpus in taken])
+
+
+def kept(reserved: Reserved, name: str = "a", *taken: tuple[str, int]) -> dict[str, int]:
+    """What is kept on a node: UID -> GPUs."""
+    found = reserved.occupied(node(name, *taken))
+    return {pod.uid: pod.profile.gpus for pod in found.pods if pod.uid in found.reserved}
+
+
+@pytest.mark.parametrize("phase", [PROPOSED, COMMITTED])
+def test_a_reservation_counts_once_it_is_there_and_listed(phase: Phase) -> None:
+    reserved, listing = listed(), ledger(entry(GANG, phase))
+
+    assert shown(reserved, GANG) == set()
+    assert kept(reserved) == {}
+    assert written(reserved, listing) == {"a", "b"}
+    assert kept(reserved) == {"uid-m0": 4, "uid-m1": 4}
+    assert [each.entry for each in reserved.on("b")] == [entry(GANG, phase)]
+    assert dict(reserved.counting).keys() == {"uid-g"}
+
+
+def test_whichever_is_shown_first() -> None:
+    reserved = listed()
+
+    assert written(reserved, ledger(entry(GANG))) == set()
+    assert list(reserved.unseen) == [entry(GANG)]
+    assert shown(reserved, GANG) == {"a", "b"}
+    assert list(reserved.unseen) == []
+    assert (dict(reserved.reservations), dict(reserved.ledgers)) == ({"uid-g": GANG}, {"gpus": ledger(entry(GANG))})
+
+
+def test_another_plan_than_was_listed_does_not_count() -> None:
+    reserved = listed()
+    written(reserved, ledger(entry(plan("g", {"m0": ("a", 1)}))))
+
+    assert shown(reserved, GANG) == set()
+    assert list(reserved.unseen) != []
+
+
+def test_what_is_committed_keeps_what_was_proposed() -> None:
+    reserved = listed()
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG, PROPOSED)))
+
+    assert written(reserved, ledger(entry(GANG, COMMITTED), generation=2)) == set()
+    assert reserved.counting["uid-g"].entry.phase is COMMITTED
+    assert kept(reserved) == {"uid-m0": 4, "uid-m1": 4}
+
+
+def test_what_is_no_longer_listed_counts_no_more() -> None:
+    reserved = listed()
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    assert written(reserved, ledger(generation=2)) == {"a", "b"}
+    assert kept(reserved) == {}
+    assert list(reserved.on("a")) == []
+    assert reserved.places("uid-m0") == ()
+
+
+def test_a_reservation_that_is_gone_counts_no_more() -> None:
+    reserved = listed()
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    assert reserved.take_reservations(Batch(ReservationSeen, (), ("uid-g",))) == {"a", "b"}
+    assert kept(reserved) == {}
+
+
+def test_a_list_shows_all_there_is() -> None:
+    reserved = listed()
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    assert reserved.take_ledgers(Batch(LedgerSeen, (), complete=True)) == {"a", "b"}
+    assert dict(reserved.ledgers) == {}
+
+
+def test_what_is_told_for_people_changes_nothing() -> None:
+    reserved = listed()
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    assert shown(reserved, GANG._replace(version="7")) == set()
+    assert reserved.counting["uid-g"].reservation.version == "7"
+
+
+def test_a_pod_is_taken_for_what_it_is_known_as() -> None:
+    known = seen("m0", 4, island="required")
+    reserved = listed(known)
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    found = reserved.occupied(node())
+
+    assert found.pods[0] == known.occupant
+    assert found.pods[1] == occupant("m1", 4)
+
+
+def test_a_pod_that_is_assumed_there_is_not_counted_twice() -> None:
+    reserved = listed()
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    found = reserved.occupied(node("a", ("m0", 4)))
+
+    assert [pod.uid for pod in found.pods] == ["uid-m0", "uid-m1"]
+    assert found.reserved == ("uid-m0", "uid-m1")
+
+
+def test_a_place_is_used_up_once_its_pod_is_on_a_node() -> None:
+    reserved = listed()
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    assert list(reserved.places("uid-m0")) == ["a"]
+    assert list(reserved.arrive("uid-m0")) == ["a"]
+    assert reserved.places("uid-m0") == ()
+    assert kept(reserved) == {"uid-m1": 4}
+    assert reserved.arrive("uid-stranger") == ()
+
+
+def test_a_pod_that_is_on_its_node_already_needs_no_place() -> None:
+    reserved = listed(seen("m0", 4, on="a"))
+    shown(reserved, GANG)
+    written(reserved, ledger(entry(GANG)))
+
+    assert kept(reserved) == {"uid-m1": 4}
+
+
+def test_two_reservations_for_one_pod_keep_both_places() -> None:
+    """Planners do not do that; where one does, nothing is given away."""
+    reserved, other = listed(), plan("other", {"m0": ("b", 4)})
+    shown(reserved, GANG, other)
+    written(reserved, ledger(entry(GANG), entry(other)))
+
+    assert sorted(reserved.places("uid-m0")) == ["a", "b"]
+    written(reserved, ledger(entry(GANG), generation=2))
+    assert list(reserved.places("uid-m0")) == ["a"]
+
+
+def test_members_without_a_node_or_without_gpus_take_nothing() -> None:
+    spec = ReservationSpec("g", (Seat("u1", "launcher"), Seat("u2", "cpu", "a")))
+    launcher = ReservationSeen("uid-l", "team", "l", spec, spec_hash(spec))
+    reserved = listed()
+    shown(reserved, launcher)
+
+    assert written(reserved, ledger(entry(launcher))) == set()
+    assert kept(reserved) == {}
+
+
+@pytest.mark.parametrize(
+    ("taken", "held"),
+    [
+        pytest.param((), 3, id="of what is free"),
+        pytest.param((("x", 6),), 2, id="no more than is free"),
+        pytest.param((("x", 8),), 0, id="nothing of what others have"),
+    ],
+)
+def test_room_is_held(taken: tuple[tuple[str, int], ...], held: int) -> None:
+    reserved = listed()
+    shown(reserved, ROOM)
+
+    assert written(reserved, ledger(entry(ROOM, HELD))) == {"a", "b"}
+    assert kept(reserved, "a", *taken) == ({held_on("a"): held} if held else {})
+
+
+def test_room_is_held_of_each_resource() -> None:
+    small, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+    rooms = [plan("r", held={"a": 3}, resource=small), plan("s", held={"a": 9}, resource=large, gang="other")]
+    sliced = record("a", H100, held={}, allocatable={small: 4, large: 2}, pods=[occupant("x", 2, resource=small)])
+    reserved = listed()
+    shown(reserved, *rooms)
+    written(reserved, ledger(*(entry(each, HELD) for each in rooms)))
+
+    (room,) = (pod for pod in reserved.occupied(sliced).pods if pod.uid == held_on("a"))
+    assert room.profile.ask.totals == ((small, 2), (large, 2))
+
+
+def test_room_is_held_of_what_seats_leave() -> None:
+    reserved, small = listed(), plan("s", {"m0": ("a", 6)})
+    shown(reserved, ROOM, small)
+    written(reserved, ledger(entry(ROOM, HELD), entry(small)))
+
+    assert kept(reserved) == {"uid-m0": 6, held_on("a"): 2}
+
+
+def test_what_was_held_becomes_places() -> None:
+    both = plan("g", {"m0": ("a", 4)}, held={"a": 8})
+    reserved = listed()
+    shown(reserved, both)
+    written(reserved, ledger(entry(both, HELD)))
+
+    assert kept(reserved) == {held_on("a"): 8}
+    assert written(reserved, ledger(entry(both, PROPOSED), generation=2)) == {"a"}
+    assert kept(reserved) == {"uid-m0": 4}
+
+
+def test_what_a_reservation_keeps_can_be_left_out() -> None:
+    reserved, other = listed(), plan("other", {"x": ("a", 1)})
+    shown(reserved, GANG, other)
+    written(reserved, ledger(entry(GANG), entry(other)))
+
+    assert reserved.occupied(node(), besides={"uid-g"}).reserved == ("uid-x",)
+    assert reserved.occupied(node(), besides={"uid-g", "uid-other"}) == node()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_whatever_happened_counts_what_there_is(seed: int) -> None:
+    """In any order of events all is as if everything had been shown at once, but for pods that came and went."""
+    random, pods = Random(seed), dict[str, PodSeen]()
+    reserved = Reserved(pods)
+    plans = {f"p{at}": [_plan(random, f"p{at}") for _ in range(2)] for at in range(4)}
+    there: dict[str, ReservationSeen] = {}
+    ledgers: dict[str, LedgerSeen] = {}
+    touched = set[str]()
+    before = {name: reserved.occupied(node(name)) for name in "abc"}
+    for step in range(30):
+        if random.random() < 0.5:
+            name = random.choice(list(plans))
+            if name in there and random.random() < 0.4:
+                del there[name]
+                touched = reserved.take_reservations(Batch(ReservationSeen, (), (f"uid-{name}",)))
+            else:
+                there[name] = random.choice(plans[name])
+                touched = shown(reserved, there[name])
+        else:
+            listing = [entry(random.choice(plans[name]), random.choice((HELD, PROPOSED, COMMITTED))) for name in plans]
+            chosen = [each for each in listing if random.random() < 0.6]
+            ledgers["gpus"] = ledger(*chosen, generation=step)
+            touched = written(reserved, ledgers["gpus"])
+        after = {name: reserved.occupied(node(name)) for name in "abc"}
+        assert {name for name in after if after[name] != before[name]} <= touched
+        before = after
+
+    anew = Reserved(pods)
+    written(anew, *ledgers.values())
+    shown(anew, *there.values())
+    assert {name: anew.occupied(node(name)) for name in "abc"} == before
+    assert anew.counting == reserved.counting
+
+
+def _plan(random: Random, name: str) -> ReservationSeen:
+    seats = {f"{name}-{at}": (random.choice("abc"), random.randint(1, 4)) for at in range(random.randint(0, 3))}
+    return plan(name, seats, held={node: random.randint(0, 8) for node in "abc" if random.random() < 0.5})

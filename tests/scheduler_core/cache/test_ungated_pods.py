@@ -1,0 +1,126 @@
+"""Which pods count on the node to which they say that a planner pinned them: their word alone counts for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.crd.reservations import Phase, ReservationStatus, State
+from scheduler_core.cache.assumed_pods import LIFETIME_S
+from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
+from tests.machines import MACHINES
+from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.planner.packing.plans import COMMITTED, PROPOSED, ledger, plan
+
+NODES = {"a": MACHINES["hgx_h100"](), "b": MACHINES["hgx_h100"]()}
+UNGATED = seen("m0", 8, claim=("g", "a"))
+PLAN = plan("g", {"m0": ("a", 8)})
+FAILED = PLAN._replace(status=ReservationStatus(State.FAILED))
+
+
+def free(stage: Stage) -> dict[str, int]:
+    """GPUs of each node that others may get."""
+    return {name: stage.state(name).count("nvidia.com/gpu") for name in NODES}
+
+
+ALL, NONE_OF_A = {"a": 8, "b": 8}, {"a": 0, "b": 8}
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        pytest.param((), ALL, id="there is no such reservation"),
+        pytest.param((PLAN,), NONE_OF_A, id="the ledger does not list it yet, or any more"),
+        pytest.param((FAILED,), NONE_OF_A, id="it failed"),
+        pytest.param((plan("g", {"m0": ("b", 8)}),), ALL, id="it lists the pod for another node"),
+        pytest.param((plan("g", {"m1": ("a", 8)}),), ALL, id="it lists another pod for that node"),
+        pytest.param((plan("h", {"m0": ("a", 8)}),), ALL, id="one of another name lists it, and does not count"),
+        pytest.param((PLAN._replace(namespace="gputopo"),), NONE_OF_A, id="a batch of single pods lists it"),
+    ],
+)
+def test_a_claim_counts_where_a_reservation_lists_that_pod_for_that_node(
+    kept: tuple[ReservationSeen, ...], expected: dict[str, int]
+) -> None:
+    stage = Stage.planned(NODES, UNGATED, kept=kept)
+
+    assert free(stage) == expected
+    later = Stage.planned(NODES, kept=kept)
+    later.pods(UNGATED)
+    assert free(later) == expected
+
+
+def test_a_forged_claim_keeps_nobody_out() -> None:
+    stage = Stage.planned(NODES, *(seen(f"f{at}", 8, claim=("g", node)) for at, node in enumerate(NODES)))
+
+    assert set(stage.ask(asking("x", 8)).nodes) == {"a", "b"}
+
+
+def test_a_claim_that_counted_counts_until_the_pod_is_gone_whatever_becomes_of_the_reservation() -> None:
+    stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
+
+    stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
+    stage.now += 10 * LIFETIME_S
+    stage.pods(seen("m0", 8, claim=("g", "a"), admitted=True))  # something else of it changed
+    assert free(stage) == NONE_OF_A
+    assert stage.knowledge.ungated_to("uid-m0") == "a"
+
+    stage.pods(gone=["uid-m0"])
+    assert free(stage) == ALL
+    stage.pods(UNGATED)
+    assert free(stage) == ALL
+
+
+def test_a_claim_that_counted_ends_where_the_pod_is_bound() -> None:
+    stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
+
+    stage.pods(seen("m0", 8, on="a"))
+
+    assert free(stage) == NONE_OF_A
+    assert stage.knowledge.ungated_to("uid-m0") is None
+
+
+@pytest.mark.parametrize(("late_s", "expected"), [(5.0, NONE_OF_A), (LIFETIME_S + 5.0, ALL)])
+def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
+    late_s: float, expected: dict[str, int]
+) -> None:
+    stage = Stage.planned(NODES, seen("m0", 8))
+    stage.keep((PLAN, COMMITTED))
+    stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
+
+    stage.now += late_s
+    stage.knowledge.tick(stage.now)
+    stage.pods(UNGATED)
+    stage.now += 10 * LIFETIME_S
+    stage.knowledge.tick(stage.now)
+
+    assert free(stage) == expected
+
+
+@pytest.mark.parametrize(("phase", "expected"), [(PROPOSED, NONE_OF_A), (COMMITTED, NONE_OF_A)])
+def test_a_plan_that_is_struck_leaves_the_pods_that_were_ungated(phase: Phase, expected: dict[str, int]) -> None:
+    """One whose members were ungated may be only proposed: the ledger had lost it."""
+    stage = Stage.planned(NODES, UNGATED)
+    stage.keep((PLAN, phase))
+
+    stage.knowledge.take(Batch(LedgerSeen, (ledger(generation=2),)), stage.now)
+    stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
+    stage.now += 10 * LIFETIME_S
+    stage.knowledge.tick(stage.now)
+
+    assert free(stage) == expected
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        pytest.param((), NONE_OF_A, id="its reservation was deleted by hand"),
+        pytest.param((plan("g", {"m1": ("b", 8)}),), ALL, id="it is there, and does not list the pod"),
+        pytest.param((plan("g", {"m1": ("b", 8)})._replace(namespace="x"),), NONE_OF_A, id="another namespace has one"),
+    ],
+)
+def test_where_only_planners_write_the_annotation_a_claim_counts_without_its_reservation(
+    kept: tuple[ReservationSeen, ...], expected: dict[str, int]
+) -> None:
+    assert free(Stage.planned(NODES, UNGATED, kept=kept, guarded=True)) == expected
+    later = Stage.planned(NODES, kept=kept, guarded=True)
+    later.pods(UNGATED)
+    assert free(later) == expected

@@ -1,0 +1,316 @@
+"""Why nodes are refused: one row per rule, judged by the worst that may come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gputopo.labels.reasons import Reason
+from gputopo.model import Link, NodeTopology, Nvlink
+from scheduler_core.allocation.device_plugin import preferred
+from scheduler_core.allocation.machine_shape import shape_of
+from scheduler_core.cache.node_record import read_occupant
+from scheduler_core.cache.node_state import NodeState, state_of
+from scheduler_core.evaluation.filters import may_be_degraded, verdict
+from scheduler_core.policy.policy import Handling, Policy
+from scheduler_core.request.pod_request import PodRequest, Profile, Wishes, read_request
+from tests.machines import MACHINES
+from tests.scheduler_core.allocation.test_device_plugin import graphs
+from tests.scheduler_core.builders import NOW, mask, occupant, pod, profile, record
+from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_scores
+
+DGX1, H100, PAIRS, ACROSS, MESH, PCIE, MIXED, MIG, VM, DGX2, UNKNOWN = (
+    MACHINES[name]()
+    for name in (
+        "dgx1", "hgx_h100", "a100_bridged", "a100_bridged_across", "a100_mesh", "rtx4090", "mixed", "a100_mig",
+        "cloud_vm", "dgx2", "nvlink_unknown",
+    )
+)  # fmt: skip
+
+
+def _node(topology: NodeTopology | None, *busy: int, labels: dict[str, str] | None = None) -> NodeState:
+    """A node on which the kubelet gave those GPUs to a pod."""
+    pods = [occupant("busy", len(busy))] if busy else []
+    observed = record(
+        topology=topology,
+        held={"busy": busy},
+        pods=pods,
+        labels=labels,
+        allocatable=None if topology else {"nvidia.com/gpu": 4},
+    )
+    return state_of(observed, NOW, Policy())
+
+
+def _on(state: NodeState, asked: Profile, policy: Policy = Policy()) -> Reason | None:  # noqa: B008  frozen
+    return verdict(asked, state, policy)
+
+
+@pytest.mark.parametrize(
+    ("state", "asked", "reason"),
+    [
+        pytest.param(_node(PAIRS), profile(4), None, id="as many as there are"),
+        pytest.param(_node(PAIRS), profile(5), Reason.TOO_FEW_GPUS, id="more than there are"),
+        pytest.param(_node(PAIRS, 0), profile(4), Reason.TOO_FEW_GPUS, id="more than are free"),
+        pytest.param(_node(None), profile(4), None, id="known by number only"),
+        pytest.param(_node(None), profile(1, model="A100"), Reason.MODEL, id="product unknown"),
+        pytest.param(_node(PAIRS), profile(1, model="A100"), None, id="model"),
+        pytest.param(_node(PAIRS), profile(1, model="H100"), Reason.MODEL, id="another model"),
+        pytest.param(_node(MIXED), profile(1, model="A6000"), Reason.MODEL, id="mixed: the kubelet may give another"),
+        pytest.param(_node(MIXED, 0, 1, 3), profile(1, model="A6000"), None, id="mixed: only that one is free"),
+        pytest.param(_node(PAIRS), profile(2, min_vram="80Gi"), None, id="memory: 81920 MiB"),
+        pytest.param(_node(PAIRS), profile(2, min_vram="81Gi"), Reason.VRAM, id="less memory"),
+        pytest.param(_node(PAIRS), profile(2, vram="81Gi"), Reason.VRAM, id="a share cannot be more than a GPU has"),
+        pytest.param(_node(None), profile(1, min_vram="1Gi"), Reason.VRAM, id="memory unknown"),
+        pytest.param(_node(MIXED), profile(1, min_vram="40Gi"), Reason.VRAM, id="mixed: a smaller one may come"),
+        # Islands.
+        pytest.param(_node(PAIRS), profile(2, island="required"), None, id="pair: the plugin takes a bridged one"),
+        pytest.param(_node(PAIRS, 0, 2), profile(2, island="required"), Reason.ISLAND, id="one of each pair"),
+        pytest.param(_node(PAIRS), profile(3, island="required"), Reason.ISLAND, id="no island of three"),
+        pytest.param(_node(PAIRS, 0, 2), profile(1, island="required"), None, id="one GPU is an island"),
+        pytest.param(_node(H100, 0, 5), profile(6, island="required"), None, id="NVSwitch: any six"),
+        pytest.param(_node(UNKNOWN), profile(2, island="required"), Reason.UNKNOWN_TOPOLOGY, id="graph unknown"),
+        pytest.param(_node(None), profile(2, island="required"), Reason.UNKNOWN_TOPOLOGY, id="labels only"),
+        pytest.param(_node(UNKNOWN), profile(1, island="required"), None, id="one GPU needs no graph"),
+        pytest.param(_node(DGX2), profile(6, island="required"), None, id="too many sets to list, all in one island"),
+        # Interconnect: of the weakest hop of the ring.
+        pytest.param(_node(H100), profile(4, interconnect="nvswitch"), None, id="NVSwitch"),
+        pytest.param(_node(DGX2), profile(6, interconnect="nvswitch"), None, id="NVSwitch, sets not listed"),
+        pytest.param(_node(MESH), profile(4, interconnect="nvswitch"), Reason.INTERCONNECT, id="links are no NVSwitch"),
+        pytest.param(_node(MESH), profile(4, interconnect="nvlink"), None, id="mesh of NVLinks"),
+        pytest.param(_node(PCIE), profile(2, interconnect="nvlink"), Reason.INTERCONNECT, id="PCIe"),
+        pytest.param(_node(PAIRS), profile(4, interconnect="nvlink"), Reason.INTERCONNECT, id="between pairs is PCIe"),
+        pytest.param(_node(UNKNOWN), profile(2, interconnect="nvlink"), Reason.UNKNOWN_TOPOLOGY, id="link unknown"),
+        # Bandwidth: of the ring. A hop of the mesh is 4 x 50 GB/s.
+        pytest.param(_node(MESH), profile(4, min_bandwidth="200"), None, id="200 of 200"),
+        pytest.param(_node(MESH), profile(4, min_bandwidth="200.5"), Reason.BANDWIDTH, id="200 of 200.5"),
+        pytest.param(_node(PCIE), profile(2, min_bandwidth="1"), Reason.BANDWIDTH, id="PCIe is no NVLink"),
+        pytest.param(_node(VM), profile(2, min_bandwidth="300"), Reason.UNKNOWN_TOPOLOGY, id="speed unknown"),
+        pytest.param(_node(UNKNOWN), profile(2, min_bandwidth="300"), Reason.UNKNOWN_TOPOLOGY, id="links unknown"),
+        # NUMA: two GPUs on each node.
+        pytest.param(_node(PAIRS), profile(2, numa="required"), None, id="a pair on one node"),
+        pytest.param(_node(ACROSS), profile(2, numa="required"), Reason.NUMA, id="bridges across the nodes win"),
+        pytest.param(_node(PAIRS), profile(3, numa="required"), Reason.NUMA, id="three of two and two"),
+        pytest.param(_node(VM), profile(2, numa="required"), Reason.UNKNOWN_TOPOLOGY, id="the kernel says -1"),
+        pytest.param(_node(VM), profile(1, numa="required"), None, id="one GPU is on one node"),
+        pytest.param(_node(ACROSS), profile(2, numa="preferred"), None, id="preferred is not required"),
+    ],
+)
+def test_verdict(state: NodeState, asked: Profile, reason: Reason | None) -> None:
+    assert _on(state, asked) is reason
+
+
+def _parallel(gpus: int, degree: int) -> Profile:
+    return Profile(profile(gpus).ask, Wishes(parallel=degree))
+
+
+@pytest.mark.parametrize(
+    ("state", "asked", "reason"),
+    [
+        pytest.param(_node(PAIRS), _parallel(4, 2), None, id="two groups, a bridged pair each"),
+        pytest.param(_node(ACROSS), _parallel(4, 2), Reason.ISLAND, id="neighbours by index are not the pairs"),
+        pytest.param(_node(H100, 0, 1), _parallel(6, 2), None, id="one island has all groups"),
+        pytest.param(_node(PCIE), _parallel(4, 2), Reason.ISLAND, id="no NVLink"),
+        pytest.param(_node(UNKNOWN), _parallel(4, 2), Reason.UNKNOWN_TOPOLOGY, id="nobody knows"),
+        pytest.param(_node(DGX2), _parallel(6, 2), None, id="sets too many to list, in one island"),
+    ],
+)
+def test_tensor_parallel_groups(state: NodeState, asked: Profile, reason: Reason | None) -> None:
+    assert _on(state, asked) is reason
+
+
+def test_what_is_known_to_break_outweighs_what_is_not_known() -> None:
+    """Of three GPUs two are known to be on different nodes; where the third is, nobody says."""
+    gpus = tuple(
+        msgspec.structs.replace(gpu, numa_node=node) for gpu, node in zip(H100.gpus, (0, 1, None), strict=False)
+    )
+    asked = profile(2, numa="required")
+
+    assert _on(_node(NodeTopology(gpus=gpus, nvlink=Nvlink())), asked) is Reason.NUMA
+    assert _on(_node(NodeTopology(gpus=gpus[:1] + gpus[2:], nvlink=Nvlink())), asked) is Reason.UNKNOWN_TOPOLOGY
+
+
+def test_topology_manager_rejects_what_spans_numa_nodes() -> None:
+    strict = _node(H100, 0, labels={"gputopo.io/topology-manager": "single-numa-node"})
+
+    assert _on(strict, profile(4)) is None
+    assert _on(strict, profile(5)) is Reason.NUMA
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"island": "required"}, Reason.ISLAND),
+        ({"interconnect": "nvlink"}, Reason.INTERCONNECT),
+        ({"min_bandwidth": "1"}, Reason.BANDWIDTH),
+        ({"numa": "required"}, Reason.NUMA),
+        ({}, None),
+    ],
+    ids=["island", "interconnect", "bandwidth", "NUMA", "nothing required"],
+)
+def test_required_shape_is_not_left_to_a_plugin_that_may_crash(wish: dict[str, str], reason: Reason | None) -> None:
+    """Bridge {0, 1} and three more, all in one loose island: three of five may crash it (see ``prediction``)."""
+    links = [Link(a=0, b=1, lanes=12, gbps=600.0)]
+    links += [Link(a=a, b=b, lanes=1, gbps=50.0) for a in range(5) for b in range(a + 1, 5) if (a, b) != (0, 1)]
+    near = tuple(tuple(None if a == b else H100.pcie[0][1] for b in range(5)) for a in range(5))
+    gpus = tuple(msgspec.structs.replace(gpu, numa_node=0) for gpu in H100.gpus[:5])
+    ties = NodeTopology(gpus=gpus, nvlink=Nvlink(links=tuple(links)), pcie=near)
+
+    assert _on(_node(ties), profile(3, **wish)) is reason
+
+
+class TestMigAndShares:
+    """Devices that are parts of GPUs."""
+
+    def _state(self, resource: str) -> NodeState:
+        return state_of(record(topology=MIG, allocatable={resource: 8, "nvidia.com/gpu": 5}), NOW, Policy())
+
+    def _asked(self, resource: str, wishes: dict[str, str], count: int = 1) -> Profile:
+        found = read_request(pod("p", count, resource=resource, annotations=wishes, labels={"gpu-model": "A100"}))
+        assert isinstance(found, PodRequest)
+        return found.profile
+
+    @pytest.mark.parametrize(
+        ("resource", "wishes", "reason"),
+        [
+            pytest.param("nvidia.com/mig-1g.5gb", {"min-vram": "4Gi"}, None, id="4864 MiB in every one"),
+            pytest.param("nvidia.com/mig-1g.5gb.shared", {"min-vram": "4Gi"}, None, id="shared MIG devices"),
+            pytest.param("nvidia.com/mig-1g.5gb", {"min-vram": "5Gi"}, Reason.VRAM, id="less than its name says"),
+            pytest.param("nvidia.com/mig-7g.40gb", {"min-vram": "4Gi"}, Reason.VRAM, id="a profile nobody describes"),
+            pytest.param("nvidia.com/mig-7g.40gb", {}, None, id="which is there all the same"),
+            pytest.param("nvidia.com/gpu.shared", {"vram": "15Gi"}, None, id="a share of a whole GPU"),
+            pytest.param("nvidia.com/gpu.a100", {}, None, id="renamed"),
+            pytest.param("nvidia.com/gpu.shared", {"vram": "41Gi"}, Reason.VRAM, id="more than it has"),
+        ],
+    )  # fmt: skip
+    def test_memory(self, resource: str, wishes: dict[str, str], reason: Reason | None) -> None:
+        assert _on(self._state(resource), self._asked(resource, wishes)) is reason
+
+    def test_mig_devices_form_no_island(self) -> None:
+        asked = self._asked("nvidia.com/mig-1g.5gb", {"island": "required"}, 2)
+
+        assert _on(self._state("nvidia.com/mig-1g.5gb"), asked) is Reason.UNKNOWN_TOPOLOGY
+
+    def test_shares_may_come_from_any_gpus(self) -> None:
+        sliced = state_of(record(topology=PAIRS, allocatable={"nvidia.com/gpu": 16}), NOW, Policy())
+
+        assert _on(sliced, profile(2, island="required")) is Reason.ISLAND
+        assert _on(sliced, profile(16)) is None
+        assert _on(sliced, profile(17)) is Reason.TOO_FEW_GPUS
+
+    def test_shares_of_the_only_gpu_are_on_one_gpu(self) -> None:
+        one = state_of(record(topology=MACHINES["wsl"](), allocatable={"nvidia.com/gpu": 4}), NOW, Policy())
+
+        assert _on(one, profile(2, island="required", numa="required")) is None
+
+    def test_hand_labelled_node_with_mig_devices(self) -> None:
+        labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "8"}
+        state = state_of(record(labels=labels, allocatable={"nvidia.com/mig-1g.5gb": 7}), NOW, Policy())
+
+        assert _on(state, self._asked("nvidia.com/mig-1g.5gb", {})) is None
+
+
+class TestHealth:
+    """What policy says of nodes that are worse than they should be."""
+
+    REFUSE = Policy(degraded=Handling.REFUSE, stale=Handling.REFUSE)
+
+    def test_degraded_gpu_that_may_come(self) -> None:
+        hurt = _node(MACHINES["h100_weak_uplink"]())  # GPU 3
+
+        assert _on(hurt, profile(1), self.REFUSE) is Reason.DEGRADED
+        assert _on(hurt, profile(1)) is None
+
+    def test_degraded_gpu_that_is_busy_does_not_matter(self) -> None:
+        assert _on(_node(MACHINES["h100_weak_uplink"](), 3), profile(4), self.REFUSE) is None
+
+    def test_degraded_by_its_label_alone(self) -> None:
+        labelled = _node(None, labels={"gputopo.io/degraded": "true", "nvidia.com/gpu.count": "4"})
+
+        assert _on(labelled, profile(1), self.REFUSE) is Reason.DEGRADED
+        assert may_be_degraded(profile(1), labelled)
+
+    def test_what_names_no_gpu_concerns_all(self) -> None:
+        whole = msgspec.structs.replace(H100, degraded=(MACHINES["h100_weak_uplink"]().degraded[0],))
+        vague = msgspec.structs.replace(whole.degraded[0], what="fabric")
+        unknown = msgspec.structs.replace(whole.degraded[0], what="gpu99")
+
+        for each in (vague, unknown):
+            hurt = _node(msgspec.structs.replace(whole, degraded=(each,)), 3)
+            assert _on(hurt, profile(1), self.REFUSE) is Reason.DEGRADED
+
+    def test_stale_node(self) -> None:
+        old = state_of(record(topology=H100, held={}, observed="2026-11-01T00:00:00Z"), NOW, Policy())
+
+        assert _on(old, profile(1)) is None
+        assert _on(old, profile(2, island="required")) is Reason.UNKNOWN_TOPOLOGY
+        assert _on(old, profile(1), self.REFUSE) is Reason.UNKNOWN_TOPOLOGY
+
+
+_WISHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "island": st.just("required"),
+        "numa": st.just("required"),
+        "interconnect": st.just("nvlink"),
+        "min_bandwidth": st.sampled_from(("25", "50", "600")),
+    },
+)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(graphs(most=5), st.data(), _WISHES)
+def test_required_wishes_hold_for_every_order_of_the_offer(
+    bare: NodeTopology, data: st.DataObject, wishes: dict[str, str]
+) -> None:
+    """Passed if and only if every order in which the kubelet may offer the free GPUs gives what was asked."""
+    assert bare.nvlink is not None
+    links = tuple(msgspec.structs.replace(each, gbps=each.lanes * 50.0) for each in bare.nvlink.links)
+    topology = msgspec.structs.replace(bare, nvlink=Nvlink(links=links))
+    busy = data.draw(st.lists(st.integers(0, len(topology.gpus) - 1), unique=True, max_size=len(topology.gpus) - 1))
+    free = [gpu.index for gpu in topology.gpus if gpu.index not in busy]
+    size = data.draw(st.integers(1, len(free)))
+    asked = profile(size, **wishes)
+
+    found = _on(_node(topology, *busy), asked)
+
+    scores = pair_scores(topology)
+    held = True
+    for order in permutations(free):
+        try:
+            held &= holds(topology, frozenset(best_effort(order, (), size, scores)), wishes)
+        except PluginCrashError:
+            held &= not asked.shape_required
+    if found is None:
+        assert held
+    elif held:  # refused for fear of a crash only
+        assert preferred(shape_of(topology), mask(*free), size).may_crash
+
+
+def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]) -> bool:
+    """By definition, without any of our tables."""
+    if len(chosen) < 2:
+        return True
+    rates = {(link.a, link.b): link.gbps or 0.0 for link in topology.nvlink.links} if topology.nvlink else {}
+    ring = max(min(rates.get((min(hop), max(hop)), 0.0) for hop in _hops(way)) for way in permutations(chosen))
+    numa = {topology.gpu(index).numa_node for index in chosen}
+    islands = topology.islands or ()
+    checks = {
+        "island": any(chosen <= set(island.gpus) for island in islands),
+        "numa": len(numa) == 1,
+        "interconnect": ring > 0,
+        "min_bandwidth": ring >= float(wishes.get("min_bandwidth", 0)),
+    }
+    return all(checks[wish] for wish in wishes)
+
+
+def _hops(way: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    return zip(way, (*way[1:], way[0]), strict=True)
+
+
+def test_occupants_are_read_as_pods_are() -> None:
+    assert read_occupant(pod("a", 2)) == occupant("a", 2)

@@ -1,0 +1,63 @@
+"""Nodes that pods may be on their way to."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.assumed_pods import Assumption
+from scheduler_core.cache.node_table import NodeTable, table_of
+from scheduler_core.evaluation.evaluate import remembered
+from scheduler_core.evaluation.in_flight import firm
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import Profile
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, occupant, profile, record
+
+POLICY = Policy()
+PAIRS = MACHINES["a100_bridged"]()  # islands of two and two
+SINGLES = [occupant(f"single-{at}", 1) for at in range(4)]
+TWO = [occupant(f"two-{at}", 2) for at in range(4)]
+PAIR = profile(2, island="required")
+
+
+def table(*pods: Occupant) -> NodeTable:
+    return table_of([record(name, PAIRS, held={}, pods=pods) for name in ("a", "b", "c")], NOW, POLICY)
+
+
+def is_firm(asked: Profile, known: NodeTable, *doubtful: Occupant) -> bool:
+    held = [Assumption(pod, frozenset({"a", "b"}), inf) for pod in doubtful]
+    return firm(asked, known, "a", held, remembered(asked, POLICY))
+
+
+@pytest.mark.parametrize(
+    ("asked", "doubtful", "expected"),
+    [
+        pytest.param(PAIR, [], True, id="nobody is in doubt"),
+        pytest.param(PAIR, SINGLES[:1], True, id="one single GPU leaves a pair"),
+        pytest.param(PAIR, SINGLES[:2], False, id="two of them may not"),
+        pytest.param(PAIR, TWO[:1], True, id="the device plugin takes a pair where there is one"),
+        pytest.param(PAIR, TWO[:2], False, id="both come: full"),
+        pytest.param(PAIR, SINGLES[:4], False, id="too many to try all subsets"),
+        pytest.param(profile(1), SINGLES[:4], True, id="no shape is required"),
+    ],
+)
+def test_required_shape_holds_with_every_subset(asked: Profile, doubtful: list[Occupant], expected: bool) -> None:
+    assert is_firm(asked, table(), *doubtful) is expected
+
+
+def test_doubts_are_about_the_nodes_that_were_answered() -> None:
+    held = [Assumption(pod, frozenset({"a", "b"}), inf) for pod in SINGLES]
+
+    assert firm(PAIR, table(), "c", held, remembered(PAIR, POLICY))
+
+
+def test_promise_to_another_pod_is_kept() -> None:
+    promised = table(occupant("promised", 2, island="required"))
+    admitted = table(occupant("promised", 2, admitted=True, island="required"))
+
+    assert is_firm(profile(1), promised)
+    assert not is_firm(profile(1), promised, SINGLES[0])
+    assert is_firm(profile(1), admitted, SINGLES[0])

@@ -1,0 +1,266 @@
+"""What is kept from one request to the next answers as if everything were judged anew."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.crd.reservations import Phase
+from gputopo.model import NodeTopology
+from scheduler_core.cache.assumed_pods import LIFETIME_S
+from scheduler_core.cache.change_log import Changes
+from scheduler_core.cache.events import PodSeen, ReservationSeen
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import NodeTable, table_of, with_records, without_nodes
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.evaluation.ranking import Standings
+from scheduler_core.extender.decision_record import differences, document, read
+from scheduler_core.extender.extender import Record
+from scheduler_core.policy.policy import Policy
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, occupant, profile, record, request
+from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
+
+POLICY = Policy(shortlist=3)
+KINDS = ("a100_bridged", "a100_bridged", "a6000_pair_and_one", "rtx4090", "dgx1", "cloud_vm")
+WISHES: tuple[dict[str, str], ...] = (
+    {},
+    {},
+    {"island": "required"},
+    {"numa": "required"},
+    {"min_bandwidth": "100"},
+    {"island": "ignore"},
+)
+PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
+
+
+class Life:
+    """A cluster in which anything happens, and whatever is answered on the way."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.stage = Stage.planned({f"n{at}": self._machine() for at in range(6)}, policy=POLICY)
+        self.serial = 0
+        self.plans: dict[str, tuple[ReservationSeen, Phase]] = {}
+
+    def step(self) -> None:
+        self.random.choice(
+            (
+                *(self.ask, self.ask, self.ask, self.bind, self.bind, self.end, self.speak, self.speak, self.node),
+                *(self.wait, self.plan, self.plan, self.enter),
+            )
+        )()
+
+    def ask(self) -> None:
+        self.serial += 1
+        names = self.random.sample([*self.stage.machines, "ghost"], self.random.randint(1, 7))
+        wishes = self.random.choice(WISHES)
+        self.stage.ask(asking(f"p{self.serial}", self.random.choice((1, 1, 2, 2, 3, 4)), **wishes), *names)
+
+    def plan(self) -> None:
+        """A planner keeps places for pods, holds room, commits what it proposed, or gives it up."""
+        if self.plans and self.random.random() < 0.3:
+            del self.plans[self.random.choice(list(self.plans))]
+        else:
+            self.serial += 1
+            name, members = f"g{self.serial}", [f"g{self.serial}-{at}" for at in range(self.random.randint(1, 3))]
+            seats = {member: (self._name(), self.random.choice((1, 2, 4))) for member in members}
+            made = plan(name, seats, held={self._name(): self.random.randint(1, 8)})
+            self.plans[name] = made, self.random.choice((HELD, PROPOSED, COMMITTED))
+            self.stage.pods(*(seen(member, gpus) for member, (_, gpus) in seats.items() if self.random.random() < 0.8))
+        self.stage.keep(*self.plans.values(), generation=self.serial)
+
+    def enter(self) -> None:
+        """kube-scheduler asks about a member: about its own node, or about any."""
+        if self.plans:
+            made, _ = self.random.choice(list(self.plans.values()))
+            seat = self.random.choice(made.spec.seats)
+            names = [seat.node or ""] if self.random.random() < 0.7 else list(self.stage.machines)
+            self.stage.ask(asking(seat.name, seat.gpus[0][1], **self.random.choice(WISHES)), *names)
+
+    def bind(self) -> None:
+        """Where it was assumed, or somewhere else."""
+        held = list(self.stage.knowledge.assumptions)
+        if held:
+            one = self.random.choice(held)
+            name = self.random.choice([*sorted(one.nodes), self._name()])
+            self.stage.pods(PodSeen(one.pod.uid, one.pod._replace(admitted=self.random.random() < 0.5), name))
+
+    def end(self) -> None:
+        if self.stage.knowledge.pods:
+            self.stage.pods(gone=[self.random.choice(list(self.stage.knowledge.pods))])
+
+    def speak(self) -> None:
+        """A kubelet names GPUs for some of its pods, one after the other; and a pod that nobody knows."""
+        name = self._name()
+        gpus = [gpu.index for gpu in self.stage.machines[name].gpus]
+        self.random.shuffle(gpus)
+        pods = [pod for pod in self.stage.knowledge.pods.values() if pod.node == name and self.random.random() < 0.7]
+        held = {
+            pod.occupant.name: [gpus.pop() for _ in range(min(len(gpus), pod.occupant.profile.gpus))] for pod in pods
+        }
+        if gpus and self.random.random() < 0.1:
+            held["stranger"] = [gpus.pop()]
+        self.stage.words({name: held})
+
+    def node(self) -> None:
+        name = self._name()
+        if self.random.random() < 0.5:
+            self.stage.nodes(gone=[name])
+        self.stage.machines[name] = self._machine()
+        self.stage.nodes(name)
+
+    def wait(self) -> None:
+        self.stage.now += self.random.choice((1, LIFETIME_S / 2, LIFETIME_S))
+
+    def _name(self) -> str:
+        return self.random.choice(list(self.stage.machines))
+
+    def _machine(self) -> NodeTopology:
+        return MACHINES[self.random.choice(KINDS)]()
+
+
+def assert_as_evaluated(made: Record) -> None:
+    asked, names, answer = made.request, made.names, made.answer
+    decision = evaluate(asked, made.table, names, made.policy, made.doubtful)
+
+    assert answer.nodes == decision.nodes
+    assert answer.single is (bool(decision.nodes) and decision.single)
+    assert made.scores == tuple(decision.scores[name] for name in decision.nodes)
+    assert answer.failed == ({} if decision.nodes else {name: why.value for name, why in decision.failed.items()})
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_answers_are_those_of_evaluate_whatever_happened_before(seed: int) -> None:
+    life = Life(Random(seed))
+    for _ in range(40):
+        life.step()
+
+    for each in life.stage.records:
+        assert_as_evaluated(each)
+        assert list(differences(read(document(each)))) == []
+    life.stage.knowledge.tick(life.stage.now)
+    table = life.stage.knowledge.table
+    anew = table_of(table.records.values(), life.stage.now, POLICY)
+    assert all(table.states[name] is anew.states[name] for name in anew.states)
+
+
+def test_all_kinds_of_answers_are_among_those() -> None:
+    """The law above would hold of answers that are all alike."""
+    kinds = set()
+    for seed in range(70):
+        life = Life(Random(seed))
+        for _ in range(40):
+            life.step()
+        kinds |= {
+            (len(each.answer.nodes), each.answer.single, bool(each.doubtful), "reserved" in str(each.answer.failed))
+            for each in life.stage.records
+        }
+
+    assert {(3, False, True, False), (1, True, True, False), (0, False, True, True), (0, False, False, False)} <= kinds
+
+
+class Feed:
+    """Tables, one after the other."""
+
+    def __init__(self, table: NodeTable, changes: Changes) -> None:
+        self.table = table
+        self.changes = changes
+
+
+def fleet(count: int) -> NodeTable:
+    return table_of([record(f"n{at:03}", PAIRS, held={}) for at in range(count)], NOW, POLICY)
+
+
+def busy(name: str, gpus: int) -> NodeRecord:
+    return record(name, PAIRS, held={"x": range(gpus)}, pods=[occupant("x", gpus)])
+
+
+class TestOf:
+    """Which standings are kept."""
+
+    def test_one_that_is_known_is_kept_up_to_date(self) -> None:
+        feed = Feed(fleet(5), Changes())
+        standings = Standings(feed)
+        first = standings.of(profile(2), POLICY)
+
+        feed.table = with_records(feed.table, [record("n001", H100, held={})], NOW, POLICY)
+        feed.changes.add(["n001"])
+
+        assert standings.of(profile(2), POLICY) is first
+        assert first.score("n001") != first.score("n000")
+        assert set(first.best({"n000", "n001"}, "uid")) == {"n000", "n001"}
+
+    def test_one_that_fell_too_far_behind_is_made_anew(self) -> None:
+        feed = Feed(fleet(5), Changes(most=1))
+        standings = Standings(feed)
+        first = standings.of(profile(2), POLICY)
+
+        feed.table = without_nodes(feed.table, ["n000", "n001", "n002"])
+        for name in ("n000", "n001", "n002"):
+            feed.changes.add([name])
+        second = standings.of(profile(2), POLICY)
+
+        assert second is not first
+        assert set(second.best(set(fleet(5).records), "uid")) == {"n003", "n004"}
+
+    def test_least_recently_asked_one_goes(self) -> None:
+        standings = Standings(Feed(fleet(1), Changes()), most=2)
+        one, two = standings.of(profile(1), POLICY), standings.of(profile(2), POLICY)
+        assert standings.of(profile(1), POLICY) is one
+
+        standings.of(profile(3), POLICY)
+
+        assert standings.of(profile(1), POLICY) is one
+        assert standings.of(profile(2), POLICY) is not two
+
+    def test_each_policy_has_its_own(self) -> None:
+        standings = Standings(Feed(fleet(1), Changes()))
+
+        assert standings.of(profile(1), POLICY) is not standings.of(profile(1), Policy())
+
+    def test_nodes_that_come_and_go(self) -> None:
+        feed = Feed(fleet(3), Changes())
+        standings = Standings(feed)
+        names = {*feed.table.records, "new"}
+        first = standings.of(profile(1), POLICY)
+
+        feed.table = without_nodes(with_records(feed.table, [record("new", PAIRS, held={})], NOW, POLICY), ["n000"])
+        feed.changes.add(["new", "n000", "never there"])
+
+        for asked in (profile(1), profile(2)):  # one that catches up, one that is new
+            assert set(standings.of(asked, POLICY).best(names, "uid")) == {"new", "n001", "n002"}
+        assert first.refused({"n000", "n001"})["n000"] == "node not yet known to gputopo (see: gputopo why pod)"
+
+
+def test_points_are_those_of_evaluate() -> None:
+    feed = Feed(fleet(20), Changes())
+    feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 20, 2)], NOW, POLICY)
+    asked, names = request(2), {*feed.table.records, "ghost"}
+    scores = evaluate(asked, feed.table, names, POLICY).scores
+
+    found = Standings(feed).of(asked.profile, POLICY).points(names)
+
+    assert 0 < len(scores) < 20
+    assert dict(found) == {name: scores[name].rounded if name in scores else 0 for name in names}
+    assert len(found) == 21
+
+
+@pytest.mark.parametrize("count", [1, 20, 40, 600], ids=str)
+def test_few_names_and_many_are_ranked_alike(count: int) -> None:
+    """Few are looked up, many are met on the ring."""
+    feed = Feed(fleet(600), Changes())
+    feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 600, 2)], NOW, POLICY)
+    standing = Standings(feed).of(profile(2), POLICY)
+    names = set(Random(count).sample(sorted(feed.table.records), count))
+
+    for name in ("p", "q"):
+        found = list(standing.best(names, f"uid-{name}"))
+        everyone = [each for each in standing.best(set(feed.table.records), f"uid-{name}") if each in names]
+        assert found == everyone
+        assert set(found) == {each for each in names if standing.score(each)}

@@ -1,0 +1,291 @@
+"""What is vouched for fits, whatever becomes of the pods that were let in before; and its members are let in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.crd.reservations import Vouching
+from gputopo.labels.reasons import Reason
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.events import Batch, LedgerSeen, PodSeen, ReservationSeen
+from scheduler_core.cache.node_record import NodeRecord, is_held
+from scheduler_core.cache.node_state import state_of
+from scheduler_core.evaluation.evaluate import judge
+from scheduler_core.evaluation.reservation_check import Known, Voucher
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod import Pod
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW
+from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
+
+POLICY = Policy()
+H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
+
+
+def vouched(stage: Stage, listing: LedgerSeen, voucher: Voucher | None = None) -> Vouching:
+    known = stage.knowledge
+    now = Known(known.table, known.pods, known.assumptions.doubtful)
+    return (voucher or Voucher()).vouch(listing, known.reserved, now, lambda _: POLICY, "team/extender")
+
+
+def members(gpus: int, count: int) -> list[PodSeen]:
+    return [seen(f"m{at}", gpus) for at in range(count)]
+
+
+def some(name: str, gpus: int, *, shaped: bool, on: str | None = None) -> PodSeen:
+    return seen(name, gpus, on, island="required") if shaped else seen(name, gpus, on)
+
+
+def some_asking(name: str, gpus: int, *, shaped: bool) -> Pod:
+    return asking(name, gpus, island="required") if shaped else asking(name, gpus)
+
+
+def test_what_fits_is_vouched_for() -> None:
+    stage = Stage.planned({"a": H100, "b": H100}, *members(4, 4))
+    gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 4), "m3": ("b", 4)})
+
+    assert vouched(stage, stage.keep((gang, PROPOSED), generation=7)) == Vouching("team/extender", 7)
+
+
+def test_what_does_not_fit_is_blocked() -> None:
+    stage = Stage.planned({"a": H100}, *members(4, 2), seen("x", 1, on="a"))
+    gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
+
+    assert vouched(stage, stage.keep((gang, PROPOSED))) == Vouching("team/extender", 1, ("uid-g",))
+
+
+def test_only_what_is_proposed_is_judged() -> None:
+    stage = Stage.planned({"a": H100}, *members(8, 3))
+    plans = [plan(f"g{at}", {f"m{at}": ("a", 8)}, held={"a": 8}) for at in range(3)]
+    listing = stage.keep(*zip(plans, (COMMITTED, HELD, PROPOSED), strict=True))
+
+    assert vouched(stage, listing).blocked == ("uid-g2",)
+
+
+@pytest.mark.parametrize(
+    ("others", "blocked"),
+    [
+        pytest.param(3, (), id="there is room for them too"),
+        pytest.param(5, ("uid-g",), id="all may come here"),
+    ],
+)
+def test_a_pod_that_may_be_on_its_way_counts_on_every_node(others: int, blocked: tuple[str, ...]) -> None:
+    stage = Stage.planned({"a": H100, "b": H100}, *members(4, 1))
+    for at in range(others):
+        assert set(stage.ask(asking(f"x{at}", 1)).nodes) == {"a", "b"}
+    gang = plan("g", {"m0": ("a", 4)})
+
+    assert vouched(stage, stage.keep((gang, PROPOSED))).blocked == blocked
+
+
+def test_it_is_vouched_for_once_these_are_seen_elsewhere() -> None:
+    stage = Stage.planned({"a": H100, "b": H100}, *members(8, 1))
+    stage.ask(asking("x", 1))
+    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), Voucher()
+    assert vouched(stage, listing, voucher).blocked == ("uid-g",)
+
+    stage.pods(seen("x", 1, on="b"))
+
+    assert vouched(stage, listing, voucher).blocked == ()
+
+
+def test_a_promise_to_another_pod_stays_kept() -> None:
+    """Two bridged pairs: who was let in gets a pair only while no others take one GPU of each."""
+    stage = Stage.planned({"a": PAIRS}, *members(1, 2))
+    assert stage.ask(asking("x", 2, island="required")).nodes == ("a",)
+
+    one, two = plan("g", {"m0": ("a", 1)}), plan("g", {"m0": ("a", 1), "m1": ("a", 1)})
+    assert vouched(stage, stage.keep((one, PROPOSED))).blocked == ()
+    assert vouched(stage, stage.keep((two, PROPOSED))).blocked == ("uid-g",)
+
+
+def test_a_member_that_was_not_shown_is_not_vouched_for() -> None:
+    """What it requires is not known yet."""
+    stage = Stage.planned({"a": H100})
+    listing = stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED))
+    assert vouched(stage, listing).blocked == ("uid-g",)
+
+    stage.pods(*members(1, 1))
+
+    assert vouched(stage, listing).blocked == ()
+
+
+def test_a_reservation_that_was_not_shown_is_not_vouched_for() -> None:
+    stage = Stage.planned({"a": H100}, *members(1, 1))
+    listing = stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED), (plan("h", {"m0": ("a", 1)}), PROPOSED))
+    stage.knowledge.reserved.take_reservations(Batch(ReservationSeen, (), ("uid-h",)))
+
+    assert vouched(stage, listing).blocked == ("uid-h",)
+
+
+def test_a_node_that_is_not_known_holds_nobody() -> None:
+    stage = Stage.planned({"a": H100}, *members(1, 1))
+
+    assert vouched(stage, stage.keep((plan("g", {"m0": ("elsewhere", 1)}), PROPOSED))).blocked == ("uid-g",)
+
+
+def test_who_is_on_its_node_already_is_not_asked_about() -> None:
+    stage = Stage.planned({"a": H100}, seen("m0", 8, on="a"), seen("m1", 8))
+
+    assert vouched(stage, stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED))).blocked == ()
+
+
+def test_what_is_held_for_others_is_in_nobodys_way() -> None:
+    stage = Stage.planned({"a": H100}, *members(8, 1))
+    room, gang = plan("r", held={"a": 8}), plan("g", {"m0": ("a", 8)})
+
+    assert vouched(stage, stage.keep((room, HELD), (gang, PROPOSED))).blocked == ()
+
+
+def test_too_many_that_may_come_are_waited_for() -> None:
+    """Seven kinds of pods are 128 cases."""
+    stage = Stage.planned({"a": H100, "b": H100}, *members(1, 1))
+    for at in range(7):
+        stage.ask(asking(f"x{at}", 1, min_vram=f"{at + 1}Gi"))
+
+    assert vouched(stage, stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == ("uid-g",)
+
+
+def test_what_was_found_is_kept_until_something_changes() -> None:
+    stage = Stage.planned({"a": H100}, *members(8, 1))
+    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), Voucher()
+    judged: list[str] = []
+
+    def policy_of(pod: PodSeen) -> Policy:
+        judged.append(pod.occupant.name)
+        return POLICY
+
+    def look() -> None:
+        known = stage.knowledge
+        voucher.vouch(listing, known.reserved, Known(known.table, known.pods, ()), policy_of, "")
+
+    look()
+    look()
+    assert judged == ["m0"]
+    voucher.keep(["uid-g"])
+    look()
+    assert judged == ["m0"]
+    voucher.keep([])
+    look()
+    assert judged == ["m0", "m0"]
+    voucher.forget()
+    look()
+    assert judged == ["m0", "m0", "m0"]
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 2**32))
+def test_whatever_is_vouched_for_fits_wherever_the_doubtful_pods_are(seed: int) -> None:
+    random = Random(seed)
+    stage = Stage.planned({name: random.choice((H100, PAIRS, MACHINES["dgx1"]())) for name in "abc"}, policy=POLICY)
+    for at in range(random.randint(0, 3)):
+        shaped, gpus = random.random() < 0.3, random.randint(1, 3)
+        found = stage.ask(some_asking(f"x{at}", gpus, shaped=shaped))
+        if found.nodes and random.random() < 0.4:
+            stage.pods(some(f"x{at}", gpus, shaped=shaped, on=random.choice(found.nodes)))
+    gangs = [_gang(random, stage, f"g{at}") for at in range(2)]
+    listing = stage.keep(*((each, random.choice((PROPOSED, PROPOSED, COMMITTED))) for each in gangs))
+
+    blocked = vouched(stage, listing).blocked
+
+    for each in gangs:
+        if each.key not in blocked and stage.knowledge.reserved.counting[each.key].entry.phase is PROPOSED:
+            for where in _ways(stage):
+                assert _fits(stage, each, where), where
+
+
+def _gang(random: Random, stage: Stage, name: str) -> ReservationSeen:
+    seats = {}
+    for at in range(random.randint(1, 4)):
+        member = some(f"{name}-{at}", random.choice((1, 2, 2, 4)), shaped=random.random() < 0.4)
+        stage.pods(member)
+        seats[member.occupant.name] = (random.choice("abc"), member.occupant.profile.gpus)
+    return plan(name, seats)
+
+
+def _ways(stage: Stage) -> Iterator[dict[str, list[Occupant]]]:
+    """All ways in which the doubtful pods may come, each to one of its nodes or not at all."""
+    doubtful = stage.knowledge.assumptions.doubtful
+    for chosen in product(*([None, *sorted(each.nodes)] for each in doubtful)):
+        found: dict[str, list[Occupant]] = {}
+        for each, node in zip(doubtful, chosen, strict=True):
+            if node is not None:
+                found.setdefault(node, []).append(each.pod)
+        yield found
+
+
+def _fits(stage: Stage, gang: ReservationSeen, coming: Mapping[str, list[Occupant]]) -> bool:
+    """By the filters alone, from what each node holds."""
+    for seat in gang.spec.seats:
+        record = stage.knowledge.table.records[seat.node or ""]
+        others = [pod for pod in record.pods if pod.uid != seat.uid and not is_held(pod.uid)]
+        pods = sorted((*others, *coming.get(record.name, ())), key=lambda pod: pod.uid)
+        alone = NodeRecord(record.name, record.machine, record.gpus, tuple(pods), record.departed, (), record.parted)
+        member = stage.knowledge.pods[seat.uid].occupant
+        if isinstance(judge(member.profile, state_of(alone, NOW, POLICY), POLICY), Reason):
+            return False
+    return True
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_members_that_were_vouched_for_get_in_whatever_is_asked_meanwhile(seed: int) -> None:
+    """kube-scheduler takes any node that was answered, and knows of no reservation; others come all the time."""
+    life = _Life(Random(seed))
+    for _ in range(6):
+        life.other()
+    if life.propose():
+        for _ in range(12):
+            life.other()
+        for member in life.members:
+            found = life.stage.ask(some_asking(member.occupant.name, 2, shaped=life.shaped), "a")
+            assert found.nodes == ("a",)
+            life.counted["a"] += 2
+            life.stage.pods(member._replace(node="a"))
+            life.other()
+        assert life.counted["a"] <= len(life.stage.machines["a"].gpus)
+
+
+class _Life:
+    """Two nodes, a gang that is to be on one of them, and others."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.shaped = random.random() < 0.5
+        self.members = [some(f"m{at}", 2, shaped=self.shaped) for at in range(random.randint(1, 2))]
+        machine = random.choice((H100, PAIRS, MACHINES["dgx1"]()))
+        self.stage = Stage.planned({"a": machine, "b": H100}, *self.members)
+        self.counted = {"a": 0, "b": 0}  # as kube-scheduler counts: it knows of no reservation
+        self.waiting: list[PodSeen] = []
+        self.serial = 0
+
+    def propose(self) -> bool:
+        gang = plan("g", {each.occupant.name: ("a", 2) for each in self.members})
+        listing, voucher = self.stage.keep((gang, PROPOSED)), Voucher()
+        for _ in range(12):
+            if not vouched(self.stage, listing, voucher).blocked:
+                self.stage.keep((gang, COMMITTED), generation=2)
+                return True
+            self.other()
+        return False
+
+    def other(self) -> None:
+        if self.waiting and self.random.random() < 0.5:
+            self.stage.pods(self.waiting.pop(0))
+            return
+        self.serial += 1
+        gpus, name = self.random.choice((1, 1, 2)), f"x{self.serial}"
+        shaped = gpus == 2 and self.random.random() < 0.5
+        names = [name for name in "ab" if self.counted[name] + gpus <= len(self.stage.machines[name].gpus)]
+        found = self.stage.ask(some_asking(name, gpus, shaped=shaped), *names) if names else None
+        if found is not None and found.nodes:
+            node = self.random.choice(found.nodes)
+            self.counted[node] += gpus
+            self.waiting.append(some(name, gpus, shaped=shaped, on=node))

@@ -1,0 +1,171 @@
+"""What is left over, where CPU and shares come in. The plain cases: ``test_scores``."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputopo.crd.nodegpus import Allocation, PodRef
+from scheduler_core.allocation.cpu_per_gpu import Cpu, cpu_of
+from scheduler_core.allocation.gpu_sets import AnyOf, OneOf
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.node import read_node
+from scheduler_core.cache.node_record import NodeRecord, read_occupant
+from scheduler_core.cache.node_state import NodeState, state_of
+from scheduler_core.evaluation.evaluate import judge
+from scheduler_core.evaluation.filters import verdict
+from scheduler_core.evaluation.score import Score
+from scheduler_core.evaluation.score_fragmentation import best_share, leftover
+from scheduler_core.policy.demand_mix import USUAL, Mix, Want
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.device_request import SHARED, WHOLE
+from scheduler_core.request.pod_request import PodRequest, Profile, read_request
+from scheduler_core.simulation.assumed_machines import islands
+from tests.scheduler_core.builders import NOW, node, occupant, pod, profile, record
+
+POLICY = Policy()
+PAIRS = islands("X", (2, 2))
+
+
+def _share(name: str, mib: int) -> Occupant:
+    found = read_occupant(pod(name, 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
+    assert found is not None
+    return found
+
+
+def _shared(held: dict[str, tuple[int, int]], *, cpu: int | None = None) -> NodeState:
+    """Shares by name: GPU and MiB, on a node that obeys."""
+    idle = record("n", PAIRS, held={})
+    assert idle.gpus is not None
+    allocations = tuple(Allocation(gpu=f"GPU-{gpu}", pod=PodRef("team", name, "c")) for name, (gpu, _) in held.items())
+    machine = msgspec.structs.replace(idle.machine, obeys=True, allocatable=((WHOLE, 4), (SHARED, 400)), cpu_milli=cpu)
+    pods = tuple(_share(name, mib) for name, (_, mib) in sorted(held.items()))
+    gpus = msgspec.structs.replace(idle.gpus, allocations=allocations)
+    return state_of(NodeRecord("n", machine, gpus, pods), NOW, POLICY)
+
+
+def _asked(mib: int) -> Profile:
+    found = read_request(pod("new", 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
+    assert isinstance(found, PodRequest)
+    return found.profile
+
+
+class TestCpu:
+    """How much of it there is for each free GPU."""
+
+    @pytest.mark.parametrize(
+        ("free", "asked", "level"),
+        [
+            pytest.param(4000, [], 1.0, id="idle"),
+            pytest.param(4000, [1000], 0.75, id="somewhat less than there was"),
+            pytest.param(2000, [1000], 1.75, id="half of the GPUs, seven eighths of the CPU"),
+            pytest.param(1000, [1000], 2.5, id="a quarter of the GPUs: more than is told apart"),
+            pytest.param(1000, [7600], 0.0, id="next to none"),
+            pytest.param(1000, [4000, 5000], 0.0, id="more than there is"),
+            pytest.param(0, [], 0.0, id="no GPU is free"),
+        ],
+    )
+    def test_in_quarters(self, free: int, asked: list[int], level: float) -> None:
+        assert cpu_of(8000, 4, free, asked) == Cpu(2000, level)
+
+    def test_unknown(self) -> None:
+        assert cpu_of(None, 4, 4000, []) is None
+        assert cpu_of(8000, 0, 0, []) is None
+
+    def test_of_free_gpus(self) -> None:
+        assert Cpu(2000, 0.5).of(3000) == 3000
+
+    def test_pod_that_takes_more_than_its_share_leaves_stranded_gpus(self) -> None:
+        """8000 of 8000 for one of four GPUs: three are stranded, and a fourth of them counts."""
+        node = _shared({}, cpu=8000)
+        greedy = profile(1)._replace(ask=profile(1).ask._replace(cpu_milli=8000))
+        sets = OneOf((1,))
+
+        # Who takes its share gains and loses nothing: 0.5, in steps 0.48.
+        assert leftover(profile(1), node, Mix(((Want(1), 1.0),)), sets) == 0.48
+        assert leftover(greedy, node, Mix(((Want(1), 1.0),)), sets) == 0.16  # 1 / (1 + e^1.5) = 0.182
+
+    def test_a_slip_of_the_unit_is_worth_nothing(self) -> None:
+        """64000 cores, where 64000 thousandths were meant."""
+        slip = profile(1)._replace(ask=profile(1).ask._replace(cpu_milli=64_000_000))
+
+        assert leftover(slip, _shared({}, cpu=8000), Mix(((Want(1), 1.0),)), OneOf((1,))) == 0.0
+
+
+class TestShares:
+    """Where the scheduler's choice of the GPU is obeyed."""
+
+    def test_goes_beside_another_where_that_leaves_least(self) -> None:
+        node = _shared({"a": (2, 400)})
+
+        found = best_share(node, 600, USUAL)
+
+        assert found is not None
+        assert found[0] == 2
+
+    def test_gpu_with_too_little_left_is_no_choice(self) -> None:
+        found = best_share(_shared({"a": (0, 400), "b": (0, 300)}), 400, USUAL)
+
+        assert found is not None
+        assert found[0] == 1  # its island is broken already
+
+    def test_nothing_fits(self) -> None:
+        full = _shared({f"p{gpu}": (gpu, 700) for gpu in range(4)})
+
+        assert best_share(full, 400, USUAL) is None
+        assert verdict(_asked(400), full, POLICY) is not None
+        assert leftover(_asked(400), full, USUAL, None) == 0.0
+
+    def test_is_scored_by_what_it_leaves(self) -> None:
+        filled = judge(_asked(600), _shared({"a": (2, 400)}), POLICY)
+        opened = judge(_asked(600), _shared({}), POLICY)
+
+        assert isinstance(filled, Score)
+        assert isinstance(opened, Score)
+        assert filled.points > opened.points
+
+    def test_whole_gpus_are_those_that_nobody_shares(self) -> None:
+        assert _shared({"a": (2, 400)}).free == OneOf((0b1011,))
+
+
+def test_sets_too_many_to_list_are_judged_by_one_of_them() -> None:
+    node = _shared({})
+
+    assert leftover(profile(2), node, USUAL, AnyOf(0b1111, 2)) == leftover(profile(2), node, USUAL, OneOf((0b11,)))
+
+
+def test_no_set_at_all() -> None:
+    assert leftover(profile(2), _shared({}), USUAL, OneOf(())) == 0.0
+
+
+def test_unknown_gpus() -> None:
+    assert leftover(profile(1), NodeState(), USUAL, None) == 0.0
+    assert leftover(profile(1), _shared({}), USUAL, None) == 0.0
+
+
+def test_where_only_the_number_of_free_gpus_is_known_it_counts_as_where_all_is_known() -> None:
+    """By labels alone nobody knows which two of four are in use; what one more pod leaves is known all the same."""
+    machine = islands("X", (4,))
+    known = state_of(record("n", machine, held={"a": (0, 1)}, pods=[occupant("a", 2)]), NOW, POLICY)
+    labelled = msgspec.structs.replace(known, free=AnyOf(0b1111, 2))
+    settling = msgspec.structs.replace(known, free=OneOf((0b0011, 0b0101, 0b1100)))  # until the kubelet has named them
+
+    for size, some, any_ in ((1, OneOf((0b100,)), OneOf((1, 2, 4, 8))), (2, OneOf((0b1100,)), AnyOf(0b1111, 2))):
+        for unsure in (labelled, settling):
+            assert leftover(profile(size), unsure, USUAL, any_) == leftover(profile(size), known, USUAL, some)
+    assert leftover(profile(2), settling, USUAL, OneOf((0b1100,))) == leftover(
+        profile(2), known, USUAL, OneOf((0b1100,))
+    )
+
+
+def test_nodes_in_use_are_filled_first_by_labels_alone() -> None:
+    labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "X"}
+    machine = read_node(node(labels=labels, allocatable={WHOLE: 8}))
+    used, idle = (
+        judge(profile(2), state_of(NodeRecord("n", machine, pods=pods), NOW, POLICY), POLICY)
+        for pods in ((occupant("a", 4),), ())
+    )
+
+    assert isinstance(used, Score)
+    assert isinstance(idle, Score)
+    assert used.points > idle.points

@@ -1,0 +1,218 @@
+"""Refusals that will not stand, in which nothing happens that kube-scheduler would hear of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.cache.events import Batch, NodeSeen
+from scheduler_core.cache.node import read_node
+from scheduler_core.cache.node_table import table_of
+from scheduler_core.cache.staleness import AWAITED_S
+from scheduler_core.evaluation.refusals import Refusals
+from scheduler_core.evaluation.transient import is_unsure, soon
+from scheduler_core.extender.extender import Filtered
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.device_request import WHOLE
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, node, occupant, profile, record
+from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+
+PAIRS = MACHINES["a100_bridged"]()  # islands of two and two, each on a NUMA node of its own
+ONE_NODE = {"a": PAIRS}
+TWO_SINGLES = (seen("x", 1, "a", admitted=True), seen("y", 1, "a", admitted=True))
+
+
+def refused(reason: Reason, *, soon: bool) -> Filtered:
+    return Filtered((), {"a": reason.value}, soon=soon)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "reason"),
+    [
+        ({"island": "required"}, Reason.ISLAND),
+        ({"interconnect": "nvlink"}, Reason.INTERCONNECT),
+        ({"min_bandwidth": "100"}, Reason.BANDWIDTH),
+        ({"numa": "required"}, Reason.NUMA),
+    ],
+    ids=["island", "interconnect", "bandwidth", "numa"],
+)
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        (None, True),
+        ({"x": [0], "y": [1]}, Filtered(("a",), {}, single=True)),
+        ({"x": [0], "y": [2]}, False),
+        ({"x": [0]}, True),
+    ],
+    ids=["not named yet", "named, together", "named, apart", "one is not named yet"],
+)
+def test_two_singles_leave_a_pair_or_not(
+    wishes: dict[str, str], reason: Reason, word: Mapping[str, list[int]] | None, answer: Filtered | bool
+) -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    if word is not None:
+        stage.words({"a": word})
+
+    expected = answer if isinstance(answer, Filtered) else refused(reason, soon=answer)
+    assert stage.ask(asking("p", 2, **wishes)) == expected
+
+
+def test_node_without_room_for_the_shape_is_not_waited_for() -> None:
+    """Whatever the kubelet names, no island has three."""
+    stage = Stage.set(ONE_NODE, seen("x", 1, "a", admitted=True))
+
+    assert stage.ask(asking("p", 3, island="required")) == refused(Reason.ISLAND, soon=False)
+
+
+def test_node_whose_fastest_set_is_too_slow_is_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+
+    assert stage.ask(asking("p", 2, min_bandwidth="9999")) == refused(Reason.BANDWIDTH, soon=False)
+
+
+def test_node_whose_agent_is_silent_for_long_is_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage.now += Policy().stale_after_s
+
+    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
+
+
+def test_pods_that_the_kubelet_has_yet_to_admit_are_not_waited_for() -> None:
+    """When it does, kube-scheduler hears of it, and asks again."""
+    stage = Stage.set(ONE_NODE, seen("x", 1, "a"), seen("y", 1, "a"))
+
+    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
+
+
+def test_node_without_an_agent_that_asks_the_kubelet_is_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage.words({"a": None})
+
+    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
+
+
+UNTIL_CONFIRMED = refused(Reason.UNKNOWN_TOPOLOGY, soon=True)
+FOR_GOOD = refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
+ON_A = Filtered(("a",), {}, single=True)
+
+
+def test_graph_that_changes_on_the_node_is_waited_for_until_it_is_confirmed() -> None:
+    """Two watches tell of it, in either order; kube-scheduler hears of one of them."""
+    stage = Stage.set(ONE_NODE)
+    asked = asking("p", 2, island="required")
+
+    stage.machines["a"] = MACHINES["a100_mesh"]()
+    stage.nodes("a")
+    assert stage.ask(asked) == UNTIL_CONFIRMED
+    stage.words({"a": {}})
+    assert stage.ask(asked) == ON_A
+
+
+def test_graph_that_is_confirmed_before_the_node_is_shown_is_waited_for() -> None:
+    stage = Stage.set(ONE_NODE)
+    asked = asking("p", 2, island="required")
+
+    stage.machines["a"] = MACHINES["a100_mesh"]()
+    stage.words({"a": {}})
+    assert stage.ask(asked) == UNTIL_CONFIRMED
+    stage.nodes("a")
+    assert stage.ask(asked) == ON_A
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["there is no NodeGpus", "it speaks of another graph"])
+def test_graph_that_nobody_confirms_is_not_waited_for_long(gone: bool) -> None:
+    stage = Stage.set(ONE_NODE)
+    asked = asking("p", 2, island="required")
+    if gone:
+        stage.words({}, gone=["a"])
+    else:
+        stage.machines["a"] = MACHINES["a100_mesh"]()
+        stage.words({"a": {}})
+
+    stage.now += AWAITED_S
+    assert stage.ask(asked) == UNTIL_CONFIRMED
+    stage.now += 1
+    assert stage.ask(asked) == FOR_GOOD
+    assert stage.ask(asking("plain", 2)).nodes == ("a",)
+
+
+def test_node_that_carries_another_graph_is_waited_for_anew() -> None:
+    """Its agent has just been installed again."""
+    stage = Stage.set(ONE_NODE)
+    stage.words({}, gone=["a"])
+    stage.now += AWAITED_S + 1
+
+    stage.machines["a"] = MACHINES["a100_mesh"]()
+    stage.nodes("a")
+    assert stage.ask(asking("p", 2, island="required")) == UNTIL_CONFIRMED
+
+
+def test_other_reasons_than_shape_are_not_waited_for() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+
+    assert stage.ask(asking("p", 2, min_vram="900Gi")) == refused(Reason.VRAM, soon=False)
+
+
+def test_kube_scheduler_that_counts_more_free_gpus_than_we_do_has_heard_of_an_end_before_us() -> None:
+    stage = Stage.set(ONE_NODE, seen("x", 4, "a"))
+
+    assert stage.ask(asking("p", 1)) == refused(Reason.TOO_FEW_GPUS, soon=True)
+
+
+def test_node_that_suits_after_all_is_not_waited_for_any_more() -> None:
+    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage.ask(asking("p", 2, island="required"))
+
+    stage.pods(gone=["uid-x", "uid-y"])
+
+    assert stage.ask(asking("p", 2, island="required")).nodes == ("a",)
+
+
+def test_sick_gpu_of_which_nobody_says_which_it_is_is_not_waited_for() -> None:
+    """The device plugin offers half of the GPUs; which, it does not tell."""
+    large = MACHINES["dgx2"]()
+    stage = Stage.set({"a": large})
+    sick = NodeSeen("a", read_node(node(large, allocatable={WHOLE: 8})))
+    stage.knowledge.take(Batch(NodeSeen, (sick,)), stage.now)
+
+    assert stage.ask(asking("p", 8, numa="required")) == refused(Reason.NUMA, soon=False)
+
+
+def test_gpus_that_are_reserved_for_a_pod_on_its_way_are_waited_for() -> None:
+    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    for name in ("w", "x", "y", "z"):
+        stage.ask(asking(name, 1))
+
+    answer = stage.ask(asking("p", 2, island="required"))
+
+    assert (set(answer.failed.values()), answer.soon) == ({Reason.RESERVED.value}, True)
+
+
+EACH = {name: [at] for at, name in enumerate("wxyz")}
+
+
+@pytest.mark.parametrize(
+    ("held", "pods", "share", "hope"),
+    [
+        pytest.param({}, [("x", "70Gi")], "20Gi", True, id="nobody has said on which card the other one is"),
+        pytest.param({"x": [0]}, [("x", "70Gi")], "90Gi", False, id="no card has so much"),
+        pytest.param(EACH, [(each, "70Gi") for each in "wxyz"], "20Gi", False,
+                     id="all is said, and every card is full"),
+        pytest.param(EACH, [(each, "70Gi") for each in "vwxyz"], "20Gi", False,
+                     id="one is under way, and every card is full"),
+        pytest.param({"x": [0], "gone": [1]}, [("x", "70Gi")] , "20Gi", True, id="one has left"),
+        pytest.param(None, [("x", "70Gi")], "20Gi", False, id="nobody will ever say"),
+    ],
+)  # fmt: skip
+def test_room_on_a_shared_card_may_show(
+    held: Mapping[str, list[int]] | None, pods: list[tuple[str, str]], share: str, hope: bool
+) -> None:
+    labels = {"nvidia.com/gpu.replicas": "4"}
+    there = [occupant(name, 1, vram=said) for name, said in pods]
+    table = table_of([record("a", PAIRS, held=held, pods=there, labels=labels, allocatable={WHOLE: 16})], NOW, Policy())
+    unsure = [name for name, state in table.states.items() if is_unsure(state)]
+
+    assert soon(profile(1, vram=share), table, Refusals({"a"}, Reason.VRAM.value, {}), unsure) is hope

@@ -1,0 +1,207 @@
+"""The whole story of a pod: groups, the best nodes, what a bound pod has got."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.labels.keys import TOPOLOGY_MANAGER
+from gputopo.labels.reasons import Reason
+from scheduler_core.cache.node_record import NodeRecord, with_gpus
+from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.explain import Explanation, explain
+from scheduler_core.explain.advice import ADVICE
+from scheduler_core.explain.model import Held, Spot
+from scheduler_core.request.pod_request import PodRequest, read_request
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, occupant, pod, record, request
+from tests.scheduler_core.explain.fleets import ACROSS, DGX2, H100, MIG, PAIRS, POLICY, QUADS, fleet, told
+
+FREE = record("free", PAIRS, held={})
+FULL = record("full", PAIRS, held={"x": [0, 1, 2, 3]}, pods=[occupant("x", 4)])
+SPLIT = record("split", PAIRS, held={"y": [0], "z": [2]}, pods=[occupant("y", 1), occupant("z", 1)])
+
+
+def _of(explanation: Explanation) -> dict[str, tuple[str, ...]]:
+    return {each.reason: each.nodes for each in explanation.refused}
+
+
+def test_every_reason_has_advice() -> None:
+    assert set(ADVICE) == set(Reason)
+
+
+def test_nodes_are_grouped_by_reason_most_nodes_first() -> None:
+    full = [msgspec.structs.replace(FULL, name=name) for name in ("full-2", "full-1")]
+
+    found = told(request(2, island="required"), SPLIT, *full, FREE, record("cpu"))
+
+    assert list(_of(found).items()) == [("TOO_FEW_GPUS", ("full-1", "full-2")), ("ISLAND", ("split",))]
+    assert (found.nodes, found.other_nodes, found.suited) == (4, 1, ("free",))
+
+
+def test_only_the_named_nodes_are_looked_at() -> None:
+    found = explain(request(2), fleet(FREE, FULL), ["full", "ghost"], POLICY, NOW)
+
+    assert _of(found) == {"TOO_FEW_GPUS": ("full",), "UNKNOWN_NODE": ("ghost",)}
+    assert [change.text for change in found.nearest] == ["full has 0 free GPUs; 2 free after pod team/x ends"]
+
+
+def test_best_nodes_are_those_that_filter_answers() -> None:
+    table = fleet(*(msgspec.structs.replace(FREE, name=f"n{at:02}") for at in range(20)))
+    asked = request(2)
+
+    found = explain(asked, table, None, POLICY, NOW)
+
+    assert tuple(each.node for each in found.best) == evaluate(asked, table, table.states, POLICY).nodes[:3]
+
+
+def test_where_filter_answers_one_node_the_next_best_follow() -> None:
+    found = told(request(2, island="required"), FREE, record("switch", H100, held={}))
+
+    assert [each.node for each in found.best] == ["free", "switch"]
+    assert len(found.notes) == 2
+
+
+def test_score_is_taken_apart() -> None:
+    (best,) = told(request(2), FREE).best
+
+    assert [(each.name, each.raw, each.weight, each.share) for each in best.factors] == [
+        ("bandwidth", 0.666667, 4.0, 2.666667),
+        ("leftover", 0.64, 3.0, 1.92),
+        ("numa", 1.0, 1.0, 1.0),
+        ("nic", 0.0, 1.0, 0.0),
+        ("health", 1.0, 1.0, 1.0),
+    ]
+    assert best.points == pytest.approx(sum(each.share for each in best.factors), abs=1e-5)
+
+
+def test_what_it_may_get_best_first_and_what_gputopo_would_choose() -> None:
+    (best,) = told(request(2), record("n", QUADS, held={"x": [0]}, pods=[occupant("x", 1)])).best
+
+    assert best.outcomes is not None
+    assert [each.gpus for each in best.outcomes] == [(1, 2), (1, 3), (2, 3), (4, 5)]
+    assert best.more_outcomes == 5
+    assert best.choice is not None
+    assert best.choice.gpus == (1, 2)  # leaves the other island whole
+
+
+@pytest.mark.parametrize(
+    ("node", "resource", "gpus"),
+    [
+        pytest.param(record("n", allocatable={"nvidia.com/gpu": 2}), "nvidia.com/gpu", 2, id="known by number only"),
+        pytest.param(
+            record("n", MIG, allocatable={"nvidia.com/mig-1g.10gb": 7}), "nvidia.com/mig-1g.10gb", 1, id="MIG device"
+        ),
+    ],
+)
+def test_what_nobody_can_tell_is_not_told(node: NodeRecord, resource: str, gpus: int) -> None:
+    asked = read_request(pod("p", gpus, resource=resource))
+    assert isinstance(asked, PodRequest)
+
+    (best,) = told(asked, node).best
+
+    assert (best.outcomes, best.choice) == (None, None)
+
+
+def test_nothing_is_chosen_among_gpus_of_which_nobody_knows_whether_they_are_free() -> None:
+    (best,) = told(request(2), record("n", PAIRS, pods=[occupant("x", 1)])).best
+
+    assert best.outcomes is not None
+    assert (len(best.outcomes), best.more_outcomes, best.choice) == (4, 2, None)
+
+
+def test_too_many_sets_are_not_listed() -> None:
+    (best,) = told(request(6), record("n", DGX2, held={})).best
+
+    assert best.outcomes is None
+    assert best.choice is not None
+
+
+class TestBound:
+    """A pod that is on a node already."""
+
+    def test_what_it_has_got_and_the_best_of_what_is_there(self) -> None:
+        mine = record("n", PAIRS, held={"new": [1, 2]}, pods=[occupant("new", 2, numa="required")])
+
+        found = told(request(2, numa="required"), mine, bound="n")
+
+        assert found.held == Held(
+            node="n",
+            spot=Spot((1, 2), (1, 1), (0, 1), "pcie", 63.0, "SYS"),
+            broken=("gputopo.io/numa: required",),
+            best=Spot((0, 1), (2,), (0,), "nvlink", 600.0),
+        )
+        assert found.suited == ("n",)
+
+    def test_what_is_not_known_is_not_broken(self) -> None:
+        mine = record("n", PAIRS, held={"new": [0, 1]}, pods=[occupant("new", 2)])
+
+        held = told(request(2, island="required", numa="required"), mine, bound="n").held
+
+        assert held is not None
+        assert (held.broken, held.spot) == ((), held.best)
+
+    @pytest.mark.parametrize(
+        ("node", "bound"),
+        [
+            pytest.param(record("n", PAIRS, held={}, pods=[occupant("new", 2)]), "n", id="nobody has said"),
+            pytest.param(record("n", PAIRS, pods=[occupant("new", 2)]), "n", id="no agent"),
+            pytest.param(
+                record("n", allocatable={"nvidia.com/gpu": 4}, pods=[occupant("new", 2)]), "n", id="labels only"
+            ),
+            pytest.param(record("n", PAIRS, held={}), "gone", id="the node is gone"),
+        ],
+    )
+    def test_where_nobody_says_what_it_holds(self, node: NodeRecord, bound: str) -> None:
+        assert told(request(2), node, bound=bound).held == Held(node=bound, spot=None)
+
+    def test_it_does_not_stand_in_its_own_way(self) -> None:
+        mine = record("n", PAIRS, held={"new": [0, 1, 2, 3]}, pods=[occupant("new", 4)])
+
+        assert told(request(4), mine, bound="n").suited == ("n",)
+        assert told(request(4), mine).suited == ()
+
+    def test_shares_and_strange_devices_are_not_taken_for_its_gpus(self) -> None:
+        mine = record("n", PAIRS, held={}, pods=[occupant("new", 1)])
+        assert mine.gpus is not None
+        uuid = PAIRS.gpus[0].uuid or ""
+        holder = PodRef("team", "new", "c")
+        allocations = (
+            Allocation(gpu=uuid, pod=holder, replica=1),
+            Allocation(gpu=uuid, pod=holder, mig_device="MIG-1"),
+            Allocation(gpu="GPU-strange", pod=holder),
+            Allocation(gpu=uuid, pod=PodRef("team", "other", "c")),
+        )
+        mine = with_gpus(mine, msgspec.structs.replace(mine.gpus, allocations=allocations))
+
+        assert told(request(1), mine, bound="n").held == Held(node="n", spot=None)
+
+
+def test_products_that_are_there_are_told_where_the_model_is_not() -> None:
+    labelled = record("n3", allocatable={"nvidia.com/gpu": 8})
+    partial = record("n4", MACHINES["h100_partial"](), allocatable={"nvidia.com/gpu": 8})
+    records = [FREE, msgspec.structs.replace(FREE, name="f2"), record("n", H100, held={}), labelled]
+
+    some, none = told(request(1, model="B300"), *records), told(request(1, model="B300"), partial)
+
+    assert some.notes == ("GPUs there are: NVIDIA-A100-80GB-PCIe on 2, NVIDIA-H100-80GB-HBM3 on 1, unknown on 1",)
+    assert none.notes == ("GPUs there are: none that gputopo can tell apart",)
+
+
+def test_topology_manager_is_heeded() -> None:
+    strict = record("n", ACROSS, held={}, labels={TOPOLOGY_MANAGER.key: "single-numa-node"})
+
+    found = told(request(3), strict)
+
+    assert _of(found) == {"NUMA": ("n",)}
+    assert found.nearest == ()
+
+
+def test_nobody_counts_before_the_kubelet_is_asked() -> None:
+    """Without the kubelet's word the number of free GPUs is all there is."""
+    silent = record("n", PAIRS, pods=[occupant("x", 3)])
+
+    assert [change.text for change in told(request(2), silent).nearest] == [
+        "n has 1 free GPU; 2 free after pod team/x ends"
+    ]

@@ -1,0 +1,114 @@
+"""What a pod asks, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.labels import keys
+from scheduler_core.evaluation.score import FACTORS, MEASURES
+from scheduler_core.explain.requirements import SAID, goal, hard, softened, wanted
+from scheduler_core.request.device_request import Ask, Step
+from scheduler_core.request.pod_request import Profile, Wishes
+from tests.scheduler_core.builders import profile
+
+
+def test_every_wish_and_every_factor_has_words() -> None:
+    assert set(SAID) == set(Wishes._fields)
+    assert set(MEASURES) == set(FACTORS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        pytest.param(profile(1), ["1 whole GPU"], id="one GPU"),
+        pytest.param(
+            profile(2, island="required", numa="preferred"),
+            ["2 whole GPUs", "all in one NVLink island, or not at all", "all on one NUMA node, if it can be"],
+            id="required and preferred",
+        ),
+        pytest.param(
+            profile(2, island="ignore", workload="training"),
+            ["2 whole GPUs", "no matter whether all in one NVLink island", "its work is training"],
+            id="ignored",
+        ),
+        pytest.param(
+            profile(2, interconnect="nvlink", min_bandwidth="112.5"),
+            [
+                "2 whole GPUs",
+                "every hop of the ring through them over nvlink or better",
+                "112.5 GB/s in the weakest hop of the ring through them, over NVLink",
+            ],
+            id="ring",
+        ),
+        pytest.param(
+            profile(1, model="A100", min_vram="40Gi", vram="1500Mi"),
+            ["1 whole GPU", "GPUs of the model A100", "40Gi of memory on each", "will use 1500Mi of a GPU's memory"],
+            id="model and memory",
+        ),
+        pytest.param(
+            Profile(Ask((("nvidia.com/gpu", (Step(2), Step(1))),))),
+            ["3 whole GPUs (container by container: 2, then 1)"],
+            id="two containers",
+        ),
+        pytest.param(
+            Profile(Ask((("nvidia.com/gpu.shared", (Step(1),)), ("nvidia.com/mig-1g.10gb", (Step(2),))))),
+            ["1 share of a GPU", "2 MIG devices 1g.10gb"],
+            id="a share and MIG devices",
+        ),
+        pytest.param(
+            Profile(Ask((("nvidia.com/gpu.shared", (Step(3),)), ("nvidia.com/mig-1g.10gb", (Step(1),))))),
+            ["3 shares of GPUs", "1 MIG device 1g.10gb"],
+            id="shares and a MIG device",
+        ),
+    ],
+)
+def test_words(asked: Profile, words: list[str]) -> None:
+    assert [each.words for each in wanted(asked)] == words
+
+
+def test_each_is_told_with_the_key_that_said_it() -> None:
+    told = [(each.key, each.value, each.required) for each in wanted(profile(2, island="required", numa="preferred"))]
+
+    assert told == [
+        ("nvidia.com/gpu", "2", True),
+        (keys.POD_ISLAND.key, "required", True),
+        (keys.POD_NUMA.key, "preferred", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields"),
+    [
+        pytest.param(profile(2, island="required", numa="required"), ["island", "numa"], id="shape"),
+        pytest.param(profile(1, island="required", min_vram="1Gi"), ["min_vram_mib"], id="one GPU has no shape"),
+        pytest.param(profile(2, island="preferred", workload="batch"), [], id="nothing"),
+    ],
+)
+def test_hard_wishes(asked: Profile, fields: list[str]) -> None:
+    assert hard(asked) == fields
+
+
+def test_softened_wishes_stay_wishes_where_they_can() -> None:
+    wishes = profile(2, island="required", min_bandwidth="300").wishes
+
+    assert softened(wishes, "island") == profile(2, island="preferred", min_bandwidth="300").wishes
+    assert softened(wishes, "min_gbps") == profile(2, island="required").wishes
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        pytest.param(profile(4), "4 free", id="no shape"),
+        pytest.param(profile(1, island="required"), "1 free", id="one GPU"),
+        pytest.param(
+            profile(4, island="required", numa="required"), "4 in one island and on one NUMA node", id="island and NUMA"
+        ),
+        pytest.param(
+            profile(4, interconnect="nvlink", min_bandwidth="300"),
+            "4 joined by nvlink or better and in a ring of 300 GB/s",
+            id="ring",
+        ),
+    ],
+)
+def test_goal(asked: Profile, words: str) -> None:
+    assert goal(asked) == words

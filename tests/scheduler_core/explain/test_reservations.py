@@ -1,0 +1,104 @@
+"""For whom GPUs are kept that a pod is refused, in words and as values."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.crd.reservations import Phase, ReservationStatus
+from scheduler_core.explain import explain, text, with_keepers
+from scheduler_core.explain.model import Explanation, Kept
+from scheduler_core.policy.policy import Policy
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, request
+from tests.scheduler_core.fake_scheduler import Stage, seen
+from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
+
+H100 = MACHINES["hgx_h100"]()
+BY_NOON, AT_ONE = ReservationStatus(deadline="2026-11-18T12:00:00Z"), ReservationStatus(estimate="2026-11-18T13:00:00Z")
+
+
+def told(stage: Stage, gpus: int = 8, name: str = "new") -> Explanation:
+    asked, table = request(gpus, name), stage.knowledge.seen_by(f"uid-{name}")
+    found = explain(asked, table, None, Policy(), NOW)
+    return with_keepers(found, table, stage.knowledge.reserved.counting.values(), asked.uid)
+
+
+def lines(explanation: Explanation) -> list[str]:
+    story = text(explanation, 200).splitlines()
+    start = story.index("Reserved there:")
+    return story[start + 1 : story.index("", start) if "" in story[start:] else None]
+
+
+def test_who_keeps_what_where_and_until_when() -> None:
+    stage = Stage.planned({"a": H100, "b": H100, "c": H100}, seen("m0", 4), seen("x", 6, on="b"))
+    stage.keep(
+        (plan("llm-1", {"m0": ("a", 4), "m1": ("a", 1)}, status=BY_NOON), COMMITTED),
+        (plan("big-2", held={"a": 8, "b": 8}, gang="big", status=AT_ONE), HELD),
+        (plan("batch-3", {"solo": ("c", 1)}, gang=""), PROPOSED),
+    )
+
+    found = told(stage)
+
+    assert found.kept == (
+        Kept(gang=None, reservation="team/batch-3", phase="Proposed", until=None, gpus=1, nodes=("c",)),
+        Kept(
+            gang="team/big", reservation="team/big-2", phase="Held", until="2026-11-18T13:00:00Z", gpus=3, nodes=("a",)
+        ),
+        Kept(
+            gang="team/llm",
+            reservation="team/llm-1",
+            phase="Committed",
+            until="2026-11-18T12:00:00Z",
+            gpus=5,
+            nodes=("a",),
+        ),
+    )
+    assert lines(found) == [
+        "- 1 GPU for pods that are planned one by one, until its members are on their nodes: c (team/batch-3)",
+        "- 3 GPUs for the gang team/big, until it fits, which is expected at 2026-11-18T13:00:00Z: a (team/big-2)",
+        "- 5 GPUs for the gang team/llm, until 2026-11-18T12:00:00Z at the latest: a (team/llm-1)",
+    ]
+
+
+def test_nobody_can_say_when_it_fits() -> None:
+    stage = Stage.planned({"a": H100})
+    stage.keep((plan("big-2", held={"a": 8}, gang="big"), HELD))
+
+    assert lines(told(stage)) == ["- 8 GPUs for the gang team/big, until it fits: a (team/big-2)"]
+
+
+def test_room_of_a_single_pod_is_told_by_its_reservation_and_devices_of_any_kind_count() -> None:
+    stage = Stage.planned({"a": H100})
+    stage.offer("a", {"nvidia.com/mig-1g.10gb": 7})
+    stage.keep((plan("large-2", held={"a": 4}, resource="nvidia.com/mig-1g.10gb", gang="pod.uid-large"), HELD))
+    asked = request(7, resource="nvidia.com/mig-1g.10gb")
+
+    found = explain(asked, stage.knowledge.table, None, Policy(), NOW)
+    found = with_keepers(found, stage.knowledge.table, stage.knowledge.reserved.counting.values(), asked.uid)
+
+    assert lines(found) == ["- 4 GPUs for a single pod, until it fits: a (team/large-2)"]
+
+
+def test_what_is_kept_where_the_pod_would_not_fit_anyway_is_not_told_of() -> None:
+    stage = Stage.planned({"a": H100}, seen("x", 1, on="a"), seen("m0", 4))
+    stage.keep((plan("g", {"m0": ("a", 4)}), COMMITTED))
+
+    assert told(stage).kept == ()
+
+
+def test_a_member_is_told_of_its_own_place() -> None:
+    stage = Stage.planned({"a": H100}, seen("new", 8))
+    stage.keep((plan("g", {"new": ("a", 8)}), COMMITTED))
+
+    found = told(stage)
+
+    assert found.suited == ("a",)
+    assert "its place on a is kept by the reservation team/g (Committed)" in found.notes
+
+
+@pytest.mark.parametrize("phase", [COMMITTED, HELD])
+def test_a_place_that_is_kept_is_no_pod_that_could_end(phase: Phase) -> None:
+    stage = Stage.planned({"a": H100}, seen("m0", 8))
+    stage.keep((plan("g", {"m0": ("a", 8)}, held={"a": 8}), phase))
+
+    assert [each for each in told(stage).nearest if each.pods] == []

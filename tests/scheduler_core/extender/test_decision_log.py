@@ -1,0 +1,200 @@
+"""A decision can be made again from what is kept of it; what is kept is bounded; and a file takes all of it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_core.cache.cluster_cache import Knowledge
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.node import read_node
+from scheduler_core.extender.decision_log import DecisionFile, Decisions
+from scheduler_core.extender.decision_record import Document, DocumentError, differences, document, read
+from scheduler_core.extender.extender import Extender, Record
+from scheduler_core.policy.policy import Policy
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, node, occupant, pod, word
+
+SHAPES = ("hgx_h100", "dgx1", "a100_mesh", "rtx4090")
+NAMES = tuple(f"n{number}" for number in range(8))
+ANY_GOOD_NODE = Policy(tolerance=10.0)  # so that plain pods are in doubt on several
+
+
+def decided(*pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy = ANY_GOOD_NODE) -> list[Record]:
+    """What an extender records of pods that are asked about one after the other, on eight nodes in use."""
+    knowledge, records = Knowledge(policy), list[Record]()
+    topologies = [MACHINES[SHAPES[number % 4]]() for number in range(8)]
+    nodes = [NodeSeen(name, read_node(node(each))) for name, each in zip(NAMES, topologies, strict=True)]
+    held = [
+        PodSeen(f"uid-h{number}", occupant(f"h{number}", 1 + number % 3), name) for number, name in enumerate(NAMES)
+    ]
+    late = [
+        PodSeen("uid-late", occupant("late", 2), "n1"),
+        PodSeen("uid-new", occupant("new", 2, island="required"), "n0"),
+    ]
+    words = [
+        GpusSeen(name, word(each, {f"h{number}": range(1 + number % 3)} if number < 7 else None))
+        for number, (name, each) in enumerate(
+            zip(NAMES, topologies, strict=True)
+        )  # the last one's kubelet is not asked
+    ]
+    for batch in (Batch(NodeSeen, tuple(nodes), complete=True), Batch(PodSeen, (*held, *late), complete=True)):
+        knowledge.take(batch, NOW)
+    knowledge.take(Batch(GpusSeen, tuple(words), complete=True), NOW)
+    extender = Extender(knowledge, policy, lambda: NOW, records.append)
+    for each in pods:
+        extender.filter(each, names)
+    return records
+
+
+PODS = {
+    "a plain pod": pod("a", 1),
+    "two GPUs in an island": pod("b", 2, annotations={"island": "required"}),
+    "four GPUs beside what is in doubt": pod("c", 4, annotations={"island": "required", "numa": "preferred"}),
+    "a rate": pod("d", 2, annotations={"min-bandwidth": "300"}),
+    "what no node has": pod("e", 8, annotations={"interconnect": "nvswitch"}),
+    "a model": pod("f", 1, labels={"gpu-model": "*H100*"}),
+}
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return decided(*PODS.values(), names=frozenset({*NAMES[1:], "unheard-of"}))
+
+
+@pytest.mark.parametrize("place", range(len(PODS)), ids=list(PODS))
+def test_a_decision_is_made_again_as_it_was(records: list[Record], place: int) -> None:
+    line = read(document(records[place]))
+
+    assert line.answer == records[place].answer.nodes
+    assert list(differences(line)) == []
+
+
+def test_the_decisions_are_of_all_kinds(records: list[Record]) -> None:
+    lines = [read(document(each)) for each in records]
+
+    assert [bool(line.answer) for line in lines] == [True, True, True, True, False, True]
+    assert any(line.doubtful for line in lines)
+    assert any(line.refused for line in lines)
+    assert all(line.unknown == ("unheard-of",) for line in lines)
+
+
+def test_nodes_share_states_and_states_share_topologies(records: list[Record]) -> None:
+    line = read(document(records[0]))
+
+    assert len(line.topologies) == len(SHAPES)
+    assert sorted(name for names in line.nodes for name in names) == sorted(NAMES[1:])
+
+
+def _other(line: Document, **changed: Any) -> list[str]:
+    return list(differences(msgspec.structs.replace(line, **changed)))
+
+
+def test_what_is_decided_otherwise_is_said(records: list[Record]) -> None:
+    passed, refused = read(document(records[0])), read(document(records[4]))
+
+    assert _other(passed, answer=("n9",)) == [f"answered n9; now {', '.join(passed.answer)}"]
+    assert _other(passed, points=(1.0,) * 7) == [f"points {(1.0,) * 7}; now {passed.points}"]
+    reason = next(iter(refused.refused))
+    assert f"n9 was refused for {reason!r}; now for None" in _other(refused, refused={reason: ("n9",)})
+    assert _other(refused, answer=tuple(f"m{n}" for n in range(10))) == [
+        "answered m0, m1, m2, m3, m4, m5, m6, m7 and 2 more; now no node"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        pytest.param(b"", "this is no decision (Input data was truncated): b''", id="nothing"),
+        pytest.param(b'{"format":1}', "missing required field `at`", id="another document"),
+        pytest.param(b"[" * 100_000, "this is no decision", id="deep"),
+    ],
+)
+def test_a_line_that_is_no_decision_is_quoted(line: bytes, says: str) -> None:
+    with pytest.raises(DocumentError) as refused:
+        read(line)
+
+    assert says in str(refused.value)
+
+
+def test_a_line_of_another_format_or_that_does_not_fit_together_is_refused(records: list[Record]) -> None:
+    line = read(document(records[0]))
+    with pytest.raises(DocumentError, match="of format 2, and 1 is read"):
+        read(msgspec.json.encode(msgspec.structs.replace(line, format=2)))
+    with pytest.raises(DocumentError, match="0 states for"):
+        _other(line, states=())
+    with pytest.raises(DocumentError, match="a state cannot be read"):
+        _other(line, topologies=())
+
+
+def test_the_last_decisions_are_kept_and_their_names_are_bounded(records: list[Record]) -> None:
+    few, small = Decisions(3), Decisions(100, most_names=20)
+    for each in records:
+        few.keep(each)
+        small.keep(each)
+
+    first = len(records) - 3
+    assert list(few.lines()) == list(enumerate(map(document, records[-3:]), start=first))
+    assert list(few.lines(first + 1)) == list(enumerate(map(document, records[-2:]), start=first + 1))
+    assert list(few.lines(-1)) == [(len(records) - 1, document(records[-1]))]
+    assert list(few.lines(-9)) == list(few.lines())
+    assert list(few.lines(len(records))) == []
+    assert len(small) == 2  # of eight names each
+    assert (few.last("uid-f"), few.last("uid-a")) == (records[-1], None)
+    Decisions(1, most_names=1).keep(records[0])
+
+
+def test_one_decision_is_kept_however_many_names_it_has(records: list[Record]) -> None:
+    decisions = Decisions(10, most_names=1)
+    for each in records:
+        decisions.keep(each)
+
+    assert [line for _, line in decisions.lines()] == [document(records[-1])]
+
+
+def test_a_file_takes_every_decision_and_is_put_aside_when_it_is_full(records: list[Record], tmp_path: Path) -> None:
+    path, noted = tmp_path / "decisions.jsonl", list[str]()
+    size = sum(len(document(each)) for each in records[:3])
+    file = DecisionFile(path, noted.append, most_bytes=size)
+    for each in records[:5]:
+        file.append(each)
+    file.close()
+
+    assert noted == ["written"] * 5
+    assert path.with_name("decisions.jsonl.1").read_bytes() == b"".join(document(each) for each in records[:3])
+    assert path.read_bytes() == b"".join(document(each) for each in records[3:5])
+
+
+def test_a_file_that_cannot_be_written_is_told_once_and_costs_no_decision(
+    records: list[Record], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    noted = list[str]()
+    file = DecisionFile(tmp_path / "missing" / "file", noted.append)
+    file.append(records[0])
+    file.append(records[1])
+    file.close()
+
+    assert noted == ["failed", "failed"]
+    assert [record.getMessage() for record in caplog.records] == ["decisions"]
+
+
+def test_where_decisions_come_too_fast_some_are_left_out_of_the_file(records: list[Record], tmp_path: Path) -> None:
+    gate, noted = threading.Event(), list[str]()
+
+    def note(what: str) -> None:
+        noted.append(what)
+        if what == "written":
+            gate.wait(5)
+
+    file = DecisionFile(tmp_path / "file", note)
+    for _ in range(200):
+        file.append(records[0])
+    gate.set()
+    file.close()
+
+    assert noted.count("dropped") >= 200 - 64 - 2
+    assert noted.count("written") + noted.count("dropped") == 200

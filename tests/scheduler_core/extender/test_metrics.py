@@ -1,0 +1,98 @@
+"""What is counted, what a scrape says of what is known, and that both are documented."""
+
+from __future__ import annotations
+
+from prometheus_client.exposition import generate_latest
+
+from gputopo.labels.reasons import Reason
+from scheduler_core.allocation.device_plugin import Check
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.events import WatchStatus
+from scheduler_core.cache.node_table import table_of
+from scheduler_core.evaluation.prediction_check import Settled
+from scheduler_core.extender.metrics import CATALOGUE, Metrics, Status, samples
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod_request import Profile
+from tests.machines import hgx_h100
+from tests.scheduler_core.builders import NOW, occupant, record
+
+H100 = "NVIDIA-H100-80GB-HBM3"
+ON_TWO = record("n2", hgx_h100(), held={"a": (0, 1)}, pods=[occupant("a", 2)])
+FLEET = (record("n1", hgx_h100(), held={}), ON_TWO, record("n3", hgx_h100(), held={}))
+WATCHES = (
+    WatchStatus("nodes", True, 3.0, relists=1, failures=2, trouble=None, lag_s=0.0),
+    WatchStatus("pods", True, 7.5, relists=0, failures=0, trouble=None, lag_s=None),
+)
+
+
+def test_a_scrape_tells_what_is_known() -> None:
+    metrics_ = Metrics()
+    table = table_of(FLEET, NOW, Policy(), generation=5)
+    status = Status(
+        table, True, WATCHES, pods=4, assumptions=2, doubts=1, connections_ended={"slow": 3}, policy_bad=True
+    )
+    metrics_.expose(lambda: status)
+
+    sample = metrics_.registry.get_sample_value
+    told = {
+        name: sample(name)
+        for name in (
+            "gputopo_extender_ready",
+            "gputopo_cache_age_seconds",
+            "gputopo_table_generation",
+            "gputopo_table_nodes",
+            "gputopo_table_stale_nodes",
+            "gputopo_gpu_pods",
+            "gputopo_assumptions",
+            "gputopo_doubts",
+            "gputopo_policy_bad",
+        )
+    }
+    assert list(told.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1, 1]
+    assert sample("gputopo_free_islands", {"size": "8", "product": H100}) == 2
+    assert sample("gputopo_extender_connections_ended_total", {"why": "slow"}) == 3
+    assert sample("gputopo_watch_failures_total", {"kind": "nodes"}) == 2
+    assert sample("gputopo_watch_lag_seconds", {"kind": "nodes"}) == 0
+    assert sample("gputopo_watch_lag_seconds", {"kind": "pods"}) is None
+
+
+def test_what_a_table_says_is_worked_out_once_for_each() -> None:
+    metrics_ = Metrics()
+    tables = [table_of(FLEET[:1], NOW, Policy()), table_of(FLEET, NOW, Policy())]
+    metrics_.expose(lambda: Status(tables[0], ready=False))
+    first = generate_latest(metrics_.registry)
+
+    assert generate_latest(metrics_.registry) == first
+    tables.pop(0)
+    assert metrics_.registry.get_sample_value("gputopo_table_nodes") == 3
+
+
+def test_the_age_is_not_told_while_a_watch_has_heard_nothing() -> None:
+    silent = WATCHES[1]._replace(last_event_age_s=None)
+    status = Status(table_of((), NOW, Policy()), ready=False, watches=(WATCHES[0], silent))
+
+    assert "gputopo_cache_age_seconds" not in {name for name, _, _ in samples(status)}
+    assert ("gputopo_watch_age_seconds", ("pods",)) not in {(name, labels) for name, labels, _ in samples(status)}
+
+
+def test_predictions_are_counted_by_what_came_of_them_and_broken_promises_by_reason() -> None:
+    counted, pod = Metrics(), Occupant("u", "team", "p", Profile())
+    for check, broken in ((Check.HIT, None), (Check.MISS, Reason.ISLAND), (None, None)):
+        counted.note_settled(Settled(pod, "n", None, 3, check, broken))
+
+    sample = counted.registry.get_sample_value
+    outcomes = [sample("gputopo_predictions_total", {"outcome": each}) for each in ("hit", "miss", "unpredicted")]
+    assert outcomes == [1, 1, 1]
+    assert sample("gputopo_promises_broken_total", {"reason": "island"}) == 1
+
+
+def test_every_metric_is_described_and_nothing_else_is() -> None:
+    counted = Metrics()
+    counted.expose(lambda: Status(table_of(FLEET, NOW, Policy()), ready=True, watches=WATCHES))
+    names = {
+        f"{family.name}_total" if family.type == "counter" else family.name for family in counted.registry.collect()
+    }
+
+    assert names == {name for name, _, _, _ in CATALOGUE.described()}
+    assert all(len(meaning) > 10 and meaning.endswith(".") for _, _, _, meaning in CATALOGUE.described())
+    assert sum(map(len, CATALOGUE)) == len(names)

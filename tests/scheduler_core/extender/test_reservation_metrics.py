@@ -1,0 +1,47 @@
+"""What is told of reservations at a scrape."""
+
+from __future__ import annotations
+
+from gputopo.crd.reservations import Vouching
+from scheduler_core.cache.events import Batch, LedgerSeen
+from scheduler_core.extender.reservation_metrics import of_reservations
+from tests.machines import MACHINES
+from tests.scheduler_core.fake_scheduler import Stage, seen
+from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
+
+H100 = MACHINES["hgx_h100"]()
+GANG = plan("g", {"m0": ("a", 2), "m1": ("a", 1)})
+
+
+def test_what_is_kept_for_those_who_are_not_there_yet() -> None:
+    stage = Stage.planned({"a": H100}, seen("m1", 1, on="a"))
+    stage.keep((GANG, COMMITTED), (plan("r", held={"a": 3, "b": 8}), HELD), (plan("h", {"x": ("a", 1)}), PROPOSED))
+
+    assert list(of_reservations(stage.knowledge.reserved, None)) == [
+        ("gputopo_reserved_gpus", ("held",), 11),
+        ("gputopo_reserved_gpus", ("proposed",), 1),
+        ("gputopo_reserved_gpus", ("committed",), 2),
+    ]
+
+
+def test_what_it_says_in_each_ledger() -> None:
+    stage = Stage.planned({"a": H100})
+    proposed = (entry(GANG, PROPOSED), entry(plan("h", {"x": ("a", 1)}), PROPOSED))
+    ledgers = (
+        ledger(*proposed, generation=9, extenders={"me": Vouching("", 7, ("uid-h", "uid-gone"))}),
+        ledger(generation=5, name="quiet", extenders={"me": Vouching("", 3, ("uid-gone",))}),
+        ledger(entry(GANG, PROPOSED), generation=2, name="strange"),
+    )
+    stage.knowledge.take(Batch(LedgerSeen, ledgers), stage.now)
+
+    assert list(of_reservations(stage.knowledge.reserved, "me"))[3:] == [
+        ("gputopo_ledger_registered", ("gpus",), True),
+        ("gputopo_vouching_lag", ("gpus",), 2),
+        ("gputopo_proposals_blocked", ("gpus",), 1),
+        ("gputopo_ledger_registered", ("quiet",), True),
+        ("gputopo_vouching_lag", ("quiet",), 0),
+        ("gputopo_proposals_blocked", ("quiet",), 0),
+        ("gputopo_ledger_registered", ("strange",), False),
+        ("gputopo_vouching_lag", ("strange",), 2),
+        ("gputopo_proposals_blocked", ("strange",), 0),
+    ]

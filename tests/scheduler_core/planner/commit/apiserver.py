@@ -1,0 +1,359 @@
+"""An API server for the model check: objects with versions and preconditions, and what each watch has not heard yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.crd.reservations import LedgerSpec, Phase, ReservationSpec, ReservationStatus, Vouching, spec_hash
+from gputopo.labels import keys
+from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
+from scheduler_core.cache.kube_scheduler_filters import StockNode
+from scheduler_core.cache.node import Machine
+from scheduler_core.cache.watch import pod_seen
+from scheduler_core.planner.commit.ledger import counting
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.planner.gang.pod_source import Candidate, GangPod, candidate
+from scheduler_core.request.pod import NODE_NAME, Pod
+
+GPU = "nvidia.com/gpu"
+TWO = {"n0": 2, "n1": 2}  # nodes and their GPUs
+NODES = TWO | {"n2": 2}
+# Where the pods without gate go that each scheduler places: what two of them do to each other is none of ours.
+OWN = (frozenset({"n0", "n1"}), frozenset({"n2"}))
+OLD = "2026-11-21T00:00:00Z"  # when pods were created
+SPACE = "team"
+Json = dict[str, Any]
+
+
+class Conflict(Exception):  # noqa: N818  an answer
+    """409."""
+
+
+class NotFound(Exception):  # noqa: N818  an answer
+    """404."""
+
+
+class Event(NamedTuple):
+    """Something changed."""
+
+    kind: type[Any]
+    key: str
+    object: Any  # a pod's JSON, or a value of ``sightings``; None: it is gone
+    at: float
+
+
+class ApiServer:
+    """One etcd: every write gets the next version."""
+
+    def __init__(self, nodes: Mapping[str, int] = TWO) -> None:
+        """``nodes``: how many GPUs each has."""
+        self.nodes = nodes
+        self.now = 0.0
+        self.version = 0
+        self.pods: dict[str, Json] = {}  # by UID
+        self.reservations: dict[str, ReservationSeen] = {}
+        self.ledger: LedgerSeen | None = None
+        self.events: list[Event] = []
+        self._uids = 0
+
+    # What there is.
+
+    def listed(self, kind: type[Any]) -> list[Any]:
+        """All objects of a kind, as they are told."""
+        if kind is Candidate:
+            return list(self.pods.values())
+        if kind is ReservationSeen:
+            return list(self.reservations.values())
+        if kind is LedgerSeen:
+            return [] if self.ledger is None else [self.ledger]
+        if kind is NodeSeen:
+            return [_node(*each) for each in self.nodes.items()]
+        assert kind is GpusSeen
+        return []
+
+    def bound(self, node: str) -> int:
+        """GPUs of a node that pods hold."""
+        return sum(gpus(pod) for pod in self.pods.values() if pod["spec"].get("nodeName") == node)
+
+    def committed(self, node: str) -> int:
+        """GPUs of a node that are committed to pods which are not bound yet."""
+        if self.ledger is None:
+            return 0
+        found = counting(self.ledger.spec, self.reservations)
+        return sum(
+            number
+            for uid, entry in found.items()
+            if entry.phase is Phase.COMMITTED
+            for seat in self.reservations[uid].spec.seats
+            if seat.node == node and seat.uid in self.pods and not self.pods[seat.uid]["spec"].get("nodeName")
+            for _, number in seat.gpus
+        )
+
+    # Pods.
+
+    def create_pod(
+        self,
+        name: str,
+        number: int,
+        gang: str | None = None,
+        size: int = 0,
+        more: Json | None = None,
+        *,
+        priority: int = 0,
+        created: str = OLD,
+    ) -> str:
+        """Of a ReplicaSet. ``gang``: gated, a member. ``more``: merged into it."""
+        uid = self.uid("pod")
+        said = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(size)} if gang else {}
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": f"of-{gang or name}", "controller": True}
+        made = {
+            "metadata": {
+                "name": f"{name}-{uid}",
+                "namespace": SPACE,
+                "uid": uid,
+                "annotations": said,
+                "ownerReferences": [owner],
+                "creationTimestamp": created,
+            },
+            "spec": {
+                "schedulerName": "s",
+                "priority": priority,
+                "containers": [{"name": "c", "resources": {"limits": {GPU: str(number)}}}],
+                "schedulingGates": [{"name": keys.GATE}] if gang else [],
+            },
+            "status": {"phase": "Pending"},
+        }
+        self._put_pod(_merged(made, more or {}))
+        return uid
+
+    def forge_pod(self, reservation: str, node: str, *, gang: str | None = None, gated: bool = False) -> str:
+        """By a tenant: it claims that a planner ungated and pinned it, and no scheduler ever binds it."""
+        pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [pin]}]}
+        spec = {
+            "schedulingGates": [{"name": "example.com/never"}] if gated else [],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        }
+        metadata = {"annotations": {keys.POD_RESERVATION.key: reservation}}
+        return self.create_pod("forged", 1, gang, 1, {"metadata": metadata, "spec": spec})
+
+    def bind(self, uid: str, node: str) -> None:
+        """As kube-scheduler does. Raises ``NotFound``, ``Conflict``."""
+        pod = self._pod(uid)
+        if pod["spec"].get("nodeName") or pod["spec"]["schedulingGates"]:
+            raise Conflict
+        self._put_pod(_merged(pod, {"spec": {"nodeName": node}}))
+
+    def patch_pod(self, body: Json) -> Json:
+        """A merge patch with both preconditions."""
+        pod = self._pod(body["metadata"]["uid"])
+        if pod["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            raise Conflict
+        return self._put_pod(_merged(pod, body))
+
+    def delete_pod(self, uid: str, version: str = "") -> None:
+        """At once: kubelets of this world are quick. ``version``: not if it is another by now; "": whichever it is."""
+        if version not in ("", self._pod(uid)["metadata"]["resourceVersion"]):
+            raise Conflict
+        del self.pods[uid]
+        self._tell(Candidate, uid, None)
+
+    # Reservations and the ledger.
+
+    def create_reservation(self, name: str, spec: ReservationSpec) -> ReservationSeen:
+        """A new one."""
+        uid = self.uid("plan")
+        return self._put_reservation(ReservationSeen(uid, SPACE, name, spec, spec_hash(spec)))
+
+    def write_status(
+        self, of: ReservationSeen, status: ReservationStatus, unless_changed: Member | None = None
+    ) -> ReservationSeen:
+        """With preconditions."""
+        if unless_changed is not None:
+            found = self._pod(unless_changed.uid)["metadata"]["resourceVersion"]
+            if unless_changed.version not in ("", found):
+                raise Conflict
+        known = self.reservations.get(of.key)
+        if known is None:
+            raise NotFound
+        if known.version != of.version:
+            raise Conflict
+        return self._put_reservation(known._replace(status=status))
+
+    def delete_reservation(self, uid: str) -> None:
+        """By UID."""
+        if self.reservations.pop(uid, None) is None:
+            raise NotFound
+        self._tell(ReservationSeen, uid, None)
+
+    def delete_ledger(self) -> None:
+        """With all that it lists."""
+        ledger, self.ledger = self.ledger, None
+        assert ledger is not None
+        self._tell(LedgerSeen, ledger.key, None)
+
+    def create_ledger(self, name: str, spec: LedgerSpec) -> LedgerSeen:
+        """The one."""
+        if self.ledger is not None:
+            raise Conflict
+        return self._put_ledger(LedgerSeen(name, self.uid("ledger"), "", 1, spec))
+
+    def write_ledger(self, over: LedgerSeen, spec: LedgerSpec) -> LedgerSeen:
+        """Compare and swap."""
+        ledger = self._ledger_of(over)
+        return self._put_ledger(ledger._replace(spec=spec, generation=ledger.generation + (spec != ledger.spec)))
+
+    def drop(self, over: LedgerSeen, extenders: dict[str, Vouching]) -> LedgerSeen:
+        """Compare and swap of the status."""
+        return self._put_ledger(self._ledger_of(over)._replace(extenders=extenders))
+
+    def apply(self, me: str, said: Vouching | None) -> None:
+        """Server-side apply by an extender: its own part of the status, whatever the rest is."""
+        if self.ledger is None:
+            return
+        others = {name: each for name, each in self.ledger.extenders.items() if name != me}
+        self._put_ledger(self.ledger._replace(extenders=others if said is None else others | {me: said}))
+
+    def uid(self, kind: str) -> str:
+        """A new one."""
+        self._uids += 1
+        return f"{kind}{self._uids}"
+
+    def _ledger_of(self, over: LedgerSeen) -> LedgerSeen:
+        if self.ledger is None:
+            raise NotFound
+        if self.ledger.version != over.version:
+            raise Conflict
+        return self.ledger
+
+    def _pod(self, uid: str) -> Json:
+        if uid not in self.pods:
+            raise NotFound
+        return self.pods[uid]
+
+    def _put_pod(self, pod: Json) -> Json:
+        made = _merged(pod, {"metadata": {"resourceVersion": self._next()}})
+        self.pods[made["metadata"]["uid"]] = made
+        self._tell(Candidate, made["metadata"]["uid"], made)
+        return made
+
+    def _put_reservation(self, made: ReservationSeen) -> ReservationSeen:
+        made = made._replace(version=self._next())
+        self.reservations[made.key] = made
+        self._tell(ReservationSeen, made.key, made)
+        return made
+
+    def _put_ledger(self, made: LedgerSeen) -> LedgerSeen:
+        self.ledger = made._replace(version=self._next())
+        self._tell(LedgerSeen, made.key, self.ledger)
+        return self.ledger
+
+    def _next(self) -> str:
+        self.version += 1
+        return str(self.version)
+
+    def _tell(self, kind: type[Any], key: str, made: Any) -> None:
+        self.events.append(Event(kind, key, made, self.now))
+
+
+class Watcher:
+    """One process's watches: each kind is heard of in order, and late."""
+
+    def __init__(self, server: ApiServer, kinds: tuple[type[Any], ...], read: Any) -> None:
+        self._server = server
+        self._read = read  # JSON of a pod -> what is kept of it, and of which kind that is
+        self._kinds = kinds
+        self._at: dict[type[Any], int] = {}
+
+    def lists(self) -> list[Batch[Any]]:
+        """What there is now; from here on changes are heard of."""
+        found = []
+        for kind in self._kinds:
+            self._at[kind] = len(self._server.events)
+            found.append(self._batch(kind, [(None, each) for each in self._server.listed(kind)], complete=True))
+        return found
+
+    def oldest(self) -> float | None:
+        """When the first thing happened that was not heard of."""
+        waiting = [self._server.events[at].at for kind in self._kinds if (at := self._next(kind)) is not None]
+        return min(waiting, default=None)
+
+    def behind(self) -> list[type[Any]]:
+        """Kinds of which something was not heard."""
+        return [kind for kind in self._kinds if self._next(kind) is not None]
+
+    def hear(self, kind: type[Any]) -> Batch[Any]:
+        """The next change of a kind."""
+        at = self._next(kind)
+        assert at is not None
+        self._at[kind] = at + 1
+        event = self._server.events[at]
+        return self._batch(kind, [(event.key, event.object)], complete=False)
+
+    def _next(self, kind: type[Any]) -> int | None:
+        events = self._server.events
+        return next((at for at in range(self._at[kind], len(events)) if events[at].kind is kind), None)
+
+    def _batch(self, kind: type[Any], found: list[tuple[str | None, Any]], *, complete: bool) -> Batch[Any]:
+        if kind is Candidate:
+            kind, read = self._read
+            found = [(key, None if each is None else read(each)) for key, each in found]
+        gone = tuple(key for key, each in found if each is None and key is not None)
+        return Batch(kind, tuple(each for _, each in found if each is not None), gone, complete=complete)
+
+
+def candidate_of(pod: Json) -> Candidate | None:
+    """As a planner keeps it."""
+    return _candidate(msgspec.json.encode(pod))
+
+
+def pod_of(pod: Json) -> Pod:
+    """As kube-scheduler sends it."""
+    return msgspec.convert(pod, Pod)
+
+
+def seen_of(pod: Json) -> PodSeen | None:
+    """As an extender keeps it."""
+    return _seen(msgspec.json.encode(pod))
+
+
+@lru_cache(maxsize=4096)
+def _candidate(pod: bytes) -> Candidate | None:
+    found = msgspec.json.decode(pod, type=GangPod)
+    return candidate(found.metadata.uid, found)
+
+
+@lru_cache(maxsize=4096)
+def _seen(pod: bytes) -> PodSeen | None:
+    found = msgspec.json.decode(pod, type=Pod)
+    return pod_seen(found.metadata.uid, found)
+
+
+def gpus(pod: Json) -> int:
+    """That it takes."""
+    return int(pod["spec"]["containers"][0]["resources"]["limits"][GPU])
+
+
+def pinned(pod: Json) -> str | None:
+    """The node that its affinity names."""
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return str(terms[0]["matchFields"][0]["values"][0]) if terms else None
+
+
+def _node(name: str, number: int) -> NodeSeen:
+    labelled = msgspec.convert({"metadata": {"name": name}}, StockNode)
+    return NodeSeen(name, Machine(None, described=False, allocatable=((GPU, number),)), labelled)
+
+
+def _merged(one: Json, other: Json) -> Json:
+    """RFC 7396, but that nothing is taken away."""
+    found = dict(one)
+    for key, value in other.items():
+        before = found.get(key)
+        found[key] = _merged(before, value) if isinstance(value, dict) and isinstance(before, dict) else value
+    return found

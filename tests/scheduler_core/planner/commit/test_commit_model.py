@@ -1,0 +1,689 @@
+"""The commit protocol, model-checked with the code that runs: two planners that both believe to lead, two extenders.
+
+Whatever happens in whatever order (watches that lag, writes that land late, processes that are killed after any write,
+extenders that are cut off, pods that come and go), of no node more GPUs are bound and committed than it has; and once
+nothing happens any more, each gang has all its nodes or none. What is held for a gang that does not fit is held until
+its places are committed, whatever is proposed meanwhile. The same machine finds what goes wrong where one part of the
+protocol is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gputopo.crd import reservations
+from gputopo.labels import keys
+from scheduler_core.cache.events import LedgerSeen, ReservationSeen
+from scheduler_core.planner.commit.actions import AskForPod, LetGo, Write, WriteLedger
+from scheduler_core.planner.commit.ledger import striking
+from scheduler_core.planner.commit.state import Terms
+from tests.scheduler_core.planner.commit.apiserver import NODES, OWN, ApiServer, Conflict, Json, NotFound
+from tests.scheduler_core.planner.commit.processes import BIND_S, Answering, Flags, Planner, Scheduler
+
+HELD, PROPOSED, COMMITTED = reservations.Phase
+LAG_S = 5.0  # that a watch is behind at most, unless it is cut off
+_AT_ONCE = 6
+# What may happen next, and how often: a uniform choice would mostly kill what has hardly begun.
+_OFTEN = {
+    "gang_comes": 6,
+    "pod_comes": 10,
+    "pod_goes": 4,
+    "somebody_deletes_a_plan": 1,
+    "somebody_deletes_the_ledger": 1,
+    "pod_is_filtered": 22,
+    "binding_lands": 6,
+    "extender_looks": 3,
+    "extender_is_heard": 6,
+    "extender_speaks": 8,
+    "all_speak": 10,
+    "extender_ends": 2,
+    "extender_starts": 6,
+    "extender_is_cut_off": 1,
+    "extender_is_back": 4,
+    "planner_starts": 8,
+    "planner_is_killed": 1,
+    "planner_writes": 12,
+    "planner_works": 12,
+    "planner_sends_late": 2,
+    "late_write_lands": 2,
+    "something_is_heard": 6,
+    "one_hears_all": 8,
+    "time_passes": 3,
+}
+
+
+# An admission policy lets only planners write their annotations: so plans that somebody deletes are written again.
+TERMS = Terms(settle_s=2 * LAG_S, guarded=True)
+
+
+class Mutant(NamedTuple):
+    """What is left out of the protocol."""
+
+    terms: Terms = TERMS
+    flags: Flags = Flags()
+    swaps: bool = True  # the ledger is written by compare and swap
+    falls_back: bool = True  # what is held for a gang is not given up before its places are committed
+
+
+class Flight(NamedTuple):
+    """A pod that passed Filter."""
+
+    uid: str
+    node: str
+    until: float
+
+
+class Commit(RuleBasedStateMachine):
+    """The world."""
+
+    mutant = Mutant()
+    harmless = mutant  # nothing is left out: gangs end as a whole
+    actions: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = ApiServer(NODES)
+        if not self.mutant.swaps:
+            self.server.write_ledger = self._overwritten  # type: ignore[method-assign]
+        self.gangs: dict[str, int] = {}
+        self.started = 0
+        self.planners: list[Planner | None] = [None, None]
+        self.extenders: list[Answering | None] = [None, None]
+        self.schedulers = [Scheduler(self.server), Scheduler(self.server)]
+        self.late: list[tuple[Planner, Write]] = []
+        self.unheld: set[str] = set()  # UIDs of holds that some planner found not to be wanted, or somebody deleted
+        self.flights: list[Flight] = []
+
+    def _overwritten(self, over: Any, spec: Any) -> Any:
+        ledger = self.server.ledger
+        assert ledger is not None
+        return ApiServer.write_ledger(self.server, over._replace(version=ledger.version), spec)
+
+    @initialize()
+    def begin(self) -> None:
+        for side in (0, 1):
+            self._start_extender(side)
+        self._start_planner(0)
+        self.planner_works(0, 0)
+        for _ in range(3):
+            self.quieten()
+            self.pass_time(16)
+        self.quieten()
+
+    @rule(acts=st.binary(min_size=3 * _AT_ONCE, max_size=3 * _AT_ONCE))
+    def things_happen(self, acts: bytes) -> None:
+        """Several at once: to draw each by itself takes longer than to do it."""
+        for at in range(0, len(acts), 3):
+            action, side, pick = acts[at : at + 3]
+            getattr(self, self.actions[action % len(self.actions)])(side % 2, pick)
+            self.no_node_is_promised_twice()
+        self.what_is_held_is_not_lost()
+
+    # What people and controllers do.
+
+    def gang_comes(self, _: int, pick: int) -> None:
+        if len(self.gangs) < 3:
+            name, size = f"g{len(self.gangs)}", 1 + pick % 4
+            self.gangs[name] = size
+            for _ in range(size):
+                self.server.create_pod(name, 1, name, size)
+
+    def pod_comes(self, side: int, _: int) -> None:
+        if len(self.server.pods) < 8:
+            self.server.create_pod(f"pod-{side}", 1)
+
+    def pod_goes(self, _: int, pick: int) -> None:
+        if not self.server.pods:
+            return
+        uid = _pick(sorted(self.server.pods), pick)
+        gang = _gang(self.server.pods[uid])
+        self.server.delete_pod(uid)
+        self._replace(gang)
+
+    def _replace(self, gang: str | None) -> None:
+        """Its controller makes another."""
+        if gang in self.gangs and len(self._members(gang)) < self.gangs[gang]:
+            self.server.create_pod(gang, 1, gang, self.gangs[gang])
+
+    def somebody_deletes_a_plan(self, _: int, pick: int) -> None:
+        """By hand. What a planner that lost the Lease may still send then is fenced off by nothing."""
+        if self.server.reservations:
+            uid = _pick(sorted(self.server.reservations), pick)
+            self.unheld.add(uid)
+            self.server.delete_reservation(uid)
+            self._lose_what_is_late()
+
+    def somebody_deletes_the_ledger(self, _: int, __: int) -> None:
+        """By hand, as above."""
+        if self.server.ledger is not None:
+            self.server.delete_ledger()
+            self._lose_what_is_late()
+
+    def _lose_what_is_late(self) -> None:
+        self.late = [each for each in self.late if not isinstance(each[1], LetGo)]
+
+    # What kube-scheduler does.
+
+    def pod_is_filtered(self, side: int, pick: int) -> None:
+        extender, scheduler = self.extenders[side], self.schedulers[side]
+        waiting = [uid for uid, pod in self.server.pods.items() if self._may_try(pod, side)]
+        if extender is None or not waiting:
+            return
+        uid = _pick(sorted(waiting), pick)
+        pod = self.server.pods[uid]
+        names = scheduler.feasible(pod, OWN[side])
+        nodes = extender.filter(pod, names) if names else ()
+        if nodes:
+            node = _pick(sorted(nodes), pick)
+            scheduler.assumed[uid] = (node, 1)
+            self.flights.append(Flight(uid, node, self.server.now + BIND_S))
+
+    def _may_try(self, pod: Json, side: int) -> bool:
+        """Members are the first scheduler's, wherever they go; other pods are of one scheduler and for one node."""
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        mine = side == 0 if _gang(pod) else name.startswith(f"pod-{side}")
+        open_ = not pod["spec"]["schedulingGates"] and not pod["spec"].get("nodeName")
+        return mine and open_ and uid not in self.schedulers[side].assumed
+
+    def binding_lands(self, _: int, pick: int) -> None:
+        if not self.flights:
+            return
+        flight = _pick(self.flights, pick)
+        self.flights.remove(flight)
+        self._bind(flight)
+
+    def _bind(self, flight: Flight) -> None:
+        try:
+            self.server.bind(flight.uid, flight.node)
+        except (Conflict, NotFound):
+            self._unassume(flight.uid)
+
+    def _unassume(self, uid: str) -> None:
+        for each in self.schedulers:
+            each.assumed.pop(uid, None)
+
+    # What extenders do.
+
+    def extender_looks(self, side: int, _: int) -> None:
+        extender = self.extenders[side]
+        if extender is not None:
+            extender.look()
+
+    def extender_is_heard(self, side: int, _: int) -> None:
+        extender = self.extenders[side]
+        if extender is not None and extender.said and extender.silent_since is None:
+            self.server.apply(extender.me, extender.said.pop(0))
+
+    def extender_speaks(self, side: int, _: int) -> None:
+        """It hears all, looks, and is heard."""
+        extender = self.extenders[side]
+        if extender is not None and extender.silent_since is None:
+            _hear_all(extender)
+            extender.look()
+            while extender.said:
+                self.server.apply(extender.me, extender.said.pop(0))
+
+    def all_speak(self, side: int, _: int) -> None:
+        """The extenders, and then a planner."""
+        for each in (0, 1):
+            self.extender_speaks(each, 0)
+        self.planner_works(side, 0)
+
+    def extender_ends(self, side: int, _: int) -> None:
+        self.extenders[side] = None
+
+    def extender_starts(self, side: int, _: int) -> None:
+        if self.extenders[side] is None:
+            self._start_extender(side)
+
+    def _start_extender(self, side: int) -> None:
+        self.started += 1
+        self.extenders[side] = Answering(self.server, f"e{self.started}", self.mutant.flags)
+
+    def extender_is_cut_off(self, side: int, _: int) -> None:
+        extender = self.extenders[side]
+        ledger = self.server.ledger
+        if extender is not None and ledger is not None and extender.me in ledger.extenders:
+            extender.silent_since = extender.silent_since or self.server.now
+
+    def extender_is_back(self, side: int, _: int) -> None:
+        if (extender := self.extenders[side]) is not None:
+            extender.silent_since = None
+
+    # What planners do.
+
+    def planner_starts(self, side: int, pick: int) -> None:
+        """Two at once where the Lease has not kept them apart: seldom."""
+        planner, other = self.planners[side], self.planners[1 - side]
+        if (planner is None or planner.deposed) and (other is None or other.deposed or pick % 8 == 7):
+            self._start_planner(side)
+
+    def _start_planner(self, side: int) -> None:
+        self.started += 1
+        self.planners[side] = Planner(self.server, f"p{self.started}", self.mutant.terms)
+
+    def planner_is_killed(self, side: int, _: int) -> None:
+        self.planners[side] = None
+
+    def planner_writes(self, side: int, pick: int) -> None:
+        """One of the writes, and often the last of this process."""
+        planner = self.planners[side]
+        writes = () if planner is None else planner.writes()
+        if planner is None or not writes:
+            return
+        self._write(planner, _pick(writes, pick))
+        if pick % 12 == 11:
+            self.planners[side] = None
+
+    def planner_works(self, side: int, _: int) -> None:
+        """It hears all, and writes as long as there is anything to write."""
+        planner = self.planners[side]
+        if planner is not None and planner.watcher is not None:
+            _hear_all(planner)
+        for _ in range(20):
+            writes = () if planner is None else planner.writes()
+            if planner is None or not writes:
+                return
+            for each in writes:
+                self._write(planner, each)
+
+    def planner_sends_late(self, side: int, pick: int) -> None:
+        """It stands still just before a write, and so may the write on its way."""
+        planner = self.planners[side]
+        writes = () if planner is None else planner.writes()
+        if planner is not None and writes:
+            self.late.append((planner, _pick(writes, pick)))
+
+    def late_write_lands(self, _: int, pick: int) -> None:
+        if self.late:
+            self._write(*self.late.pop(pick % len(self.late)))
+
+    def _write(self, planner: Planner, what: Write) -> None:
+        if isinstance(what, AskForPod):
+            living = {f"team/{each.me}" for each in self.extenders if each is not None}
+            planner.heard_of(what, gone=what.pod not in living)
+            return
+        if isinstance(what, WriteLedger) and not self.mutant.falls_back:
+            what = what._replace(spec=striking(what.spec, self._held_of_proposed(what)))
+        gangs = {uid: _gang(pod) for uid, pod in self.server.pods.items()}
+        self.unheld |= planner.unheld
+        try:
+            made = planner.send(what)
+        except (Conflict, NotFound):
+            planner.refused(what)
+        else:
+            planner.answered(what, made)
+        for uid in gangs.keys() - self.server.pods.keys():
+            self._replace(gangs[uid])
+
+    def _held_of_proposed(self, what: WriteLedger) -> set[str]:
+        proposed = {self._gang_for(each.uid) for each in what.spec.entries if each.phase is PROPOSED}
+        return {each.uid for each in what.spec.entries if each.phase is HELD and self._gang_for(each.uid) in proposed}
+
+    # What time does.
+
+    def something_is_heard(self, _: int, pick: int) -> None:
+        found = [(process, kind) for process in self._hearing() for kind in process.watcher.behind()]
+        if found:
+            process, kind = _pick(found, pick)
+            process.hear(process.watcher.hear(kind))
+
+    def one_hears_all(self, _: int, pick: int) -> None:
+        found = self._hearing()
+        _hear_all(_pick(found, pick))
+
+    def time_passes(self, _: int, pick: int) -> None:
+        self.pass_time(_pick((1, 2, 6, 11, 31, 70, 165), pick))
+
+    def pass_time(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.server.now += 1.0
+            for each in self._hearing():
+                oldest = each.watcher.oldest()
+                if oldest is not None and self.server.now - oldest >= LAG_S:
+                    _hear_all(each)
+            for flight in [each for each in self.flights if each.until <= self.server.now]:
+                self.flights.remove(flight)
+                self._unassume(flight.uid)
+            for extender in filter(None, self.extenders):
+                extender.look()
+
+    def quieten(self) -> None:
+        """Everybody hears everything, and is heard."""
+        for _ in range(4):
+            for each in self._hearing():
+                _hear_all(each)
+            for side in (0, 1):
+                self.extender_looks(side, 0)
+                while (extender := self.extenders[side]) is not None and extender.said:
+                    self.extender_is_heard(side, 0)
+
+    def _hearing(self) -> list[Any]:
+        answering = [each for each in self.extenders if each is not None and each.silent_since is None]
+        planning = [each for each in self.planners if each is not None and each.watcher is not None]
+        return [*self.schedulers, *answering, *planning]
+
+    def _members(self, gang: str) -> list[Json]:
+        return [pod for pod in self.server.pods.values() if _gang(pod) == gang]
+
+    # What must hold.
+
+    def no_node_is_promised_twice(self) -> None:
+        for node, there in NODES.items():
+            bound, committed = self.server.bound(node), self.server.committed(node)
+            assert bound + committed <= there, f"{node}: {bound} bound + {committed} committed of {there}"
+
+    def what_is_held_is_not_lost(self) -> None:
+        """It ends by the write that commits its gang's places, or once a planner finds its gang gone, or not waiting.
+
+        A proposal that comes to nothing leaves it as it was.
+        """
+        ledgers = [event.object for event in self.server.events if event.kind is LedgerSeen]
+        for before, after in pairwise(ledgers):
+            if before is None or after is None:
+                continue  # somebody deleted it
+            left = {each.uid: each.phase for each in after.spec.entries}
+            committed = {self._gang_for(uid) for uid, phase in left.items() if phase is COMMITTED}
+            for each in before.spec.entries:
+                lost = each.phase is HELD and each.uid not in left and each.uid not in self.unheld
+                assert not lost or self._gang_for(each.uid) in committed, f"what was held by {each.name} is lost"
+
+    def _gang_for(self, uid: str) -> str:
+        """Whose a reservation is, or was."""
+        shown = (each.object for each in self.server.events if each.kind is ReservationSeen and each.key == uid)
+        return str(next(shown).spec.gang)
+
+    def teardown(self) -> None:
+        """Nothing goes wrong any more: then each gang ends as a whole."""
+        if self.mutant != self.harmless:
+            return
+        self.late.clear()
+        self.planners = [None, None]
+        for side in (0, 1):
+            self.extender_is_back(side, 0)
+            self.extender_starts(side, 0)
+        self._start_planner(0)
+        for _ in range(60):
+            self._all_works()
+            self.no_node_is_promised_twice()
+        for gang, size in self.gangs.items():
+            members = self._members(gang)
+            nodes = [pod["spec"].get("nodeName") for pod in members]
+            gated = [bool(pod["spec"]["schedulingGates"]) for pod in members]
+            assert len(members) == size
+            assert all(node is not None or held for node, held in zip(nodes, gated, strict=True)), f"{gang}: {nodes}"
+            # A member that took the place of another waits for room where there is none, or it is held for others.
+            assert all(nodes) or all(gated) or self._is_short_of(gated.count(True)), f"{gang}: {nodes}"
+        self.what_is_held_is_not_lost()
+
+    def _is_short_of(self, gpus: int) -> bool:
+        ledger = self.server.ledger
+        free = (there - self.server.bound(node) - self.server.committed(node) for node, there in NODES.items())
+        return ledger is None or any(each.phase is HELD for each in ledger.spec.entries) or sum(free) < gpus
+
+    def _all_works(self) -> None:
+        self.quieten()
+        self.planner_works(0, 0)
+        for side in (0, 1):
+            for pick in range(len(self.server.pods)):
+                self.pod_is_filtered(side, pick)
+        for flight in self.flights:
+            self._bind(flight)
+        self.flights.clear()
+        self.pass_time(6)
+
+
+def _hear_all(process: Any) -> None:
+    for kind in process.watcher.behind():
+        while kind in process.watcher.behind():
+            process.hear(process.watcher.hear(kind))
+
+
+def _pick(found: Any, pick: int) -> Any:
+    return found[pick % len(found)]
+
+
+def _gang(pod: Json) -> str | None:
+    named: str | None = pod["metadata"]["annotations"].get(keys.POD_GANG.key)
+    return named
+
+
+def _weighed(often: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(action for action, times in often.items() for _ in range(times))
+
+
+Commit.actions = _weighed(_OFTEN)
+_USUAL = settings(
+    max_examples=60,
+    stateful_step_count=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate,),
+)
+
+
+_TWICE = r"bound \+ . committed of"
+_LOST = "what was held by .* is lost"
+
+
+def test_no_order_of_events_promises_a_gpu_twice_and_every_gang_ends_as_a_whole() -> None:
+    run_state_machine_as_test(Commit, settings=_USUAL)
+
+
+class Hostile(Commit):
+    """The same where no admission policy is in force: a tenant writes the planner's annotation into pods of its own.
+
+    Nobody deletes plans by hand, which are not always written again then.
+    """
+
+    mutant = Mutant(TERMS._replace(guarded=False))
+    harmless = mutant
+    actions = _weighed({name: often for name, often in _OFTEN.items() if "deletes" not in name} | {"tenant_forges": 8})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forged: set[str] = set()
+
+    def tenant_forges(self, side: int, pick: int) -> None:
+        """It names a plan that is there, or none; as a gang or on its own; with a gate of its own, or none."""
+        self.forged &= self.server.pods.keys()
+        if len(self.forged) < 4:
+            names = [*(each.name for each in self.server.reservations.values()), "x"]
+            node = _pick(sorted(NODES), pick)
+            gang = "forged" if side else None
+            self.forged.add(self.server.forge_pod(_pick(names, pick // 3), node, gang=gang, gated=pick % 5 == 0))
+
+    def _may_try(self, pod: Json, side: int) -> bool:
+        """Forged pods are of a scheduler that does not exist: one that fits may be let in like any pod."""
+        return pod["metadata"]["uid"] not in self.forged and super()._may_try(pod, side)
+
+    def no_node_is_promised_twice(self) -> None:
+        """And what is forged counts nowhere."""
+        super().no_node_is_promised_twice()
+        plans = (event.object for event in self.server.events if event.kind is ReservationSeen and event.object)
+        listed = {seat.uid for each in plans for seat in each.spec.seats}
+        assert not listed & self.forged, "a forged pod has a plan"
+        views = [each.view.knowledge for each in self.planners if each is not None]
+        known = [*views, *(each.knowledge for each in self.extenders if each is not None)]
+        counted = {pod.uid for each in known for record in each.table.records.values() for pod in record.pods}
+        assert not counted & self.forged, "a forged pod counts"
+
+
+def test_what_a_tenant_forges_counts_nowhere_and_every_gang_ends_as_a_whole() -> None:
+    run_state_machine_as_test(Hostile, settings=_USUAL)
+
+
+class Believing(Hostile):
+    """The same where the planner is told that nobody can forge anything."""
+
+    mutant = Mutant()
+
+
+def test_the_machine_finds_forged_pods_that_count() -> None:
+    with pytest.raises(AssertionError, match="a forged pod"):
+        run_state_machine_as_test(Believing, settings=_USUAL)
+
+
+MUTANTS = {
+    "committed before extenders vouch": (Mutant(TERMS._replace(gated=True, settle_s=0.0)), _TWICE),
+    "vouched without what is in flight": (Mutant(flags=Flags(remembers=False)), _TWICE),
+    "what was held given up for a proposal": (Mutant(falls_back=False), _LOST),
+}
+
+
+@pytest.mark.parametrize(("mutant", "wrong"), MUTANTS.values(), ids=MUTANTS.keys())
+def test_it_finds_what_goes_wrong_where(mutant: Mutant, wrong: str) -> None:
+    with pytest.raises(AssertionError, match=wrong):
+        run_state_machine_as_test(_mutated(mutant), settings=settings(_USUAL, max_examples=500))
+
+
+def _mutated(mutant: Mutant) -> type[Commit]:
+    return type("Mutated", (Commit,), {"mutant": mutant})
+
+
+def _overwriting(world: Commit) -> None:
+    """A planner stands still before it commits; its successor gives that plan up, and pods take its places."""
+    world.server.create_pod("g", 1, "g", 2)
+    member = world.server.create_pod("g", 1, "g", 2)
+    world.gangs["g"] = 2
+    _propose(world)
+    _speak(world)
+    planner = world.planners[0]
+    assert planner is not None
+    _hear_all(planner)
+    world.late += [(planner, each) for each in planner.writes() if isinstance(each, WriteLedger)]
+    assert world.late
+    world.planners[0] = None
+    world.server.delete_pod(member)
+    world._start_planner(1)
+    successor = world.planners[1]
+    assert successor is not None
+    for _ in range(2):  # it takes over, and strikes; it has not deleted the reservation yet
+        for each in [each for each in successor.writes() if isinstance(each, WriteLedger)]:
+            world._write(successor, each)
+    assert world.server.ledger is not None
+    assert not world.server.ledger.spec.entries
+    _speak(world)
+    _fill(world, 0)
+    world.late_write_lands(0, 0)
+    world._replace("g")
+
+
+def _unregistered(world: Commit) -> None:
+    """An extender starts just before a plan is proposed, and answers before the planner can know of it."""
+    world.extender_ends(0, 0)
+    ledger, other = world.server.ledger, world.extenders[1]
+    assert ledger is not None
+    assert other is not None
+    world.server.drop(ledger, {other.me: ledger.extenders[other.me]})
+    world.extender_starts(0, 0)
+    _gang_of(world, 3)
+    _propose(world)
+    world.extender_speaks(1, 0)
+    _fill(world, 0, bind=False)
+    world.planner_works(0, 0)
+    _land(world)
+
+
+def _struck_at_once(world: Commit) -> None:
+    """An extender lets pods in, ends, and the other one vouches without knowing of them."""
+    _fill(world, 0, bind=False)
+    world.extender_ends(0, 0)
+    _gang_of(world, 3)
+    world.planner_works(0, 0)
+    for _ in range(8):
+        world.extender_speaks(1, 0)
+        world.planner_works(0, 0)
+        world.pass_time(2)
+    _land(world)
+
+
+def _heard_of_late(world: Commit) -> None:
+    """A member is bound and its reservation struck; who has not heard of the binding hears of that first."""
+    _gang_of(world, 3)
+    _propose(world)
+    _speak(world)
+    world.planner_works(0, 0)
+    world.extender_speaks(0, 0)
+    for _ in range(3):
+        world.pod_is_filtered(0, 0)
+    _land(world)
+    world.planner_works(0, 0)
+    extender = world.extenders[1]
+    assert extender is not None
+    while LedgerSeen in extender.watcher.behind():
+        extender.hear(extender.watcher.hear(LedgerSeen))
+    for _ in range(2):
+        world.pod_comes(1, 0)
+        world.pod_is_filtered(1, 0)
+    _land(world)
+
+
+SCENES = {
+    "the ledger is overwritten": (_overwriting, Mutant(swaps=False)),
+    "it answers before it is registered": (_unregistered, Mutant(flags=Flags(registers=False))),
+    "an extender that ended is struck at once": (_struck_at_once, Mutant(TERMS._replace(ended_s=0.0))),
+    "what was struck is forgotten at once": (_heard_of_late, None),
+}
+
+
+@pytest.mark.parametrize(("scene", "mutant"), SCENES.values(), ids=SCENES.keys())
+def test_what_is_too_rare_to_be_met_by_chance(scene: Callable[[Commit], None], mutant: Mutant | None) -> None:
+    """Each is harmless, and is not where that part of the protocol is left out."""
+    whole = Commit()
+    whole.begin()
+    scene(whole)
+    whole.no_node_is_promised_twice()
+    whole.teardown()
+    if mutant is not None:
+        world = _mutated(mutant)()
+        world.begin()
+        scene(world)
+        with pytest.raises(AssertionError, match=_TWICE):
+            world.no_node_is_promised_twice()
+
+
+def _gang_of(world: Commit, size: int) -> None:
+    world.gang_comes(0, size - 1)
+
+
+def _propose(world: Commit) -> None:
+    """The plan is written down and proposed, not more."""
+    planner = world.planners[0]
+    assert planner is not None
+    _hear_all(planner)
+    for _ in range(2):
+        for each in planner.writes():
+            world._write(planner, each)
+
+
+def _speak(world: Commit) -> None:
+    for side in (0, 1):
+        world.extender_speaks(side, 0)
+
+
+def _fill(world: Commit, side: int, *, bind: bool = True) -> None:
+    """As many pods as are let in."""
+    for _ in range(2):
+        world.pod_comes(side, 0)
+        world.pod_is_filtered(side, 0)
+    if bind:
+        _land(world)
+
+
+def _land(world: Commit) -> None:
+    while world.flights:
+        world.binding_lands(0, 0)

@@ -1,0 +1,74 @@
+"""The patches that pods get."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.crd.reservations import Seat
+from gputopo.labels import keys
+from scheduler_core.planner.commit.pod_patches import let_go, narrowed, release, strip, touch
+from scheduler_core.request.pod import RequiredTerm, RequiredTerms, Requirement
+from tests.scheduler_core.planner.gang.gang_pods import member
+
+PIN = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+ZONE = Requirement("zone", "In", ("z1", "z2"))
+ZONE_WRITTEN = {"key": "zone", "operator": "In", "values": ["z1", "z2"]}
+GPU = Requirement("gpu", "Exists")
+POD = member("a")._replace(gates=(keys.GATE, "other.io/gate"), finalizers=("keep", "go"))
+IDENTITY = {"name": POD.name, "namespace": POD.namespace, "uid": POD.uid, "resourceVersion": POD.version}
+
+
+def test_a_member_is_pinned_and_let_go_at_once_and_keeps_the_gates_of_others() -> None:
+    assert let_go(POD, Seat(POD.uid, POD.name, "n1", rank=3), "llm-1") == {
+        "metadata": IDENTITY | {"annotations": {keys.POD_GANG_RANK.key: "3", keys.POD_RESERVATION.key: "llm-1"}},
+        "spec": {
+            "schedulingGates": [{"name": "other.io/gate"}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [PIN]}]}
+                }
+            },
+        },
+    }
+
+
+def test_a_member_without_gpus_is_let_go_without_a_pin() -> None:
+    assert let_go(POD, Seat(POD.uid, POD.name), "llm-1") == {
+        "metadata": IDENTITY | {"annotations": {keys.POD_RESERVATION.key: "llm-1"}},
+        "spec": {"schedulingGates": [{"name": "other.io/gate"}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("terms", "written"),
+    [
+        pytest.param(None, [{"matchFields": [PIN]}], id="no affinity"),
+        pytest.param(RequiredTerms(()), [{"matchFields": [PIN]}], id="no term"),
+        pytest.param(
+            RequiredTerms(
+                (RequiredTerm((ZONE,)), RequiredTerm((GPU,), (Requirement("metadata.name", "NotIn", ("x",)),)))
+            ),
+            [
+                {"matchExpressions": [ZONE_WRITTEN], "matchFields": [PIN]},
+                {
+                    "matchExpressions": [{"key": "gpu", "operator": "Exists"}],
+                    "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["x"]}, PIN],
+                },
+            ],
+            id="every term is narrowed",
+        ),
+        pytest.param(
+            RequiredTerms((RequiredTerm(), RequiredTerm((ZONE,)))),
+            [{}, {"matchExpressions": [ZONE_WRITTEN], "matchFields": [PIN]}],
+            id="a term that matches nothing stays so",
+        ),
+    ],
+)
+def test_terms_are_only_narrowed(terms: RequiredTerms | None, written: list[object]) -> None:
+    assert narrowed(terms, "n1") == written
+
+
+def test_what_else_pods_get() -> None:
+    assert release(POD) == {"metadata": IDENTITY, "spec": {"schedulingGates": [{"name": "other.io/gate"}]}}
+    assert touch(POD, "llm-1") == {"metadata": IDENTITY | {"annotations": {keys.POD_TAKEN_BACK.key: "llm-1"}}}
+    assert strip(POD, "go") == {"metadata": IDENTITY | {"finalizers": ["keep"]}}

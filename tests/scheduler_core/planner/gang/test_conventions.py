@@ -1,0 +1,351 @@
+"""Which gang a pod belongs to, as the controllers that people have mark their pods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from scheduler_core.planner.gang.conventions import RULES, alone, convention, is_alone, named, read_wanted
+from scheduler_core.planner.gang.member import GangName, Wanted
+from scheduler_core.request.pod import Metadata, Owner
+from scheduler_core.request.pod_request import Refused
+
+JOB = Owner("batch/v1", "Job", "uid-job", controller=True)
+INDEXED = {
+    "batch.kubernetes.io/job-name": "train",
+    "job-name": "train",
+    "batch.kubernetes.io/job-completion-index": "3",
+}
+JOBSET = {
+    "jobset.sigs.k8s.io/jobset-name": "train",
+    "jobset.sigs.k8s.io/jobset-uid": "uid-jobset",
+    "jobset.sigs.k8s.io/replicatedjob-name": "node",
+    "jobset.sigs.k8s.io/group-name": "default",
+    "jobset.sigs.k8s.io/job-global-index": "0",
+    "jobset.sigs.k8s.io/restart-attempt": "2",
+    **INDEXED,
+}
+LWS = {
+    "leaderworkerset.sigs.k8s.io/name": "serve",
+    "leaderworkerset.sigs.k8s.io/group-index": "1",
+    "leaderworkerset.sigs.k8s.io/worker-index": "2",
+    "leaderworkerset.sigs.k8s.io/template-revision-hash": "6c4f5d",
+}
+OURS = {"gputopo.io/gang": "llm", "gputopo.io/gang-size": "16"}
+
+
+def meta(
+    labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None, owner: Owner | None = JOB
+) -> Metadata:
+    return Metadata(
+        "p", "team", "uid-p", dict(labels or {}), dict(annotations or {}), None if owner is None else (owner,)
+    )
+
+
+def wants(name: str, **said: Any) -> Wanted:
+    return Wanted(GangName("team", name), **{"maker": "uid-job", **said})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wanted"),
+    [
+        pytest.param(meta(), None, id="nothing"),
+        pytest.param(meta(annotations=OURS), wants("llm", size=16, by="annotations"), id="annotations"),
+        pytest.param(
+            meta(
+                annotations={
+                    **OURS,
+                    "gputopo.io/gang-minimum": "12",
+                    "gputopo.io/gang-timeout": "2m",
+                    "gputopo.io/gang-required-topology": "rack",
+                    "gputopo.io/gang-preferred-topology": "clique",
+                }
+            ),
+            wants(
+                "llm",
+                size=16,
+                minimum=12,
+                timeout_s=120.0,
+                required="rack",
+                preferred="clique",
+                by="annotations",
+            ),
+            id="all annotations",
+        ),
+        pytest.param(
+            meta(JOBSET, OURS), wants("llm", size=16, rank=3, by="annotations"), id="annotations before a JobSet"
+        ),
+        pytest.param(
+            meta(annotations={"gputopo.io/gang": "llm"}, owner=None),
+            wants("llm", by="annotations", maker=None),
+            id="bare pod, size not said",
+        ),
+        pytest.param(
+            meta(annotations={"gputopo.io/planned": "true"}),
+            wants("pod.uid-p", size=1, by="annotations"),
+            id="on its own",
+        ),
+        pytest.param(meta(annotations={"gputopo.io/planned": "false"}), None, id="not planned"),
+        pytest.param(
+            meta({"kueue.x-k8s.io/pod-group-name": "g"}, {"kueue.x-k8s.io/pod-group-total-count": "4"}),
+            wants("kueue.g", size=4, by="Kueue"),
+            id="Kueue",
+        ),
+        pytest.param(
+            meta(
+                {"kueue.x-k8s.io/pod-group-name": "g", "kueue.x-k8s.io/pod-group-pod-index": "1"},
+                {"kueue.x-k8s.io/pod-group-total-count": "4", "gputopo.io/gang-minimum": "2"},
+            ),
+            wants("kueue.g", size=4, minimum=2, rank=1, by="Kueue"),
+            id="Kueue, with an index and a minimum of ours",
+        ),
+        pytest.param(
+            meta({"kueue.x-k8s.io/pod-group-name": "g"}, {"kueue.x-k8s.io/pod-group-serving": "true"}),
+            None,
+            id="Kueue, replicas that serve",
+        ),
+        pytest.param(
+            meta(LWS, {"leaderworkerset.sigs.k8s.io/size": "4"}),
+            wants("lws.serve.1.6c4f5d", size=4, rank=2, by="LeaderWorkerSet"),
+            id="LeaderWorkerSet",
+        ),
+        pytest.param(
+            meta({"scheduling.x-k8s.io/pod-group": "pg"}),
+            wants("podgroup.pg", by="Coscheduling"),
+            id="Coscheduling",
+        ),
+        pytest.param(
+            meta({"pod-group.scheduling.sigs.k8s.io": "pg", **INDEXED}),
+            wants("podgroup.pg", rank=3, by="Coscheduling"),
+            id="Coscheduling, older, on an indexed Job",
+        ),
+        pytest.param(
+            meta(
+                {
+                    "pod-group.scheduling.sigs.k8s.io/name": "pg",
+                    "pod-group.scheduling.sigs.k8s.io/min-available": "3",
+                }
+            ),
+            wants("podgroup.pg", minimum=3, by="Coscheduling"),
+            id="Coscheduling, oldest",
+        ),
+        pytest.param(
+            meta(annotations={"scheduling.k8s.io/group-name": "pg"}), wants("volcano.pg", by="Volcano"), id="Volcano"
+        ),
+        pytest.param(
+            meta(annotations={"scheduling.volcano.sh/group-name": "pg"}),
+            wants("volcano.pg", by="Volcano"),
+            id="Volcano's own prefix",
+        ),
+        pytest.param(
+            meta(JOBSET),
+            wants("jobset.train", rank=3, by="JobSet", attempt=2, maker="uid-jobset"),
+            id="JobSet",
+        ),
+        pytest.param(
+            meta({**JOBSET, "jobset.sigs.k8s.io/group-name": "ps", "jobset.sigs.k8s.io/job-global-index": "2"}),
+            wants("jobset.train.ps", rank=2 * 65536 + 3, by="JobSet", attempt=2, maker="uid-jobset"),
+            id="JobSet, a group, third Job",
+        ),
+        pytest.param(
+            meta({"jobset.sigs.k8s.io/jobset-name": "train"}),
+            wants("jobset.train", by="JobSet"),
+            id="JobSet of an old release, no index",
+        ),
+        pytest.param(
+            meta({**JOBSET, "jobset.sigs.k8s.io/replicatedjob-name": "model-initializer"}),
+            wants("job.train", rank=3, by="Job"),
+            id="initializer of a TrainJob",
+        ),
+        pytest.param(
+            meta({**JOBSET, "trainer.kubeflow.org/trainjob-ancestor-step": "dataset-initializer"}),
+            wants("job.train", rank=3, by="Job"),
+            id="initializer of a TrainJob, by its step",
+        ),
+        pytest.param(
+            meta({"training.kubeflow.org/job-name": "j", "training.kubeflow.org/replica-type": "Master"}),
+            wants("kubeflow.j", rank=0, by="Kubeflow"),
+            id="Kubeflow master",
+        ),
+        pytest.param(
+            meta(
+                {
+                    "training.kubeflow.org/job-name": "j",
+                    "training.kubeflow.org/replica-type": "worker",
+                    "training.kubeflow.org/replica-index": "4",
+                }
+            ),
+            wants("kubeflow.j", rank=5, by="Kubeflow"),
+            id="Kubeflow worker",
+        ),
+        pytest.param(
+            meta(
+                {
+                    "training.kubeflow.org/job-name": "j",
+                    "training.kubeflow.org/replica-type": "ps",
+                    "training.kubeflow.org/replica-index": "4",
+                }
+            ),
+            wants("kubeflow.j", by="Kubeflow"),
+            id="Kubeflow parameter server",
+        ),
+        pytest.param(
+            meta({"training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "launcher"}),
+            wants("kubeflow.j", rank=0, by="Kubeflow"),
+            id="MPI launcher",
+        ),
+        pytest.param(
+            meta({"training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "worker"}),
+            wants("kubeflow.j", by="Kubeflow"),
+            id="worker without an index",
+        ),
+        pytest.param(
+            meta({"training.kubeflow.org/job-name": "j"}, {"gputopo.io/gang-size": "8"}),
+            wants("kubeflow.j", size=8, by="Kubeflow"),
+            id="Kubeflow, and a size of ours",
+        ),
+        pytest.param(meta(INDEXED), wants("job.train", rank=3, by="Job"), id="indexed Job"),
+        pytest.param(
+            meta({"job-name": "train"}, {"batch.kubernetes.io/job-completion-index": "3"}),
+            wants("job.train", rank=3, by="Job"),
+            id="indexed Job before 1.27",
+        ),
+        pytest.param(meta({"job-name": "train"}), None, id="Job without indices"),
+        pytest.param(
+            meta({"job-name": "train"}, {"gputopo.io/gang-size": "8"}),
+            wants("job.train", size=8, by="Job"),
+            id="Job without indices, and a size of ours",
+        ),
+        pytest.param(meta({"training-job-id": "t-1"}), None, id="training job"),
+        pytest.param(
+            meta({"training-job-id": "t-1"}, {"gputopo.io/gang-size": "8"}),
+            wants("training.t-1", size=8, by="training job"),
+            id="training job, and a size of ours",
+        ),
+    ],
+)
+def test_a_pod_s_gang(metadata: Metadata, wanted: Wanted | None) -> None:
+    assert read_wanted(metadata) == wanted
+
+
+def test_a_scheduling_group_of_kubernetes_names_a_gang() -> None:
+    assert read_wanted(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
+    assert named(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason", "gang"),
+    [
+        pytest.param(
+            meta(annotations={**OURS, "gputopo.io/gang-size": "abc"}),
+            "the pod's request is malformed: gputopo.io/gang-size: 'abc' is not a number of pods, 1 to 65536",
+            "llm",
+            id="size",
+        ),
+        pytest.param(
+            meta(annotations={**OURS, "gputopo.io/gang": "L L M"}),
+            "the pod's request is malformed: gputopo.io/gang: 'L L M' is not a name: at most 63 lower-case letters, "
+            "digits and -",
+            None,
+            id="name",
+        ),
+        pytest.param(
+            meta({"kueue.x-k8s.io/pod-group-name": "g"}, {"kueue.x-k8s.io/pod-group-total-count": "many"}),
+            "the pod's request is malformed: kueue.x-k8s.io/pod-group-total-count: 'many' is not a number of pods",
+            "kueue.g",
+            id="another's size",
+        ),
+        pytest.param(
+            meta(annotations={"gputopo.io/gang-size": "8"}),
+            "the pod's request is malformed: gputopo.io/gang-size: '8' is not of any gang: the pod names none, as "
+            "gputopo.io/gang would",
+            None,
+            id="size of no gang",
+        ),
+        pytest.param(
+            meta({"gputopo.io/gang": "llm"}),
+            "the pod's request is malformed: gputopo.io/gang: 'llm' is a label, and read as an annotation only",
+            None,
+            id="label",
+        ),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_and_its_gang_known_where_it_is_named(
+    metadata: Metadata, reason: str, gang: str | None
+) -> None:
+    found = named(metadata)
+
+    assert read_wanted(metadata) == Refused(reason)
+    assert (None if found is None else found.gang.name) == gang
+
+
+def test_a_pod_on_its_own_is_a_gang_of_one() -> None:
+    found = alone(meta(owner=None), "gate")
+
+    assert found == wants("pod.uid-p", size=1, by="gate", maker=None)
+    assert is_alone(found.gang)
+    assert not is_alone(GangName("team", "llm"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        pytest.param(("train",), "jobset.train", id="plain"),
+        pytest.param(("train", "default"), "jobset.train", id="default group"),
+        pytest.param(("train", ""), "jobset.train", id="not said"),
+        pytest.param(("default",), "jobset.default", id="a JobSet of that name"),
+        pytest.param(("Train_7",), "jobset.train-7-a87b327b14", id="label value that is no name"),
+        pytest.param(("___",), "jobset.5e37516b05", id="nothing to keep"),
+    ],
+)
+def test_names_of_gangs_are_fit_for_objects(parts: tuple[str, ...], name: str) -> None:
+    assert convention("jobset", "team", *parts) == GangName("team", name)
+
+
+@given(
+    st.sampled_from([rule.prefix for rule in RULES]),
+    st.lists(st.text(min_size=1, max_size=253), min_size=1, max_size=3),
+)
+def test_every_name_is_one_that_an_object_can_have(prefix: str, parts: list[str]) -> None:
+    name = convention(prefix, "team", *parts).name
+
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
+    assert name.startswith(f"{prefix}.")
+    assert len(name) <= 200
+
+
+@given(st.text(min_size=1, max_size=63), st.text(min_size=1, max_size=63))
+@example("default", "")
+def test_different_labels_are_different_gangs(one: str, other: str) -> None:
+    assert (convention("job", "team", one) == convention("job", "team", other)) == (one == other)
+
+
+def test_no_two_conventions_share_a_name() -> None:
+    prefixes = [rule.prefix for rule in RULES]
+
+    assert len({*prefixes, "pod"}) == len(prefixes) + 1
+    assert all("." not in prefix for prefix in prefixes)
+
+
+DOCS = (Path(__file__).parents[4] / "docs" / "gangs.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_the_documentation_lists_every_convention(rule: Any) -> None:
+    keys = "<br>".join(f"`{key}`" for key in rule.keys) or "`spec.schedulingGroup.podGroupName`"
+    said = [f"`{key}`" for key in (rule.size, rule.minimum) if key] + ([rule.told_by] if rule.told_by else [])
+    size = " or ".join(said) or "`gputopo.io/gang-size`"
+
+    assert f"| {rule.name} | {keys} | `{rule.prefix}.` | {size} | {rule.source} |" in DOCS.splitlines()
+
+
+def test_the_documentation_lists_them_in_their_order() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| `[a-z]+\.` \|", DOCS, re.MULTILINE)
+
+    assert rows == [rule.name for rule in RULES]

@@ -1,0 +1,210 @@
+"""How large gangs are, by the objects that make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_core.planner.gang.declared_sizes import (
+    Job,
+    JobSet,
+    PodGroup,
+    TrainingJob,
+    of_job,
+    of_jobset,
+    of_pod_group,
+    of_training_job,
+)
+from scheduler_core.planner.gang.gang import Declared, Size
+from scheduler_core.planner.gang.member import GangName
+
+META = {"name": "train", "namespace": "team"}
+
+
+def size(name: str, count: int | None = None, minimum: int | None = None) -> Size:
+    return Size(GangName("team", name), count, minimum)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        pytest.param({"parallelism": 8, "completions": 8}, size("job.train", 8), id="all at once"),
+        pytest.param({"parallelism": 9, "completions": 8}, size("job.train", 8), id="more could than do"),
+        pytest.param({"completions": 1}, size("job.train", 1), id="one"),
+        pytest.param({"parallelism": 4, "completions": 8}, size("job.train", minimum=1), id="one after the other"),
+        pytest.param({"parallelism": 4}, size("job.train", minimum=1), id="a work queue"),
+    ],
+)
+def test_a_job_is_a_gang_where_all_its_pods_run_at_once(spec: dict[str, int], said: Size) -> None:
+    job = msgspec.convert({"metadata": META, "spec": spec}, Job)
+
+    assert of_job("u", job) == Declared("u", (said,))
+
+
+@pytest.mark.parametrize(
+    ("status", "ends"),
+    [
+        pytest.param({"startTime": "2026-11-18T11:00:00Z"}, 1_795_000_000.0, id="started"),
+        pytest.param({}, None, id="not started"),
+        pytest.param({"startTime": "soon"}, None, id="no time"),
+    ],
+)
+def test_a_deadline_of_a_job_ends_its_pods(status: dict[str, str], ends: float | None) -> None:
+    spec = {"completions": 1, "activeDeadlineSeconds": 400}
+    job = msgspec.convert({"metadata": META, "spec": spec, "status": status}, Job)
+
+    assert of_job("u", job) == Declared("u", (size("job.train", 1),), ends)
+
+
+def test_a_job_without_a_deadline_may_run_for_ever() -> None:
+    job = msgspec.convert({"metadata": META, "status": {"startTime": "2026-11-18T11:00:00Z"}}, Job)
+
+    assert of_job("u", job).ends is None
+
+
+def replicated(name: str, replicas: int = 1, group: str = "default", /, **more: Any) -> dict[str, Any]:
+    spec = {key: more.pop(key) for key in ("parallelism", "completions") if key in more}
+    return {"name": name, "groupName": group, "replicas": replicas, "template": {"spec": spec}, **more}
+
+
+def after(*names: str) -> list[dict[str, str]]:
+    return [{"name": name, "status": "Ready"} for name in names]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "policy", "said"),
+    [
+        pytest.param(
+            [replicated("node", 2, parallelism=4, completions=4)], None, (size("jobset.train", 8),), id="two of four"
+        ),
+        pytest.param([replicated("node", 3)], None, (size("jobset.train", 3),), id="single pods"),
+        pytest.param(
+            [replicated("node", 1, parallelism=8, completions=2)],
+            None,
+            (size("jobset.train", 2),),
+            id="fewer are needed",
+        ),
+        pytest.param([replicated("node", parallelism=5)], None, (size("jobset.train", 5),), id="a work queue"),
+        pytest.param(
+            [replicated("ps", 2, "servers"), replicated("worker", 4, "workers"), replicated("chief", 1, "workers")],
+            None,
+            (size("jobset.train.servers", 2), size("jobset.train.workers", 5)),
+            id="groups",
+        ),
+        pytest.param(
+            [
+                replicated("dataset-initializer"),
+                replicated("model-initializer"),
+                replicated("node", parallelism=4, dependsOn=after("dataset-initializer", "model-initializer")),
+            ],
+            None,
+            (size("jobset.train", 4),),
+            id="TrainJob",
+        ),
+        pytest.param(
+            [replicated("driver"), replicated("worker", 4, dependsOn=after("driver"))],
+            None,
+            (size("jobset.train", 5, 1),),
+            id="workers after the driver",
+        ),
+        pytest.param(
+            [replicated("a", 1, "first"), replicated("b", 4, "then", dependsOn=after("a"))],
+            None,
+            (size("jobset.train.first", 1), size("jobset.train.then", 4)),
+            id="a group after another",
+        ),
+        pytest.param(
+            [replicated("a", 2), replicated("b", 4)],
+            {"startupPolicyOrder": "InOrder"},
+            (size("jobset.train", 6, 2),),
+            id="in order",
+        ),
+        pytest.param(
+            [replicated("a", 2), replicated("b", 4)],
+            {"startupPolicyOrder": "AnyOrder"},
+            (size("jobset.train", 6),),
+            id="in any order",
+        ),
+        pytest.param(None, None, (), id="nothing"),
+    ],
+)
+def test_a_jobset_is_a_gang_per_group(
+    jobs: list[Any] | None, policy: dict[str, str] | None, said: tuple[Size, ...]
+) -> None:
+    jobset = msgspec.convert({"metadata": META, "spec": {"replicatedJobs": jobs, "startupPolicy": policy}}, JobSet)
+
+    assert of_jobset("u", jobset) == Declared("u", said)
+
+
+@pytest.mark.parametrize(
+    ("spec", "minimum"),
+    [
+        pytest.param({"minMember": 4}, 4, id="Coscheduling and Volcano"),
+        pytest.param({}, None, id="not said"),
+        pytest.param({"schedulingPolicy": {"gang": {"minCount": 6}}}, 6, id="Kubernetes"),
+        pytest.param({"schedulingPolicy": {"basic": {}}}, 1, id="Kubernetes, no gang"),
+    ],
+)
+def test_a_pod_group_says_with_how_many_its_gang_may_start(spec: dict[str, Any], minimum: int | None) -> None:
+    group = msgspec.convert({"metadata": META, "spec": spec}, PodGroup)
+
+    assert of_pod_group("volcano", "u", group) == Declared("u", (size("volcano.train", minimum=minimum),))
+
+
+WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "count", "minimum"),
+    [
+        pytest.param({"pytorchReplicaSpecs": WORKERS}, 5, None, id="PyTorchJob"),
+        pytest.param({"pytorchReplicaSpecs": {"Worker": {"template": {}}}}, 1, None, id="replicas not said"),
+        pytest.param(
+            {"tfReplicaSpecs": {"Chief": {}, "PS": {"replicas": 2}, "Worker": {"replicas": 4}}}, 7, None, id="TFJob"
+        ),
+        pytest.param({"xgbReplicaSpecs": WORKERS}, 5, None, id="XGBoostJob"),
+        pytest.param({"paddleReplicaSpecs": WORKERS}, 5, None, id="PaddleJob"),
+        pytest.param({"jaxReplicaSpecs": {"Worker": {"replicas": 4}}}, 4, None, id="JAXJob"),
+        pytest.param({"mpiReplicaSpecs": {"Launcher": {}, "Worker": {"replicas": 4}}}, 5, None, id="MPIJob"),
+        pytest.param(
+            {
+                "mpiReplicaSpecs": {"Launcher": {}, "Worker": {"replicas": 4}},
+                "launcherCreationPolicy": "WaitForWorkersReady",
+            },
+            5,
+            4,
+            id="MPIJob whose launcher comes later",
+        ),
+        pytest.param({"pytorchReplicaSpecs": WORKERS, "elasticPolicy": {"minReplicas": 2}}, 5, 3, id="elastic"),
+        pytest.param({"pytorchReplicaSpecs": WORKERS, "elasticPolicy": {}}, 5, None, id="elastic, minimum not said"),
+        pytest.param(
+            {"pytorchReplicaSpecs": WORKERS, "runPolicy": {"schedulingPolicy": {"minAvailable": 4}}}, 5, 4, id="policy"
+        ),
+        pytest.param(
+            {"pytorchReplicaSpecs": WORKERS, "runPolicy": {"schedulingPolicy": {"queue": "q"}}},
+            5,
+            None,
+            id="policy without a minimum",
+        ),
+        pytest.param({"pytorchReplicaSpecs": WORKERS, "runPolicy": {}}, 5, None, id="no scheduling policy"),
+        pytest.param(
+            {"pytorchReplicaSpecs": WORKERS, "runPolicy": {"schedulingPolicy": {"minAvailable": 9}}},
+            5,
+            None,
+            id="more than there will be",
+        ),
+        pytest.param(
+            {"mpiReplicaSpecs": {"Launcher": {}}, "launcherCreationPolicy": "WaitForWorkersReady"},
+            1,
+            None,
+            id="launcher alone",
+        ),
+        pytest.param({}, None, None, id="nothing"),
+    ],
+)
+def test_a_kubeflow_job_is_a_gang_of_its_replicas(spec: dict[str, Any], count: int | None, minimum: int | None) -> None:
+    job = msgspec.convert({"metadata": META, "spec": spec}, TrainingJob)
+
+    assert of_training_job("u", job) == Declared("u", (size("kubeflow.train", count, minimum),))

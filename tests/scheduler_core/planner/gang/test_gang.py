@@ -1,0 +1,329 @@
+"""What the members of a gang come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputopo.labels.keys import GATE
+from scheduler_core.planner.gang.gang import Gang, GangPhase, Size, assess, by_rank
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.request.pod_request import Refused
+from tests.scheduler_core.builders import request
+from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED, KUEUE, LLM, RUNNING, member, members
+
+UNSAID = "nobody says of how many: gputopo.io/gang-size would"
+LET_GO: dict[str, Any] = {"node": None}
+
+
+def of(*there: Member) -> Gang:
+    return assess(LLM, sorted(there, key=by_rank))
+
+
+def named(found: tuple[Member, ...]) -> list[str]:
+    return [each.name for each in found]
+
+
+@pytest.mark.parametrize(
+    ("there", "phase", "reason"),
+    [
+        pytest.param([], GangPhase.ENDED, "no member runs or waits", id="nobody"),
+        pytest.param(members(3, ending=True), GangPhase.ENDED, "no member runs or waits", id="all end"),
+        pytest.param(members(2, RUNNING, phase="Failed"), GangPhase.ENDED, "no member runs or waits", id="all failed"),
+        pytest.param(
+            members(3, RUNNING, reservation=None), GangPhase.ELSEWHERE, "no member has gputopo's gate", id="of others"
+        ),
+        pytest.param(members(3)[:2], GangPhase.GATHERING, "2 of 3 members are there", id="one is missing"),
+        pytest.param(
+            members(3, minimum=2)[:1], GangPhase.GATHERING, "1 of at least 2 members is there", id="elastic, too few"
+        ),
+        pytest.param([member("a")], GangPhase.GATHERING, f"1 member there, and {UNSAID}", id="size not said"),
+        pytest.param(members(3), GangPhase.QUEUED, "3 members to be placed", id="all there"),
+        pytest.param(members(3, minimum=2)[:2], GangPhase.QUEUED, "2 members to be placed", id="enough there"),
+        pytest.param(
+            [*members(3)[:2], member("w-2", ending=True, rank=2)],
+            GangPhase.GATHERING,
+            "2 of 3 members are there",
+            id="one ends",
+        ),
+        pytest.param(
+            members(3, gates=(KUEUE, GATE)),
+            GangPhase.WAITING,
+            f"3 of 3 members are held by {KUEUE}",
+            id="held by Kueue",
+        ),
+        pytest.param(
+            [*members(3)[:2], member("w-2", rank=2, gates=(GATE, "example.com/b", KUEUE))],
+            GangPhase.WAITING,
+            f"1 of 3 members is held by example.com/b, {KUEUE}",
+            id="one is held by two others",
+        ),
+        pytest.param(
+            [*members(2, RUNNING, size=3), member("w-2", rank=2, gates=(GATE, KUEUE))],
+            GangPhase.WAITING,
+            f"1 of 3 members is held by {KUEUE}",
+            id="replaced member is held",
+        ),
+        pytest.param(
+            [*members(3, minimum=2)[:2], member("w-2", rank=2, gates=(GATE, KUEUE))],
+            GangPhase.QUEUED,
+            "2 members to be placed",
+            id="elastic, the third is held",
+        ),
+        pytest.param(
+            [*members(2, size=3), member("w-2", BOUND, rank=2, node=None)],
+            GangPhase.LET_GO,
+            "0 of 1 member have nodes",
+            id="first patch",
+        ),
+        pytest.param(
+            [*members(2, BOUND), member("w-2", BOUND, rank=2, node=None)],
+            GangPhase.LET_GO,
+            "2 of 3 members have nodes",
+            id="one not bound yet",
+        ),
+        pytest.param(
+            [*members(2, BOUND), member("launcher", BOUND, node=None, reservation=None)],
+            GangPhase.LET_GO,
+            "2 of 3 members have nodes",
+            id="one that others place is not bound yet",
+        ),
+        pytest.param(
+            [*members(3, BOUND)[:2], member("w-2", RUNNING, rank=2)],
+            GangPhase.BOUND,
+            "3 members bound",
+            id="not all started",
+        ),
+        pytest.param(members(3, RUNNING), GangPhase.RUNNING, "3 members started", id="all run"),
+        pytest.param(
+            [*members(2, size=3), member("launcher", RUNNING, reservation=None)],
+            GangPhase.QUEUED,
+            "2 members to be placed beside 1",
+            id="launcher that others placed",
+        ),
+        pytest.param(
+            [*members(3, RUNNING)[:2], member("w-2", rank=2)],
+            GangPhase.QUEUED,
+            "1 member to be placed beside 2",
+            id="replaced member",
+        ),
+        pytest.param(
+            [*members(3, RUNNING)[:1], member("w-2", rank=2)],
+            GangPhase.GATHERING,
+            "2 of 3 members are there",
+            id="the other one is not made again yet",
+        ),
+        pytest.param(
+            [*members(2, RUNNING, phase="Succeeded", size=3), member("w-2", rank=2, size=3)],
+            GangPhase.QUEUED,
+            "1 member to be placed beside 2",
+            id="the others are through",
+        ),
+        pytest.param(
+            [*members(2, RUNNING, phase="Succeeded", size=3, maker="yesterday"), member("w-2", rank=2, size=3)],
+            GangPhase.GATHERING,
+            "1 of 3 members is there",
+            id="others of that name were through yesterday",
+        ),
+        pytest.param(
+            [member("old", RUNNING, phase="Succeeded", rank=0, size=2), member("w-0", rank=0, size=2)],
+            GangPhase.GATHERING,
+            "1 of 2 members is there",
+            id="succeeded, and is done again",
+        ),
+        pytest.param(
+            [*members(2, RUNNING, attempt=1), *members(2, attempt=2)],
+            GangPhase.QUEUED,
+            "2 members to be placed",
+            id="what is left of an earlier attempt",
+        ),
+        pytest.param(
+            [*members(2, RUNNING), member("extra", size=2)],
+            GangPhase.RUNNING,
+            "2 members started; 1 more to wait until one of them goes",
+            id="one more than its size",
+        ),
+        pytest.param(
+            [*members(2, BOUND), member("extra", size=2)],
+            GangPhase.BOUND,
+            "2 members bound; 1 more to wait until one of them goes",
+            id="one more, not all started",
+        ),
+        pytest.param(
+            [
+                member("w-0", BOUND, rank=0, size=2),
+                member("launcher", BOUND, node=None, reservation=None),
+                member("extra", size=2),
+            ],
+            GangPhase.LET_GO,
+            "1 of 2 members has its node; 1 more to wait until one of them goes",
+            id="one more, not all bound",
+        ),
+        pytest.param(
+            [member("a", request=Refused("no such wish"))], GangPhase.REFUSED, "a: no such wish", id="malformed"
+        ),
+        pytest.param(
+            [member("a", size=8), member("b", size=16), member("c", size=8)],
+            GangPhase.REFUSED,
+            "its members say different sizes: 8 (a and 1 more), 16 (b)",
+            id="sizes differ",
+        ),
+        pytest.param(
+            [member("a", timeout_s=5.0), member("b", timeout_s=90.0)],
+            GangPhase.REFUSED,
+            "its members say different timeouts: 5s (a), 90s (b)",
+            id="timeouts differ",
+        ),
+        pytest.param(
+            [member("a", required="rack"), member("b", required="clique")],
+            GangPhase.REFUSED,
+            "its members say different required topologies: clique (b), rack (a)",
+            id="topologies differ",
+        ),
+        pytest.param(
+            [member("a", RUNNING, size=8), member("b", RUNNING, size=16)],
+            GangPhase.RUNNING,
+            "2 members started",
+            id="sizes differ, and nothing is to be done",
+        ),
+    ],
+)
+def test_what_a_gang_waits_for(there: list[Member], phase: GangPhase, reason: str) -> None:
+    found = assess(LLM, sorted(there, key=by_rank))
+
+    assert (found.phase, found.reason) == (phase, reason)
+
+
+def test_what_members_say_is_what_the_gang_says() -> None:
+    launcher = member("launcher", by="annotations", priority=5, created=90.0)
+    workers = members(2, size=3, timeout_s=60.0, required="rack", preferred="clique", by="annotations", created=95.0)
+
+    assert of(launcher, *workers) == Gang(
+        LLM,
+        GangPhase.QUEUED,
+        "3 members to be placed",
+        ready=(*workers, launcher),
+        size=3,
+        timeout_s=60.0,
+        required="rack",
+        preferred="clique",
+        by="annotations",
+        priority=0,
+        priorities=(0, 5),
+        created=90.0,
+        newest=95.0,
+    )
+
+
+def of_priority(name: str, gpus: int, priority: int, state: str = GATED) -> Member:
+    return member(name, state, request=request(gpus, name), priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("there", "priority", "priorities"),
+    [
+        pytest.param([of_priority("a", 8, 5), of_priority("b", 8, 5)], 5, (), id="all say the same"),
+        pytest.param([of_priority("a", 8, 0), of_priority("b", 0, 100)], 0, (), id="an urgent member without GPUs"),
+        pytest.param([of_priority("a", 8, 100), of_priority("b", 0, 0)], 100, (), id="a launcher of no priority"),
+        pytest.param([of_priority("a", 8, 7), of_priority("b", 1, 100)], 7, (7, 100), id="members with GPUs differ"),
+        pytest.param([of_priority("a", 0, 7), of_priority("b", 0, -3)], -3, (-3, 7), id="no member asks for GPUs"),
+        pytest.param([of_priority("a", 8, 0, RUNNING), of_priority("b", 8, 9)], 0, (0, 9), id="one has its place"),
+        pytest.param(
+            [of_priority("a", 8, 9), member("b", request=Refused("what"))], 0, (0, 9), id="one cannot be understood"
+        ),
+        pytest.param([of_priority("a", 8, 9), member("b", ending=True)], 9, (), id="one is being deleted"),
+        pytest.param([of_priority("a", 8, 9), member("b", phase="Failed")], 9, (), id="one has failed"),
+    ],
+)
+def test_the_lowest_priority_of_members_that_ask_for_gpus_counts(
+    there: list[Member], priority: int, priorities: tuple[int, ...]
+) -> None:
+    found = of(*there)
+
+    assert (found.priority, found.priorities) == (priority, priorities)
+
+
+@pytest.mark.parametrize(
+    ("said", "declared", "size", "minimum", "phase"),
+    [
+        pytest.param({}, Size(LLM, 2), 2, None, GangPhase.QUEUED, id="by its object"),
+        pytest.param({}, Size(LLM, minimum=2), None, 2, GangPhase.QUEUED, id="at least"),
+        pytest.param({}, Size(LLM, 8, 4), 8, 4, GangPhase.GATHERING, id="elastic"),
+        pytest.param({}, Size(LLM), None, None, GangPhase.GATHERING, id="object that does not say either"),
+        pytest.param({"size": 2}, Size(LLM, 8), 2, None, GangPhase.QUEUED, id="pods go first"),
+        pytest.param({"minimum": 2}, Size(LLM, 8), None, 2, GangPhase.QUEUED, id="pods' minimum goes first"),
+    ],
+)
+def test_sizes_that_objects_declare(
+    said: dict[str, int], declared: Size, size: int | None, minimum: int | None, phase: GangPhase
+) -> None:
+    found = assess(LLM, [member("a", **said), member("b", **said)], declared)
+
+    assert (found.size, found.minimum, found.phase) == (size, minimum, phase)
+
+
+def test_of_more_than_its_size_the_oldest_that_we_alone_hold_are_chosen() -> None:
+    young, held = member("a", created=200.0), member("b", created=50.0, gates=(GATE, KUEUE))
+    old, oldest = member("c", created=100.0), member("d", created=90.0, size=2)
+
+    found = of(young, held, old, oldest)
+
+    assert (named(found.ready), named(found.held), named(found.surplus)) == (["c", "d"], [], ["a", "b"])
+
+
+def test_of_two_pods_of_one_rank_the_older_counts() -> None:
+    first, again = member("w-1", rank=1, size=3, created=90.0), member("w-1b", rank=1, size=3)
+
+    found = of(again, member("w-0", rank=0, size=3), first)
+
+    assert (named(found.ready), named(found.surplus)) == (["w-0", "w-1"], ["w-1b"])
+    assert found.reason == "2 of 3 members are there"
+
+
+def test_a_pod_of_a_rank_that_runs_waits() -> None:
+    found = of(*members(2, RUNNING, size=3), member("again", rank=1, size=3))
+
+    assert (named(found.ready), named(found.surplus)) == ([], ["again"])
+    assert found.phase is GangPhase.RUNNING
+
+
+def test_ranks_of_different_makers_are_different() -> None:
+    found = of(member("a-0", rank=0, size=2, maker="a"), member("b-0", rank=0, size=2, maker="b"))
+
+    assert named(found.ready) == ["a-0", "b-0"]
+
+
+def test_members_are_in_the_order_of_ranks_then_of_names_as_people_count() -> None:
+    there = [member("w-10"), member("w-9"), member("a"), member("z", rank=7), member("y", rank=12)]
+
+    assert [each.name for each in sorted(there, key=by_rank)] == ["z", "y", "a", "w-9", "w-10"]
+
+
+@pytest.mark.parametrize(
+    ("there", "need", "present", "fewest", "complete"),
+    [
+        pytest.param(members(4), 4, 4, 4, True, id="all"),
+        pytest.param(members(4, minimum=2)[:3], 2, 3, 2, False, id="elastic"),
+        pytest.param(members(4, minimum=2), 2, 4, 2, True, id="elastic, all"),
+        pytest.param([*members(4, RUNNING)[:3], member("w-3", rank=3)], 4, 4, 1, True, id="one replaced"),
+        pytest.param([*members(4, RUNNING)[:2], *members(4)[2:]], 4, 4, 2, True, id="two replaced"),
+        pytest.param(
+            [*members(4, RUNNING, minimum=2)[:3], *members(4, minimum=2)[3:]], 2, 4, 1, True, id="elastic grows"
+        ),
+        pytest.param([member("a", minimum=1), member("b", minimum=1)], 1, 2, 1, True, id="as many as there are"),
+        pytest.param([member("a")], None, 1, 1, True, id="nobody says"),
+    ],
+)
+def test_how_many_are_placed_at_once(
+    there: list[Member], need: int | None, present: int, fewest: int, *, complete: bool
+) -> None:
+    found = assess(LLM, sorted(there, key=by_rank))
+
+    assert (found.need, found.present, found.fewest, found.complete) == (need, present, fewest, complete)
+
+
+def test_a_member_that_only_gates_of_others_hold_is_theirs() -> None:
+    found = of(member("a", GATED, gates=(KUEUE,)))
+
+    assert found.phase is GangPhase.ELSEWHERE

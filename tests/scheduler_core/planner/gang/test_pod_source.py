@@ -1,0 +1,388 @@
+"""Pods as the planner sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.kube.client import Query
+from gputopo.kube.projection import Delta, Reduction
+from gputopo.kube.rbac import PODS
+from scheduler_core.cache.cluster_cache import Knowledge
+from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
+from scheduler_core.cache.full_pods import OBSERVED
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm, StockSpec
+from scheduler_core.planner.gang.gang import Declared, GangPhase
+from scheduler_core.planner.gang.member import GangName, Member, Wanted
+from scheduler_core.planner.gang.members import Roster
+from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
+from scheduler_core.planner.gang.pod_source import Candidate, GangPod, candidate, planner_sources, split
+from scheduler_core.planner.gang.size_sources import SIZES
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod import Pod, RequiredTerm, RequiredTerms, Requirement
+from scheduler_core.request.pod_request import PodRequest, Refused, read_request
+
+GATE = {"name": "gputopo.io/gang"}
+STARTED = {"phase": "Running", "startTime": "2026-11-18T11:06:40Z"}
+LLM = {"gputopo.io/gang": "llm", "gputopo.io/gang-size": "2"}
+RESERVED = {**LLM, "gputopo.io/reservation": "llm-1"}
+
+
+def pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> dict[str, Any]:
+    """A Pod; what is changed goes into its metadata, spec or status, wherever it belongs."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": "team",
+        "uid": f"uid-{name}",
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-11-18T11:00:00Z",
+    }
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    spec: dict[str, Any] = {"containers": [{"name": "c", "resources": {"limits": limits}}]}
+    for key, value in changed.items():
+        if key in ("labels", "annotations", "ownerReferences", "finalizers", "deletionTimestamp"):
+            metadata[key] = value
+        elif key != "status":
+            spec[key] = value
+    return {"metadata": metadata, "spec": spec, "status": changed.get("status", {"phase": "Pending"})}
+
+
+def gang_pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> GangPod:
+    return msgspec.convert(pod(name, gpus, **changed), GangPod)
+
+
+def seen(name: str = "w-0", gpus: int = 1, **changed: Any) -> Candidate | None:
+    return candidate(f"uid-{name}", gang_pod(name, gpus, **changed))
+
+
+def member(name: str = "w-0", gpus: int = 1, **changed: Any) -> Member | None:
+    found = seen(name, gpus, **changed)
+    return None if found is None else found.member
+
+
+def test_a_gated_member_is_kept_with_all_that_its_patch_takes() -> None:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
+    changed: dict[str, Any] = {
+        "annotations": LLM,
+        "schedulingGates": [GATE, {"name": "kueue.x-k8s.io/admission"}],
+        "ownerReferences": [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": "llm", "uid": "uid-job", "controller": True}
+        ],
+        "finalizers": ["batch.kubernetes.io/job-tracking"],
+        "priority": 5,
+        "nodeSelector": {"pool": "gpu"},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+    }
+    required = RequiredTerms((RequiredTerm((Requirement("zone", "In", ("a",)),)),))
+    request = read_request(gang_pod(**changed))
+
+    assert member(**changed) == Member(
+        "uid-w-0",
+        "team",
+        "w-0",
+        "7",
+        Wanted(GangName("team", "llm"), 2, by="annotations", maker="uid-job"),
+        request,
+        1_794_999_600.0,
+        5,
+        ("gputopo.io/gang", "kueue.x-k8s.io/admission"),
+        owner_kind="batch/Job",
+        rules=PodRules(
+            StockSpec(
+                affinity=gang_pod(**changed).spec.affinity,
+                node_selector={"pool": "gpu"},
+            )
+        ),
+        terms=required,
+        finalizers=("batch.kubernetes.io/job-tracking",),
+    )
+    assert isinstance(request, PodRequest)
+
+
+def test_a_running_member_is_kept_without_what_nobody_needs_any_more() -> None:
+    owner = [{"apiVersion": "v1", "kind": "ReplicationController", "uid": "u", "controller": True}]
+    found = member(
+        annotations=RESERVED,
+        nodeName="n1",
+        status=STARTED,
+        ownerReferences=owner,
+        deletionTimestamp="2026-11-18T12:00:00Z",
+    )
+
+    assert found is not None
+    assert found == Member(
+        "uid-w-0",
+        "team",
+        "w-0",
+        "",
+        Wanted(GangName("team", "llm"), 2, by="annotations", maker="u"),
+        found.request,
+        1_794_999_600.0,
+        node="n1",
+        phase="Running",
+        started=True,
+        ending=True,
+        reservation="llm-1",
+        owner_kind="core/ReplicationController",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "gang", "by"),
+    [
+        pytest.param({"schedulingGates": [GATE]}, "pod.uid-w-0", "gate", id="gate alone"),
+        pytest.param(
+            {"schedulingGates": [GATE], "annotations": {"gputopo.io/planned": "true"}},
+            "pod.uid-w-0",
+            "annotations",
+            id="planned",
+        ),
+        pytest.param(
+            {"schedulingGates": [GATE], "schedulingGroup": {"podGroupName": "pg"}},
+            "group.pg",
+            "scheduling group",
+            id="scheduling group",
+        ),
+        pytest.param({"schedulingGates": [GATE], "schedulingGroup": {}}, "pod.uid-w-0", "gate", id="empty group"),
+        pytest.param(
+            {"annotations": {"gputopo.io/reservation": "r-1"}, "status": STARTED, "nodeName": "n1"},
+            "pod.uid-w-0",
+            "gate",
+            id="placed on its own",
+        ),
+        pytest.param({"annotations": LLM}, "llm", "annotations", id="names a gang, and is not held"),
+        pytest.param(
+            {"annotations": RESERVED, "status": {"phase": "Succeeded"}}, "llm", "annotations", id="placed, and through"
+        ),
+    ],
+)
+def test_who_is_a_member(changed: dict[str, Any], gang: str, by: str) -> None:
+    found = member(**changed)
+
+    assert found is not None
+    assert (found.wanted.gang.name, found.wanted.by) == (gang, by)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({}, id="says nothing"),
+        pytest.param({"schedulingGates": [{"name": "other"}]}, id="others' gate"),
+        pytest.param({"annotations": {"gputopo.io/planned": "true"}}, id="planned, and not held"),
+        pytest.param({"annotations": {**LLM, "gputopo.io/gang-size": "0"}}, id="malformed, and not held"),
+        pytest.param({"annotations": LLM, "status": {"phase": "Failed"}}, id="failed, and others placed it"),
+    ],
+)
+def test_who_is_none(changed: dict[str, Any]) -> None:
+    assert member(**changed) is None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gang", "reason"),
+    [
+        pytest.param(
+            {**LLM, "gputopo.io/gang-size": "0"},
+            "llm",
+            "the pod's request is malformed: gputopo.io/gang-size: '0' is not a number of pods, 1 to 65536",
+            id="of a gang",
+        ),
+        pytest.param(
+            {"gputopo.io/gang": "!"},
+            "pod.uid-w-0",
+            "the pod's request is malformed: gputopo.io/gang: '!' is not a name: at most 63 lower-case letters, "
+            "digits and -",
+            id="of none that can be read",
+        ),
+    ],
+)
+def test_a_held_pod_that_cannot_be_understood_is_a_member_that_is_refused(
+    annotations: dict[str, str], gang: str, reason: str
+) -> None:
+    found = member(annotations=annotations, schedulingGates=[GATE])
+
+    assert found is not None
+    assert (found.wanted.gang, found.request) == (GangName("team", gang), Refused(reason))
+
+
+def test_what_a_pod_asks_for_is_read_by_the_policy() -> None:
+    def strict(pod: Pod) -> PodRequest | Refused:
+        return Refused(f"not {pod.metadata.name}")
+
+    found = candidate("uid-w-0", gang_pod(schedulingGates=[GATE]), strict)
+
+    assert found is not None
+    assert found.member is not None
+    assert found.member.request == Refused("not w-0")
+
+
+@pytest.mark.parametrize(
+    ("changed", "ends"),
+    [
+        pytest.param({"activeDeadlineSeconds": 60, "nodeName": "n1", "status": STARTED}, 1_795_000_060.0, id="runs"),
+        pytest.param({"nodeName": "n1", "status": STARTED}, None, id="no deadline"),
+        pytest.param({"activeDeadlineSeconds": 60, "nodeName": "n1"}, None, id="not started"),
+        pytest.param({"activeDeadlineSeconds": 60}, None, id="not bound"),
+    ],
+)
+def test_when_a_pod_is_ended_at_the_latest(changed: dict[str, Any], ends: float | None) -> None:
+    found = seen(**changed)
+
+    assert found is not None
+    assert found.ends == ends
+
+
+def test_a_pod_without_gpus_that_is_no_member_is_not_kept() -> None:
+    assert seen(gpus=0, activeDeadlineSeconds=60, nodeName="n1", status=STARTED) is None
+
+
+def test_a_launcher_without_gpus_is_a_member_and_holds_nothing() -> None:
+    found = seen(gpus=0, annotations=LLM, schedulingGates=[GATE])
+
+    assert found is not None
+    assert found.seen is None
+    assert found.member is not None
+
+
+def found_of(*pods: dict[str, Any]) -> Batch[Candidate]:
+    """What the watch delivers of a list of those pods."""
+    (source,) = (source for kind, source in planner_sources() if kind is Candidate)
+    delta: Delta[Candidate] = Reduction(source).listed(msgspec.Raw(msgspec.json.encode(each)) for each in pods)
+    return Batch(Candidate, *delta)
+
+
+def test_each_takes_its_part_of_what_a_list_brings() -> None:
+    gated = pod("w-0", annotations=LLM, schedulingGates=[GATE])
+    bound = pod("w-1", annotations=RESERVED, nodeName="n1", activeDeadlineSeconds=60, status=STARTED)
+    launcher = pod("launcher", 0, annotations=LLM)
+    other = pod("other", nodeName="n1")
+
+    pods, members, ends = split(found_of(gated, bound, launcher, other, pod("none", 0)))
+
+    assert (pods.kind, pods.complete, [each.key for each in pods.seen]) == (
+        PodSeen,
+        True,
+        ["uid-w-0", "uid-w-1", "uid-other"],
+    )
+    assert (members.kind, members.complete, [each.uid for each in members.seen]) == (
+        Member,
+        True,
+        ["uid-w-0", "uid-w-1", "uid-launcher"],
+    )
+    assert ends == Batch(PodEnd, (PodEnd("uid-w-1", 1_795_000_060.0),), (), complete=True)
+    assert (pods.gone, members.gone) == ((), ())
+
+
+def test_what_is_nothing_to_one_any_more_is_gone_for_it() -> None:
+    placed = seen("a", annotations=RESERVED, nodeName="n1", status=STARTED)
+    through = seen("b", annotations=RESERVED, nodeName="n1", status={"phase": "Succeeded"})
+    plain = seen("c", nodeName="n1")
+    assert placed is not None and through is not None and plain is not None  # noqa: PT018
+
+    pods, members, ends = split(Batch(Candidate, (placed, through, plain), ("uid-d",)))
+
+    assert (pods.seen, pods.gone) == ((placed.seen, plain.seen), ("uid-d", "uid-b"))
+    assert (members.seen, members.gone) == ((placed.member, through.member), ("uid-d", "uid-c"))
+    assert (ends.seen, ends.gone) == ((), ("uid-d", "uid-a", "uid-b", "uid-c"))
+    assert not pods.complete
+
+
+def test_what_is_split_is_what_each_takes() -> None:
+    knowledge, roster, ends = Knowledge(Policy()), Roster(), Ends()
+    gated = pod("w-0", annotations=LLM, schedulingGates=[GATE])
+    pods, members, deadlines = split(found_of(gated, pod("w-1", annotations=LLM, schedulingGates=[GATE])))
+
+    knowledge.take(pods, 0.0)
+    ends.take(deadlines)
+
+    assert roster.take(members) == {GangName("team", "llm")}
+    assert [gang.phase for gang in roster.gangs()] == [GangPhase.QUEUED]
+    assert set(knowledge.pods) == {"uid-w-0", "uid-w-1"}
+
+
+def test_the_planner_watches_all_pods_nodes_with_their_rules_and_what_says_sizes() -> None:
+    kinds = dict(planner_sources())
+
+    assert list(kinds) == [NodeSeen, Candidate, GpusSeen, *(kind for kind, _ in SIZES)]
+    assert kinds[NodeSeen] == OBSERVED[0][1]
+    assert kinds[Candidate].resource == PODS
+    assert kinds[Candidate].query == Query()
+    assert list(dict(planner_sources(sizes=()))) == [NodeSeen, Candidate, GpusSeen]
+    assert all(issubclass(kind, Declared) for kind, _ in SIZES)
+
+
+def test_affinity_without_requirements_has_no_terms() -> None:
+    found = member(schedulingGates=[GATE], affinity={"nodeAffinity": {}})
+
+    assert found is not None
+    assert found.terms is None
+    assert found.rules == PodRules(StockSpec(affinity=gang_pod(affinity={"nodeAffinity": {}}).spec.affinity))
+
+
+BY_HOST = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
+APART = PodTerm("kubernetes.io/hostname", LabelSelector({"app": "llm"}))
+
+
+def _apart(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "apart", "unchecked"),
+    [
+        pytest.param(_apart(BY_HOST), (APART,), (), id="by host"),
+        pytest.param(_apart(BY_HOST, {**BY_HOST, "topologyKey": "zone"}), (APART,), ("pod affinity",), id="by zone"),
+        pytest.param(
+            _apart({**BY_HOST, "namespaceSelector": {"matchLabels": {"a": "b"}}}),
+            (),
+            ("pod affinity",),
+            id="namespaces by their labels",
+        ),
+        pytest.param(
+            _apart({**BY_HOST, "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
+            (),
+            ("pod affinity",),
+            id="an operator that nobody knows",
+        ),
+        pytest.param(
+            {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [BY_HOST]}},
+            (),
+            ("pod affinity",),
+            id="near others",
+        ),
+    ],
+)
+def test_a_member_says_beside_whom_it_may_not_be(
+    affinity: dict[str, Any], apart: tuple[PodTerm, ...], unchecked: tuple[str, ...]
+) -> None:
+    gated = member(annotations=LLM, schedulingGates=[GATE], affinity=affinity, labels={"app": "llm"})
+    running = member(annotations=RESERVED, nodeName="n1", status=STARTED, affinity=affinity, labels={"app": "llm"})
+
+    assert gated is not None
+    assert gated.rules is not None
+    assert (gated.apart, gated.labels, gated.rules.unchecked) == (apart, {"app": "llm"}, unchecked)
+    assert running is not None
+    assert (running.apart, running.labels) == (apart, {"app": "llm"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({}, "no volume", id="let go"),
+        pytest.param({"nodeName": "n1"}, None, id="it was bound after all"),
+        pytest.param({"annotations": LLM, "schedulingGates": [GATE]}, None, id="still gated"),
+        pytest.param(
+            {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}},
+            None,
+            id="kube-scheduler has not tried yet",
+        ),
+    ],
+)
+def test_what_kube_scheduler_says_of_a_member_that_was_let_go(changed: dict[str, Any], said: str | None) -> None:
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
+    usual: dict[str, Any] = {"annotations": RESERVED, "status": {"phase": "Pending", "conditions": [refused]}}
+    found = member(**(usual | changed))
+
+    assert found is not None
+    assert found.unbound == said

@@ -1,0 +1,200 @@
+"""What goes over the wire, and what is made of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationStatus, State
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.errors import UnavailableError
+from gputopo.kube.rbac import PLANNER
+from scheduler_core.planner.commit.actions import (
+    AskForPod,
+    CreateLedger,
+    CreateReservation,
+    DeletePod,
+    DeleteReservation,
+    DropRegistration,
+    LetGo,
+    Release,
+    StripFinalizer,
+    Touch,
+    Write,
+    WriteLedger,
+    WriteStatus,
+)
+from scheduler_core.planner.leader.writer import Outcome, Writer
+from tests.api_server import Answer, ApiServer, Asked, api_server
+from tests.scheduler_core.planner.gang.gang_pods import member
+from tests.scheduler_core.planner.packing.plans import ledger, plan
+
+PLAN = plan("llm-1", {"a": ("n1", 4)})._replace(version="5")
+POD = member("a")._replace(version="7")
+
+
+def answering(uid: str, version: str) -> Callable[[Asked], Answer]:
+    """The pod as it is now; and each write is taken."""
+
+    def answer(asked: Asked) -> Answer:
+        found = {"name": "a", "uid": uid, "resourceVersion": version}
+        return Answer({"metadata": found if asked.method == "GET" else {"name": PLAN.name, "resourceVersion": "9"}})
+
+    return answer
+
+
+@contextmanager
+def writing(
+    folder: Path, answer: Callable[[Asked], Answer], *, holds: bool = True
+) -> Iterator[tuple[Writer, ApiServer]]:
+    with api_server(answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
+        try:
+            yield Writer(kube, lambda: holds, lambda: 0.0), server
+        finally:
+            kube.close()
+
+
+LEDGER = ledger()._replace(version="3")
+API, PODS = "/apis/gputopo.io/v1alpha1", "/api/v1/namespaces/team/pods/a"
+NAMED = f"{API}/namespaces/team/placementreservations/{PLAN.name}"
+SENT: list[tuple[Write, str, str]] = [
+    (CreateLedger("gpus", LedgerSpec()), "POST", f"{API}/placementledgers"),
+    (WriteLedger(LEDGER, LedgerSpec()), "PUT", f"{API}/placementledgers/gpus"),
+    (DropRegistration(LEDGER, LedgerStatus({})), "PUT", f"{API}/placementledgers/gpus/status"),
+    (CreateReservation("team", PLAN.name, PLAN.spec), "POST", f"{API}/namespaces/team/placementreservations"),
+    (WriteStatus(PLAN, ReservationStatus(State.BOUND)), "PATCH", f"{NAMED}/status"),
+    (DeleteReservation(PLAN), "DELETE", NAMED),
+    (LetGo(POD, PLAN.spec.seats[0], PLAN.name), "PATCH", PODS),
+    (Release(POD, "no place", "gate-timeout"), "PATCH", PODS),
+    (Touch(POD, PLAN.key), "PATCH", PODS),
+    (DeletePod(POD), "DELETE", PODS),
+    (AskForPod("x", "team/a"), "GET", PODS),
+]
+
+
+@pytest.mark.parametrize(("what", "method", "path"), SENT, ids=[type(each[0]).__name__ for each in SENT])
+def test_each_write_is_one_call(tmp_path: Path, what: Write, method: str, path: str) -> None:
+    with writing(tmp_path, lambda _: Answer({"metadata": {"name": "a", "uid": "u", "resourceVersion": "9"}})) as (
+        writer,
+        server,
+    ):
+        found = writer.write(what)
+
+    assert [(each.method, each.path) for each in server.asked] == [(method, path)]
+    version = None if method == "DELETE" else "9"
+    assert (found.outcome, found.metadata and found.metadata.resource_version) == (Outcome.DONE, version)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "sent"),
+    [
+        pytest.param(200, Outcome.DONE, ["DELETE", "PATCH"], id="it may"),
+        pytest.param(422, Outcome.REFUSED, ["DELETE"], id="it may not"),
+    ],
+)
+def test_a_finalizer_stays_on_a_pod_that_may_not_be_deleted(
+    tmp_path: Path, status: int, outcome: Outcome, sent: list[str]
+) -> None:
+    def answer(asked: Asked) -> Answer:
+        return Answer({"metadata": {"name": "a", "uid": "u"}}, status if asked.method == "DELETE" else 200)
+
+    with writing(tmp_path, answer) as (writer, server):
+        found = writer.write(StripFinalizer(POD, "batch.kubernetes.io/job-tracking"))
+
+    assert (found.outcome, [each.method for each in server.asked]) == (outcome, sent)
+    assert server.asked[0].body == {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "preconditions": {"uid": POD.uid},
+        "dryRun": ["All"],
+    }
+
+
+def test_a_pod_is_deleted_as_it_was_seen_or_not_at_all(tmp_path: Path) -> None:
+    with writing(tmp_path, lambda _: Answer({})) as (writer, server):
+        writer.write(DeletePod(POD))
+        writer.write(DeletePod(POD._replace(version="")))
+
+    assert [each.body["preconditions"] for each in server.asked] == [
+        {"uid": POD.uid, "resourceVersion": "7"},
+        {"uid": POD.uid},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (409, Outcome.CONFLICT),
+        (404, Outcome.GONE),
+        (503, Outcome.AWAY),
+        (500, Outcome.AWAY),
+        (403, Outcome.REFUSED),
+        (422, Outcome.REFUSED),
+    ],
+)
+def test_what_becomes_of_a_write(tmp_path: Path, status: int, outcome: Outcome) -> None:
+    with writing(tmp_path, lambda _: Answer({"message": "no"}, status)) as (writer, _):
+        found = writer.write(Touch(POD, PLAN.key))
+
+    assert (found.outcome, found.error) == (outcome, f"PATCH {PODS}: {status}: no")
+
+
+def test_who_does_not_lead_any_more_sends_nothing(tmp_path: Path) -> None:
+    with writing(tmp_path, lambda _: Answer({}), holds=False) as (writer, server):
+        found = writer.write(Touch(POD, PLAN.key))
+
+    assert (found.outcome, server.asked) == (Outcome.DEPOSED, [])
+
+
+def ledger_of(version: str) -> dict[str, Any]:
+    return {"metadata": {"name": "gpus", "uid": "L", "resourceVersion": version, "generation": 4}, "spec": {}}
+
+
+def test_a_ledger_that_was_written_by_another_is_read_again(tmp_path: Path) -> None:
+    answers = {"PUT": Answer({"message": "changed"}, 409), "GET": Answer(ledger_of("8"))}
+    with writing(tmp_path, lambda asked: answers[asked.method]) as (writer, _):
+        found = writer.write(WriteLedger(LEDGER, LedgerSpec()))
+
+    assert found.ledger is not None
+    assert (found.outcome, found.ledger.version, found.ledger.generation) == (Outcome.CONFLICT, "8", 4)
+
+
+def test_a_ledger_that_cannot_be_read_again_may_have_been_written_or_not(tmp_path: Path) -> None:
+    answers = {"PUT": Answer({"message": "changed"}, 409), "GET": Answer({"message": "busy"}, 503)}
+    with writing(tmp_path, lambda asked: answers[asked.method]) as (writer, _):
+        found = writer.write(WriteLedger(LEDGER, LedgerSpec()))
+
+    path = f"{API}/placementledgers/gpus"
+    assert (found.outcome, found.ledger) == (Outcome.AWAY, None)
+    assert found.error == f"PUT {path}: 409: changed; GET {path}: 503: busy"
+
+
+def test_the_ledger_is_there_or_not_or_nobody_knows(tmp_path: Path) -> None:
+    answers = [Answer(ledger_of("8")), Answer({"message": "none"}, 404), Answer({"message": "busy"}, 503)]
+    with writing(tmp_path, lambda _: answers.pop(0)) as (writer, _):
+        found = writer.ledger("gpus")
+        assert (found and found.version, writer.ledger("gpus")) == ("8", None)
+        with pytest.raises(UnavailableError, match="503: busy"):
+            writer.ledger("gpus")
+
+
+@pytest.mark.parametrize(
+    ("uid", "version", "outcome", "methods"),
+    [
+        pytest.param(POD.uid, "7", Outcome.DONE, ["GET", "PATCH"], id="it is as it was seen"),
+        pytest.param(POD.uid, "8", Outcome.CONFLICT, ["GET"], id="it has changed since"),
+        pytest.param("another", "7", Outcome.GONE, ["GET"], id="another pod of that name"),
+    ],
+)
+def test_a_plan_is_taken_back_only_if_the_pod_that_is_late_is_as_it_was_seen(
+    tmp_path: Path, uid: str, version: str, outcome: Outcome, methods: list[str]
+) -> None:
+    with writing(tmp_path, answering(uid, version)) as (writer, server):
+        found = writer.write(WriteStatus(PLAN, ReservationStatus(State.ROLLING_BACK, "late"), POD))
+
+    assert (found.outcome, [each.method for each in server.asked]) == (outcome, methods)

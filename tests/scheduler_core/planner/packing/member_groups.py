@@ -1,0 +1,176 @@
+"""Gangs and clusters in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from random import Random
+from typing import Any
+
+import msgspec
+
+from gputopo.crd.reservations import Seat
+from gputopo.model import NodeTopology
+from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.full_pods import HOSTNAME
+from scheduler_core.cache.kube_scheduler_filters import (
+    LabelSelector,
+    PodRules,
+    PodTerm,
+    StockNode,
+    StockNodeSpec,
+    StockSpec,
+    Taint,
+)
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import NodeTable, state_if, table_of
+from scheduler_core.evaluation.evaluate import judge
+from scheduler_core.evaluation.score import Score
+from scheduler_core.planner.gang.member import GangName, Member, Wanted
+from scheduler_core.planner.packing.model import NodeView
+from scheduler_core.policy.policy import Policy
+from scheduler_core.request.pod import Metadata
+from scheduler_core.request.pod_request import PodRequest
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import NOW, occupant, record, request
+
+POLICY = Policy()
+GANG = GangName("team", "llm")
+KINDS = ("a100_bridged", "a100_bridged", "a6000_pair_and_one", "rtx4090", "v100_ring")
+WISHES: tuple[dict[str, Any], ...] = ({}, {}, {"island": "required"}, {"numa": "required"}, {"min_bandwidth": "100"})
+RACK = "cloud.provider.com/topology-rack"
+BLOCK = "cloud.provider.com/topology-block"
+CLIQUE = "gputopo.io/fabric"
+
+
+def member(
+    name: str,
+    gpus: int = 1,
+    *,
+    size: int | None = None,
+    minimum: int | None = None,
+    rank: int | None = None,
+    required: str | None = None,
+    preferred: str | None = None,
+    rules: PodRules | None = None,
+    role: str = "",
+    refuses: str = "",
+    **wishes: str,
+) -> Member:
+    """A pod that waits with its gang. ``role``: a letter; ``refuses``: those that may not be on its node."""
+    wanted = Wanted(GANG, size, minimum, rank, None, required, preferred)
+    return Member(
+        f"uid-{name}",
+        "team",
+        name,
+        "1",
+        wanted,
+        request(gpus, name, **wishes),
+        NOW,
+        rules=rules,
+        labels={"role": role},
+        apart=refusing(refuses),
+    )
+
+
+def refusing(roles: str) -> tuple[PodTerm, ...]:
+    """PodAntiAffinity by host, a term for each."""
+    return tuple(PodTerm(HOSTNAME, LabelSelector({"role": role})) for role in roles)
+
+
+def quarrel(members: Iterable[Member], roles: Iterable[str] = ()) -> bool:
+    """Whether some of them may not share a node. ``roles``: of pods there that refuse nobody."""
+    those = list(members)
+    refused = [[term.label_selector.match_labels["role"] for term in each.apart] for each in those]  # type: ignore[union-attr,index]
+    return any(
+        other in refused[at]
+        for at in range(len(those))
+        for other in (*roles, *(each.labels["role"] for each in those if each is not those[at]))
+    )
+
+
+def crew(number: int, gpus: int = 1, **more: Any) -> list[Member]:
+    """Members that differ in name only."""
+    return [member(f"w-{at}", gpus, **more) for at in range(number)]
+
+
+def view(
+    *records: NodeRecord,
+    labels: Mapping[str, Mapping[str, str]] | None = None,
+    taints: Mapping[str, Iterable[Taint]] | None = None,
+    policy: Policy = POLICY,
+) -> NodeView:
+    """A cluster of those nodes."""
+    rules = {
+        each.name: StockNode(
+            metadata=Metadata(name=each.name, labels=dict((labels or {}).get(each.name, {}))),
+            spec=StockNodeSpec(tuple((taints or {}).get(each.name, ()))),
+        )
+        for each in records
+    }
+    return NodeView(table_of(records, NOW, policy), rules, lambda _: policy)
+
+
+def selecting(**labels: str) -> PodRules:
+    """What a pod with that nodeSelector says."""
+    return PodRules(StockSpec(node_selector=labels))
+
+
+def asked(each: Member) -> PodRequest:
+    """What it asks, which is understood."""
+    assert isinstance(each.request, PodRequest)
+    return each.request
+
+
+def occupants(members: Iterable[Member]) -> list[Occupant]:
+    """The pods once they are on a node."""
+    return [Occupant(each.uid, each.namespace, each.name, asked(each).profile) for each in members]
+
+
+def stands(table: NodeTable, name: str, coming: Iterable[Member], policy: Policy = POLICY) -> bool:
+    """Whether each of them suits the node, whoever of the others comes before."""
+    pods = occupants(coming)
+    there = table.records[name].pods
+    return all(
+        isinstance(
+            judge(pod.profile, state_if(table, name, (*there, *(each for each in pods if each != pod))), policy), Score
+        )
+        for pod in pods
+    )
+
+
+def by_node(seats: Iterable[Seat], members: Iterable[Member]) -> dict[str, list[Member]]:
+    """Who goes where."""
+    of = {each.uid: each for each in members}
+    found: dict[str, list[Member]] = {}
+    for seat in seats:
+        if seat.node is not None:
+            found.setdefault(seat.node, []).append(of[seat.uid])
+    return found
+
+
+def cluster(random: Random, nodes: int) -> list[NodeRecord]:
+    """Small nodes with a life of their own: pods whose GPUs are named, are not, and have gone."""
+    return [node(f"n{at}", MACHINES[random.choice(KINDS)](), random) for at in range(nodes)]
+
+
+def node(name: str, topology: NodeTopology, random: Random) -> NodeRecord:
+    """One of them."""
+    size = len(topology.gpus)
+    busy = random.sample(range(size), random.choice((0, 0, 0, 1, 2)))
+    held = {"busy": busy} if busy else {}
+    pods = [occupant("busy", len(busy))] if busy and random.random() < 0.8 else []
+    if random.random() < 0.2 and len(busy) < size:
+        pods.append(occupant("late", 1, **random.choice(WISHES)))
+    found = record(name, topology, held=held if random.random() < 0.9 else None, pods=pods)
+    milli = random.choice((None, None, 8000, 4000))
+    return msgspec.structs.replace(found, machine=msgspec.structs.replace(found.machine, cpu_milli=milli))
+
+
+def ways(members: list[Member], names: list[str]) -> Iterable[dict[str, list[Member]]]:
+    """All ways to put them on nodes; an empty name is no place."""
+    for chosen in product(names, repeat=len(members)):
+        found: dict[str, list[Member]] = {}
+        for one, name in zip(members, chosen, strict=True):
+            found.setdefault(name, []).append(one)
+        yield found

@@ -1,0 +1,50 @@
+"""What kube-scheduler's own filters say, worked out once for nodes that are alike: the same as asked of each."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import msgspec
+import pytest
+
+from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, StockSpec, barred
+from scheduler_core.planner.packing.node_filter import Bars
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _affinity(**term: object) -> dict[str, object]:
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}}
+
+
+SPECS = {
+    "nothing": {},
+    "a label": {"nodeSelector": {"pool": "x"}},
+    "one of some labels": _affinity(matchExpressions=[{"key": "pool", "operator": "In", "values": ["x", "y"]}]),
+    "a name": _affinity(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["b"]}]),
+    "no terms": {"affinity": {"nodeAffinity": {}}},
+    "tolerations": {"tolerations": [{"operator": "Exists"}]},
+}
+
+
+@pytest.mark.parametrize("spec", [pytest.param(each, id=name) for name, each in SPECS.items()])
+def test_alike_nodes_share_what_is_said(spec: dict[str, object]) -> None:
+    found = msgspec.convert(spec, StockSpec)
+    bars = Bars(PodRules(found))
+
+    for name, pool, tainted, cordoned in product("ab", "xyz", (False, True), (False, True)):
+        taints = [{"key": "k", "effect": "NoSchedule"}] if tainted else None
+        node = msgspec.convert(
+            {
+                "metadata": {"name": name, "labels": {"pool": pool, "other": name}},
+                "spec": {"taints": taints, "unschedulable": cordoned},
+            },
+            StockNode,
+        )
+        assert bars.against(node) == barred(found, node)
+
+
+def test_who_has_no_rules_tolerates_nothing() -> None:
+    node = msgspec.convert({"metadata": {"name": "n"}, "spec": {"unschedulable": True}}, StockNode)
+
+    assert Bars(None).against(node) == "it is cordoned"

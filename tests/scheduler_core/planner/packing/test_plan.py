@@ -1,0 +1,562 @@
+"""Plans of gangs: what holds for every one of them, against all ways to place small ones; and what people expect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.crd.reservations import Seat
+from gputopo.labels.reasons import Reason
+from scheduler_core.cache.kube_scheduler_filters import Taint
+from scheduler_core.cache.node_table import state_if
+from scheduler_core.evaluation.evaluate import judge
+from scheduler_core.evaluation.score import Score
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.planner.packing.anti_affinity import APART, There
+from scheduler_core.planner.packing.diagnosis import AVOIDED, NOWHERE
+from scheduler_core.planner.packing.groups import Crew, crew_of
+from scheduler_core.planner.packing.node_class import cpu_of
+from scheduler_core.planner.packing.node_fit import NO_CPU
+from scheduler_core.planner.packing.plan import NodeView, Options, Plan, Unplaced, plan
+from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.pod_request import Refused
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import occupant, record
+from tests.scheduler_core.planner.packing.member_groups import (
+    BLOCK,
+    CLIQUE,
+    POLICY,
+    RACK,
+    WISHES,
+    asked,
+    by_node,
+    cluster,
+    crew,
+    member,
+    occupants,
+    quarrel,
+    refusing,
+    selecting,
+    stands,
+    view,
+    ways,
+)
+
+H100, PAIRS, RTX = MACHINES["hgx_h100"](), MACHINES["a100_bridged"](), MACHINES["rtx4090"]()
+
+
+def _planned(members: Sequence[Member], seen: NodeView, **options: Any) -> Plan:
+    found = plan(members, seen, Options(**options))
+    assert isinstance(found, Plan), found
+    return found
+
+
+def _unplaced(members: Sequence[Member], seen: NodeView, **options: Any) -> Unplaced:
+    found = plan(members, seen, Options(**options))
+    assert isinstance(found, Unplaced), found
+    return found
+
+
+def _nodes(found: Plan) -> dict[str, int]:
+    """Members by node."""
+    counts: dict[str, int] = {}
+    for seat in found.seats:
+        if seat.node is not None:
+            counts[seat.node] = counts.get(seat.node, 0) + 1
+    return counts
+
+
+def _empty(*names: str, **labels: Mapping[str, str]) -> NodeView:
+    return view(*(record(name, H100, held={}) for name in names), labels=labels)
+
+
+def test_eight_members_fill_the_island_that_is_half_full_only_where_they_must() -> None:
+    """Two nodes with four free GPUs each and an empty one: one node is fewer than two."""
+    half = {"x": [0, 1, 2, 3]}
+    seen = view(
+        *(record(name, H100, held=half, pods=[occupant("x", 4)]) for name in ("a", "b")), record("c", H100, held={})
+    )
+
+    found = _planned(crew(8), seen)
+
+    assert _nodes(found) == {"c": 8}
+    assert found.gbps == 900.0
+    assert found.exact
+    assert [(seat.name, seat.rank, seat.gpus) for seat in found.seats] == [
+        (f"w-{at}", at, ((WHOLE, 1),)) for at in range(8)
+    ]
+    assert _nodes(_planned(crew(4), seen)) in ({"a": 4}, {"b": 4})  # the empty one stays whole
+
+
+def test_sixteen_where_only_fifteen_fit_have_no_place() -> None:
+    seen = view(record("a", H100, held={}), record("b", H100, held={"x": [3]}, pods=[occupant("x", 1)]))
+
+    found = _unplaced(crew(16), seen)
+
+    assert found.reason == "15 of 16 members fit at once"
+    assert found.missing == (("w-15", Reason.TOO_FEW_GPUS),)
+    assert found.best == 15
+
+
+def test_expected_gpus_are_said_where_there_is_no_doubt() -> None:
+    """Alone on a node of which all is free, or all that is left."""
+    seen = view(record("a", H100, held={"x": [0, 1]}, pods=[occupant("x", 2)]), record("b", H100, held={}))
+
+    found = _planned([member("w-0", 6), member("w-1", 8)], seen)
+
+    assert {(seat.node, seat.expected) for seat in found.seats} == {
+        ("a", (2, 3, 4, 5, 6, 7)),
+        ("b", (0, 1, 2, 3, 4, 5, 6, 7)),
+    }
+    assert _planned([member("w-0", 2)], seen).seats[0].expected == ()
+
+
+def test_the_narrowest_domain_comes_before_fewer_nodes() -> None:
+    """Four halves in one clique are nearer than two whole nodes in two."""
+    half = {"x": [0, 1, 2, 3]}
+    halves = [record(f"h{at}", H100, held=half, pods=[occupant("x", 4)]) for at in range(4)]
+    wholes = [record(f"w{at}", H100, held={}) for at in range(2)]
+    labels = {f"h{at}": {CLIQUE: "c.1"} for at in range(4)} | {f"w{at}": {CLIQUE: f"d.{at}"} for at in range(2)}
+    members = crew(4, 4)
+
+    assert _nodes(_planned(members, view(*halves, *wholes))) == {"w0": 2, "w1": 2}
+    found = _planned(members, view(*halves, *wholes, labels=labels))
+    assert (_nodes(found), found.domain) == ({f"h{at}": 1 for at in range(4)}, "clique=c.1")
+
+
+def test_of_domains_that_are_as_good_the_one_with_less_room_is_taken() -> None:
+    labels = {name: {RACK: name[0]} for name in ("a0", "a1", "a2", "b0", "b1")}
+
+    found = _planned(crew(2, 8), _empty("a0", "a1", "a2", "b0", "b1", **labels))
+
+    assert (_nodes(found), found.domain) == ({"b0": 1, "b1": 1}, "rack=b")
+
+
+def test_what_is_required_is_not_widened() -> None:
+    labels = {"a": {RACK: "r1", BLOCK: "b"}, "b": {RACK: "r2", BLOCK: "b"}, "c": {}}
+    seen = _empty("a", "b", "c", **labels)
+
+    found = _unplaced(crew(2, 8, required="rack"), seen)
+
+    assert found.reason == "1 of 2 members fits at once in one rack"
+    assert found.missing == (("w-1", "there is room on other nodes, but not in the same rack"),)
+    wide = _planned(crew(2, 8, required="block"), seen)
+    assert (_nodes(wide), wide.domain) == ({"a": 1, "b": 1}, "block=b")
+    assert _unplaced(crew(1, 8, required="zone"), seen).best == 0
+
+
+def test_racks_of_one_name_in_two_blocks_are_two() -> None:
+    seen = _empty("a", "b", a={RACK: "r1", BLOCK: "b1"}, b={RACK: "r1", BLOCK: "b2"})
+
+    assert _unplaced(crew(2, 8, required="rack"), seen).best == 1
+    assert _planned(crew(2, 8), seen).domain is None
+
+
+def test_any_label_is_a_level() -> None:
+    labels = {"a": {"example.com/pod": "1"}, "b": {"example.com/pod": "2"}, "c": {"example.com/pod": "2"}}
+    seen = _empty("a", "b", "c", **labels)
+
+    assert _planned(crew(2, 8, required="example.com/pod"), seen).domain == "example.com/pod=2"
+    assert _unplaced(crew(3, 8, required="example.com/pod"), seen).best == 2
+    assert _nodes(_planned(crew(2, 8, preferred="example.com/pod"), seen)) == {"b": 1, "c": 1}
+    assert _planned(crew(3, 8, preferred="example.com/pod"), seen).domain is None
+
+
+def test_a_launcher_without_gpus_has_a_seat_without_a_node() -> None:
+    members = [member("launcher", 0), *crew(2, 8)]
+
+    found = _planned(members, _empty("a", "b"))
+
+    assert found.seats[-1] == Seat("uid-launcher", "launcher")
+    assert _nodes(found) == {"a": 1, "b": 1}
+    assert _planned([member("launcher", 0)], _empty("a")).seats == (Seat("uid-launcher", "launcher"),)
+    assert _unplaced([member("launcher", 0), *crew(3, 8)], _empty("a", "b")).best == 3
+
+
+def test_as_many_as_fit_start_where_they_are_enough() -> None:
+    seen = _empty("a", "b", "c")
+
+    found = _planned(crew(5, 8, size=5, minimum=2), seen)
+
+    assert _nodes(found) == {"a": 1, "b": 1, "c": 1}
+    assert [seat.name for seat in found.seats] == ["w-0", "w-1", "w-2"]
+    assert _unplaced(crew(5, 8, size=5, minimum=4), seen).reason == "3 of 4 members fit at once"
+    assert _nodes(_planned(crew(5, 8, size=5), seen, minimum=3)) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_more_members_come_before_a_narrower_domain() -> None:
+    labels = {"a": {RACK: "r1"}, "b": {RACK: "r1"}, "c": {RACK: "r2"}}
+
+    found = _planned(crew(3, 8, size=3, minimum=2), _empty("a", "b", "c", **labels))
+
+    assert (_nodes(found), found.domain) == ({"a": 1, "b": 1, "c": 1}, None)
+
+
+def test_a_replaced_member_comes_to_its_siblings() -> None:
+    """Its old rank is free, and its rack has room; another rack has more."""
+    labels = {"a0": {RACK: "a"}, "a1": {RACK: "a"}, "b0": {RACK: "b"}, "b1": {RACK: "b"}}
+    siblings = (Seat("s0", "w-0", "a0", rank=0), Seat("s2", "w-2", "a0", rank=2))
+    taken = [occupant("w-0", 4)._replace(uid="s0"), occupant("w-2", 4)._replace(uid="s2")]
+    seen = view(
+        record("a0", H100, held={"w-0": [0, 1, 2, 3], "w-2": [4, 5, 6, 7]}, pods=taken),
+        *(record(name, H100, held={}) for name in ("a1", "b0", "b1")),
+        labels=labels,
+    )
+
+    found = _planned([member("w-1", 4, size=3)], seen, placed=siblings)
+
+    assert [(seat.node, seat.rank) for seat in found.seats] == [("a1", 1)]
+    assert found.domain == "rack=a"
+    assert _nodes(_planned([member("w-1", 4, size=3, required="rack")], seen, placed=siblings)) == {"a1": 1}
+
+
+def test_where_siblings_are_counts_for_what_is_required() -> None:
+    labels = {"a": {RACK: "a"}, "b": {RACK: "b"}, "c": {}}
+    seen = _empty("a", "b", "c", **labels)
+    one = member("w-9", 8, required="rack")
+
+    assert _nodes(_planned([one], seen, placed=(Seat("s0", "w-0", "b"),))) == {"b": 1}
+    assert _unplaced([one], seen, placed=(Seat("s0", "w-0", "a"), Seat("s1", "w-1", "b"))).best == 0
+    assert _unplaced([one], seen, placed=(Seat("s0", "w-0", "c"),)).best == 0
+    assert _nodes(_planned([one], seen, placed=(Seat("s0", "w-0", "gone"),))) in ({"a": 1}, {"b": 1})
+
+
+def test_a_node_that_siblings_are_on_costs_nothing() -> None:
+    """Two more members of four GPUs: beside the sibling and on one other node, not both on the empty one."""
+    seen = view(
+        record("a", H100, held={"w-0": [0, 1, 2, 3]}, pods=[occupant("w-0", 4)]),
+        record("b", H100, held={"x": [0, 1, 2, 3]}, pods=[occupant("x", 4)]),
+        record("c", H100, held={}),
+    )
+
+    found = _planned(crew(1, 4, size=2), seen, placed=(Seat("uid-w-0", "w-0", "a"),))
+
+    assert _nodes(found) == {"a": 1}
+
+
+def test_training_goes_to_the_gpus_that_its_siblings_have() -> None:
+    """Nothing else speaks for the one or the other."""
+    running = occupant("w-0", 8, workload="training")
+    seen = view(
+        record("a", MACHINES["hgx_b200"](), held={"w-0": range(8)}, pods=[running]),
+        record("b", H100, held={}),
+        record("c", MACHINES["hgx_b200"](), held={}),
+    )
+    late = member("w-1", 8, size=2, workload="training")
+
+    assert _nodes(_planned([late], seen, placed=(Seat(running.uid, "w-0", "a"),))) == {"c": 1}
+
+
+def test_kube_schedulers_own_filters_count() -> None:
+    taints = {"a": [Taint("dedicated", "other", "NoSchedule")]}
+    labels = {"b": {"pool": "gpu"}, "c": {"pool": "cpu"}}
+    seen = view(*(record(name, H100, held={}) for name in ("a", "b", "c")), labels=labels, taints=taints)
+    picky = crew(2, 8, rules=selecting(pool="gpu"))
+
+    assert _nodes(_planned(picky[:1], seen)) == {"b": 1}
+    members = [picky[0], *crew(3, 8)[1:]]
+    assert _nodes(_planned(members[:2], seen)) == {"b": 1, "c": 1}
+    assert _unplaced(members, seen).missing == (("w-0", "it is not pool=gpu, as nodeSelector says"),)
+
+
+def test_what_stands_against_the_node_of_another_kind_is_not_what_is_missing() -> None:
+    """There is room beside the single one, for others than those."""
+    labels = {"b": {"pool": "gpu"}, "c": {"pool": "gpu"}}
+    seen = view(*(record(name, RTX if name == "b" else H100, held={}) for name in ("a", "b")), labels=labels)
+    picky = [member(f"p-{at}", 3, rules=selecting(pool="gpu")) for at in range(3)]
+
+    found = _unplaced([member("x", 4), *picky], seen)
+
+    assert found.best == 3
+    assert found.missing == (("p-2", "it is not pool=gpu, as nodeSelector says"),)
+
+
+def test_a_rack_that_holds_either_kind_but_not_both_is_passed_over() -> None:
+    labels = {"a": {RACK: "r1"}, "b": {RACK: "r2"}, "c": {RACK: "r2"}}
+
+    found = _planned([member("w-0", 8), member("x-0", 1)], _empty("a", "b", "c", **labels))
+
+    assert found.domain == "rack=r2"
+
+
+def test_nodes_to_avoid_and_nodes_without_rules_are_not_used() -> None:
+    seen = _empty("a", "b")
+
+    assert _nodes(_planned(crew(1, 8), seen, avoid=frozenset({"a"}))) == {"b": 1}
+    assert _unplaced(crew(1, 8), seen, avoid=frozenset({"a", "b"})).missing == (("w-0", AVOIDED),)
+    assert _unplaced(crew(1, 8), seen._replace(rules={})).missing == (("w-0", NOWHERE),)
+
+
+def test_cpu_counts_as_far_as_it_is_known() -> None:
+    big = member("w-0", 1)
+    ask = asked(big).profile.ask._replace(cpu_milli=64_000)
+    big = big._replace(request=asked(big)._replace(profile=asked(big).profile._replace(ask=ask)))
+    seen = view(record("a", H100, held={}))
+    known = seen.table.records["a"]
+    assert known.machine.cpu_milli is None
+    assert len(_planned([big], seen).seats) == 1
+
+
+def test_who_asks_for_what_cannot_be_understood_holds_up_all() -> None:
+    bad = member("w-1")._replace(request=Refused("the pod's request is malformed: ..."))
+
+    found = _unplaced([*crew(1), bad], _empty("a"))
+
+    assert (found.reason, found.missing) == (
+        "the pod's request is malformed: ...",
+        (("w-1", "the pod's request is malformed: ..."),),
+    )
+
+
+def test_a_search_ends_when_time_is_over() -> None:
+    """With no time at all the widest domain is looked at, greedily."""
+    labels = {f"n{at}": {RACK: f"r{at // 2}"} for at in range(8)}
+    seen = _empty(*labels, **labels)
+    ticks = count()
+
+    hurried = _planned(crew(2, 8), seen, out_of_time=lambda: True)
+    stopped = _planned(crew(2, 8), seen, out_of_time=lambda: next(ticks) > 3)
+
+    assert len(_nodes(hurried)) == 2
+    assert len(_nodes(stopped)) == 2
+    required = _planned(crew(2, 8, required="rack"), seen, out_of_time=lambda: True)
+    assert required.domain is not None
+
+
+def test_a_search_that_may_take_no_step_still_finds_a_place() -> None:
+    seen = view(*cluster(Random(7), 6))
+    members = [*crew(3, 1), member("x-0", 2)]
+
+    found = _planned(members, seen, steps=0)
+
+    assert sum(_nodes(found).values()) == 4
+    assert _planned(members, seen).exact
+
+
+def test_members_that_refuse_each_other_have_a_node_each() -> None:
+    found = _planned(crew(3, role="x", refuses="x"), _empty("a", "b", "c"))
+
+    assert (_nodes(found), found.exact) == ({"a": 1, "b": 1, "c": 1}, True)
+
+
+def test_who_is_refused_may_not_join_and_others_may() -> None:
+    shy, plain, other = member("w-0", 1, refuses="x"), member("w-1", 1, role="x"), member("w-2", 1, role="y")
+
+    found = _planned([shy, plain, other], _empty("a", "b", "c"))
+
+    seats = {seat.name: seat.node for seat in found.seats}
+    assert seats["w-0"] != seats["w-1"]
+    assert set(_nodes(found).values()) == {1, 2}
+
+
+def test_where_only_sharing_is_in_the_way_that_is_said() -> None:
+    assert _unplaced(crew(3, role="x", refuses="x"), _empty("a", "b")) == Unplaced(
+        "2 of 3 members fit at once", (("w-2", APART),), best=2, tried=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("late", "there"),
+    [
+        pytest.param(member("w-1", role="x", refuses="x"), member("w-0", role="x", refuses="x"), id="both say so"),
+        pytest.param(member("w-1", refuses="x"), member("w-0", role="x"), id="the one that comes"),
+        pytest.param(member("w-1", role="x"), member("w-0", refuses="x"), id="the one that is there"),
+        pytest.param(member("w-1", role="x"), member("w-0", refuses="x")._replace(ending=True), id="one that ends"),
+    ],
+)
+def test_a_member_that_comes_late_keeps_away_from_its_siblings(late: Member, there: Member) -> None:
+    beside = {"placed": (Seat(there.uid, there.name, "a"),), "there": (There("a", there),)}
+
+    assert _nodes(_planned([late], _empty("a", "b"), **beside)) == {"b": 1}
+    assert _unplaced([late], _empty("a"), **beside).missing == (("w-1", APART),)
+    assert _nodes(_planned([member("w-1", role="z")], _empty("a", "b"), **beside)) == {"a": 1}
+
+
+class _Brute:
+    """All ways to place a few members on a few nodes."""
+
+    def __init__(self, members: list[Member], seen: NodeView) -> None:
+        self.members, self.seen = members, seen
+        self._fits: dict[tuple[str, tuple[str, ...]], int | None] = {}
+        found = crew_of(members, seen, Options())
+        assert isinstance(found, Crew)
+        self._kinds = {each.uid: at for at, group in enumerate(found.groups) for each in group.members}
+
+    def best(self, racks: bool, used: frozenset[str] = frozenset()) -> tuple[int, int, int]:
+        """Members, negative; nodes that are not used yet; points, negative. ``racks``: all in one."""
+        names = ["", *self.seen.table.records]
+        found = [(0, 0, 0)]
+        for way in ways(self.members, names):
+            way.pop("", None)
+            if racks and len({self.rack(name) for name in way}) > 1:
+                continue
+            if racks and None in {self.rack(name) for name in way}:
+                continue
+            points = [self.points(name, those) for name, those in way.items()]
+            if None not in points:
+                found.append((-sum(map(len, way.values())), len(way.keys() - used), -sum(each or 0 for each in points)))
+        return min(found)
+
+    def rack(self, name: str) -> str | None:
+        return (self.seen.rules[name].metadata.labels or {}).get(RACK)
+
+    def points(self, name: str, those: list[Member]) -> int | None:
+        key = name, tuple(each.uid for each in those)
+        if key not in self._fits:
+            self._fits[key] = self._points(name, those)
+        return self._fits[key]
+
+    def _points(self, name: str, those: list[Member]) -> int | None:
+        """None where they do not fit."""
+        table = self.seen.table
+        record = table.records[name]
+        cpu = cpu_of(record)
+        if not stands(table, name, those) or not cpu.holds([asked(each).profile.ask.cpu_milli for each in those]):
+            return None
+        if quarrel(those) or not self.spares(name, those):
+            return None
+        total, there = 0, record.pods
+        for each in sorted(those, key=lambda each: self._kinds[each.uid]):
+            score = judge(asked(each).profile, state_if(table, name, there), POLICY)
+            assert isinstance(score, Score)
+            total += round(score.points * 1_000_000)
+            there = (*there, *occupants([each]))
+        return total
+
+    def spares(self, name: str, those: list[Member]) -> bool:
+        """Whether what others on their way there need holds too."""
+        table = self.seen.table
+        pods = table.records[name].pods
+        waiting = [pod for pod in pods if pod.profile.shape_required and pod.name == "late"]
+        return not those or all(
+            isinstance(
+                judge(pod.profile, state_if(table, name, (*(o for o in pods if o != pod), *occupants(those))), POLICY),
+                Score,
+            )
+            for pod in waiting
+        )
+
+
+def _small(random: Random) -> tuple[list[Member], NodeView]:
+    records = cluster(random, 3)
+    labels = {each.name: {RACK: random.choice("xy")} if random.random() < 0.8 else {} for each in records}
+    kinds = [(random.choice((1, 1, 2, 3)), random.choice(WISHES)) for _ in range(2)]
+    required = random.choice((None, None, "rack"))
+    number = random.randint(1, 4)
+    minimum = random.choice((None, random.randint(1, number)))
+    members = []
+    calm, refuses = random.random() < 0.5, random.choice((("x",), ("", "x"), ("", "x", "y", "xy")))
+    for at in range(number):
+        gpus, wishes = random.choice(kinds)
+        one = member(f"m-{at}", gpus, size=number, minimum=minimum, required=required, **wishes)
+        role, refused = random.choice("xy"), random.choice(refuses)
+        members.append(one if calm else one._replace(labels={"role": role}, apart=refusing(refused)))
+    return members, view(*records, labels=labels)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_plans_are_what_all_ways_together_offer(seed: int) -> None:
+    """Found whenever there is one, breaks nothing, in the narrowest domain, on the fewest nodes, with most points."""
+    members, seen = _small(Random(seed))
+    brute = _Brute(members, seen)
+    wanted = members[0].wanted
+    rungs = [brute.best(racks=True), *([] if wanted.required else [brute.best(racks=False)])]
+    best = min(rungs, key=lambda each: (each[0], rungs.index(each)))
+
+    found = plan(members, seen)
+
+    if -best[0] < (wanted.minimum or len(members)):
+        assert isinstance(found, Unplaced)
+        assert found.best == -best[0]
+        assert len(found.missing) == len(members) - found.best
+        return
+    assert isinstance(found, Plan)
+    assert found.exact
+    placed = by_node(found.seats, members)
+    points = [brute.points(name, those) for name, those in placed.items()]
+    assert (-len(found.seats), len(placed), -sum(each or 0 for each in points)) == best
+    assert None not in points
+    assert all(stands(seen.table, name, those) for name, those in placed.items())
+
+
+@given(st.integers(0, 10**9), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_members_that_come_later_are_placed_as_well_as_may_be(seed: int, late: bool) -> None:
+    """Nodes that siblings are on count for nothing. Without time it is still all right, if not the best."""
+    random = Random(seed)
+    seen = view(*cluster(random, 3))
+    kinds = random.sample((1, 2, 3), random.choice((1, 2)))
+    members = [member(f"m-{at}", random.choice(kinds)) for at in range(random.randint(1, 4))]
+    used = frozenset(random.sample(list(seen.table.records), random.randint(1, 2)))
+    siblings = tuple(Seat(f"s-{name}", f"s-{name}", name) for name in used)
+    brute = _Brute(members, seen)
+    best = brute.best(racks=False, used=used)
+
+    found = plan(members, seen, Options(placed=siblings, minimum=1 + len(used), out_of_time=lambda: late))
+
+    if isinstance(found, Unplaced):
+        assert (found.best, late or best[0] == 0) == (0, True)
+        return
+    placed = by_node(found.seats, members)
+    points = [brute.points(name, those) for name, those in placed.items()]
+    rank = (-len(found.seats), len(placed.keys() - used), -sum(each or 0 for each in points))
+    assert None not in points
+    assert rank >= best if late else rank == best
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=25, deadline=None)
+def test_the_order_of_members_and_nodes_makes_no_difference(seed: int) -> None:
+    random = Random(seed)
+    members, seen = _small(random)
+    others = list(seen.table.records.values())
+    random.shuffle(others)
+    labels = {name: rules.metadata.labels or {} for name, rules in seen.rules.items()}
+    shuffled = random.sample(members, len(members))
+
+    one, other = plan(members, seen), plan(shuffled, view(*others, labels=labels))
+
+    if isinstance(one, Plan):
+        assert one == other
+    else:
+        assert isinstance(other, Unplaced)
+        assert (one.reason, one.missing, one.best) == (other.reason, other.missing, other.best)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=25, deadline=None)
+def test_a_search_cut_short_breaks_nothing(seed: int) -> None:
+    random = Random(seed)
+    seen = view(*cluster(random, 6))
+    members = [member(f"m-{at}", random.choice((1, 2)), **random.choice(WISHES)) for at in range(random.randint(1, 7))]
+
+    found = plan(members, seen, Options(steps=random.choice((0, 50))))
+
+    if isinstance(found, Plan):
+        assert len(found.seats) == len(members)
+        assert all(stands(seen.table, name, those) for name, those in by_node(found.seats, members).items())
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_a_large_gang_of_one_kind_is_on_as_few_nodes_as_there_can_be(gpus: int) -> None:
+    """Also where the search is greedy."""
+    random = Random(gpus)
+    records = []
+    for at in range(40):
+        busy = random.sample(range(8), random.randint(0, 8))
+        records.append(record(f"n{at}", H100, held={"x": busy}, pods=[occupant("x", len(busy))] if busy else []))
+    room = sorted(((8 - each.pods[0].profile.gpus if each.pods else 8) // gpus for each in records), reverse=True)
+    wanted = sum(room) * 2 // 3
+    fewest = next(at for at in range(41) if sum(room[:at]) >= wanted)
+
+    found = _planned(crew(wanted, gpus), view(*records), steps=100)
+
+    assert len(_nodes(found)) == fewest
+    assert NO_CPU not in {seat.node for seat in found.seats}

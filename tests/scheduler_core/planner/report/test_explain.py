@@ -1,0 +1,218 @@
+"""What the goldens of ``test_text`` do not show."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputopo.crd.reservations import Phase
+from scheduler_core.cache.full_pods import HOSTNAME, OF_PODS, SPREAD
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm, StockSpec
+from scheduler_core.planner.gang.conventions import alone
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.packing.model import LEVELS
+from scheduler_core.planner.report.explain import NoGangError
+from scheduler_core.planner.report.leadership import levels_of
+from scheduler_core.request.pod import Metadata
+from scheduler_core.request.pod_request import Refused
+from tests.scheduler_core.builders import NOW, occupant, record
+from tests.scheduler_core.explain.fleets import QUADS
+from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED
+from tests.scheduler_core.planner.packing.plans import entry, ledger, plan
+from tests.scheduler_core.planner.report.clusters import RULES, USUAL, crew, member, seen, story
+
+FREE = record("a", QUADS, held={})
+
+
+def called(namespace: str, name: str) -> Member:
+    gang = GangName(namespace, name)
+    found = member(f"{namespace}-{name}")
+    return found._replace(namespace=namespace, wanted=found.wanted._replace(gang=gang))
+
+
+def malformed(namespace: str, name: str) -> Member:
+    found = member(name, request=Refused("gputopo.io/gang: 'LLM_7' is not a name"), namespace=namespace)
+    return found._replace(wanted=alone(Metadata(name, namespace, f"uid-{name}"), "gate"))
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        pytest.param([], "there is no gang llm-7 in the namespace team, nor any other gang", id="none at all"),
+        pytest.param(
+            [called("team", "llm-8"), called("team", "web")],
+            "there is no gang llm-7 in the namespace team; nearest: llm-8",
+            id="one of nearly that name",
+        ),
+        pytest.param(
+            [called("team", "llm-8"), called("other", "llm-7")],
+            "there is no gang llm-7 in the namespace team; nearest: llm-8, other/llm-7",
+            id="one of that name in another namespace",
+        ),
+        pytest.param(
+            [called("team", "web")],
+            "there is no gang llm-7 in the namespace team: `gputopo gangs` lists all",
+            id="nothing like it",
+        ),
+        pytest.param(
+            [malformed("team", "p"), malformed("other", "q")],
+            "there is no gang llm-7 in the namespace team .pods there whose gang cannot be understood: "
+            "p: gputopo.io/gang: 'LLM_7' is not a name., nor any other gang",
+            id="one that names it wrongly",
+        ),
+    ],
+)
+def test_a_gang_that_is_not_there(members: list[Member], why: str) -> None:
+    with pytest.raises(NoGangError, match=f"^{why}$"):
+        story(seen(members), GangName("team", "llm-7"))
+
+
+@pytest.mark.parametrize(
+    ("members", "absent"),
+    [
+        pytest.param(crew(6)[1:3], (0, 3, 4, 5), id="ranks from 0 on"),
+        pytest.param([*crew(6)[1:3], member("x", size=6)], (), id="one has no rank"),
+        pytest.param(crew(6, rank=9)[:1], (), id="a rank beyond its size"),
+        pytest.param(crew(20_000)[:1], (), id="more than anybody reads"),
+        pytest.param([member("w-0", rank=0)], (), id="nobody says of how many"),
+        pytest.param(crew(2), (), id="all are there"),
+    ],
+)
+def test_which_ranks_have_not_come(members: list[Member], absent: tuple[int, ...]) -> None:
+    assert story(seen(members)).absent_ranks == absent
+
+
+def test_of_two_gangs_of_one_age_the_first_by_name_comes_first() -> None:
+    both = [*crew(1), called("team", "a")._replace(wanted=crew(1)[0].wanted._replace(gang=GangName("team", "a")))]
+
+    assert story(seen(both)).before == ("team/a",)
+    assert story(seen(both), GangName("team", "a")).before == ()
+
+
+def test_a_gang_that_was_complete_earlier_comes_first_though_its_first_pod_is_younger() -> None:
+    early = called("team", "a")._replace(wanted=crew(1)[0].wanted._replace(gang=GangName("team", "a")))
+    old, young = crew(2)
+    both = [old, young._replace(created=NOW), early._replace(created=NOW - 60.0)]
+
+    assert story(seen(both)).before == ("team/a",)
+    assert story(seen(both), GangName("team", "a")).before == ()
+
+
+def test_single_pods_and_gangs_for_which_room_is_held_come_before_it_too() -> None:
+    single = member("p", created=NOW - 900.0)._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))
+    name = GangName("team", "big")
+    big = member("b-0", 4, created=NOW - 800.0)
+    held = plan("big-1", held={"a": 8}, gang="big")
+    there = [single, big._replace(wanted=big.wanted._replace(gang=name, size=1)), *crew(1)]
+
+    found = story(seen(there, [FREE], planned=[held], ledger=ledger(entry(held, Phase.HELD))))
+    assert found.before == ("pod team/p", "team/big")
+
+
+@pytest.mark.parametrize(
+    ("asked", "levels", "notes"),
+    [
+        pytest.param(
+            {"preferred": "block"},
+            "block=example.com/hall|example.com/room",
+            ["no node is in any block: none has a label example.com/hall or example.com/room"],
+            id="the planner's own",
+        ),
+        pytest.param(
+            {"preferred": "example.com/row"},
+            USUAL,
+            ["no node is in any example.com/row: none has a label example.com/row"],
+            id="a label's key",
+        ),
+        pytest.param({"preferred": "rack"}, "rack=example.com/rack", [], id="a node is in one"),
+        pytest.param(
+            {"required": "rack"},
+            "",
+            ["the planner does not say which labels make racks and the like, so the usual ones were looked at"],
+            id="nobody says",
+        ),
+        pytest.param({"required": "example.com/rack"}, "", [], id="nobody needs to say"),
+    ],
+)
+def test_levels_are_those_of_the_planner(asked: dict[str, str], levels: str, notes: list[str]) -> None:
+    there = seen(crew(1, **asked), [FREE], labels={"example.com/rack": "r7"}, levels=levels)
+    found = story(there, rules=RULES._replace(levels=levels_of(there) or LEVELS))
+
+    assert [each for each in found.notes if "label" in each] == notes
+
+
+def test_members_that_cannot_be_understood_are_not_tried() -> None:
+    found = story(seen([member("w-0", size=1, request=Refused("gputopo.io/island: 'yes'"))], [FREE]))
+
+    assert (found.gang.phase, found.places, found.unfit) == ("refused", (), None)
+
+
+def test_a_member_that_comes_late_is_tried_beside_its_siblings() -> None:
+    there = [each._replace(node="a") for each in crew(2, 4, BOUND)[:1]]
+    found = story(seen([*there, *crew(2)[1:]], [FREE, record("b", QUADS, held={})]))
+
+    (place,) = found.places
+    assert [(stop.node, stop.members) for stop in place.stops] == [("a", ("w-1",))]
+
+
+def _crew_apart(state: str = GATED) -> list[Member]:
+    term = PodTerm(HOSTNAME, LabelSelector({"app": "llm"}))
+    return crew(2, 4, state, labels={"app": "llm"}, apart=(term,))
+
+
+def test_a_member_that_may_not_be_beside_its_siblings_is_tried_elsewhere() -> None:
+    there = [each._replace(node="a") for each in _crew_apart(BOUND)[:1]]
+    found = story(seen([*there, *_crew_apart()[1:]], [FREE, record("b", QUADS, held={})]))
+
+    (place,) = found.places
+    assert [(stop.node, stop.members) for stop in place.stops] == [("b", ("w-1",))]
+
+
+def test_a_pod_that_is_on_its_way_to_a_node_is_taken_to_be_there() -> None:
+    name = GangName("team", "other")
+    first = _crew_apart(BOUND)[0]
+    coming = first._replace(uid="uid-o-0", name="o-0", node=None, wanted=first.wanted._replace(gang=name))
+    ended = first._replace(uid="o-2", name="o-2", phase="Failed", node="b", wanted=coming.wanted)
+    other = plan("other-1", {"o-0": ("a", 4)}, gang="other")
+    mine = _crew_apart()[1:]
+    mine = [each._replace(wanted=each.wanted._replace(size=1)) for each in mine]
+    nodes = [FREE, record("b", QUADS, held={})]
+    found = story(seen([*mine, coming, ended], nodes, planned=[other], ledger=ledger(entry(other, Phase.COMMITTED))))
+
+    (place,) = found.places
+    assert [stop.node for stop in place.stops] == ["b"]
+
+
+def test_rules_about_other_pods_that_no_plan_follows_are_said() -> None:
+    far, spread = PodRules(StockSpec(), (OF_PODS, "volume claims")), PodRules(StockSpec(), (OF_PODS, SPREAD))
+    members = [each._replace(rules=rules) for each, rules in zip(crew(3), (far, spread, None), strict=True)]
+
+    refuse = "that the planner does not look at: kube-scheduler may refuse the node that it chooses"
+    assert story(seen(members, [FREE])).notes == (
+        f"2 of its members require pod affinity {refuse}",
+        f"1 of its members requires topology spread {refuse}",
+    )
+
+
+def test_siblings_that_run_are_not_among_those_that_would_have_to_end() -> None:
+    there = [each._replace(node="a") for each in crew(3, 4, BOUND)[:1]]
+    busy = record("a", QUADS, held={"x": [4]}, pods=[occupant("x", 1)])
+    found = story(seen([*there, *crew(3)[1:2]], [busy]))
+
+    assert found.gang.phase == "gathering"
+    assert found.relief is not None
+    assert found.relief.pods == ("team/x",)
+
+
+def test_where_time_is_over_it_says_so() -> None:
+    asked: list[None] = []
+
+    def over() -> bool:
+        asked.append(None)
+        return True
+
+    other = plan("o-1", {"o-0": ("a", 8)}, gang="other")
+    found = story(seen(crew(1), [FREE], planned=[other], ledger=ledger(entry(other))), rules=RULES._replace(over=over))
+
+    assert found.kept == ()
+    assert found.notes[-1] == "the time for trials ran out, so there may be more to say"
+    assert asked

@@ -1,0 +1,77 @@
+"""Whether anybody plans, by ledgers and Leases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputopo.timestamps import timestamp
+from scheduler_core.planner.packing.model import LEVELS
+from scheduler_core.planner.report.leadership import levels_of, nobody_plans
+from scheduler_core.planner.report.read import Led, Seen
+from scheduler_core.runtime.leader_election import Spec
+from tests.scheduler_core.builders import NOW
+from tests.scheduler_core.planner.report.clusters import NONE, seen
+
+WAIT = "Pods that the gate holds wait for one"
+OR = f"{WAIT}, or for gputopo release, which lets them go without a place"
+
+
+def led(**spec: Any) -> Led:
+    """A Lease that was renewed so many seconds ago."""
+    ago = spec.pop("ago", 1.0)
+    return Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, timestamp(NOW - ago), 1, **spec))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(seen(led=led()), None, id="it renews its Lease"),
+        pytest.param(seen(led=led(ago=45.0)), None, id="it may be a matter of clocks"),
+        pytest.param(
+            seen(led=led(ago=46.0)),
+            "no planner works: planner-0_1b2c has not renewed its Lease gputopo/gputopo-planner since "
+            f"{timestamp(NOW - 46.0)}. {OR}",
+            id="it has ended",
+        ),
+        pytest.param(
+            seen(led=Led("gputopo/gputopo-planner", Spec("", 15, None, timestamp(NOW - 1.0)))),
+            "no planner works: nobody holds its Lease gputopo/gputopo-planner, which was let go at "
+            f"{timestamp(NOW - 1.0)}. {OR}",
+            id="it was stopped",
+        ),
+        pytest.param(
+            seen(led=Led("gputopo/gputopo-planner", None)),
+            f"no planner works: its Lease gputopo/gputopo-planner is gone. {OR}",
+            id="it was removed",
+        ),
+        pytest.param(
+            seen(ledger=NONE),
+            "no planner has led here: there is no PlacementLedger. One that was just installed makes it within half a "
+            "minute; where there is none: kubectl apply -k daemonset/scheduler/planner, or gputopo release, which lets "
+            "pods go without a place",
+            id="there never was one",
+        ),
+        pytest.param(seen(), None, id="the Lease may not be read, or is not named"),
+        pytest.param(seen(ledger=NONE, unread=("placementledgers.gputopo.io",)), None, id="ledgers may not be read"),
+        pytest.param(seen(led=Led("a/b", Spec("x", 15, None, "soon"))), None, id="a time that is none"),
+        pytest.param(seen(led=Led("a/b", Spec("x", None, None, timestamp(0.0)))), None, id="a Lease without duration"),
+    ],
+)
+def test_whether_anybody_plans(found: Seen, said: str | None) -> None:
+    assert nobody_plans(found, NOW) == said
+
+
+@pytest.mark.parametrize(
+    ("found", "levels"),
+    [
+        pytest.param(seen(), LEVELS, id="the usual ones"),
+        pytest.param(seen(levels="rack=a|b,zone=c"), {"rack": ("a", "b"), "zone": ("c",)}, id="the planner's own"),
+        pytest.param(seen(levels=""), None, id="it does not say"),
+        pytest.param(seen(levels="hall=a"), None, id="it says what only a later one understands"),
+        pytest.param(seen(ledger=NONE), None, id="there is no ledger"),
+    ],
+)
+def test_which_labels_make_levels(found: Seen, levels: object) -> None:
+    assert levels_of(found) == levels

@@ -1,0 +1,121 @@
+"""Pods that say the same are read once; those that do not are not mistaken for each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.labels.workloads import SCAVENGER
+from scheduler_core.policy.cached_reader import Reader
+from scheduler_core.policy.profiles import BUILT_IN, Match, Placement, Policies
+from scheduler_core.request.pod import Pod
+from scheduler_core.request.pod_request import PodRequest, Refused, Wish
+
+_GPUS = {"resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}}}
+_MAIN = {"name": "main", "image": "registry.invalid/vllm-openai:1", "args": ["--model", "x"], **_GPUS}
+# What may be in each place of a pod; the first is the usual.
+_PARTS: dict[str, tuple[Any, ...]] = {
+    "name": ("a", "b"),
+    "namespace": ("team", "other"),
+    "uid": ("uid-a", "uid-b"),
+    "labels": ({}, {"app": "x"}, {"gpu-model": "A100"}, {"gputopo.io/island": "required"}),
+    "annotations": (
+        {},
+        {"gputopo.io/island": "required"},
+        {"gputopo.io/island": "perhaps"},
+        {"gputopo.io/reservation": "pods-1"},
+        {"gputopo.io/reservation": "pods-2", "gputopo.io/gang-rank": "1"},
+        {"gputopo.io/gang-size": "0"},
+        {"gputopo.io/gang-sizes": "2"},
+    ),
+    "ownerReferences": (
+        None,
+        [{"apiVersion": "batch/v1", "kind": "Job", "uid": "job-1", "controller": True}],
+        [{"apiVersion": "batch/v1", "kind": "Job", "uid": "job-2", "controller": True}],
+        [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "set", "controller": True}],
+    ),
+    "containers": (
+        [_MAIN],
+        [{**_MAIN, "image": "registry.invalid/other:1"}],
+        [{**_MAIN, "command": ["torchrun", "train.py"]}],
+        [{**_MAIN, "env": [{"name": "WORLD_SIZE", "value": "2"}]}],
+        [{**_MAIN, "resources": {"limits": {"nvidia.com/gpu": "3"}}}],
+        [{**_MAIN, "resources": {"limits": {"nvidia.com/gpu": "many"}}}],
+        [{"name": "main"}],
+    ),
+    "initContainers": (None, [{"name": "first", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]),
+    "schedulerName": (None, "gputopo-scheduler"),
+    "priorityClassName": (None, SCAVENGER),
+    "nodeName": (None, "node-1"),
+    "affinity": (
+        None,
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+    ),
+    "topologySpreadConstraints": (None, [{"whenUnsatisfiable": "ScheduleAnyway"}]),
+}
+_OF_METADATA = ("name", "namespace", "uid", "labels", "annotations", "ownerReferences")
+_STRICT = Policies((Placement(isolation=Wish.REQUIRED, match=Match(namespaces=frozenset({"team"}))), Placement()))
+
+
+def _pod(**parts: Any) -> Pod:
+    chosen = {place: parts.get(place, usual) for place, (usual, *_) in _PARTS.items()}
+    metadata = {place: chosen.pop(place) for place in _OF_METADATA}
+    return msgspec.convert({"metadata": metadata, "spec": chosen}, Pod)
+
+
+@given(
+    st.lists(st.fixed_dictionaries({place: st.sampled_from(values) for place, values in _PARTS.items()}), max_size=6)
+)
+def test_whatever_was_read_before_a_pod_is_read_as_the_policies_read_it(all_parts: list[dict[str, Any]]) -> None:
+    pods = [_pod(**parts) for parts in all_parts]
+    reader = Reader(lambda: _STRICT, most=3)
+
+    assert [reader(each) for each in pods] == [_STRICT.read(each) for each in pods]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        pytest.param(place, value, id=f"{place} {at}")
+        for place, (_, *others) in _PARTS.items()
+        for at, value in enumerate(others)
+    ],
+)
+def test_what_differs_in_one_place_only_is_not_mistaken(place: str, value: object) -> None:
+    reader, usual, other = Reader(lambda: _STRICT), _pod(), _pod(**{place: value})
+
+    reader(usual)
+
+    assert reader(other) == _STRICT.read(other)
+
+
+def test_replicas_share_what_they_ask_for_and_a_pod_that_is_let_go_still_says_the_same() -> None:
+    reader = Reader(lambda: BUILT_IN)
+    first = reader(_pod())
+    again = reader(_pod(name="b", uid="uid-b", nodeName="node-1", annotations={"gputopo.io/reservation": "pods-1"}))
+
+    assert isinstance(first, PodRequest)
+    assert isinstance(again, PodRequest)
+    assert again.profile is first.profile
+
+
+def test_what_nobody_understands_is_refused_each_time() -> None:
+    reader, pod = Reader(lambda: BUILT_IN), _pod(annotations={"gputopo.io/island": "perhaps"})
+
+    assert isinstance(reader(pod), Refused)
+    assert reader(pod) is reader(pod)
+
+
+def test_another_policy_reads_anew() -> None:
+    in_force = [BUILT_IN]
+    reader = Reader(lambda: in_force[0])
+    reader(_pod())
+
+    in_force[0] = _STRICT
+
+    assert reader(_pod()) == _STRICT.read(_pod())

@@ -1,0 +1,304 @@
+"""Policy files: what they come to, and what their writers are told."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import jsonschema
+import pytest
+import yaml
+
+from gputopo.model import Interconnect
+from scheduler_core.policy.demand_mix import Mix, Want
+from scheduler_core.policy.file import PolicyError, WeightsModel, parse, schema
+from scheduler_core.policy.policy import Band, Handling, Kinds, Policy, Weights
+from scheduler_core.policy.profiles import BUILT_IN, Match, Personality, Placement, Policies
+from scheduler_core.policy.show import Shown, Value, shown, text
+from scheduler_core.request.pod_request import Reading, Wish
+from scheduler_core.request.workload_type import RULES
+
+HEAD = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
+WHOLE = f"""{HEAD}staleness:
+  after: 20m
+  handling: refuse
+personality:
+  demands: preferred
+  rules:
+    service: false
+    torchrun: true
+defaults:
+  weights:
+    numa: 0
+  shortlist: 10
+  requiredTopologies: [nvlink]
+  isolation: preferred
+profiles:
+  - name: cheap
+    match:
+      schedulerName: cost-optimized-scheduler
+      namespace: [a, b]
+      personality: [training, default]
+    weights:
+      cost: 6
+      onDemand: 1.5
+    vram: {{low: 0.5, high: 0.6}}
+    degraded: refuse
+    isolation: required
+    preferNumaZero: false
+    halfCost: 3.5
+    generation:
+      enough: ampere
+    requiredTopologies: [pcie, nvswitch]
+  - name: fast
+    match: {{}}
+    requiredTopologies: [nvswitch]
+    generation: {{}}
+    mix:
+      - {{gpus: 1, weight: 3.0}}
+      - {{share: 0.25, cpu: 1.5, products: [A100, L4], weight: 1.0}}
+"""
+FAST_MIX = Mix(((Want(1), 3.0), (Want(0, 250, 1500, frozenset({"A100", "L4"})), 1.0)))
+
+
+def _kinds(**weights: float) -> Kinds:
+    return Kinds(*(each._replace(**weights) for each in Kinds()))
+
+
+def test_whole_file() -> None:
+    base = Policy(
+        weights=Weights(numa=0),
+        kinds=_kinds(numa=0),
+        stale=Handling.REFUSE,
+        stale_after_s=1200.0,
+        shortlist=10,
+    )
+    cheap = base._replace(
+        name="cheap",
+        weights=Weights(numa=0, cost=6, on_demand=1.5),
+        kinds=_kinds(numa=0, cost=6, on_demand=1.5),
+        vram=Band(0.5, 0.6),
+        degraded=Handling.REFUSE,
+        prefer_numa_zero=False,
+        half_cost=3.5,
+        enough_generation=7,
+    )
+    match = Match(
+        frozenset({"cost-optimized-scheduler"}),
+        frozenset({"a", "b"}),
+        frozenset({Personality.TRAINING, Personality.DEFAULT}),
+    )
+
+    assert parse(WHOLE, "p").policies == Policies(
+        (
+            Placement(cheap, match, None, Wish.REQUIRED),
+            Placement(base._replace(name="fast", mix=FAST_MIX), Match(), Interconnect.NVSWITCH, Wish.PREFERRED),
+            Placement(base, Match(), Interconnect.NVLINK, Wish.PREFERRED),
+        ),
+        Reading(tuple(rule for rule in RULES if rule.name != "service"), Wish.PREFERRED),
+    )
+
+
+def test_file_that_says_nothing_is_what_is_built_in() -> None:
+    assert parse(HEAD, "p").policies == BUILT_IN
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(
+            "staleness: {after: 15}", "p:3:13: staleness.after: 15 should be a duration like 90s, 15m or 1h", id="unit"
+        ),
+        pytest.param(
+            "staleness: {after: 1d}", "p:3:13: staleness.after: '1d' should be a duration like 90s, 15m or 1h", id="day"
+        ),
+        pytest.param(
+            "defaults: {degraded: maybe}",
+            "p:3:12: defaults.degraded: 'maybe' should be 'ignore', 'avoid' or 'refuse'",
+            id="one of",
+        ),
+        pytest.param(
+            "personality:\n  rules:\n    torchrum: false",
+            "p:5:5: personality.rules.torchrum: 'torchrum' should be one of pytorchjob, mpijob",
+            id="rule",
+        ),
+        pytest.param(
+            "defaults:\n  weights:\n    cots: 5",
+            "p:5:5: defaults.weights.cots is not known here; allowed: bandwidth, leftover, numa, nic, health, "
+            "contiguous, isolation, siblings, packing, spread, utilisation, cost, spot, onDemand, generation",
+            id="weight",
+        ),
+        pytest.param(
+            "defaults: {weights: {cost: -1}}",
+            "p:3:22: defaults.weights.cost: -1 should be greater than or equal to 0",
+            id="negative weight",
+        ),
+        pytest.param("defaults: {weights: {cost: .nan}}", "p:3:22: defaults.weights.cost: nan should be", id="nan"),
+        pytest.param("defaults: {halfCost: .inf}", "p:3:12: defaults.halfCost: inf should be a finite", id="infinite"),
+        pytest.param(
+            "defaults: {vram: {low: 0.9}}", "p:3:12: defaults.vram: low 0.9 should not be above high 0.8", id="band"
+        ),
+        pytest.param(
+            "defaults: {generation: {enough: amper}}",
+            "p:3:25: defaults.generation.enough: 'amper' should be one of tesla, fermi, kepler",
+            id="family",
+        ),
+        pytest.param(
+            "profiles:\n  - match: {}\n    name: a\n    match2: 1",
+            "p:6:5: profiles.0.match2 is not known here; allowed: weights, requiredTopologies, vram, degraded, ",
+            id="in a list",
+        ),
+        pytest.param(
+            "profiles:\n  - name: a\n    match: {scheduleName: x}",
+            "p:5:13: profiles.0.match.scheduleName is not known here; allowed: schedulerName, namespace, personality",
+            id="match",
+        ),
+        pytest.param("profiles:\n  - match: {}", "p:4:5: profiles.0.name is missing", id="missing in a list"),
+        pytest.param("defaults: {mix: []}", "p:3:12: defaults.mix: should name at least one", id="empty mix"),
+        pytest.param(
+            "defaults:\n  mix:\n    - {gpus: 1, share: 0.5, weight: 1.0}",
+            "p:5:7: defaults.mix.0: should say either gpus or share",
+            id="two sizes",
+        ),
+        pytest.param(
+            "defaults: {mix: [{weight: 1.0}]}", "p:3:18: defaults.mix.0: should say either gpus or share", id="no size"
+        ),
+        pytest.param("defaults: {mix: [{gpus: 1}]}", "p:3:18: defaults.mix.0.weight is missing", id="no frequency"),
+        pytest.param(
+            "defaults: {mix: [{gpus: 1, weight: 0.0}]}",
+            "p:3:28: defaults.mix.0.weight: 0.0 should be greater than 0",
+            id="what never comes",
+        ),
+        pytest.param(
+            "defaults: {mix: [{gpu: 1, weight: 1.0}]}",
+            "p:3:19: defaults.mix.0.gpu is not known here; allowed: weight, gpus, share, cpu, products",
+            id="kind of request",
+        ),
+        pytest.param("profiles: 5", "p:3:1: profiles should be a list", id="no list"),
+        pytest.param("profiles: [5]", "p:3:12: profiles.0 should be a mapping of keys to values", id="no mapping"),
+        pytest.param("defaults: 5", "p:3:1: defaults should be a mapping of keys to values", id="no mapping either"),
+        pytest.param(
+            "personality: {rules: 5}", "p:3:15: personality.rules should be a mapping of keys to values", id="no dict"
+        ),
+        pytest.param(
+            "defaults: {requiredTopologies: []}",
+            "p:3:12: defaults.requiredTopologies should name at least one",
+            id="empty list",
+        ),
+        pytest.param(
+            "profiles: [{name: a, match: {}}, {name: a, match: {}}]",
+            "p:1:1: profiles should have names of their own; several are called a",
+            id="same name",
+        ),
+        pytest.param(
+            "profiles: [{name: default, match: {}}]", "p:1:1: no profile should be called default", id="taken name"
+        ),
+        pytest.param("defaults: {}\ndefaults: {}", "p:4:1: this is no YAML: 'defaults' is there twice", id="twice"),
+        pytest.param("? [a]\n: b", "p:3:3: this is no YAML: a key should be a word", id="strange key"),
+        pytest.param("defaults: [", "p:3:12: this is no YAML: expected the node content", id="open bracket"),
+        pytest.param("defaults: \x00", "p:1:1: this is no YAML: unacceptable character #x0000", id="no text"),
+        pytest.param("defaults: &a [*a]", "p:3:1: defaults should be a mapping", id="a thing in itself"),
+        pytest.param("defaults: " + "[" * 5000, "p:1:1: this is no YAML: maximum recursion depth", id="too deep"),
+        pytest.param("defaults: 2026-13-45", "p:3:11: this is no YAML: '2026-13-45' is no timestamp", id="no date"),
+        pytest.param("defaults: !!bool maybe", "p:3:11: this is no YAML: 'maybe' is no bool", id="no such boolean"),
+        pytest.param(f"defaults: {'9' * 5000}", f"p:3:11: this is no YAML: '{'9' * 60}' is no int", id="digits"),
+        pytest.param("#" * 2**20, "p:1:1: this has 10486", id="too large"),
+    ],
+)  # fmt: skip
+def test_fault_is_named_with_its_line_and_what_is_allowed(body: str, said: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse(HEAD + body, "p")
+
+    assert str(caught.value).startswith(said)
+
+
+def test_aliases_that_stand_for_billions_of_values_are_looked_at_once() -> None:
+    bomb = "a: &a [x]\n" + "".join(
+        f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in pairwise("abcdefghijklmnop")
+    )
+
+    with pytest.raises(PolicyError, match=r"p:1:1: a is not known here"):
+        parse(bomb, "p")
+
+
+def test_all_faults_are_named_in_the_order_of_the_file() -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse("kind: Policy\ndefaults: {shortlist: 0}\n", "p")
+
+    assert str(caught.value).splitlines() == [
+        "p:1:1: apiVersion is missing",
+        "p:1:1: kind: 'Policy' should be PlacementPolicy",
+        "p:2:12: defaults.shortlist: 0 should be greater than or equal to 1",
+    ]
+
+
+@pytest.mark.parametrize("body", ["", "# nothing\n", "[]", "just words"])
+def test_what_is_no_mapping_is_refused(body: str) -> None:
+    with pytest.raises(PolicyError, match="p:1:1"):
+        parse(body, "p")
+
+
+def test_every_weight_can_be_written() -> None:
+    assert set(WeightsModel.model_fields) == set(Weights._fields)
+
+
+def test_published_schema_takes_what_we_take() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+    assert list(validator.iter_errors(yaml.safe_load(WHOLE))) == []
+    assert list(validator.iter_errors(yaml.safe_load(HEAD + "defaults: {weights: {cots: 1}}")))
+    assert list(validator.iter_errors(yaml.safe_load(HEAD + "personality: {rules: {torchrum: false}}")))
+
+
+class TestShow:
+    """Effective values, and where each comes from."""
+
+    def _values(self, part: Shown) -> dict[str, tuple[str, str]]:
+        return {value.setting: (value.value, value.origin) for value in part.values}
+
+    def test_built_in(self) -> None:
+        everything, default = shown(None)
+
+        assert (everything.title, default.title) == ("all pods", "profile default: all others")
+        assert {value.origin for part in (everything, default) for value in part.values} == {"built in"}
+        assert self._values(everything) == {
+            "staleness.after": ("900s", "built in"),
+            "staleness.handling": ("avoid", "built in"),
+            "personality.demands": ("required", "built in"),
+            "personality.rules": ("all", "built in"),
+        }
+        values = self._values(default)
+        assert values["weights.health"] == ("1 (training 3)", "built in")
+        assert values["weights.onDemand"] == ("0", "built in")
+        assert values["requiredTopologies"] == ("pcie, nvlink, nvswitch", "built in")
+        assert values["isolation"] == ("as pods say", "built in")
+        assert values["generation.enough"] == ("none: the newer the better", "built in")
+        assert values["mix"] == ("1 GPU 50%, 2 GPUs 20%, 4 GPUs 15%, 8 GPUs 15%", "built in")
+
+    def test_own_words_come_before_the_defaults_and_those_before_what_is_built_in(self) -> None:
+        everything, cheap, fast, default = shown(parse(WHOLE, "p"))
+
+        assert cheap.title == (
+            "profile cheap: schedulerName cost-optimized-scheduler and namespace a or b and "
+            "personality default or training"
+        )
+        assert self._values(everything)["staleness.after"] == ("1200s", "line 4")
+        assert self._values(everything)["personality.rules"] == ("all but service", "line 8")
+        values = self._values(cheap)
+        assert values["weights.cost"] == ("6", "line 24")
+        assert values["weights.numa"] == ("0", "line 13")
+        assert values["weights.nic"] == ("1", "built in")
+        assert values["vram.high"] == ("0.6", "line 26")
+        assert values["generation.enough"] == ("ampere", "line 32")
+        assert values["requiredTopologies"] == ("pcie, nvlink, nvswitch", "line 33")
+        assert self._values(fast)["requiredTopologies"] == ("nvswitch", "line 36")
+        assert self._values(fast)["generation.enough"] == ("none: the newer the better", "built in")
+        mix = "1 GPU 75%, 0.25 of a GPU with 1.5 cores on A100 or L4 25%"
+        assert self._values(fast)["mix"] == (mix, "line 38")
+        assert self._values(default)["requiredTopologies"] == ("nvlink, nvswitch", "line 15")
+        assert self._values(default)["isolation"] == ("preferred", "line 16")
+
+    def test_text_has_a_line_for_each_value(self) -> None:
+        part = Shown("profile a: all others", (Value("weights.x", "1", "built in"), Value("y", "22", "line 3")))
+
+        assert text([part]) == "profile a: all others\n  weights.x  1   built in\n  y          22  line 3\n"

@@ -1,0 +1,103 @@
+"""A policy file that changes while it is in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler_core.policy.file import PolicyError, parse
+from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.policy.reload import PolicyReload
+
+HEAD = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
+GOOD = HEAD + "defaults: {shortlist: 7}\n"
+BETTER = HEAD + "defaults: {shortlist: 8}\n"
+BAD = HEAD + "defaults: {shortlist: 0}\n"
+
+
+def _reload(path: Path) -> PolicyReload:
+    return PolicyReload(lambda: path.read_text(encoding="utf-8"), "policy.yaml")
+
+
+def _look(reload: PolicyReload) -> tuple[bool, str | None]:
+    """Whether something changed, and the trouble."""
+    return reload.look(), reload.trouble
+
+
+def test_without_a_file_what_is_built_in_holds_for_ever() -> None:
+    reload = PolicyReload(None)
+
+    assert (reload.current, reload.look(), reload.trouble) == (BUILT_IN, False, None)
+
+
+def test_bad_file_at_the_start_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(BAD)
+
+    with pytest.raises(PolicyError, match=r"policy\.yaml:3:12: defaults\.shortlist: 0 should be"):
+        _reload(path)
+
+
+def test_good_file_comes_into_force_and_a_bad_one_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(GOOD)
+    reload = _reload(path)
+    assert (reload.look(), reload.current) == (False, parse(GOOD, "p").policies)
+
+    path.write_text(BAD)
+    trouble = "policy.yaml:3:12: defaults.shortlist: 0 should be greater than or equal to 1"
+    assert _look(reload) == (False, trouble)
+    assert reload.current == parse(GOOD, "p").policies
+
+    path.write_text(BETTER)
+    assert _look(reload) == (True, None)
+    assert _look(reload) == (False, None)
+    assert reload.current == parse(BETTER, "p").policies
+
+
+def test_bad_file_stays_bad_and_is_bad_again_after_it_was_away(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(GOOD)
+    reload = _reload(path)
+    path.write_text(BAD)
+    first = _look(reload)
+    assert _look(reload) == first
+
+    path.unlink()
+    assert _look(reload) != first
+    path.write_text(BAD)
+    assert _look(reload) == first
+
+
+def test_old_file_put_back_is_no_trouble_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(GOOD)
+    reload = _reload(path)
+    path.write_text(BAD)
+    reload.look()
+    path.write_text(GOOD)
+
+    assert _look(reload) == (False, None)
+
+
+def test_other_words_for_the_same_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(GOOD)
+    reload = _reload(path)
+    path.write_text("# why\n" + GOOD)
+
+    assert not reload.look()
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"\xff\xfe\xfa")], ids=["gone", "binary"])
+def test_file_that_cannot_be_read_keeps_the_old(tmp_path: Path, spoil: object) -> None:
+    path = tmp_path / "p"
+    path.write_text(GOOD)
+    reload = _reload(path)
+    assert callable(spoil)
+    spoil(path)
+
+    assert not reload.look()
+    assert reload.trouble is not None
+    assert reload.current == parse(GOOD, "p").policies

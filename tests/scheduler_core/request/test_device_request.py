@@ -1,0 +1,117 @@
+"""What pods take, held against the kubelet's way (step by step) and kube-scheduler's (a formula)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_core.request.device_request import Ask, MalformedAskError, Step, read_ask, total
+from scheduler_core.request.pod import PodSpec
+
+
+def _spec(containers: list[dict[str, object]], init: list[dict[str, object]] | None = None) -> PodSpec:
+    return msgspec.convert({"containers": containers, "initContainers": init}, PodSpec)
+
+
+def _asking(count: object, resource: str = "nvidia.com/gpu", **more: object) -> dict[str, object]:
+    return {"resources": {"limits": {resource: count, "cpu": "1"}}, **more}
+
+
+def test_init_containers_come_first_and_say_whether_they_stay() -> None:
+    spec = _spec([_asking("2"), _asking("1")], [_asking("4"), _asking("1", restartPolicy="Always")])
+
+    assert read_ask(spec).programs == (("nvidia.com/gpu", (Step(4, False), Step(1), Step(2), Step(1))),)
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "milli"),
+    [
+        pytest.param(["500m", "700m"], [], 2000, id="what runs together, rounded up to cores"),
+        pytest.param(["1"], ["7"], 7000, id="the init container asks for more"),
+        pytest.param([None], [], 0, id="nothing asked"),
+        pytest.param(["a lot"], [], 0, id="no quantity"),
+    ],
+)
+def test_cpu(containers: list[str | None], init: list[str], milli: int) -> None:
+    def asking(cpu: str | None) -> dict[str, object]:
+        requests = {} if cpu is None else {"cpu": cpu}
+        return {"resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": requests}}
+
+    assert read_ask(_spec(list(map(asking, containers)), list(map(asking, init)))).cpu_milli == milli
+
+
+def test_a_sidecar_runs_beside_the_others() -> None:
+    assert read_ask(_spec([_asking("1")], [_asking("1", restartPolicy="Always")])).cpu_milli == 2000
+
+
+def test_resources_are_told_apart() -> None:
+    renamed = _spec([_asking("2", "nvidia.com/gpu.a100"), _asking("1", "nvidia.com/hostdev")])
+    assert read_ask(renamed).totals == (("nvidia.com/gpu.a100", 2),)
+    spec = _spec([_asking("1", "nvidia.com/gpu.shared"), _asking("2", "nvidia.com/mig-1g.5gb"), _asking("3")])
+
+    assert read_ask(spec).totals == (("nvidia.com/gpu", 3), ("nvidia.com/gpu.shared", 1), ("nvidia.com/mig-1g.5gb", 2))
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        pytest.param({"requests": {"nvidia.com/gpu": "2"}}, id="request alone"),
+        pytest.param({"limits": {"nvidia.com/gpu": 2}}, id="a number instead of a text"),
+        pytest.param({"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "2"}}, id="the limit counts"),
+    ],
+)
+def test_two_gpus(resources: dict[str, object]) -> None:
+    assert read_ask(_spec([{"resources": resources}])).whole == (Step(2),)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [_asking("0"), {"resources": {}}, {}, _asking("1", "amd.com/gpu")],
+    ids=["zero", "no limits", "no resources", "another vendor"],
+)
+def test_nothing_asked(container: dict[str, object]) -> None:
+    assert read_ask(_spec([container])) == Ask()
+
+
+@pytest.mark.parametrize("text", ["two", "1.5", "-1", "99999999"])
+def test_what_is_no_number_of_devices_is_quoted(text: str) -> None:
+    message = f"the pod's request is malformed: nvidia.com/gpu: '{text}' is not a number of devices"
+
+    with pytest.raises(MalformedAskError) as caught:
+        read_ask(_spec([_asking(text)]))
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("program", "held"),
+    [
+        pytest.param((), 0, id="nothing"),
+        pytest.param((Step(2), Step(1)), 3, id="containers side by side: 2 + 1"),
+        pytest.param((Step(4, False), Step(2)), 4, id="init container's are given again: max(4, 2)"),
+        pytest.param(
+            (Step(2, False), Step(3, False), Step(1)), 3, id="init containers one after the other: max(2, 3, 1)"
+        ),
+        pytest.param((Step(1), Step(2, False), Step(1)), 3, id="sidecar stays: max(1 + 2, 1 + 1)"),
+        pytest.param((Step(2, False), Step(2), Step(1)), 3, id="sidecar takes over the init container's: 2 + 1"),
+    ],
+)
+def test_total(program: tuple[Step, ...], held: int) -> None:
+    assert total(program) == held
+
+
+_turns = st.lists(st.tuples(st.integers(1, 4), st.booleans()).map(lambda each: Step(*each)), max_size=5)
+
+
+@given(_turns, st.lists(st.integers(1, 4).map(Step), max_size=3))
+def test_kubelet_and_kube_scheduler_count_the_same(init: list[Step], containers: list[Step]) -> None:
+    """kube-scheduler: the most that any moment needs (``resourcehelpers.PodRequests``)."""
+    sidecars, most = 0, 0
+    for step in init:
+        sidecars += step.devices if step.stays else 0
+        most = max(most, sidecars if step.stays else sidecars + step.devices)
+    running = sidecars + sum(step.devices for step in containers)
+
+    assert total((*init, *containers)) == max(most, running)

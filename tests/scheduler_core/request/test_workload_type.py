@@ -1,0 +1,271 @@
+"""What pods are recognised as, by the marks that controllers and programs leave on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.model import Interconnect
+from scheduler_core.request.pod import Pod
+from scheduler_core.request.pod_request import AS_BUILT, PodRequest, Reading, Wish, Wishes, read_request
+from scheduler_core.request.workload_type import NAMES, RULES, Need, Recognised, Rule, Workload, recognise, traits_of
+
+_TRAINING, _INFERENCE, _BATCH = Workload.TRAINING, Workload.INFERENCE, Workload.BATCH
+
+
+def _pod(
+    *command: str,
+    gpus: int = 8,
+    owner: tuple[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    **container: Any,
+) -> Pod:
+    """As the API server would write it, with a sidecar that has nothing to say."""
+    metadata: dict[str, Any] = {
+        "name": "p",
+        "uid": "u",
+        "labels": labels,
+        "annotations": {f"gputopo.io/{key}": value for key, value in (annotations or {}).items()},
+    }
+    if owner is not None:
+        version, kind = owner
+        controller = {"apiVersion": version, "kind": kind, "name": "o", "uid": "uid-o", "controller": True}
+        metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "x"}, controller]
+    main = {
+        "name": "main",
+        "command": list(command) or None,
+        "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+        **container,
+    }
+    sidecar = {"name": "side", "image": "vllm/vllm-openai", "command": ["torchrun"]}
+    return msgspec.convert({"metadata": metadata, "spec": {"containers": [sidecar, main]}}, Pod)
+
+
+# One row per rule at least: what is on the pod, what it is taken for, what it needs.
+ROWS: list[tuple[str, Pod, Workload | None, set[Need]]] = [
+    ("pytorchjob", _pod(owner=("kubeflow.org/v1", "PyTorchJob")), _TRAINING, {Need.ISLAND}),
+    ("mpijob", _pod(owner=("kubeflow.org/v2beta1", "MPIJob")), _TRAINING, set()),
+    ("kubeflow", _pod(owner=("kubeflow.org/v1", "XGBoostJob")), _TRAINING, set()),
+    ("kubeflow", _pod(labels={"training.kubeflow.org/job-name": "j"}), _TRAINING, set()),
+    (
+        "trainjob",
+        _pod(owner=("batch/v1", "Job"), labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}),
+        _TRAINING,
+        set(),
+    ),
+    (
+        "kserve",
+        _pod(owner=("apps/v1", "ReplicaSet"), labels={"serving.kserve.io/inferenceservice": "m"}),
+        _INFERENCE,
+        set(),
+    ),
+    ("kserve", _pod(labels={"app.kubernetes.io/part-of": "llminferenceservice"}), _INFERENCE, set()),
+    (
+        "rayservice",
+        _pod(owner=("ray.io/v1", "RayCluster"), labels={"ray.io/cluster": "c", "ray.io/serve": "true"}),
+        _INFERENCE,
+        set(),
+    ),
+    ("rayjob", _pod(labels={"ray.io/cluster": "c", "ray.io/originated-from-crd": "RayJob"}), _TRAINING, set()),
+    (
+        "tensor-parallel",
+        _pod("server", "--tensor-parallel-size=4", owner=("apps/v1", "ReplicaSet")),
+        _INFERENCE,
+        {Need.PARALLEL},
+    ),
+    ("vllm", _pod("vllm", "serve", "m"), _INFERENCE, set()),
+    ("vllm", _pod("python3", "-m", "vllm.entrypoints.openai.api_server"), _INFERENCE, set()),
+    ("vllm", _pod(image="registry:5000/vllm/vllm-openai:v0.9@sha256:0", args=["--model", "m"]), _INFERENCE, set()),
+    ("sglang", _pod("python3", "-m", "sglang.launch_server"), _INFERENCE, set()),
+    ("sglang", _pod(image="lmsysorg/sglang:latest"), _INFERENCE, set()),
+    ("triton", _pod("/opt/tritonserver/bin/tritonserver", "--model-repository=/m"), _INFERENCE, set()),
+    ("triton", _pod(image="nvcr.io/nvidia/tritonserver:26.10-py3"), _INFERENCE, set()),
+    ("text-generation", _pod("text-generation-launcher"), _INFERENCE, set()),
+    ("torchrun", _pod("/usr/bin/torchrun", "--nproc-per-node=8", "t.py"), _TRAINING, {Need.ISLAND}),
+    (
+        "torchrun",
+        _pod("bash", "-c", "cd /w && exec torchrun t.py;", owner=("batch/v1", "Job")),
+        _TRAINING,
+        {Need.ISLAND},
+    ),
+    ("torchrun", _pod("python", "-m", "torch.distributed.run", "t.py"), _TRAINING, {Need.ISLAND}),
+    ("deepspeed", _pod("deepspeed", "t.py"), _TRAINING, {Need.ISLAND}),
+    ("accelerate", _pod("accelerate", "launch", "t.py"), _TRAINING, {Need.ISLAND}),
+    ("accelerate", _pod("python", "-m", "accelerate.commands.launch", "t.py"), _TRAINING, {Need.ISLAND}),
+    ("accelerate", _pod("sh", "-c", "accelerate \\\n  launch t.py"), _TRAINING, {Need.ISLAND}),
+    ("world-size", _pod("python", "t.py", env={"WORLD_SIZE": "16"}), _TRAINING, {Need.ISLAND}),
+    ("world-size", _pod("python", "t.py", env={"PET_NPROC_PER_NODE": "8"}), _TRAINING, {Need.ISLAND}),
+    ("jobset", _pod(owner=("batch/v1", "Job"), labels={"jobset.sigs.k8s.io/jobset-name": "j"}), _TRAINING, set()),
+    (
+        "leaderworkerset",
+        _pod(owner=("apps/v1", "StatefulSet"), labels={"leaderworkerset.sigs.k8s.io/name": "l"}),
+        _INFERENCE,
+        set(),
+    ),
+    ("raycluster", _pod(owner=("ray.io/v1", "RayCluster"), labels={"ray.io/cluster": "c"}), _BATCH, set()),
+    ("notebook", _pod(owner=("apps/v1", "StatefulSet"), labels={"notebook-name": "n"}), None, set()),
+    ("job", _pod("python", "t.py", owner=("batch/v1", "Job")), _BATCH, set()),
+    ("service", _pod(owner=("apps/v1", "ReplicaSet")), _INFERENCE, set()),
+    ("service", _pod(owner=("apps/v1", "StatefulSet")), _INFERENCE, set()),
+]
+
+
+@pytest.mark.parametrize(("rule", "pod", "workload", "needs"), ROWS)
+def test_each_rule(rule: str, pod: Pod, workload: Workload | None, needs: set[Need]) -> None:
+    found = recognise(pod)
+
+    assert (found.workload, set(found.needs)) == (workload, needs)
+    assert found.reasons[0].startswith(f"{rule}: ")
+
+
+def test_every_rule_has_a_row_above() -> None:
+    assert {rule for rule, *_ in ROWS} == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(_pod("python", "train.py"), id="a bare pod"),
+        pytest.param(_pod("sh", "-c", "set -e\n  # torchrun comes later\npython t.py"), id="a remark in a script"),
+        pytest.param(_pod("python", "vllm_notes.py", "accelerate"), id="names that only look alike"),
+        pytest.param(_pod("server", "--tp", "1"), id="tensor parallelism over one GPU is none"),
+        pytest.param(_pod("server", "--tp"), id="a flag without a value"),
+        pytest.param(_pod("server", "--tp=$(NOBODY)"), id="a variable from elsewhere"),
+        pytest.param(_pod(labels={"ray.io/serve": "false"}), id="another value"),
+    ],
+)
+def test_pod_that_shows_nothing_is_nothing(pod: Pod) -> None:
+    assert recognise(pod) == Recognised()
+
+
+def test_all_needs_count_and_the_first_rule_says_what_it_is() -> None:
+    found = recognise(_pod("torchrun", "t.py", owner=("kubeflow.org/v1", "MPIJob")))
+
+    assert found == Recognised(
+        _TRAINING,
+        frozenset({Need.ISLAND}),
+        1,
+        (
+            "mpijob: a Kubeflow MPIJob made it",
+            "torchrun: it runs torchrun: DDP reduces gradients among all of its GPUs",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "degree"),
+    [
+        (("x", "--tensor-parallel-size", "4"), {}, 4),
+        (("x", "--tensor-parallel-size=8"), {}, 8),
+        (("x", "-tp", "2"), {}, 2),
+        (("x", "--tp-size", "16"), {}, 16),
+        (("sh", "-c", "exec x --tp=$TP"), {"TP": "4"}, 4),
+        (("x", "--tp", "$(TP)"), {"TP": "2"}, 2),
+        (("x", "--tp", "${TP}"), {"TP": "2"}, 2),
+        (("x", "--tp", "many"), {}, 1),
+        (("x", "--tp", "0"), {}, 1),
+        (("x", "--tp", "many", "--tp", "2"), {}, 2),
+    ],
+)
+def test_tensor_parallel_degree(command: tuple[str, ...], env: dict[str, str], degree: int) -> None:
+    assert traits_of(_pod(*command, env=env)).degree == degree
+
+
+# What a pod with 8 GPUs (or as many as it says) demands of placement.
+@pytest.mark.parametrize(
+    ("pod", "wishes"),
+    [
+        pytest.param(_pod("torchrun"), Wishes(workload=_TRAINING, island=Wish.REQUIRED), id="DDP: one island"),
+        pytest.param(_pod("torchrun", gpus=1), Wishes(workload=_TRAINING), id="one GPU demands nothing"),
+        pytest.param(
+            _pod("torchrun", annotations={"island": "ignore"}),
+            Wishes(workload=_TRAINING, island=Wish.IGNORE),
+            id="what the pod says of the same thing wins",
+        ),
+        pytest.param(
+            _pod("torchrun", annotations={"workload": "batch"}),
+            Wishes(workload=_BATCH, island=Wish.REQUIRED),
+            id="what it says it is does not change what it runs",
+        ),
+        pytest.param(
+            _pod("vllm", "serve", "--tp", "8"),
+            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVLINK),
+            id="tensor parallelism over all of its GPUs: 8 of 8",
+        ),
+        pytest.param(
+            _pod("vllm", "serve", "--tp", "16"),
+            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVLINK),
+            id="over several pods: all of this one's",
+        ),
+        pytest.param(
+            _pod("vllm", "serve", "--tp", "8", annotations={"interconnect": "nvswitch"}),
+            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVSWITCH),
+            id="the stronger interconnect that the pod asks for stays",
+        ),
+        pytest.param(
+            _pod("vllm", "serve", "--tp", "2"),
+            Wishes(workload=_INFERENCE, parallel=2),
+            id="four groups of two",
+        ),
+        pytest.param(
+            _pod("vllm", "serve", "--tp", "3"),
+            Wishes(workload=_INFERENCE, island=Wish.PREFERRED),
+            id="groups of three that do not fill eight: nothing can be required",
+        ),
+        pytest.param(
+            _pod("torchrun", "--tp", "2"),
+            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVLINK),
+            id="both needs: the greater one",
+        ),
+    ],
+)
+def test_what_follows_for_placement(pod: Pod, wishes: Wishes) -> None:
+    found = read_request(pod)
+
+    assert isinstance(found, PodRequest)
+    assert found.profile.wishes == wishes
+
+
+@pytest.mark.parametrize(
+    ("reading", "wishes"),
+    [
+        pytest.param(AS_BUILT, Wishes(workload=_TRAINING, island=Wish.REQUIRED), id="as built"),
+        pytest.param(
+            Reading(demands=Wish.PREFERRED), Wishes(workload=_TRAINING, island=Wish.PREFERRED), id="demands are wishes"
+        ),
+        pytest.param(Reading(demands=Wish.IGNORE), Wishes(workload=_TRAINING), id="demands are ignored"),
+        pytest.param(
+            Reading(rules=tuple(rule for rule in RULES if rule.name != "torchrun")),
+            Wishes(workload=_BATCH),
+            id="that rule is off: only the Job is left",
+        ),
+        pytest.param(Reading(rules=(Rule("mine", "it does", None),)), Wishes(), id="a rule without marks"),
+    ],
+)
+def test_policy_decides_which_rules_count_and_how_much(reading: Reading, wishes: Wishes) -> None:
+    found = read_request(_pod("torchrun", owner=("batch/v1", "Job")), reading)
+
+    assert isinstance(found, PodRequest)
+    assert found.profile.wishes == wishes
+
+
+def test_request_tells_why_and_who_made_it() -> None:
+    found = read_request(_pod("tritonserver", owner=("apps/v1", "ReplicaSet")))
+
+    assert isinstance(found, PodRequest)
+    assert found.owner == "uid-o"
+    assert found.recognised == ("triton: it runs NVIDIA Triton",)
+
+
+def test_scavenger_is_known_by_its_priority_class() -> None:
+    spec = {"containers": [], "priorityClassName": "gputopo-scavenger"}
+    found = read_request(msgspec.convert({"spec": spec}, Pod))
+
+    assert isinstance(found, PodRequest)
+    assert found.profile.scavenger
