@@ -30,12 +30,12 @@ import psutil
 from scheduler import Rate, Sample, Setup, bound_pods, configuration, populate, slope
 
 from gputopo.labels import keys
+from tests.api_objects import Object
 from tests.e2e import audit, binaries, servers
 from tests.e2e.agent.access import user
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs import members
 from tests.e2e.gangs import running as planners
-from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.e2e.scheduler.running import gpu_pod
 

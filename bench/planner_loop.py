@@ -57,9 +57,9 @@ from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.packing.singles import Placer
 from scheduler_core.policy.cached_reader import Reader
 from scheduler_core.policy.profiles import BUILT_IN
-from scheduler_core.runtime.event_draft import Tell
+from scheduler_core.runtime.event_writer import Tell
+from tests.api_objects import Object, gpu_node
 from tests.e2e.gangs import members
-from tests.e2e.objects import Object, gpu_node
 from tests.e2e.scheduler.running import gpu_pod
 from tests.simulated_node.shapes import SHAPES, on_node
 
@@ -125,7 +125,7 @@ class Stage:
         self.first_s = 0.0  # to work out all nodes once
         self._now = self._due = 0.0
         self._spent, self._count, self._rate = spent, nodes, rate
-        self._sources = dict((*planner_sources(Reader(lambda: BUILT_IN)), *KEPT))
+        self._sources = {**planner_sources(Reader(lambda: BUILT_IN)), **KEPT}
         self._reductions = {kind: Reduction(source) for kind, source in self._sources.items()}
         self._pods: dict[str, Object] = {}
         self._version = 1000

@@ -25,7 +25,7 @@ from evaluate import NOW, POLICY, machine, node, request
 
 from gputopo.labels.domains import BLOCK, RACK, ZONE
 from scheduler_core.cache.events import Batch
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, StockSpec
+from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode
 from scheduler_core.cache.node_table import table_of
 from scheduler_core.planner.gang.gang import Gang as Queued
 from scheduler_core.planner.gang.gang import GangPhase
@@ -35,6 +35,7 @@ from scheduler_core.planner.leader.hold_search import HoldTask, holding
 from scheduler_core.planner.leader.plan_task import Names
 from scheduler_core.planner.packing.plan import NodeView, Options, Plan, plan
 from scheduler_core.planner.packing.singles import plan_singles
+from scheduler_core.request.full_pod import StockSpec
 from scheduler_core.request.pod import Metadata
 from tests.machines import MACHINES
 

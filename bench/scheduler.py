@@ -50,9 +50,9 @@ from scheduler_core.extender import scheduler_config
 from scheduler_core.extender.http import Reply, Verb, verbs_app
 from scheduler_core.extender.wire import arguments, filter_result, priorities
 from scheduler_core.runtime.http_server import Listener, serve
+from tests.api_objects import GPU, Object, gpu_node
 from tests.e2e import binaries, servers
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import GPU, Object, gpu_node
 from tests.e2e.process import Server
 from tests.e2e.scheduler import running
 from tests.ports import free_port

@@ -61,7 +61,7 @@ def measured(work: Callable[[], object]) -> dict[str, float]:
 def read(kube: Kube) -> int:
     """Read and decode what the watch reads and decodes, and keep nothing."""
     number = 0
-    for _, source in SOURCES:
+    for source in SOURCES.values():
         for page in kube.pages(source.resource, source.kind, source.query):
             number += len(page.items)
     return number
@@ -116,7 +116,7 @@ def events(kube: Kube, url: str) -> dict[str, float]:
     time.sleep(0.5)  # the watches are being opened
     found: dict[str, float] = {}
     for story, (kind, make, _) in watch_server.STORIES.items():
-        source = next(source for _, source in SOURCES if source.resource.plural == kind)
+        source = next(source for source in SOURCES.values() if source.resource.plural == kind)
         lines = [make(number) for number in range(EVENTS)]
         decode = msgspec.json.Decoder(source.kind).decode
         start = time.process_time()

@@ -1,7 +1,8 @@
 """The MutatingAdmissionPolicies that gate the pods of gangs as they are created. Pure: generated from keys and rules.
 
-Which pods name a gang is what ``scheduler_core.planner.gang.conventions`` says: its rules, as expressions. A pod is gated only
-where it opted in, by our scheduler's name or by a labelled namespace: what another scheduler places is never touched.
+Which pods name a gang is what ``scheduler_core.planner.gang.conventions`` says: its rules, as expressions. A pod is
+gated only where it opted in, by our scheduler's name or by a labelled namespace: what another scheduler places is never
+touched.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from gputopo.labels import keys
-from scheduler_core.extender.scheduler_config import SCHEDULER_NAME
+from gputopo.labels.keys import SCHEDULER_NAME
 from scheduler_core.planner.gang.conventions import RULES, Rule
 
 API_VERSION = "admissionregistration.k8s.io/v1"

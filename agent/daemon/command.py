@@ -1,4 +1,4 @@
-"""``gputopo agent``: its options, read into settings. The program itself, ``agent.daemon.main``, is imported when it is run.
+"""``gputopo agent``: its options, read into settings. ``agent.daemon.main`` is imported when the command runs.
 
 Exit codes: 0 told to end, or `--once` published; 1 cannot go on, or `--once` could not publish; 2 bad usage.
 """

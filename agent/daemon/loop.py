@@ -2,8 +2,8 @@
 
     Probed, Reading, Woken ──turn(now, news)──▶ look, publish, report, announce ──▶ Step (probe again? end? until when?)
 
-Time and everything that takes long is outside: ``agent.daemon.threads`` asks the machine and the kubelet on threads of their
-own, so that a driver that hangs does not keep the loop from telling so.
+Time and everything that takes long is outside: ``agent.daemon.threads`` asks the machine and the kubelet on threads of
+their own, so that a driver that hangs does not keep the loop from telling so.
 """
 
 from __future__ import annotations

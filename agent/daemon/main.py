@@ -18,8 +18,9 @@ from agent.failures import from_nvml
 from agent.publish import Publisher
 from agent.snapshot import Snapshot, SnapshotError
 from gputopo.process.daemon import fail
+from gputopo.timing import STALE_AFTER_S
 
-_LIFETIME = timedelta(minutes=15)  # of features.d; at least three heartbeats
+_LIFETIME = timedelta(seconds=STALE_AFTER_S)  # of features.d
 
 
 def publish_once(read: Settings) -> str | None:

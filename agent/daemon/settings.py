@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.process.settings import Setting, address, flag, log_form, one_of, path, seconds, values
+from gputopo.timing import HEARTBEAT_S
 
 PUBLISH = {  # kind -> what may follow it after a colon
     "node": None,
@@ -93,7 +94,7 @@ TABLE = (
         "heartbeat_s",
         "--heartbeat",
         "GPUTOPO_HEARTBEAT",
-        "5m",
+        f"{HEARTBEAT_S / 60:g}m",
         "SECONDS",
         "How often NodeGpus is refreshed and the Node checked for labels that somebody removed, give or take 10 %. "
         "Readers take an observation of three times this age for unknown; 15,000 nodes make 50 writes a second.",

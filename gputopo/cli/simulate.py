@@ -13,9 +13,9 @@ from gputopo.cli.terminal import fail, read_bytes, write_out
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
-    from scheduler_core.cache.kube_scheduler_filters import StockPod
     from scheduler_core.cache.list_once import Cluster
     from scheduler_core.policy.policy import Policy
+    from scheduler_core.request.full_pod import StockPod
     from scheduler_core.simulation.hosts import NodeSpec
     from scheduler_core.simulation.workload import Job
 

@@ -15,9 +15,9 @@ from gputopo.cli.terminal import fail, read_bytes
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
-    from scheduler_core.cache.kube_scheduler_filters import StockPod
     from scheduler_core.explain import Explanation
     from scheduler_core.policy.profiles import Policies
+    from scheduler_core.request.full_pod import StockPod
     from scheduler_core.request.manifest import Written
 
 _UNREAD = "you may not list PlacementReservations and PlacementLedgers, so what planners keep for gangs is not counted"

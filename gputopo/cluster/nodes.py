@@ -11,8 +11,9 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.objects import Metadata
 from gputopo.labels import AnnotationError, NoTopologyError, decode
 from gputopo.model import NodeTopology
+from gputopo.timing import STALE_AFTER_S
 
-STALE_AFTER = timedelta(minutes=15)  # three heartbeats of an agent
+STALE_AFTER = timedelta(seconds=STALE_AFTER_S)
 
 
 class GpuNode(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ RESERVATION_KIND = "PlacementReservation"
 RESERVATIONS = "placementreservations"
 LEDGER_KIND = "PlacementLedger"
 LEDGERS = "placementledgers"
+SINGLE_POD_PREFIX = "pod."  # of the gang name under which a single pod is planned, before its UID
 POOL = "gpus"  # the ledger's name where nothing else is said
 
 
@@ -143,6 +144,16 @@ class LedgerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     """Which extenders answer, by identity. One that is not listed does not answer."""
 
     extenders: Annotated[dict[str, Vouching], _limit(maxProperties=1000)] = {}
+
+
+def is_single_pod(gang: str) -> bool:
+    """Return whether a gang's name (``spec.gang``) is that of a single pod."""
+    return gang.startswith(SINGLE_POD_PREFIX)
+
+
+def gang_title(namespace: str, spec: ReservationSpec) -> str | None:
+    """Return the gang of a reservation as NAMESPACE/NAME; None for single pods."""
+    return None if not spec.gang or is_single_pod(spec.gang) else f"{namespace}/{spec.gang}"
 
 
 def spec_hash(spec: ReservationSpec) -> str:

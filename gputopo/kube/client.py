@@ -17,6 +17,7 @@ from gputopo.kube.objects import Metadata, Page, Partial, Unreadable
 from gputopo.kube.rbac import Resource, Role
 from gputopo.kube.watch_stream import Watch, name_of
 from gputopo.process.decoding import decode
+from gputopo.timing import WATCH_TIMEOUT_S
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAGE = 500  # objects; an unpaged list of 50,000 pods is 300 MB at once, on both sides
 CONNECT_S, READ_S = 5.0, 30.0
-# Of a watch: where anything happens a bookmark comes about once a minute. After longer silence either nothing does or
-# nobody is there any more; a watch opened anew tells which.
-SILENCE_S = 90.0
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
@@ -55,7 +53,7 @@ class Kube:
         *,
         connect_s: float = CONNECT_S,
         read_s: float = READ_S,
-        silence_s: float = SILENCE_S,
+        silence_s: float = WATCH_TIMEOUT_S,
     ) -> None:
         self._api = api
         self._role = role

@@ -24,13 +24,13 @@ from gputopo.kube.errors import DamagedError, GoneError, KubeError, NotFoundErro
 from gputopo.kube.objects import Unreadable
 from gputopo.kube.projection import Delta, Reduction, Source
 from gputopo.kube.watch_stream import Event, Happening, Watch
+from gputopo.timing import MISSING_KIND_RETRY_S
 
 S = TypeVar("S")
 # A watch is ended by the server after about that long, so that watches move to API servers that came up since.
 SHORTEST_WATCH_S, LONGEST_WATCH_S = 300.0, 600.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
 LONGEST_RETRY_AFTER_S = 60.0  # what a server may ask for beyond that
-MISSING_S = 30.0  # between two looks for a kind that is not served
 AT_ONCE_S = 1.0  # a watch that brought nothing and ended sooner failed, whatever it says
 STEADY_S = 10.0  # after a watch that lasted as long what failed before does not count: a proxy may cut each of them
 _log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class Reflector(Generic[S]):
             self._deliver(self._reduction.listed(()))
         self._in_a_row = 0
         self._note(heard=self._timing.clock(), synced=True, served=False, trouble=told)
-        self._timing.wait(self._stopped, MISSING_S)
+        self._timing.wait(self._stopped, MISSING_KIND_RETRY_S)
 
     def _failed(self, error: KubeError) -> None:
         self._in_a_row += 1

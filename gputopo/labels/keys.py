@@ -10,6 +10,7 @@ from typing import NamedTuple
 SCHEMA_VERSION = 1
 API_GROUP = "gputopo.io"
 FIELD_MANAGER = "gputopo-agent"  # owns our keys under server-side apply
+SCHEDULER_NAME = "gputopo-scheduler"  # the second kube-scheduler, in the manifests and in pods that opt in
 MIRROR_FIELD_MANAGER = "gputopo-mirror"  # owns the mirrors, so that losing one never costs us our own keys
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
 
-LIFETIME_S = 30.0  # a scheduling cycle and its binding take seconds; then the watch has shown it
 WITH_VOLUMES_S = 630.0  # kube-scheduler waits up to 10 minutes for volumes before it binds (bindTimeoutSeconds)
 MOST = 4096  # pods; what is oldest goes first
 MOST_DOUBTS = 1 << 20  # names of nodes, of all pods in doubt together: some 50 MB. Pods that see all nodes count most

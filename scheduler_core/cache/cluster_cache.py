@@ -19,8 +19,9 @@ import msgspec
 
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.crd.reservations import LEDGERS, RESERVATIONS
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.assumed_pods import LIFETIME_S, Assumption, Assumptions
+from scheduler_core.cache.assumed_pods import Assumption, Assumptions
 from scheduler_core.cache.change_log import Changes
 from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, ended
 from scheduler_core.cache.node import Machine
@@ -31,7 +32,6 @@ from scheduler_core.cache.placeholder_pods import FullName, alias, full_name, ho
 from scheduler_core.cache.reservations import NOBODY, Reserved
 from scheduler_core.cache.staleness import confirms, observed, turning
 from scheduler_core.cache.ungated_pods import Ungated
-from scheduler_core.evaluation.prediction_check import Settled, settled
 from scheduler_core.policy.policy import Policy
 
 _NOWHERE = Machine(topology=None, described=False, allocatable=())
@@ -47,11 +47,18 @@ class Bound(NamedTuple):
     before: NodeTable  # what was known just before, without what was assumed of the pod
 
 
+class NodeReport(NamedTuple):
+    """A node before and after a PodResources report of its kubelet, assumed pods included."""
+
+    before: NodeRecord
+    after: NodeRecord
+
+
 class News(NamedTuple):
     """What a batch made known that somebody may want to tell of. What the first lists show is no news."""
 
     bound: tuple[Bound, ...] = ()
-    settled: tuple[Settled, ...] = ()
+    reports: tuple[NodeReport, ...] = ()
     gone: tuple[PodSeen, ...] = ()
 
 
@@ -178,7 +185,7 @@ class Knowledge:
         while self._ageing and self._ageing[0][0] < self._now:
             self._stirred.add(heapq.heappop(self._ageing)[1])
 
-    def assume(self, pod: Occupant, nodes: AbstractSet[str], lifetime_s: float = LIFETIME_S) -> None:
+    def assume(self, pod: Occupant, nodes: AbstractSet[str], lifetime_s: float = ASSUMED_POD_LIFETIME_S) -> None:
         """Filter answered those nodes. Nothing is assumed of a pod that has a node."""
         seen = self._pods.get(pod.uid)
         if seen is None or seen.node is None:
@@ -193,7 +200,7 @@ class Knowledge:
         reserved = self.reserved
         take = reserved.take_ledgers if batch.kind is LedgerSeen else reserved.take_reservations
         self._stirred |= take(batch) & self._nodes
-        left, until = reserved.left(), self._now + LIFETIME_S
+        left, until = reserved.left(), self._now + ASSUMED_POD_LIFETIME_S
         self._ungated.expect({pod.uid: node for pod, node in left}, self._now, until)
         for pod, node in left:
             held, seen = self.assumptions.of(pod.uid), self._pods.get(pod.uid)
@@ -292,19 +299,19 @@ class Knowledge:
         spoken = {name for name, record in self._records.items() if record.gpus is not None} if batch.complete else ()
         for name in ended(batch, spoken):
             self._change(with_gpus(self._record(name), None))
-        found = [each for word in batch.seen for each in self._hear(word) if each.pod.uid in self._pods]
-        return News(settled=() if first else tuple(found))
+        reports = [report for word in batch.seen if (report := self._hear(word)) is not None]
+        return News(reports=() if first else tuple(reports))
 
-    def _hear(self, word: GpusSeen) -> tuple[Settled, ...]:
-        """A kubelet's word. Answers what became of the predictions."""
+    def _hear(self, word: GpusSeen) -> NodeReport | None:
+        """Apply one PodResources report; None where it says nothing new."""
         name = word.key
         if self._record(name).gpus == word.gpus:
-            return ()
+            return None
         if PodSeen in self._listed:
             self._adopt(name, word.gpus)
         before = self._taken(name)
         self._change(self._succeeded(with_gpus(self._record(name), word.gpus)))
-        return settled(before, self._taken(name))
+        return NodeReport(before, self._taken(name))
 
     def _succeeded(self, record: NodeRecord) -> NodeRecord:
         """Without the departed whose name a living pod bears, once the word is surely younger than their end."""
@@ -328,7 +335,7 @@ class Knowledge:
         for name, devices in holders(gpus).items():
             if name not in there:
                 pod = self._named(name, node) or stranger(name, devices)
-                self._assume(pod._replace(admitted=True), frozenset({node}), self._now + LIFETIME_S)
+                self._assume(pod._replace(admitted=True), frozenset({node}), self._now + ASSUMED_POD_LIFETIME_S)
 
     def _named(self, name: FullName, node: str) -> Occupant | None:
         """The pod of that name, where it is known to wait for a node and is not expected on another."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from scheduler_core.cache.events import NodeSeen, PodSeen
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm, StockNode, StockSpec
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm, StockNode
 from scheduler_core.cache.watch import SOURCES, Sources, node_seen, pod_seen, trace
+from scheduler_core.request.full_pod import StockSpec
 from scheduler_core.request.pod import Affinity, Metadata, Pod, PreferredTerms
 
 HOSTNAME = "kubernetes.io/hostname"  # each node has a value of its own
@@ -88,9 +89,8 @@ def _pod(uid: str, pod: ObservedPod) -> PodSeen | None:
     return None if seen is None else seen._replace(rules=rules(pod.spec))
 
 
-_OF_NODES, _OF_PODS, _OF_GPUS = SOURCES
-OBSERVED: Sources = (
-    (NodeSeen, _OF_NODES[1]._replace(kind=StockNode, value=_node, trace=_trace)),
-    (PodSeen, _OF_PODS[1]._replace(kind=ObservedPod, value=_pod)),
-    _OF_GPUS,
-)
+OBSERVED: Sources = {
+    **SOURCES,
+    NodeSeen: SOURCES[NodeSeen]._replace(kind=StockNode, value=_node, trace=_trace),
+    PodSeen: SOURCES[PodSeen]._replace(kind=ObservedPod, value=_pod),
+}

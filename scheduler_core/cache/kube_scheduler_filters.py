@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from scheduler_core.cache.node import Node
-from scheduler_core.request.pod import Affinity, Pod, PodSpec, PodStatus, RequiredTerm, Requirement
+from scheduler_core.request.full_pod import StockSpec, Toleration
+from scheduler_core.request.pod import Affinity, RequiredTerm, Requirement
 
 _CORDON = "node.kubernetes.io/unschedulable"
 
@@ -33,56 +34,6 @@ class PodTerm(msgspec.Struct, frozen=True, rename="camel"):
     label_selector: LabelSelector | None = None  # None: no pod
     namespaces: tuple[str, ...] | None = None
     namespace_selector: LabelSelector | None = None  # None, and no ``namespaces``: the pod's own
-
-
-class Toleration(msgspec.Struct, frozen=True):
-    """One of ``tolerations``."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-
-class StockSpec(PodSpec, frozen=True, rename="camel"):
-    """``spec`` with what kube-scheduler's own filters about nodes look at."""
-
-    node_selector: dict[str, str] | None = None
-    tolerations: tuple[Toleration, ...] | None = None
-
-
-class Condition(msgspec.Struct, frozen=True):
-    """One of ``status.conditions``."""
-
-    type: str
-    status: str
-    message: str = ""
-    reason: str = ""
-
-
-class StockStatus(PodStatus, frozen=True, rename="camel"):
-    """``status`` with what kube-scheduler said."""
-
-    conditions: tuple[Condition, ...] | None = None
-
-
-class StockPod(Pod, frozen=True, rename="camel"):
-    """The pod that somebody asks about."""
-
-    spec: StockSpec = StockSpec()
-    status: StockStatus = StockStatus()
-
-    @property
-    def scheduler_said(self) -> str | None:
-        """Why kube-scheduler has not placed it; None: it has, or has not tried."""
-        return next(
-            (
-                each.message
-                for each in self.status.conditions or ()
-                if (each.type, each.status) == ("PodScheduled", "False") and each.message
-            ),
-            None,
-        )
 
 
 class Taint(msgspec.Struct, frozen=True):

@@ -10,13 +10,14 @@ from gputopo.kube.errors import ForbiddenError, KubeError, NotFoundError
 from gputopo.kube.rbac import NODES, PODS
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
-from scheduler_core.cache.kube_scheduler_filters import StockNode, StockPod, StockSpec, barred
+from scheduler_core.cache.kube_scheduler_filters import StockNode, barred
 from scheduler_core.cache.node import read_node
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import NodeTable, table_of, without_seat
 from scheduler_core.cache.reservations import Counting, Reserved
 from scheduler_core.cache.watch import listed
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.full_pod import StockPod, StockSpec
 
 
 class Cluster(NamedTuple):

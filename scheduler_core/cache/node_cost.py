@@ -8,27 +8,9 @@ from typing import NamedTuple
 
 from gputopo.labels import keys
 from gputopo.labels.capacity import is_spot
-from gputopo.labels.values import gfd_value
 from gputopo.model import NodeTopology
-from scheduler_core.request.gpu_model import is_model
+from scheduler_core.policy.gpu_families import FAMILIES, family_of
 
-# GPU Feature Discovery's families, oldest first (k8s-device-plugin, ``getArchFamily``).
-FAMILIES = (
-    "tesla", "fermi", "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada-lovelace", "hopper",
-    "blackwell", "rubin",
-)  # fmt: skip
-# Where nodes are labelled by hand nothing but the product may be said. NVIDIA's data centre cards, by a word of it.
-_PRODUCTS = (
-    ("kepler", ("K80", "K40")),
-    ("maxwell", ("M40", "M60")),
-    ("pascal", ("P100", "P40", "P4")),
-    ("volta", ("V100", "V100S")),
-    ("turing", ("T4", "T40")),
-    ("ampere", ("A100", "A800", "A30", "A40", "A10", "A10G", "A16", "A2", "RTX-A6000")),
-    ("ada-lovelace", ("L40", "L40S", "L20", "L4", "L2")),
-    ("hopper", ("H100", "H800", "H200", "H20", "GH200")),
-    ("blackwell", ("B100", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000", "RTX-PRO-6000-Blackwell")),
-)
 _COST = re.compile(r"\d{1,7}(?:\.\d{1,6})?")
 
 
@@ -46,14 +28,6 @@ def read_economy(labels: Mapping[str, str], topology: NodeTopology | None, offer
     text = labels.get(keys.COST_PER_HOUR.key, labels.get(keys.COST_PER_HOUR_SHORT.key, ""))
     cost = float(text) / gpus if gpus and _COST.fullmatch(text) else None
     return Economy(cost, is_spot(labels), _generation(topology))
-
-
-def family_of(product: str | None) -> str | None:
-    """The family of a product that is named in the table above."""
-    spelled = None if product is None else gfd_value(product)
-    if spelled is None:
-        return None
-    return next((family for family, words in _PRODUCTS if any(is_model(spelled, word) for word in words)), None)
 
 
 def _generation(topology: NodeTopology | None) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.kube.reflector import Condition, Reflector, Timing
 from gputopo.kube.watch_stream import Identity
 from gputopo.labels import keys
+from gputopo.timing import WATCH_SILENT_S
 from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, WatchStatus
 from scheduler_core.cache.node import Node, read_node
 from scheduler_core.cache.node_record import read_occupant
@@ -36,10 +37,6 @@ from scheduler_core.request.pod_request import PodRequest, Refused, read_request
 _RUNNING = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
 _OF_THE_MODEL = ("nvlink", "pcie", "nics", "numa_nodes")
 _JOIN_S = 1.0  # a thread that waits for an answer of the API server is not waited for: it delivers nothing any more
-# Nothing was heard of a kind for so long, not even a bookmark: what is known is too old to go by. The API server sends
-# a bookmark every minute, and a watch on which nothing happens is opened anew after ``gputopo.kube.client.SILENCE_S``,
-# 90 s. No setting: planners take it that every extender has stopped answering by then (``Terms.lost_s``).
-SILENT_S = 120.0
 # A watch's thread did nothing for so long, not even fail: it hangs, and only a new process helps. Above all that a call
 # may take by its own timeouts, the look-up of a name in DNS and the retries of the transport included.
 STUCK_S = 600.0
@@ -117,11 +114,11 @@ def watching(
     """
     timing = timing._replace(clock=clock)
     sources = sources or SOURCES
-    plurals = [source.resource.plural for _, source in sources]
+    plurals = [source.resource.plural for source in sources.values()]
     return Watches(
         tuple(
             (_called(source, plurals), Reflector(kube, source, partial(_handed_on, kind, deliver), timing))
-            for kind, source in sources
+            for kind, source in sources.items()
         )
     )
 
@@ -136,13 +133,10 @@ def _called(source: Source[Any], plurals: list[str]) -> str:
 
 def reading(read: Callable[[Pod], PodRequest | Refused]) -> Sources:
     """``SOURCES``, with what pods ask for read by a policy; ``read`` is called on a watch's thread."""
-    return tuple(
-        (kind, source._replace(value=partial(pod_seen, read=read)) if kind is PodSeen else source)
-        for kind, source in SOURCES
-    )
+    return {**SOURCES, PodSeen: SOURCES[PodSeen]._replace(value=partial(pod_seen, read=read))}
 
 
-def silence(statuses: Iterable[WatchStatus], most_s: float = SILENT_S) -> str | None:
+def silence(statuses: Iterable[WatchStatus], most_s: float = WATCH_SILENT_S) -> str | None:
     """Why what is known may be too old to go by: nothing was heard of a kind for longer than that. None: it is not."""
     for each in statuses:
         age = each.last_event_age_s
@@ -172,7 +166,7 @@ def listed(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
 
     What cannot be read is left out, and is in ``kube.unreadable``.
     """
-    sources = dict((*SOURCES, *KEPT)) if kinds else dict(SOURCES)
+    sources = {**SOURCES, **KEPT} if kinds else SOURCES
     return tuple(listed_of(kube, kind, source) for kind, source in sources.items() if not kinds or kind in kinds)
 
 
@@ -276,14 +270,14 @@ def by_uid(which: Identity) -> str:
     return which.uid
 
 
-Sources = tuple[tuple[type[Any], Source[Any]], ...]
-SOURCES: Sources = (
-    (NodeSeen, Source(NODES, Node, _by_name, node_seen, trace)),
-    (PodSeen, Source(PODS, Pod, by_uid, pod_seen, query=_RUNNING)),
-    (GpusSeen, Source(NODE_GPUS, NodeGpus, _by_name, _gpus)),
-)
+Sources = Mapping[type[Any], Source[Any]]  # by the type of the update that a source makes
+SOURCES: Sources = {
+    NodeSeen: Source(NODES, Node, _by_name, node_seen, trace),
+    PodSeen: Source(PODS, Pod, by_uid, pod_seen, query=_RUNNING),
+    GpusSeen: Source(NODE_GPUS, NodeGpus, _by_name, _gpus),
+}
 # What planners write, for who must respect it. Where these kinds are not served, there is none.
-KEPT: Sources = (
-    (ReservationSeen, Source(RESERVATIONS, PlacementReservation, by_uid, _reservation)),
-    (LedgerSeen, Source(LEDGERS, PlacementLedger, _by_name, ledger_seen)),
-)
+KEPT: Sources = {
+    ReservationSeen: Source(RESERVATIONS, PlacementReservation, by_uid, _reservation),
+    LedgerSeen: Source(LEDGERS, PlacementLedger, _by_name, ledger_seen),
+}

@@ -6,7 +6,7 @@ every order in which the kubelet may have admitted what was open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from scheduler_core.allocation.device_plugin import Check, check, predict
 from scheduler_core.allocation.gpu_sets import AnyOf, OneOf, Sets, one_of, union
 from scheduler_core.allocation.machine_shape import Shape
 from scheduler_core.allocation.occupancy import Occupant, Word, follow
+from scheduler_core.cache.cluster_cache import NodeReport
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import offers_all, whole_gpus, word_of
 from scheduler_core.evaluation.shape_rules import broken
@@ -30,6 +31,12 @@ class Settled(NamedTuple):
     actual: int
     check: Check | None  # of the prediction
     broken: Reason | None  # the first required wish that these GPUs do not keep
+
+
+def settled_pods(reports: Iterable[NodeReport], known: Container[str]) -> Iterator[Settled]:
+    """Yield the pods whose GPUs these reports name first, of those whose UID is known."""
+    for report in reports:
+        yield from (found for found in settled(*report) if found.pod.uid in known)
 
 
 def settled(before: NodeRecord, after: NodeRecord) -> tuple[Settled, ...]:

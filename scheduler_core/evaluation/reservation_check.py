@@ -27,7 +27,8 @@ from scheduler_core.cache.node_table import NodeTable, state_if
 from scheduler_core.cache.reservations import Counting, Reserved
 from scheduler_core.evaluation.evaluate import remembered
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.policy.profiles import Policies
+from scheduler_core.request.pod_request import PodRequest, Profile
 
 MOST_CASES = 64  # which of the doubtful pods come, told apart by profile; beyond that it waits until some are bound
 
@@ -140,3 +141,10 @@ def _cases(coming: Sequence[Occupant]) -> list[tuple[Occupant, ...]] | None:
         return None
     prefixes = [[tuple(pods[:count]) for count in range(len(pods), -1, -1)] for pods in alike.values()]
     return [tuple(pod for group in chosen for pod in group) for chosen in product(*prefixes)]
+
+
+def policy_of(policies: Policies, pod: PodSeen) -> Policy:
+    """By which the pod is judged when it is asked about."""
+    occupant = pod.occupant
+    request = PodRequest(pod.key, occupant.namespace, occupant.name, pod.scheduler, occupant.profile)
+    return policies.placement(request).policy

@@ -25,9 +25,9 @@ from __future__ import annotations
 from scheduler_core.allocation.gpu_sets import places
 from scheduler_core.allocation.shared_gpus import saturation, worth
 from scheduler_core.cache.colocation import disturbed
-from scheduler_core.cache.node_cost import FAMILIES
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.possible_gpus import candidates, memories, outcomes, together
+from scheduler_core.policy.gpu_families import FAMILIES
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import Profile
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from gputopo.crd.reservations import Phase
+from gputopo.crd.reservations import Phase, gang_title
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.node_record import held_on
 from scheduler_core.cache.node_table import NodeTable
 from scheduler_core.cache.reservations import Counting
 from scheduler_core.explain.model import Explanation, Kept
-from scheduler_core.planner.commit.actions import gang_named
 
 
 def with_keepers(told: Explanation, table: NodeTable, counting: Iterable[Counting], uid: str) -> Explanation:
@@ -32,7 +31,7 @@ def _kept(counting: Counting, table: NodeTable, nodes: Iterable[str]) -> Kept:
     gpus = {name: _gpus(counting, table, name) for name in sorted(nodes)}
     held = entry.phase is Phase.HELD
     return Kept(
-        gang=gang_named(counting.reservation),
+        gang=gang_title(counting.entry.namespace, counting.reservation.spec),
         reservation=f"{entry.namespace}/{entry.name}",
         phase=entry.phase.value,
         until=status.estimate if held else status.deadline,

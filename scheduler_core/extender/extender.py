@@ -14,8 +14,9 @@ from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from gputopo.labels.reasons import Reason
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.assumed_pods import LIFETIME_S, WITH_VOLUMES_S, Assumption
+from scheduler_core.cache.assumed_pods import WITH_VOLUMES_S, Assumption
 from scheduler_core.cache.cluster_cache import Knowledge
 from scheduler_core.cache.node_record import is_held
 from scheduler_core.cache.node_table import NodeTable, state_if
@@ -127,7 +128,7 @@ class Extender:
         found = _choose(request, standing, names - shut if shut else names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
-            lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else LIFETIME_S
+            lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
             nodes = names if len(found.nodes) == len(names) else frozenset(found.nodes)
             self._knowledge.assume(_occupant(request), nodes, lifetime)
         if found.nodes or last:

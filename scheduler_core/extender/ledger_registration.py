@@ -2,8 +2,8 @@
 
 Planners commit nothing before all extenders that are registered have vouched for it. So an extender registers before it
 answers anything, and answers nothing while a ledger does not show it, in its own watch: whatever was committed by then
-it knows of. It vouches for nothing in the first ``LIFETIME_S`` in which it answers: by then what others let in before
-is bound, or will never be.
+it knows of. It vouches for nothing in the first ``ASSUMED_POD_LIFETIME_S`` in which it answers: by then what
+others let in before is bound, or will never be.
 
 What is said is said once. It is said again where the ledger does not show it after a while, and where a ledger was
 made anew.
@@ -18,13 +18,11 @@ import msgspec
 
 from gputopo.crd.reservations import LEDGER_KIND, VERSION, Phase, Vouching
 from gputopo.labels.keys import API_GROUP
-from scheduler_core.cache.assumed_pods import LIFETIME_S
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import LedgerSeen, PodSeen
-from scheduler_core.evaluation.reservation_check import Known, Voucher
-from scheduler_core.policy.policy import Policy
+from scheduler_core.cache.events import LedgerSeen
+from scheduler_core.evaluation.reservation_check import Known, Voucher, policy_of
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.request.pod_request import PodRequest
 
 AGAIN_S = 1.0  # after that long what is not shown is said again
 UNSEEN_S = 10.0  # an entry whose reservation was not shown for that long has none: two watches are never so far apart
@@ -51,7 +49,7 @@ class Registration:
         knowledge: Knowledge,
         say: Say,
         clock: Callable[[], float],
-        settle_s: float = LIFETIME_S,
+        settle_s: float = ASSUMED_POD_LIFETIME_S,
     ) -> None:
         """``me``: a name that no other process has or had. ``pod``: in which it runs, NAMESPACE/NAME, or "".
 
@@ -122,7 +120,11 @@ class Registration:
         """What the ledger is to show."""
         if self._since is None:
             shown = ledger.extenders.get(self.me)
-            open_ = self._ended is not None and now - self._ended < LIFETIME_S and len(self._knowledge.assumptions)
+            open_ = (
+                self._ended is not None
+                and now - self._ended < ASSUMED_POD_LIFETIME_S
+                and len(self._knowledge.assumptions)
+            )
             return shown if open_ else None  # whom it let in may not be bound yet: it vouches for nothing new
         said = self._said.get(ledger.key)
         before = said.vouching if said is not None and said.ledger == ledger.uid else None
@@ -158,13 +160,6 @@ class Registration:
                 return f"the ledger {name} does not show this extender yet, so planners do not know that it answers"
         waiting = [uid for uid, since in self._unseen.items() if self._clock() - since < UNSEEN_S]
         return f"gputopo has not seen the reservation {waiting[0]} yet, which a ledger lists" if waiting else None
-
-
-def policy_of(policies: Policies, pod: PodSeen) -> Policy:
-    """By which the pod is judged when it is asked about."""
-    occupant = pod.occupant
-    request = PodRequest(pod.key, occupant.namespace, occupant.name, pod.scheduler, occupant.profile)
-    return policies.placement(request).policy
 
 
 def applied(ledger: LedgerSeen, me: str, vouching: Vouching | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def serve_forever(read: Settings) -> None:
             registrar = Registrar(kube, me)
             parts.callback(registrar.close)
             service.register(me, own_pod(os.environ), registrar)
-            sources += KEPT
+            sources = {**sources, **KEPT}
         metrics.expose(partial(service.status, listeners[0]))
 
         def watched(deliver: Deliver) -> Watching:

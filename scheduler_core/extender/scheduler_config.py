@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from gputopo.labels.keys import GPU_RESOURCES
+from gputopo.labels.keys import GPU_RESOURCES, SCHEDULER_NAME
 from gputopo.labels.resources import is_gpu
 from scheduler_core.request.device_request import WHOLE
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
-SCHEDULER_NAME = "gputopo-scheduler"
 LOOPBACK = "http://127.0.0.1:9440"
 NAMESPACE = "gputopo"
 SERVICE = f"gputopo-extender.{NAMESPACE}.svc"

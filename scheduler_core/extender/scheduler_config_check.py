@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.labels.keys import SCHEDULER_NAME
 from gputopo.labels.resources import is_gpu
 from gputopo.process.decoding import convert
-from scheduler_core.extender.scheduler_config import KIND, SCHEDULER_NAME
+from scheduler_core.extender.scheduler_config import KIND
 from scheduler_core.request.device_request import WHOLE
 
 LONGEST_S, SHORTEST_S = 5.0, 0.5  # httpTimeout

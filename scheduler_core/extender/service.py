@@ -22,6 +22,7 @@ from scheduler_core.cache.cluster_cache import Knowledge
 from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen, WatchStatus
 from scheduler_core.cache.watch import silence, stuck
 from scheduler_core.cache.watch_log import Troubles
+from scheduler_core.evaluation.prediction_check import settled_pods
 from scheduler_core.explain import document, explain, with_keepers
 from scheduler_core.extender.decision_log import DecisionFile, Decisions
 from scheduler_core.extender.extender import Extender, Record
@@ -30,11 +31,11 @@ from scheduler_core.extender.http import verbs_app
 from scheduler_core.extender.ledger_registration import Registration, Say
 from scheduler_core.extender.metrics import Metrics, Status
 from scheduler_core.extender.pages import Job, Pages, pages_app
+from scheduler_core.extender.pod_events import of_broken
 from scheduler_core.extender.settings import Settings
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.request.pod_request import PodRequest
 from scheduler_core.runtime.clock import Steady
-from scheduler_core.runtime.event_draft import of_broken
 from scheduler_core.runtime.event_loop import Watching
 from scheduler_core.runtime.event_writer import Announcer
 from scheduler_core.runtime.http_server import Listener
@@ -104,7 +105,7 @@ class Service:
     def take(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
         news = self.knowledge.take(batch, self._now())
-        for found in news.settled:
+        for found in settled_pods(news.reports, self.knowledge.pods):
             self.metrics.note_settled(found)
             if found.broken is not None:
                 self._announcer.announce(of_broken(found))

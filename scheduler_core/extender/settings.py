@@ -1,4 +1,4 @@
-"""What an operator can set at the extender. How settings are read: ``gputopo.process.settings``. What is policy: ``policy``."""
+"""The extender's settings: flags, environment variables, defaults. How they are read: ``gputopo.process.settings``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from scheduler_core.cache.events import PodSeen
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, StockSpec, barred
+from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, barred
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import NodeTable
 from scheduler_core.evaluation.evaluate import remembered
@@ -21,6 +21,7 @@ from scheduler_core.evaluation.score import Score
 from scheduler_core.observe.gpu_layout import Lay, Span, may_get
 from scheduler_core.observe.island_breakage import may_break
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.full_pod import StockSpec
 
 _NO_RULES = PodRules(StockSpec())
 

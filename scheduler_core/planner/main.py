@@ -53,7 +53,7 @@ def plan_forever(read: Settings) -> None:
 
 def _parts(kube: Kube, leader: Leader, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> Parts:
     def watch(deliver: Deliver) -> Watching:
-        sources = (*planner_sources(Reader(lambda: policy.current)), *KEPT)
+        sources = {**planner_sources(Reader(lambda: policy.current)), **KEPT}
         return watching(kube, deliver, time.monotonic, sources=sources)
 
     writer = Writer(kube.within(_WRITE_S), lambda: leader.holds, time.monotonic)

@@ -35,8 +35,8 @@ from scheduler_core.planner.packing.singles import Placer
 from scheduler_core.planner.status import Status, status
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.runtime.clock import Steady
-from scheduler_core.runtime.event_draft import Tell
 from scheduler_core.runtime.event_loop import Deliver, Watching
+from scheduler_core.runtime.event_writer import Tell
 from scheduler_core.runtime.leader_election import Elected
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.process.settings import Setting, address, log_form, one_of, path, seconds, unless_off, values
+from gputopo.timing import LEDGER_SETTLE_S
 from scheduler_core.planner.commit.state import Rollback, Terms
 from scheduler_core.planner.leader.queue import USUAL, Pace
 from scheduler_core.planner.packing.model import LEVELS, Levels
@@ -111,7 +112,7 @@ TABLE = (
         "settle_s",
         "--settle",
         "GPUTOPO_SETTLE",
-        "45s",
+        f"{LEDGER_SETTLE_S:g}s",
         "SECONDS",
         "How long after the ledger was made the first plan is proposed in a mixed pool: an extender looks every 30 "
         "seconds for a kind that was not served before.",

@@ -26,8 +26,8 @@ from pydantic.alias_generators import to_camel
 
 from gputopo.labels.keys import API_GROUP
 from gputopo.model import Interconnect
-from scheduler_core.cache.node_cost import FAMILIES
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Want
+from scheduler_core.policy.gpu_families import FAMILIES
 from scheduler_core.policy.policy import Band, Handling, Kinds, Policy
 from scheduler_core.policy.profiles import BUILT_IN, Match, Personality, Placement, Policies
 from scheduler_core.policy.yaml_positions import Position, Positions

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from gputopo.timing import STALE_AFTER_S
 from scheduler_core.policy.demand_mix import USUAL, Mix
 
 
@@ -62,7 +63,7 @@ class Policy(NamedTuple):
     weights: Weights = Weights()
     degraded: Handling = Handling.AVOID
     stale: Handling = Handling.AVOID  # required shapes are refused on a stale node in any case
-    stale_after_s: float = 900.0  # age of an observation; the agent confirms it every few minutes
+    stale_after_s: float = STALE_AFTER_S  # age of an observation; the agent confirms it every few minutes
     prefer_numa_zero: bool = True  # the classic rule, where nothing but labels is known of a node
     shortlist: int = 48  # nodes that Filter answers at most; kube-scheduler then scores dozens instead of thousands
     kinds: Kinds = Kinds()

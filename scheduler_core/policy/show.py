@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from gputopo.model import Interconnect
-from scheduler_core.cache.node_cost import FAMILIES
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Want
 from scheduler_core.policy.file import PolicyFile, WeightsModel
+from scheduler_core.policy.gpu_families import FAMILIES
 from scheduler_core.policy.policy import Weights
 from scheduler_core.policy.profiles import BUILT_IN, Match, Placement, Policies
 from scheduler_core.request.workload_type import RULES

@@ -13,7 +13,7 @@ import yaml
 
 from gputopo.labels import keys
 from gputopo.process.decoding import convert
-from scheduler_core.cache.kube_scheduler_filters import StockPod
+from scheduler_core.request.full_pod import StockPod
 
 # Where a kind keeps the template of its pods: Deployment, Job and the like; CronJob; PodTemplate. PyTorchJob and its
 # kin are not among them: they have several templates.

@@ -18,7 +18,19 @@ from gputopo.kube.client import Kube
 from gputopo.kube.errors import KubeError
 from gputopo.kube.events import Reporter, Subject
 from gputopo.kube.rbac import EVENTS, PODS, RESERVATIONS
-from scheduler_core.runtime.event_draft import Tell
+
+
+class Tell(NamedTuple):
+    """An Event."""
+
+    kind: str  # "Pod", "PlacementReservation"
+    namespace: str
+    name: str
+    uid: str
+    reason: str  # one word, for machines
+    message: str
+    warning: bool = False
+
 
 _REMEMBERED = 4096  # that were told: the same is not told again
 _RESOURCES = {"Pod": PODS, "PlacementReservation": RESERVATIONS}

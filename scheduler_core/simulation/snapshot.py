@@ -13,13 +13,14 @@ import msgspec
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.process.decoding import convert, decode
 from scheduler_core.cache.events import GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.kube_scheduler_filters import StockNode, StockPod
+from scheduler_core.cache.kube_scheduler_filters import StockNode
 from scheduler_core.cache.list_once import Cluster, records
 from scheduler_core.cache.node import read_node
 from scheduler_core.cache.node_record import read_occupant
 from scheduler_core.cache.node_table import table_of
 from scheduler_core.cache.staleness import observed
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.full_pod import StockPod
 from scheduler_core.request.quantity import mib, quantity
 from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, NodeSpec
 

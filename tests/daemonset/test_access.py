@@ -12,6 +12,7 @@ from agent.daemon.settings import TABLE
 from gputopo import __version__
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS, NODES, Resource, Role
 from gputopo.labels import keys
+from tests.daemonset.roles import granted, used
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized
 
 VARIANTS = [
@@ -19,23 +20,6 @@ VARIANTS = [
     pytest.param("nfd", ("publish=nodefeature",), AGENT_WITH_NFD, id="nfd"),
     pytest.param("no-kubelet-socket", ("kubeletSocket.enabled=false",), AGENT, id="no-kubelet-socket"),
 ]
-
-
-def granted(documents: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
-    """(group, resource) -> verbs, over all roles. A wildcard would be a resource of that name."""
-    verbs: dict[tuple[str, str], list[str]] = {}
-    for each in documents:
-        for rule in each["rules"] if each["kind"] in {"Role", "ClusterRole"} else ():
-            assert rule.keys() == {"apiGroups", "resources", "verbs"}
-            (group,) = rule["apiGroups"]
-            (resource,) = rule["resources"]
-            assert (group, resource) not in verbs
-            verbs[group, resource] = sorted(rule["verbs"])
-    return verbs
-
-
-def used(role: Role) -> dict[tuple[str, str], list[str]]:
-    return {(resource.group, resource.named): sorted(verbs) for resource, verbs in role.verbs.items()}
 
 
 @pytest.mark.parametrize(("overlay", "settings", "role"), VARIANTS)

@@ -13,13 +13,13 @@ from daemonset import gating, guarding
 from gputopo.crd.reservations import ledger_crd, reservation_crd
 from gputopo.kube.rbac import LEDGERS, RESERVATIONS
 from gputopo.labels import keys
-from scheduler_core.extender.scheduler_config import SCHEDULER_NAME
+from gputopo.labels.keys import SCHEDULER_NAME
 from scheduler_core.planner.commit.controllers import JOB_TRACKING
 from scheduler_core.planner.gang.conventions import RULES
 from scheduler_core.planner.settings import TABLE, read
-from tests.daemonset.test_renderings import SPECS, comparable
-from tests.daemonset.test_scheduler import containers, deployment, helm_adds, pod
+from tests.daemonset.renderings import SPECS, comparable
 from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, kustomized, name_of
+from tests.daemonset.workloads import containers, deployment, helm_adds, pod
 
 PLANNER = "planner.enabled=true"
 POLICIES = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")

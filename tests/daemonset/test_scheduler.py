@@ -16,9 +16,10 @@ from gputopo.kube.rbac import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSE
 from scheduler_core.extender.main import own_pod
 from scheduler_core.extender.scheduler_config import LOOPBACK, SERVICE, Caller, configuration
 from scheduler_core.extender.settings import TABLE, read
-from tests.daemonset.test_access import granted, used
-from tests.daemonset.test_renderings import ENDPOINT, SPECS, comparable, minor, only
+from tests.daemonset.renderings import ENDPOINT, SPECS, comparable, minor, only
+from tests.daemonset.roles import granted, used
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized, name_of, run, tool
+from tests.daemonset.workloads import containers, deployment, helm_adds, pod
 
 TAG = yaml.safe_load((DAEMONSET / "scheduler/default/kustomization.yaml").read_text())["images"][1]["newTag"]
 CONFIG = "gputopo-scheduler-config"
@@ -35,12 +36,6 @@ ROLES = {
     "observe": OBSERVER,
 }
 MONITORING = ("monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true")
-
-
-def helm_adds(*settings: str, namespace: str = "gputopo") -> list[Object]:
-    """What a chart with these settings installs beside the agent."""
-    agent = {name_of(each) for each in helm_rendered(namespace=namespace)}
-    return [each for each in helm_rendered(*settings, namespace=namespace) if name_of(each) not in agent]
 
 
 def without_hash(documents: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
@@ -63,20 +58,6 @@ def without_hash(documents: Iterable[Object]) -> dict[tuple[str, str, str], Obje
 def certificates() -> tuple[Object, ...]:
     text = (DAEMONSET / "scheduler/components/cert-manager/certificates.yaml").read_text(encoding="utf-8")
     return tuple(yaml.safe_load_all(text))
-
-
-def deployment(documents: Iterable[Object]) -> Object:
-    (found,) = (each for each in documents if each["kind"] == "Deployment")
-    return found
-
-
-def pod(overlay: str) -> Object:
-    spec: Object = deployment(kustomized(f"scheduler/{overlay}"))["spec"]["template"]["spec"]
-    return spec
-
-
-def containers(spec: Object) -> dict[str, Object]:
-    return {each["name"]: each for each in (*spec.get("initContainers", ()), *spec["containers"])}
 
 
 def values_of(container: Object) -> dict[str, str]:

@@ -13,8 +13,8 @@ import yaml
 
 from gputopo import __version__
 from scheduler_core.extender.scheduler_config import SERVICE
-from tests.daemonset.test_scheduler import containers, deployment
 from tests.daemonset.tools import DAEMONSET, kustomized, name_of, run
+from tests.daemonset.workloads import containers, deployment
 
 
 def documented(language: str) -> list[str]:

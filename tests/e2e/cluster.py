@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.api_client import Client
+from tests.api_objects import Object
 from tests.e2e import audit
-from tests.e2e.api import Client
 from tests.e2e.credentials import write_kubeconfig
-from tests.e2e.objects import Object
 from tests.e2e.servers import ControlPlane
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from tests.e2e.objects import Object
+from tests.api_objects import Object
 
 
 class Request(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import urllib3
 import yaml
 
-from tests.e2e.api import Client
+from tests.api_client import Client
 from tests.e2e.binaries import Binaries
 from tests.e2e.credentials import ADMIN, CONTROLLER_MANAGER, SCHEDULER, Authority, Identity, write_kubeconfig
 from tests.e2e.process import Server

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.api_client import ApiError
+from tests.api_objects import Object, container, gpu_node, pod
 from tests.e2e import cleaning
-from tests.e2e.api import ApiError
 from tests.e2e.audit import Write
 from tests.e2e.binaries import kubernetes_version
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import Object, container, gpu_node, pod
 from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e

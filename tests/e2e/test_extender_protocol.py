@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.api_objects import Object, gpu_node, pod
 from tests.e2e.cluster import Cluster
 from tests.e2e.extender import RecordingExtender, Request, no_preference, without
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import Object, gpu_node, pod
 from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e

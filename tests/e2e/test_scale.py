@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.api_objects import gpu_node, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import gpu_node, pod
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.podresources_client import pod_resources

@@ -12,9 +12,9 @@ import pytest
 from agent.discover import discover
 from agent.recording.io import load_snapshot
 from gputopo.model import Health, NodeTopology
+from tests.api_objects import Object, container, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import Object, container, pod
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.kubelet import Device, NumaPolicy
 from tests.simulated_node.node import ANY, DISTRIBUTED, NodeSpec

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.api_objects import pod
 from tests.e2e import servers
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import pod
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

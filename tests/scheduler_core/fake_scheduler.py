@@ -12,6 +12,7 @@ from scheduler_core.cache.cluster_cache import Knowledge, News
 from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
 from scheduler_core.cache.node import read_node
 from scheduler_core.cache.node_state import NodeState
+from scheduler_core.evaluation.prediction_check import Settled, settled_pods
 from scheduler_core.extender.extender import Extender, Filtered, Record
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
@@ -119,6 +120,12 @@ class Stage:
     def pods(self, *pods: PodSeen, complete: bool = False, gone: Iterable[str] = ()) -> News:
         """The pods' watch."""
         return self.knowledge.take(Batch(PodSeen, pods, tuple(gone), complete), self.now)
+
+    def checks(
+        self, held: Mapping[str, Mapping[str, Iterable[int]]], *, observed: str = OBSERVED
+    ) -> tuple[Settled, ...]:
+        """Apply PodResources reports (node -> pod -> GPUs) and return the prediction checks that follow."""
+        return tuple(settled_pods(self.words(held, observed=observed).reports, self.knowledge.pods))
 
     def words(
         self,

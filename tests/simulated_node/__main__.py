@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.e2e.api import Client
+from tests.api_client import Client
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import SHAPES

@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self, TypeVar
 
-from tests.e2e.api import Client, Watch
-from tests.e2e.objects import Object
+from tests.api_client import Client, Watch
+from tests.api_objects import Object
 from tests.simulated_node import lifecycle, podresources
 from tests.simulated_node.kubelets import Kubelets, outlasting_restarts
 from tests.simulated_node.node import NodeSpec, SimulatedNode

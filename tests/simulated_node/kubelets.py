@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import urllib3
 
-from tests.e2e.api import ApiError, Client
-from tests.e2e.objects import Object
+from tests.api_client import ApiError, Client
+from tests.api_objects import Object
 
 T = TypeVar("T")
 WRITERS = 8

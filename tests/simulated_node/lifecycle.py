@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.objects import Object
+from tests.api_objects import Object
 from tests.simulated_node.kubelet import Container, Pod, Rejection
 
 FINISHED = frozenset({"Succeeded", "Failed"})

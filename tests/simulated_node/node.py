@@ -10,8 +10,8 @@ import msgspec
 
 from agent.recording.io import dump_snapshot
 from gputopo.model import NodeTopology
-from tests.e2e import objects
-from tests.e2e.objects import Object
+from tests import api_objects
+from tests.api_objects import Object
 from tests.simulated_node import recording
 from tests.simulated_node.kubelet import DeviceManager, NumaPolicy, Policy, Resource
 from tests.simulated_node.machine import Machine, distributed
@@ -28,7 +28,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | Policy = BEST_EFFORT  # best-effort, distributed (shares of GPUs), any (no preference), or a function
     numa_policy: NumaPolicy = NumaPolicy.NONE
     labels: Mapping[str, str] = {}
-    resource: str = objects.GPU
+    resource: str = api_objects.GPU
     replicas: int = 1  # shares of each GPU
 
 
@@ -65,7 +65,7 @@ class SimulatedNode:
 
     def node_object(self) -> Object:
         """The Node as the kubelet registers it."""
-        node = objects.gpu_node(self.name, 0, dict(self.spec.labels))
+        node = api_objects.gpu_node(self.name, 0, dict(self.spec.labels))
         node["status"] |= self.status(node["status"])
         return node
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.objects import Object, container, pod
+from tests.api_objects import Object, container, pod
 from tests.simulated_node.kubelet import Container, Pod, Rejection
 from tests.simulated_node.lifecycle import finished, kubelet_pod, rejected, running
 

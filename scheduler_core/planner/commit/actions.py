@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
 from scheduler_core.cache.events import LedgerSeen, ReservationSeen
-from scheduler_core.planner.gang.conventions import is_alone
 from scheduler_core.planner.gang.member import GangName, Member
 
 Key = tuple[str, str]  # kind, and UID or name
@@ -188,12 +187,6 @@ Write = (
 def gang_of(reservation: ReservationSeen) -> GangName | None:
     """Whose it is; None: of single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None
-
-
-def gang_named(reservation: ReservationSeen) -> str | None:
-    """The same for people: NAMESPACE/NAME; None: of single pods, or of one."""
-    name = gang_of(reservation)
-    return None if name is None or is_alone(name) else "/".join(name)
 
 
 def whose(namespace: str, spec: ReservationSpec, member: Callable[[str], Member | None]) -> Iterator[GangName]:

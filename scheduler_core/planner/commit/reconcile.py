@@ -51,8 +51,7 @@ from scheduler_core.planner.commit.ledger import (
     without_extenders,
 )
 from scheduler_core.planner.commit.members import gang_for, is_gated, is_waiting, open_of
-from scheduler_core.planner.commit.recovery import settles_for, unlisted, was_committed
-from scheduler_core.planner.commit.recovery_deleted import vanished
+from scheduler_core.planner.commit.recovery import settles_for, unlisted, vanished, was_committed
 from scheduler_core.planner.commit.rollback import rolling_back, taken_back, trouble_with
 from scheduler_core.planner.commit.state import Step, Terms, World
 from scheduler_core.planner.commit.status import room_reason, status_of, waits_for

@@ -2,18 +2,29 @@
 
 The ledger may be deleted, with all that it lists, while members are let go by it. What was committed is then proposed
 again, with what is left of it: its places may have gone to others since.
+
+A plan that was deleted while its members were ungated is written again from the pods: each names its plan (annotation)
+and its node (node affinity), and without a plan there is no deadline and no rollback. A plan that is written again
+makes its pods count, so it takes only pods that are proved to be ungated by a planner: ``World.coming``.
 """
 
 from __future__ import annotations
 
-from gputopo.crd.reservations import Phase, State
+from collections.abc import Container, Iterable, Iterator
+
+import msgspec
+
+from gputopo.crd.reservations import Phase, ReservationSpec, Seat, State
 from gputopo.timestamps import timestamp
 from scheduler_core.cache.events import ReservationSeen
-from scheduler_core.planner.commit.actions import DeleteReservation
+from scheduler_core.planner.commit.actions import CreateReservation, DeleteReservation
+from scheduler_core.planner.commit.controllers import replaced
 from scheduler_core.planner.commit.members import is_bound, is_gated, is_placed, is_waiting, open_of, seats_of
 from scheduler_core.planner.commit.rollback import deletions, rolling_back
 from scheduler_core.planner.commit.state import Step, Terms, World
 from scheduler_core.planner.commit.status import status_of
+from scheduler_core.planner.gang.conventions import is_alone
+from scheduler_core.planner.gang.member import Member
 
 
 def unlisted(world: World, terms: Terms, reservation: ReservationSeen) -> Step:
@@ -69,3 +80,48 @@ def _may_be_listed(world: World, reservation: ReservationSeen) -> bool:
     if reservation.spec.held:
         return reservation.key not in world.unheld
     return is_waiting(world, reservation) and reservation.key not in world.crowded
+
+
+def vanished(world: World) -> Iterator[CreateReservation]:
+    """Under the names that their members bear. Single pods that nobody would make again are left to themselves."""
+    if not world.coming:
+        return
+    plans = world.plans
+    if plans is None:
+        plans = {plan for each in world.reservations.values() for plan in plans_of(each)}
+    lost: dict[tuple[str, str, str], dict[str, Member]] = {}
+    coming = {each.uid for each in world.coming}
+    for each in world.coming:
+        name, gang = each.reservation or "", each.wanted.gang
+        if (gang.namespace, name) in plans or (is_alone(gang) and ((each.uid, name) in plans or not replaced(each))):
+            continue
+        key = gang.namespace, name, "" if is_alone(gang) else gang.name
+        if key not in lost:
+            lost[key] = {one.uid: one for one in _siblings(world, each, coming)}
+        lost[key][each.uid] = each
+    for (namespace, name, gang_name), members in lost.items():
+        yield CreateReservation(namespace, name, _spec(gang_name, members.values()))
+
+
+def plans_of(reservation: ReservationSeen) -> tuple[tuple[str, str], ...]:
+    """Under what its members look for it: namespace and name, or their UID and its name.
+
+    A batch of single pods has those of any namespace. Written again it is one plan for each, of the same name.
+    """
+    spec, name = reservation.spec, reservation.name
+    return ((reservation.namespace, name), *(() if spec.gang else ((seat.uid, name) for seat in spec.seats)))
+
+
+def _siblings(world: World, member: Member, coming: Container[str]) -> Iterator[Member]:
+    """Members that the same plan let go. A pin that is not proved is left out."""
+    gang = world.gang(member.wanted.gang)
+    of_plan = (each for each in (() if gang is None else gang.placed) if each.reservation == member.reservation)
+    return (each for each in of_plan if each.node is not None or each.pin is None or each.uid in coming)
+
+
+def _spec(gang: str, members: Iterable[Member]) -> ReservationSpec:
+    """Where they are or are to go. What a plan knows beside that is lost."""
+    seats = [Seat(each.uid, each.name, each.node or each.pin, each.devices, rank=each.wanted.rank) for each in members]
+    plan = ReservationSpec(gang, tuple(sorted(seats, key=lambda each: each.name)))
+    timeouts = [each.wanted.timeout_s for each in members if each.wanted.timeout_s is not None]
+    return msgspec.structs.replace(plan, timeout_s=max(timeouts)) if timeouts else plan

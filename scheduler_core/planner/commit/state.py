@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gputopo.crd.reservations import Phase
-from scheduler_core.cache.assumed_pods import LIFETIME_S
+from gputopo.timing import EXTENDER_ENDED_S, EXTENDER_LOST_S, LEDGER_SETTLE_S
 from scheduler_core.cache.events import LedgerSeen, ReservationSeen
 from scheduler_core.planner.commit.actions import Write
 from scheduler_core.planner.commit.observations import Memory
@@ -26,12 +26,10 @@ class Terms(NamedTuple):
     """How gangs are committed and rolled back."""
 
     gated: bool = False  # every GPU pod of the pool is gated: nobody needs to vouch
-    settle_s: float = 45.0  # after the ledger was made
+    settle_s: float = LEDGER_SETTLE_S  # after the ledger was made
     rollback: Rollback = Rollback.GANG
-    # One that cannot be asked after stops answering by itself once it has heard nothing for ``watch.SILENT_S``,
-    # and what it let in until then is bound, or lost, within ``LIFETIME_S``.
-    lost_s: float = 160.0
-    ended_s: float = LIFETIME_S  # the same of one whose pod was found to have ended
+    lost_s: float = EXTENDER_LOST_S
+    ended_s: float = EXTENDER_ENDED_S
     lease: str = ""  # NAMESPACE/NAME; the ledger tells people where to look whether we are there, and what we go by
     levels: str = ""
     guarded: bool = False  # only planners can write their annotations on pods: an admission policy sees to that

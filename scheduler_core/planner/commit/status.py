@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gputopo.crd.reservations import ReservationStatus, State, Vouching
-from gputopo.render.counted import first_of
+from gputopo.render.wording import first_of
 from gputopo.timestamps import timestamp
 from scheduler_core.cache.events import ReservationSeen
 from scheduler_core.planner.commit.actions import WriteStatus

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
+from gputopo.crd.reservations import SINGLE_POD_PREFIX, is_single_pod
 from gputopo.labels import keys
 from gputopo.labels import workloads as seen
 from gputopo.labels.reasons import malformed, misplaced
@@ -24,7 +25,6 @@ from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import Refused
 
 BY_ANNOTATIONS = "annotations"  # ours
-_ALONE = "pod."
 _DEFAULT = "default"  # a JobSet's group that it did not name
 _INDEX = re.compile(r"\d{1,9}", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -171,12 +171,12 @@ def convention(prefix: str, namespace: str, name: str, *joined: str) -> GangName
 
 def alone(metadata: Metadata, by: str) -> Wanted:
     """A pod that is to be placed on its own: a gang of one."""
-    return Wanted(GangName(metadata.namespace, _ALONE + metadata.uid), 1, by=by, maker=_controller(metadata))
+    return Wanted(GangName(metadata.namespace, SINGLE_POD_PREFIX + metadata.uid), 1, by=by, maker=_controller(metadata))
 
 
 def is_alone(name: GangName) -> bool:
     """Whether that is a single pod's."""
-    return name.name.startswith(_ALONE)
+    return is_single_pod(name.name)
 
 
 def _with(wanted: Wanted, said: Said) -> Wanted:

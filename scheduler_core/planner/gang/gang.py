@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from gputopo.labels.gate import others
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
-from gputopo.render.counted import counted, first_of, part
+from gputopo.render.wording import counted, first_of, part
 from scheduler_core.planner.gang.conventions import is_alone
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.request.pod_request import Refused

@@ -17,12 +17,12 @@ from gputopo.labels.keys import GATE, POD_RESERVATION
 from gputopo.timestamps import since_epoch
 from scheduler_core.cache.events import Batch, PodSeen
 from scheduler_core.cache.full_pods import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
-from scheduler_core.cache.kube_scheduler_filters import Condition
 from scheduler_core.cache.watch import Sources, by_uid, pod_seen
 from scheduler_core.planner.gang.conventions import alone, is_alone, named, read_wanted
 from scheduler_core.planner.gang.member import Member, Wanted
 from scheduler_core.planner.gang.pod_deadlines import PodEnd
 from scheduler_core.planner.gang.size_sources import SIZES
+from scheduler_core.request.full_pod import Condition
 from scheduler_core.request.pod import Metadata, Pod, PodStatus, RequiredTerms, pin_claim
 from scheduler_core.request.pod_request import PodRequest, Refused, read_request
 
@@ -93,9 +93,9 @@ def planner_sources(read: Read = read_request, sizes: Sources = SIZES) -> Source
 
     ``read``: what a pod asks for, by a policy; called on a watch's thread.
     """
-    nodes, _, gpus = OBSERVED
     pods: Source[Candidate] = Source(PODS, GangPod, by_uid, partial(candidate, read=read))
-    return nodes, (Candidate, pods), gpus, *sizes
+    kept = {kind: source for kind, source in OBSERVED.items() if kind is not PodSeen}
+    return {**kept, Candidate: pods, **sizes}
 
 
 def candidate(uid: str, pod: GangPod, read: Read = read_request) -> Candidate | None:

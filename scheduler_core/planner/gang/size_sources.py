@@ -90,20 +90,20 @@ def _group(resource: Resource, prefix: str) -> Source[Any]:
     return Source(resource, PodGroup, by_uid, partial(of_pod_group, prefix))
 
 
-SIZES: Sources = (
-    (OfJob, Source(rbac.JOBS, Job, by_uid, of_job)),
-    (OfJobSet, Source(rbac.JOBSETS, JobSet, by_uid, of_jobset)),
-    (OfGroup, _group(rbac.GROUPS, "group")),
-    (OfAlphaGroup, _group(rbac.GROUPS_ALPHA3, "group")),
-    (OfOldGroup, _group(rbac.GROUPS_ALPHA2, "group")),
-    (OfPodGroup, _group(rbac.POD_GROUPS, "podgroup")),
-    (OfOldPodGroup, _group(rbac.OLD_POD_GROUPS, "podgroup")),
-    (OfVolcanoGroup, _group(rbac.VOLCANO_GROUPS, "volcano")),
-    (OfPyTorchJob, _training(rbac.PYTORCH_JOBS)),
-    (OfTfJob, _training(rbac.TF_JOBS)),
-    (OfXgboostJob, _training(rbac.XGBOOST_JOBS)),
-    (OfPaddleJob, _training(rbac.PADDLE_JOBS)),
-    (OfJaxJob, _training(rbac.JAX_JOBS)),
-    (OfMpiJob, _training(rbac.MPI_JOBS)),
-    (OfMpiJobV2, _training(rbac.MPI_JOBS_V2)),
-)
+SIZES: Sources = {
+    OfJob: Source(rbac.JOBS, Job, by_uid, of_job),
+    OfJobSet: Source(rbac.JOBSETS, JobSet, by_uid, of_jobset),
+    OfGroup: _group(rbac.GROUPS, "group"),
+    OfAlphaGroup: _group(rbac.GROUPS_ALPHA3, "group"),
+    OfOldGroup: _group(rbac.GROUPS_ALPHA2, "group"),
+    OfPodGroup: _group(rbac.POD_GROUPS, "podgroup"),
+    OfOldPodGroup: _group(rbac.OLD_POD_GROUPS, "podgroup"),
+    OfVolcanoGroup: _group(rbac.VOLCANO_GROUPS, "volcano"),
+    OfPyTorchJob: _training(rbac.PYTORCH_JOBS),
+    OfTfJob: _training(rbac.TF_JOBS),
+    OfXgboostJob: _training(rbac.XGBOOST_JOBS),
+    OfPaddleJob: _training(rbac.PADDLE_JOBS),
+    OfJaxJob: _training(rbac.JAX_JOBS),
+    OfMpiJob: _training(rbac.MPI_JOBS),
+    OfMpiJobV2: _training(rbac.MPI_JOBS_V2),
+}

@@ -20,7 +20,8 @@ from scheduler_core.planner.commit.actions import CreateReservation, gang_of, wh
 from scheduler_core.planner.commit.ledger import counting
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.gang.pod_deadlines import Ends, endings
+from scheduler_core.planner.gang.pod_deadlines import Ends
+from scheduler_core.planner.leader.hold_candidates import endings
 from scheduler_core.planner.leader.hold_search import Held, strangers
 from scheduler_core.planner.leader.in_progress import spoken_for
 from scheduler_core.planner.leader.queue import Queue, Waiting, wants

@@ -15,7 +15,7 @@ from scheduler_core.planner.leader.queue import Pace
 from scheduler_core.planner.leader.writer import Answer
 from scheduler_core.planner.packing.model import Levels
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.runtime.event_draft import Tell
+from scheduler_core.runtime.event_writer import Tell
 
 
 class Settled(NamedTuple):

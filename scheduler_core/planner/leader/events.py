@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gputopo.crd.reservations import RESERVATION_KIND, ReservationStatus, State
-from gputopo.render.counted import counted, part
+from gputopo.render.wording import counted, part
 from scheduler_core.cache.events import ReservationSeen
 from scheduler_core.planner.commit.actions import LetGo, Release, WriteStatus
 from scheduler_core.planner.gang.conventions import is_alone
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.model import Unplaced
-from scheduler_core.runtime.event_draft import Tell
+from scheduler_core.runtime.event_writer import Tell
 
 _PODS = 16  # of a gang that are told; the others are told by their reservation
 _REASONS = {

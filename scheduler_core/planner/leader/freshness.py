@@ -10,8 +10,9 @@ import logging
 from collections.abc import Iterable
 
 from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
+from gputopo.timing import WATCH_SILENT_S
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.cache.watch import SILENT_S, silence
+from scheduler_core.cache.watch import silence
 
 SHOWN_S = 30.0  # a watch shows what was written within a second; where all is busy it may take some more
 AWAKE_S = 5.0  # what was held back comes in a bunch: it has been taken in by then
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 class Sight:
     """For one thread, and one term of leadership."""
 
-    def __init__(self, silent_s: float = SILENT_S, awake_s: float = AWAKE_S) -> None:
+    def __init__(self, silent_s: float = WATCH_SILENT_S, awake_s: float = AWAKE_S) -> None:
         self.trouble: str | None = None  # why nothing is planned and committed
         self._silent_s, self._awake_s = silent_s, awake_s
         self._clear: float | None = None  # since when there is no reason for that any more, monotonic seconds

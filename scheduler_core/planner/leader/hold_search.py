@@ -22,7 +22,8 @@ from scheduler_core.cache.placeholder_pods import full_name, unknown
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.conventions import is_alone
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.gang.pod_deadlines import Ends, endings, room
+from scheduler_core.planner.gang.pod_deadlines import Ends
+from scheduler_core.planner.leader.hold_candidates import endings, room
 from scheduler_core.planner.leader.plan_task import Names, reservation_name
 from scheduler_core.planner.packing.model import NodeView, Options, Plan
 from scheduler_core.planner.packing.plan import plan

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from gputopo.crd.reservations import Seat
 from scheduler_core.cache.events import ReservationSeen
 from scheduler_core.planner.commit.actions import gang_of
-from scheduler_core.planner.commit.recovery_deleted import plans_of
+from scheduler_core.planner.commit.recovery import plans_of
 from scheduler_core.planner.gang.member import GangName, Member
 
 

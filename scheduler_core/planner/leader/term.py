@@ -15,8 +15,7 @@ from typing import Any
 from gputopo.crd.reservations import Phase
 from gputopo.timestamps import since_epoch
 from scheduler_core.cache.events import Batch, LedgerSeen, WatchStatus
-from scheduler_core.evaluation.reservation_check import Known, Voucher
-from scheduler_core.extender.ledger_registration import policy_of
+from scheduler_core.evaluation.reservation_check import Known, Voucher, policy_of
 from scheduler_core.planner.commit.actions import AskForPod, CreateReservation, WriteLedger
 from scheduler_core.planner.commit.ledger import Turn, turn
 from scheduler_core.planner.commit.reconcile import resting, steps

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gputopo.labels.reasons import Reason
-from gputopo.render.counted import part
+from gputopo.render.wording import part
 from scheduler_core.cache.kube_scheduler_filters import StockNode
 from scheduler_core.planner.packing.groups import Crew
 from scheduler_core.planner.packing.model import NodeView, Options

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, StockSpec, barred
+from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, barred
 from scheduler_core.planner.packing.anti_affinity import APART
+from scheduler_core.request.full_pod import StockSpec
 
 _Key = tuple[object, ...]
 

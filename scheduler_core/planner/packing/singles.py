@@ -24,9 +24,8 @@ from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import APART, Sides
 from scheduler_core.planner.packing.bandwidth import expected
 from scheduler_core.planner.packing.model import AS_USUAL, NodeView, Options, Singles
-from scheduler_core.planner.packing.node_class import cpu_of
 from scheduler_core.planner.packing.node_filter import Bars
-from scheduler_core.planner.packing.node_fit import NO_CPU
+from scheduler_core.planner.packing.node_fit import NO_CPU, cpu_of
 from scheduler_core.request.pod_request import PodRequest, Refused
 
 _PROFILES = 256  # whose standings are kept

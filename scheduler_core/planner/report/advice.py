@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gputopo.crd.reservations import Phase
-from gputopo.labels.keys import GANGS_ENABLED
-from scheduler_core.extender.scheduler_config import SCHEDULER_NAME
+from gputopo.labels.keys import GANGS_ENABLED, SCHEDULER_NAME
 from scheduler_core.planner.commit.controllers import replaced
 from scheduler_core.planner.commit.progress import FAILED, PHASES
 from scheduler_core.planner.gang.gang import Gang, GangPhase, said_by

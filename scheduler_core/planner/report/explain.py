@@ -8,16 +8,15 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.crd.reservations import Phase, ReservationSpec, Seat
+from gputopo.crd.reservations import Phase, ReservationSpec, Seat, gang_title
 from gputopo.labels.gate import others
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
-from gputopo.render.counted import first_of
+from gputopo.render.wording import first_of
 from gputopo.timestamps import timestamp
 from scheduler_core.cache.full_pods import OF_PODS, SPREAD
 from scheduler_core.cache.reservations import Counting
 from scheduler_core.explain.advice import SEE
-from scheduler_core.planner.commit.actions import gang_named
 from scheduler_core.planner.commit.members import is_over
 from scheduler_core.planner.commit.progress import PHASES, ROLLING_BACK, Progress
 from scheduler_core.planner.gang.gang import Gang, GangPhase, pod_of
@@ -201,7 +200,7 @@ def _keeper(counting: Counting) -> Keeper:
     held = entry.phase is Phase.HELD
     seats = sum(number for seat in counting.seats for _, number in seat.gpus)
     return Keeper(
-        gang=gang_named(reservation),
+        gang=gang_title(reservation.namespace, reservation.spec),
         reservation=f"{entry.namespace}/{entry.name}",
         phase=entry.phase.value,
         until=reservation.status.estimate if held else reservation.status.deadline,

@@ -15,7 +15,7 @@ from scheduler_core.cache.node_table import NodeTable, with_records
 from scheduler_core.cache.reservations import Counting
 from scheduler_core.explain.what_if_changes import after
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.gang.pod_deadlines import Room, endings, room
+from scheduler_core.planner.leader.hold_candidates import Room, endings, room
 from scheduler_core.planner.leader.plan_task import Names, Task, placing
 from scheduler_core.planner.leader.queue import Waiting
 from scheduler_core.planner.leader.view import View

@@ -11,6 +11,7 @@ from gputopo.kube.objects import Partial
 from gputopo.kube.projection import Source
 from gputopo.kube.rbac import LEASES, NAMESPACES, PODS, Resource
 from gputopo.labels.keys import GANGS_ENABLED
+from scheduler_core.cache.events import GpusSeen, NodeSeen
 from scheduler_core.cache.full_pods import OBSERVED
 from scheduler_core.cache.watch import KEPT, Sources, listed_of
 from scheduler_core.planner.gang import size_sources
@@ -64,13 +65,13 @@ class Seen(NamedTuple):
 
 def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float) -> Seen:
     """The gangs of a namespace or of all, and what planners wrote down. Raises ``KubeError``."""
-    return _read(kube, (_pods(policies),), namespace, policies, now)
+    return _read(kube, _pods(policies), namespace, policies, now)
 
 
 def read_all(kube: Kube, policies: Policies, now: float) -> Seen:
     """All gangs, and the nodes. Raises ``KubeError``."""
-    nodes, _, gpus = OBSERVED
-    return _read(kube, (nodes, gpus, _pods(policies)), None, policies, now)
+    sources = {NodeSeen: OBSERVED[NodeSeen], GpusSeen: OBSERVED[GpusSeen], **_pods(policies)}
+    return _read(kube, sources, None, policies, now)
 
 
 def read_pod(kube: Kube, namespace: str, name: str) -> GangPod | None:
@@ -87,13 +88,13 @@ def read_opted_in(kube: Kube, namespace: str) -> bool | None:
     return (found.metadata.labels or {}).get(GANGS_ENABLED.key) == GANGS_ENABLED.example
 
 
-def _pods(policies: Policies) -> tuple[type[Any], Source[Any]]:
-    return next(each for each in planner_sources(policies.read) if each[0] is Candidate)
+def _pods(policies: Policies) -> Sources:
+    return {Candidate: planner_sources(policies.read)[Candidate]}
 
 
 def _read(kube: Kube, sources: Sources, namespace: str | None, policies: Policies, now: float) -> Seen:
     view = View(policies.common, _POOL, "")
-    for kind, source in sources:
+    for kind, source in sources.items():
         view.take(listed_of(kube, kind, _within(source, namespace)), now)
     unread = [*_optional(kube, KEPT, namespace, view, now)]
     unread += _optional(kube, _telling(view.roster.gangs()), namespace, view, now)
@@ -118,7 +119,7 @@ def _lease(kube: Kube, name: str) -> LeaseSpec | None:
 def _optional(kube: Kube, sources: Sources, namespace: str | None, view: View, now: float) -> list[str]:
     """Kinds without which there still is something to tell. Answers those that may not be listed."""
     unread = []
-    for kind, source in sources:
+    for kind, source in sources.items():
         try:
             view.take(listed_of(kube, kind, _within(source, namespace)), now)
         except ForbiddenError:
@@ -134,7 +135,7 @@ def _telling(gangs: Iterable[Gang]) -> Sources:
     """Where to read what the pods of gangs do not say: how many they are."""
     unsaid = {each.name.name.partition(".")[0] for each in gangs if each.need is None and each.phase not in _NOT_OURS}
     kinds = {kind for prefix in unsaid for kind in SAID_BY.get(prefix, ())}
-    return tuple(each for each in size_sources.SIZES if each[0] in kinds)
+    return {kind: source for kind, source in size_sources.SIZES.items() if kind in kinds}
 
 
 def _within(source: Source[Any], namespace: str | None) -> Source[Any]:

@@ -11,8 +11,7 @@ from textwrap import wrap
 from gputopo.cluster.tables import Cell, Table
 from gputopo.cluster.terminal import lines
 from gputopo.crd.reservations import Phase
-from gputopo.render.counted import counted
-from gputopo.render.wording import number, visible
+from gputopo.render.wording import counted, number, visible
 from scheduler_core.explain.advice import SEE
 from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK
 from scheduler_core.planner.gang.gang import GangPhase

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -14,68 +13,18 @@ from agent.daemon.loop import STUCK_S, Loop, News, Now, Probed, Step, Woken
 from agent.daemon.metrics import Metrics
 from agent.daemon.settings import Settings
 from agent.discover import discover
-from agent.publish import Event, Outcome, PublishError
+from agent.publish import Event, PublishError
 from agent.snapshot import Snapshot
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
-from gputopo.labels import NodeFacts, decode, keys
+from gputopo.labels import decode, keys
 from gputopo.model import NodeTopology
+from tests.agent.daemon.fake_cluster import SETTINGS, Cluster
 from tests.agent.recordings import broken, lanes_down, lost, machine, nvml_of
 
 EPOCH = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 WELL = machine("dgx-a100")
 DOWN = lanes_down(WELL, 3, 0)
 WELL_TOPOLOGY = discover(WELL).slow()
-SETTINGS = Settings(
-    node="gpu-5",  # its second look comes 56 s after the first
-    publish=("node", None),
-    mirror=True,
-    interval_s=60.0,
-    heartbeat_s=300.0,
-    hold_s=300.0,
-    grace_s=120.0,
-    socket=Path("/run/kubelet.sock"),
-    events=True,
-    listen=None,
-    log="json",
-    node_source=None,
-)
-
-
-class Cluster:
-    """An API server with one Node: it compares, writes and counts; while ``away`` it refuses everything."""
-
-    def __init__(self) -> None:
-        self.away: PublishError | None = None
-        self.facts: NodeFacts | None = None
-        self.state: NodeGpus | None = None
-        self.writes: list[str] = []
-        self.reads = 0
-        self.events: list[Event] = []
-
-    def publish(self, facts: NodeFacts) -> Outcome:
-        self._there()
-        self.reads += 1
-        written = facts != self.facts
-        if written:
-            self.facts = facts
-            self.writes.append("node")
-        return Outcome(written, ("nvidia.com/gpu.product",))
-
-    def report(self, state: NodeGpus) -> bool:
-        self._there()
-        written = state != self.state
-        if written:
-            self.state = state
-            self.writes.append("nodegpus")
-        return written
-
-    def announce(self, event: Event) -> None:
-        self._there()
-        self.events.append(event)
-
-    def _there(self) -> None:
-        if self.away is not None:
-            raise self.away
 
 
 class RememberingCluster(Cluster):

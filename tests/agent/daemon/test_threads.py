@@ -19,7 +19,7 @@ from agent.daemon.loop import Loop, Now, Woken
 from agent.daemon.metrics import Metrics
 from agent.daemon.threads import Inbox, Machine, poll, run, signals
 from agent.snapshot import Snapshot
-from tests.agent.daemon.test_loop import SETTINGS, Cluster
+from tests.agent.daemon.fake_cluster import SETTINGS, Cluster
 from tests.agent.recordings import broken, machine
 
 WELL = machine("4a100-1n-mesh4")

@@ -8,9 +8,9 @@ from gputopo.crd import nodegpus
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import Role
-from tests.e2e.api import ApiError
+from tests.api_client import ApiError
+from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

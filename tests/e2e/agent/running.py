@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from gputopo.kube.rbac import AGENT, NODE_GPUS
+from tests.api_client import ApiError
+from tests.api_objects import Object
 from tests.e2e.agent.access import define_node_gpus, grant, user
 from tests.e2e.agent.conftest import ACCOUNT
-from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
 
 COMMAND = [sys.executable, "-c", "from agent.daemon.command import agent; agent()"]
 PATIENCE_S = 60.0  # for a busy machine; nothing here waits longer than it must

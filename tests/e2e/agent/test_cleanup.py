@@ -14,11 +14,11 @@ from gputopo.cli.cluster import cleanup
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, CLEANER, NODE_FEATURES, NODE_GPUS
 from gputopo.labels import encode, keys
-from tests.e2e import objects
+from tests import api_objects
+from tests.api_objects import Object
 from tests.e2e.agent.access import DEFINITIONS, define, define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.test_publish_state import NODE_FEATURE
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
 from tests.machines import dgx1
 
 pytestmark = pytest.mark.e2e
@@ -42,7 +42,7 @@ def published(cluster: Cluster, tmp_path: Path) -> list[Object]:
     kube = open_kube(cluster, "agent", AGENT, tmp_path)
     before = []
     for name in NODES:
-        cluster.api.create("/api/v1/nodes", objects.gpu_node(name, 8))
+        cluster.api.create("/api/v1/nodes", api_objects.gpu_node(name, 8))
         cluster.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": THEIRS}}, fieldManager="nfd-master")
         before.append(carried(cluster, name))
         publisher = NodePublisher(kube, name)
@@ -131,7 +131,7 @@ def test_what_was_asked_of_nfd_is_taken_back_and_others_requests_are_not(
     cluster: Cluster, config: str, tmp_path: Path
 ) -> None:
     define(cluster, NODE_FEATURE)
-    cluster.api.create("/api/v1/nodes", objects.gpu_node("gpu-0", 8))
+    cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8))
     grant(cluster, "agent", AGENT_WITH_NFD)
     kube = open_kube(cluster, "agent", AGENT_WITH_NFD, tmp_path)
     NodeFeaturePublisher(kube, "gpu-0", cluster.namespace).publish(encode(dgx1()))

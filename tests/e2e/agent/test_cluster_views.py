@@ -18,10 +18,10 @@ from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
 from gputopo.kube.rbac import AGENT, READER
 from gputopo.labels import encode
 from gputopo.labels.keys import TOPOLOGY
-from tests.e2e import objects
+from tests import api_objects
+from tests.api_objects import Object
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube
 from tests.e2e.cluster import Cluster
-from tests.e2e.objects import Object
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import cube_mesh_8, islands_4_4, nvswitch_8
@@ -71,7 +71,7 @@ def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object],
 def run_pods(cluster: Cluster, *wanted: tuple[str, str, int]) -> list[Object]:
     """Pods (name, node, GPUs), bound and admitted."""
     for name, node, gpus in wanted:
-        cluster.create_pod(objects.pod(name, gpus, nodeName=node))
+        cluster.create_pod(api_objects.pod(name, gpus, nodeName=node))
     return [cluster.wait_for_pod(name, lambda pod: pod["status"]["phase"] == "Running") for name, _, _ in wanted]
 
 
@@ -152,7 +152,7 @@ def test_pods_on_a_node_of_which_nobody_says_who_holds_what_are_listed_as_such(
 def test_nodes_are_listed_with_what_is_free_in_each_island(
     cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
 ) -> None:
-    cluster.api.create("/api/v1/nodes", objects.node("cpu-0", {"cpu": "8"}))
+    cluster.api.create("/api/v1/nodes", api_objects.node("cpu-0", {"cpu": "8"}))
     running = run_pods(cluster, ("train", "gpu-0", 4), ("serve", "gpu-0", 1))
     trio.kill_gpu("gpu-1", 7)
     publish(cluster, trio, tmp_path, running)
@@ -184,7 +184,7 @@ def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tm
 
 def test_nodes_of_a_cluster_without_agents_tell_what_labels_tell(cluster: Cluster, config: str) -> None:
     labels = encode(islands_4_4()).mirrors
-    cluster.api.create("/api/v1/nodes", objects.gpu_node("gpu-0", 8, labels))
+    cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8, labels))
 
     listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
 
@@ -195,7 +195,7 @@ def test_nodes_of_a_cluster_without_agents_tell_what_labels_tell(cluster: Cluste
 
 
 def test_a_cluster_without_gpus_is_said_to_have_none(cluster: Cluster, config: str) -> None:
-    cluster.api.create("/api/v1/nodes", objects.node("cpu-0", {"cpu": "8"}))
+    cluster.api.create("/api/v1/nodes", api_objects.node("cpu-0", {"cpu": "8"}))
 
     assert answer(nodes, config) == "there is no node with GPUs\n"
 
@@ -212,7 +212,7 @@ def test_why_a_pod_waits_and_what_is_nearest(cluster: Cluster, trio: Fleet, conf
         cluster, ("first", "gpu-0", 3), ("second", "gpu-0", 2), ("all-1", "gpu-1", 8), ("all-2", "gpu-2", 8)
     )
     publish(cluster, trio, tmp_path, running, datetime.now(UTC).isoformat())
-    waits = objects.pod("waits", 3, schedulerName="nobody")
+    waits = api_objects.pod("waits", 3, schedulerName="nobody")
     waits["metadata"]["annotations"] = {"gputopo.io/island": "required"}
     cluster.create_pod(waits)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gputopo.labels import decode, keys
+from tests import api_objects
 from tests.agent.allocation.kubelet import kubelet, listing, pod
-from tests.e2e import objects
+from tests.api_objects import Object
 from tests.e2e.agent.conftest import ACCOUNT
 from tests.e2e.agent.forwarder import forwarder
 from tests.e2e.agent.running import (
@@ -24,7 +25,6 @@ from tests.e2e.agent.running import (
 )
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.credentials import write_kubeconfig
-from tests.e2e.objects import Object
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import cube_mesh_8, islands_4_4
@@ -179,7 +179,7 @@ def test_pods_are_published_with_the_gpus_they_hold(
     with running(cluster, tmp_path, *options):
         wait_for(lambda: published(cluster), "the first state", PATIENCE_S)
         nodes = agent_writes(cluster).count(("nodes", "patch"))
-        created = cluster.create_pod(objects.pod("train-0", 4, nodeName=NODE))
+        created = cluster.create_pod(api_objects.pod("train-0", 4, nodeName=NODE))
         held = wait_for(allocations, "an allocation", PATIENCE_S)
         given = fleet.gpus_of(created)
         fleet.finish(cluster.pod("train-0"))

@@ -14,7 +14,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT, NODE_GPUS
 from gputopo.labels import decode, encode
-from tests.e2e import objects
+from tests import api_objects
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.conftest import ACCOUNT
 from tests.e2e.agent.forwarder import forwarder
@@ -29,7 +29,7 @@ STATE = NodeGpus("2026-11-21T12:00:00Z", "1a2b", "0.1.0", ())
 def test_what_changed_while_the_api_server_was_away_is_caught_up_with_in_one_write(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    cluster.api.create("/api/v1/nodes", objects.gpu_node("gpu-0", 8))
+    cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8))
     grant(cluster, ACCOUNT, AGENT)
     with forwarder(cluster.url) as road:
         config = tmp_path / "kubeconfig"
@@ -59,7 +59,7 @@ def test_what_changed_while_the_api_server_was_away_is_caught_up_with_in_one_wri
 def test_five_hundred_nodes_publish_at_once_without_losing_an_update(cluster: Cluster, tmp_path: Path) -> None:
     define_node_gpus(cluster)
     names = [f"gpu-{number:03}" for number in range(500)]
-    cluster.api.create_all([("/api/v1/nodes", objects.gpu_node(name, 8)) for name in names])
+    cluster.api.create_all([("/api/v1/nodes", api_objects.gpu_node(name, 8)) for name in names])
     grant(cluster, ACCOUNT, AGENT)
     kubes = [
         open_kube(cluster, ACCOUNT, AGENT, tmp_path) for _ in range(8)

@@ -14,11 +14,11 @@ from gputopo.kube.client import Kube, Query
 from gputopo.kube.rbac import Resource
 from gputopo.labels import NodeFacts, decode, encode, keys
 from gputopo.model import Degradation, Health, NodeTopology
-from tests.e2e import objects
+from tests import api_objects
+from tests.api_objects import Object
 from tests.e2e.agent.access import user
 from tests.e2e.agent.conftest import ACCOUNT
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
 from tests.machines import dgx1, dgx1_link_down, hgx_h100
 
 pytestmark = pytest.mark.e2e
@@ -30,7 +30,7 @@ PATH = f"/api/v1/nodes/{NODE}"
 @pytest.fixture
 def node(cluster: Cluster) -> Callable[[], Object]:
     """Our Node, as it is whenever asked."""
-    cluster.api.create("/api/v1/nodes", objects.gpu_node(NODE, 8))
+    cluster.api.create("/api/v1/nodes", api_objects.gpu_node(NODE, 8))
     return lambda: dict(cluster.api.get(PATH)["metadata"])
 
 

@@ -16,11 +16,11 @@ from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.kube.client import Kube
 from gputopo.kube.rbac import AGENT_WITH_NFD, NODE_GPUS
 from gputopo.labels import encode, keys
-from tests.e2e import objects
+from tests import api_objects
+from tests.api_objects import Object
 from tests.e2e.agent.access import define, define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.conftest import ACCOUNT
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.machines import dgx1, hgx_h100
 
@@ -39,7 +39,7 @@ HELD = msgspec.structs.replace(
 
 @pytest.fixture
 def node_uid(cluster: Cluster) -> str:
-    return str(cluster.api.create("/api/v1/nodes", objects.gpu_node(NODE, 8))["metadata"]["uid"])
+    return str(cluster.api.create("/api/v1/nodes", api_objects.gpu_node(NODE, 8))["metadata"]["uid"])
 
 
 def stored(cluster: Cluster) -> Object:

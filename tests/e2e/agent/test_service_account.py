@@ -13,7 +13,7 @@ from gputopo.kube.connect import in_cluster
 from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.rbac import AGENT, Role
 from gputopo.labels import encode
-from tests.e2e import objects
+from tests import api_objects
 from tests.e2e.agent.access import grant
 from tests.e2e.cluster import Cluster
 from tests.machines import dgx1
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 def account(cluster: Cluster, tmp_path: Path) -> Path:
     """The folder that the kubelet would mount."""
     grant(cluster, "agent", AGENT)
-    cluster.api.create("/api/v1/nodes", objects.gpu_node("gpu-0", 8))
+    cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8))
     (tmp_path / "token").write_text(cluster.token("agent"))
     shutil.copy(cluster.plane.authority.certificate, tmp_path / "ca.crt")
     return tmp_path

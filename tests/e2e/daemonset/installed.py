@@ -11,10 +11,10 @@ import yaml
 from gputopo.crd.nodegpus import crd
 from gputopo.kube.rbac import NODE_FEATURES, NODE_GPUS
 from gputopo.labels import keys
+from tests.api_client import ApiError, Client
+from tests.api_objects import Object, pod
 from tests.e2e.agent.access import define
-from tests.e2e.api import ApiError, Client
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object, pod
 
 MANIFESTS = Path(__file__).parents[3] / "daemonset"
 NAMESPACE = "gputopo"

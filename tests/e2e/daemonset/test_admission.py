@@ -19,13 +19,14 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS
 from gputopo.labels import encode, keys
-from tests.e2e import cleaning, objects, servers
+from tests import api_objects
+from tests.api_client import ApiError, Client
+from tests.api_objects import Object
+from tests.e2e import cleaning, servers
 from tests.e2e.agent.access import RBAC, define, user
 from tests.e2e.agent.test_publish_state import NODE_FEATURE as LABELS_ONLY
-from tests.e2e.api import ApiError, Client
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import ACCOUNT, NAMESPACE, POLICIES, agent_token, install, refusal
-from tests.e2e.objects import Object
 from tests.e2e.servers import ControlPlane
 from tests.machines import dgx1
 
@@ -62,7 +63,7 @@ def installed(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Ite
     api = control_plane.client()
     cluster = Cluster(control_plane, api, "admission")
     for name in ("gpu-0", "gpu-1"):
-        api.create("/api/v1/nodes", objects.gpu_node(name, 8, {"team": "a"}))
+        api.create("/api/v1/nodes", api_objects.gpu_node(name, 8, {"team": "a"}))
     define(cluster, NODE_FEATURE)
     install(cluster, "overlays/nfd/rbac.yaml", "overlays/nfd/admission.yaml")
     yield cluster
@@ -231,7 +232,7 @@ def test_what_rbac_refuses_admission_refuses_as_well(installed: Cluster, agent: 
     installed.api.patch(NODE_GPUS.path("gpu-1"), node_gpus("gpu-1"), "apply", fieldManager="test")
     status_patch = {"status": {"capacity": {"nvidia.com/gpu": "9"}}}
     attempts: list[tuple[str, str, Object | None]] = [
-        ("POST", "/api/v1/nodes", objects.gpu_node("gpu-9", 8)),
+        ("POST", "/api/v1/nodes", api_objects.gpu_node("gpu-9", 8)),
         ("DELETE", OWN, None),
         ("PATCH", f"{OWN}/status", status_patch),
         ("DELETE", NODE_GPUS.path("gpu-1"), None),

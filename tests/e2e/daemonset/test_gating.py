@@ -12,11 +12,11 @@ from gputopo.labels import workloads as seen
 from scheduler_core.planner.gang.conventions import RULES, Rule, read_wanted
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import Refused
+from tests.api_client import Client
+from tests.api_objects import Object, container, pod
 from tests.e2e import cleaning
-from tests.e2e.api import Client
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import apply, documents
-from tests.e2e.objects import Object, container, pod
 from tests.e2e.servers import ControlPlane
 
 pytestmark = pytest.mark.e2e

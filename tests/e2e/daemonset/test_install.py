@@ -17,13 +17,14 @@ from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD
 from gputopo.labels import encode
+from tests import api_objects
+from tests.api_objects import Object
 from tests.daemonset.tools import helm_rendered, kustomized
-from tests.e2e import cleaning, objects
+from tests.e2e import cleaning
 from tests.e2e.agent.access import DEFINITIONS, define
 from tests.e2e.agent.test_publish_state import NODE_FEATURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import ACCOUNT, NAMESPACE, apply, path_of, wait_for_policies
-from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.machines import dgx1
 
@@ -43,7 +44,7 @@ TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
 def nodes(cluster: Cluster) -> Cluster:
     """Two GPU nodes, known by what others say of them and tainted for a team, and one without GPUs."""
     for name, labels in NODES.items():
-        node = objects.gpu_node(name, 8, {"kubernetes.io/os": "linux", **labels})
+        node = api_objects.gpu_node(name, 8, {"kubernetes.io/os": "linux", **labels})
         cluster.api.create("/api/v1/nodes", node | {"spec": {"taints": [TAINT] if labels else []}})
     return cluster
 

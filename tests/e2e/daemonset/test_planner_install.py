@@ -14,13 +14,13 @@ from gputopo.crd.reservations import LedgerSpec
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import CLEANER, LEDGERS, PLANNER, RELEASER, RESERVATIONS, Role
 from gputopo.labels import keys
+from tests.api_objects import Object, pod
 from tests.daemonset.tools import kustomized
 from tests.daemonset.tools import run as run_tool
 from tests.e2e.agent.access import DEFINITIONS, grant
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import apply, documents, path_of
 from tests.e2e.daemonset.test_planner_objects import PLAN, ledger, reservation
-from tests.e2e.objects import Object, pod
 
 pytestmark = pytest.mark.e2e
 OURS = {"schedulerName": "gputopo-scheduler"}

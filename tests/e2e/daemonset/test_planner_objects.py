@@ -31,11 +31,11 @@ from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
 from gputopo.kube.objects import PlacementLedger
 from gputopo.kube.rbac import EXTENDER, LEDGER_STATUS, LEDGERS, PLANNER, PODS, RESERVATION_STATUS, RESERVATIONS
 from gputopo.labels import keys
+from tests.api_objects import Object, pod
 from tests.daemonset.tools import tool
 from tests.e2e.agent.access import grant, open_kube
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemonset.installed import apply, documents
-from tests.e2e.objects import Object, pod
 
 pytestmark = pytest.mark.e2e
 SEAT = Seat("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)

@@ -14,12 +14,12 @@ from gputopo.labels import keys
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.gang.member import GangName, Member, Wanted
 from scheduler_core.request.pod_request import Refused
+from tests.api_client import Client
+from tests.api_objects import Object, pod
 from tests.e2e import cleaning
 from tests.e2e.agent.access import RBAC
-from tests.e2e.api import Client
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import NAMESPACE, install_planner_policies, refusal
-from tests.e2e.objects import Object, pod
 from tests.e2e.servers import ControlPlane
 
 pytestmark = pytest.mark.e2e

@@ -11,19 +11,19 @@ import trustme
 import yaml
 
 from gputopo.kube.rbac import LEASES
-from gputopo.labels.keys import GPUS
-from scheduler_core.extender.scheduler_config import SCHEDULER_NAME, SERVICE, WEIGHT, configuration
+from gputopo.labels.keys import GPUS, SCHEDULER_NAME
+from scheduler_core.extender.scheduler_config import SERVICE, WEIGHT, configuration
+from tests.api_client import ApiError
+from tests.api_objects import Object, gpu_node, node, pod
 from tests.daemonset.tools import DAEMONSET, helm_rendered, kustomized
 from tests.e2e import servers
 from tests.e2e.agent.access import define_node_gpus
-from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.extenders import Extender
 from tests.e2e.daemonset.extenders import extender as running
 from tests.e2e.daemonset.installed import NAMESPACE, apply, documents, path_of
 from tests.e2e.extender import RecordingExtender
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import Object, gpu_node, node, pod
 from tests.e2e.process import Server, ServerError
 
 pytestmark = pytest.mark.e2e

@@ -9,10 +9,10 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
+from tests.api_objects import Object
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.invariant import size
 from tests.e2e.gangs.members import node_of
-from tests.e2e.objects import Object
 from tests.e2e.scheduler.running import gpu_pod
 
 NAME = "crowd"

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import urllib3
 
-from tests.e2e.api import ApiError, Client, Watch
+from tests.api_client import ApiError, Client, Watch
+from tests.api_objects import Object
 from tests.e2e.cluster import wait_for
-from tests.e2e.objects import Object
 
 PAUSE_S = 0.2  # before a watch that ended is opened again
 QUIET_S = 0.3  # without an event: what came and went is in no list, so only silence says that it was seen

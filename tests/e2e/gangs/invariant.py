@@ -15,9 +15,9 @@ import msgspec
 
 from gputopo.crd.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
 from gputopo.model import NodeTopology
+from tests.api_objects import GPU, Object
 from tests.e2e.gangs.history import Event
 from tests.e2e.gangs.members import gang_of, gated, node_of
-from tests.e2e.objects import GPU, Object
 from tests.e2e.scheduler import truth
 
 PODS, RESERVATIONS, LEDGERS = "pods", "reservations", "ledgers"

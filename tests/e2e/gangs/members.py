@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gputopo.labels import keys
-from scheduler_core.extender import scheduler_config
+from gputopo.labels.keys import SCHEDULER_NAME
+from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.running import condition
 
 BATCH = "/apis/batch/v1/namespaces"
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     size: int
     gpus: int  # of each member
     wishes: Mapping[str, str] = MappingProxyType({})  # annotations by their part after the slash, or whole keys
-    scheduler: str = scheduler_config.SCHEDULER_NAME
+    scheduler: str = SCHEDULER_NAME
 
     def annotations(self, gang: str) -> dict[str, str]:
         """Those of a member."""

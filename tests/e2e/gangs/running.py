@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from gputopo.crd import reservations
 from gputopo.kube.rbac import ELECTION, LEASES, LEDGERS, PLANNER, RESERVATIONS, Role
+from tests.api_client import ApiError
+from tests.api_objects import Object
 from tests.e2e.agent.access import define, define_node_gpus, grant
-from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster
 from tests.e2e.credentials import write_kubeconfig
-from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.e2e.scheduler.running import Served
 from tests.ports import free_port

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import Asked, gang, gated, node_of, of, unschedulable, wait_until_whole
-from tests.e2e.objects import Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started
 from tests.simulated_node.fleet import Fleet

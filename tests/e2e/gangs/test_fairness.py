@@ -8,12 +8,12 @@ from time import sleep
 import pytest
 
 from gputopo.labels import keys
+from tests.api_objects import GPU, Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, member, node_of, of, wait_until_whole
 from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved
-from tests.e2e.objects import GPU, Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, placed, started
 from tests.simulated_node.fleet import Fleet

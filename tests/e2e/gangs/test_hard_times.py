@@ -11,7 +11,8 @@ from http import HTTPStatus
 import pytest
 
 from gputopo.kube.rbac import LEASES, LEDGERS, NODES, RESERVATIONS, Resource
-from tests.e2e.api import ApiError
+from tests.api_client import ApiError
+from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
@@ -29,7 +30,6 @@ from tests.e2e.gangs.members import (
 )
 from tests.e2e.gangs.proxy import Proxy, proxy
 from tests.e2e.gangs.running import GATED, LEASE, entries, expire_lease, ledger
-from tests.e2e.objects import Object
 from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
 

@@ -9,6 +9,7 @@ import pytest
 
 from gputopo.crd.reservations import LedgerSpec
 from gputopo.labels.reasons import Reason
+from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.gangs.conftest import StartPlanner
@@ -18,7 +19,6 @@ from tests.e2e.gangs.invariant import LEDGERS, RESERVATIONS, violations
 from tests.e2e.gangs.members import Asked, create, gang, gated, node_of, of, unschedulable, wait_until_whole
 from tests.e2e.gangs.test_crashes import watched
 from tests.e2e.gangs.test_fairness import LARGE, held, nodes
-from tests.e2e.objects import Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition
 from tests.simulated_node.fleet import Fleet

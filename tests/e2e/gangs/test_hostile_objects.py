@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from gputopo.cli import main
 from gputopo.kube.rbac import GANG_READER, READER, Role
 from gputopo.labels import keys
+from tests.api_objects import Object, pod
 from tests.e2e.agent.access import grant
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import Asked, create, gang, wait_until_whole
-from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, Served, gpu_pod, started
 from tests.simulated_node.fleet import Fleet

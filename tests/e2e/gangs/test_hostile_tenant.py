@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gputopo.labels import keys
+from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import install_planner_policies
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import Asked, create, create_job, gang, job, node_of, of_job, wait_until_whole
 from tests.e2e.gangs.running import reserved
-from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, gpu_pod, placed
 from tests.simulated_node.fleet import Fleet

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from gputopo.crd.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
+from tests.api_objects import GPU, Object
 from tests.e2e.gangs.history import Event
 from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, broken, halves, violations
 from tests.e2e.gangs.members import Asked, member
-from tests.e2e.objects import GPU, Object
 from tests.simulated_node.shapes import islands_4_4
 
 CAPACITY = {"gpu-0": 8}

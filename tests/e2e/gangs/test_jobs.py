@@ -7,9 +7,9 @@ from itertools import chain
 
 import pytest
 
+from tests.api_objects import Object, gpu_node
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.members import TRACKING, Asked, create_job, gated, job, job_status, of_job
-from tests.e2e.objects import Object, gpu_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("controller_manager")]
 SIZE = 8  # more than the default backoffLimit of 6: one rollback that counted would be the Job's end

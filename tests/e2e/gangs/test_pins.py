@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gputopo.labels import keys
-from tests.e2e.api import ApiError
+from tests.api_client import ApiError
+from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.members import GATES
-from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler.running import placed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("gpu_nodes")]

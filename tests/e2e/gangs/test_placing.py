@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from gputopo.labels import keys
+from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, member, node_of, of, wait_until_whole
 from tests.e2e.gangs.running import entries, reserved
-from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler import truth
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import placed, started

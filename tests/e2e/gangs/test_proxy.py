@@ -9,12 +9,12 @@ import pytest
 import urllib3
 
 from gputopo.kube.rbac import LEASES, Resource, Role
+from tests.api_client import ApiError, Client
+from tests.api_objects import Object
 from tests.e2e.agent.access import grant
-from tests.e2e.api import ApiError, Client
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.history import history
 from tests.e2e.gangs.proxy import Proxy, proxy
-from tests.e2e.objects import Object
 
 pytestmark = pytest.mark.e2e
 CONFIG_MAPS = Resource("configmaps", namespaced=True)

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from gputopo.cli import main
 from gputopo.kube.rbac import GANG_READER, READER, Role
 from gputopo.labels import keys
+from tests.api_objects import pod
 from tests.e2e.agent.access import grant
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import GATES, Asked, create, gang, member, wait_until_whole
 from tests.e2e.gangs.running import LEASE, expire_lease
-from tests.e2e.objects import pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started
 from tests.simulated_node.fleet import Fleet

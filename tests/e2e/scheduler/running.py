@@ -14,11 +14,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from gputopo.kube.rbac import EXTENDER
+from gputopo.labels.keys import SCHEDULER_NAME
 from scheduler_core.extender import scheduler_config
+from tests.api_objects import GPU, Object, pod
 from tests.e2e.agent.access import define_node_gpus, grant, user
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.credentials import write_kubeconfig
-from tests.e2e.objects import GPU, Object, pod
 from tests.e2e.process import Server
 from tests.ports import free_port
 
@@ -107,7 +108,7 @@ class Extender(Served):
 def gpu_pod(name: str, gpus: int, wishes: dict[str, str] | None = None, **spec: Any) -> Object:
     """A pod that our scheduler is to place. ``wishes``: annotations by their part after the slash, or whole keys."""
     keys = {key if "/" in key else f"gputopo.io/{key}": value for key, value in (wishes or {}).items()}
-    made = pod(name, gpus, schedulerName=scheduler_config.SCHEDULER_NAME, **spec)
+    made = pod(name, gpus, schedulerName=SCHEDULER_NAME, **spec)
     made["metadata"]["annotations"] = keys
     return made
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from gputopo.model import NodeTopology
 from scheduler_core.extender.replay import replay
+from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
-from tests.e2e.objects import Object
 from tests.e2e.scheduler import truth
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents

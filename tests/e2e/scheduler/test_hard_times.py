@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gputopo.labels.reasons import Reason
+from tests.api_objects import Object
 from tests.e2e.agent.forwarder import forwarder
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import Object
 from tests.e2e.scheduler import truth
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import (

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from gputopo.labels.reasons import Reason
+from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler import truth
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents

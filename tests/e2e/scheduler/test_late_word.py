@@ -9,9 +9,9 @@ import pytest
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.evaluation.transient import SOON
+from tests.api_objects import pod
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import Timed
-from tests.e2e.objects import pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition, gpu_pod, refused, started
 from tests.simulated_node.fleet import Fleet

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.kube.rbac import OBSERVER
+from tests.api_objects import Object, container, pod
 from tests.e2e.agent.access import grant, user
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import Object, container, pod
 from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started

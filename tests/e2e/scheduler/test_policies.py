@@ -11,9 +11,9 @@ import yaml
 
 from gputopo.labels import keys
 from gputopo.model import NodeTopology
+from tests.api_objects import pod
 from tests.e2e.cluster import Cluster
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import pod
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, prepare, running, started
 from tests.simulated_node.fleet import Fleet

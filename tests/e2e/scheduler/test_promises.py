@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from gputopo.labels.reasons import Reason
+from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import Object, pod
 from tests.e2e.scheduler import truth, volumes
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, refused, started, writes
 from tests.simulated_node.fleet import Fleet

@@ -14,12 +14,12 @@ from gputopo.crd.reservations import ReservationSpec, Seat, spec_hash
 from gputopo.kube.rbac import LEDGERS, RESERVATIONS
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.assumed_pods import LIFETIME_S
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
+from tests.api_client import ApiError
+from tests.api_objects import GPU, Object
 from tests.e2e.agent.access import define
-from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.objects import GPU, Object
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition, gpu_pod, prepare, running, started, writes
 from tests.simulated_node.fleet import Fleet
@@ -115,8 +115,10 @@ def test_from_registering_to_leaving(
         started(cluster, "early")
         small, large = (gated(cluster, name, gpus) for name, gpus in (("member", 5), ("second", 4)))
         generation = write(cluster, small, large)
-        wait_for(lambda: vouching(cluster)["generation"] == generation, "what it vouches for", LIFETIME_S + 60)
-        assert time.monotonic() - ready >= LIFETIME_S - 5
+        wait_for(
+            lambda: vouching(cluster)["generation"] == generation, "what it vouches for", ASSUMED_POD_LIFETIME_S + 60
+        )
+        assert time.monotonic() - ready >= ASSUMED_POD_LIFETIME_S - 5
         assert vouching(cluster)["blocked"] == sorted([small["uid"], large["uid"]])  # not both of them
 
         generation = write(cluster, small)

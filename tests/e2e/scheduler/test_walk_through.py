@@ -7,8 +7,8 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
+from tests.api_objects import gpu_node
 from tests.e2e.cluster import Cluster
-from tests.e2e.objects import gpu_node
 from tests.e2e.scheduler.running import Extender, gpu_pod, placed, refused
 
 pytestmark = pytest.mark.e2e

@@ -21,13 +21,13 @@ from gputopo.labels import encode
 from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.cache.watch import Watches, listed, watching
 from scheduler_core.request.device_request import WHOLE
-from tests.e2e import objects
+from tests import api_objects
+from tests.api_client import ApiError
+from tests.api_objects import Object, pod
 from tests.e2e.agent.access import DEFINITIONS, define_node_gpus, grant, open_kube
 from tests.e2e.agent.forwarder import forwarder
-from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.credentials import write_kubeconfig
-from tests.e2e.objects import Object, pod
 from tests.machines import dgx1, dgx1_link_down
 
 pytestmark = pytest.mark.e2e
@@ -96,7 +96,7 @@ def opened(cluster: Cluster, folder: Path, role: Role = EXTENDER) -> Kube:
 
 def gpu_node(name: str, *, broken: bool = False) -> Object:
     facts = encode(dgx1_link_down() if broken else dgx1())
-    made = objects.gpu_node(name, 8, facts.labels)
+    made = api_objects.gpu_node(name, 8, facts.labels)
     made["metadata"]["annotations"] = facts.annotations
     return made
 
@@ -165,7 +165,7 @@ def test_a_heartbeat_of_a_node_is_not_news(cluster: Cluster, tmp_path: Path) -> 
 
 
 def test_more_objects_than_a_page_holds(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.api.create_all([("/api/v1/nodes", objects.gpu_node(f"gpu-{number:04}", 8)) for number in range(1050)])
+    cluster.api.create_all([("/api/v1/nodes", api_objects.gpu_node(f"gpu-{number:04}", 8)) for number in range(1050)])
     with seeing(opened(cluster, tmp_path)) as (_, picture):
         assert picture.nodes == {f"gpu-{number:04}" for number in range(1050)}
         assert [len(batch.seen) for batch in picture.batches if batch.kind is NodeSeen] == [1050]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from random import Random
 
 from gputopo.model import NodeTopology
-from tests.e2e.objects import Object
+from tests.api_objects import Object
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_scores
 

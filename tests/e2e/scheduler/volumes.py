@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.api_objects import Object
 from tests.e2e import servers
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.objects import Object
 
 CLASS = "late"
 CONTROLLERS = ("persistentvolume-binder-controller",)

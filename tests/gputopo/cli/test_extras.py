@@ -19,7 +19,7 @@ from scheduler_core.extender.decision_record import document
 from tests.machines import MACHINES
 from tests.ports import free_port
 from tests.scheduler_core.builders import pod
-from tests.scheduler_core.extender.test_decision_log import decided
+from tests.scheduler_core.extender.decisions import decided
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distribution -> the modules that it installs.

@@ -20,7 +20,7 @@ from scheduler_core.planner.gang.conventions import RULES
 from scheduler_core.planner.gang.size_sources import SIZES
 from scheduler_core.planner.report.read import SAID_BY
 from tests.api_server import Answer, ApiServer, Asked, api_server
-from tests.gputopo.cli.test_why import NODE, STATE, listed, pod
+from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
 
 GATE, KUEUE = {"name": "gputopo.io/gang"}, {"name": "kueue.x-k8s.io/admission"}
 SINCE = (datetime.now(UTC) - timedelta(days=2, hours=12)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -354,4 +354,4 @@ def test_every_kind_that_says_sizes_is_read_for_the_gangs_of_its_convention() ->
     telling = {rule.prefix for rule in RULES if rule.told_by}
 
     assert SAID_BY.keys() == telling
-    assert sorted(str(kind) for kinds in SAID_BY.values() for kind in kinds) == sorted(str(kind) for kind, _ in SIZES)
+    assert sorted(str(kind) for kinds in SAID_BY.values() for kind in kinds) == sorted(map(str, SIZES))

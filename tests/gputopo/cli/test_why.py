@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,36 +11,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
-from gputopo.crd.nodegpus import content_hash
 from gputopo.crd.reservations import ReservationSpec, spec_hash
 from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
-from gputopo.labels import encode, keys
 from scheduler_core.explain import document, text
 from tests.api_server import Answer, ApiServer, Asked, api_server
-from tests.machines import a100_bridged
-from tests.scheduler_core.explain.test_text import STORIES
-
-FACTS = encode(a100_bridged())
-NODE: dict[str, Any] = {
-    "metadata": {"name": "gpu-0", "uid": "n", "labels": FACTS.labels, "annotations": FACTS.annotations},
-    "status": {"allocatable": {"nvidia.com/gpu": "4", "cpu": "64"}},
-}
-UUIDS = [gpu.uuid for gpu in a100_bridged().gpus]
-HELD = [{"gpu": UUIDS[i], "pod": {"namespace": "a", "name": "train", "container": "c"}} for i in (0, 1, 2)]
-STATE = {
-    "metadata": {"name": "gpu-0"},
-    "observedAt": datetime.now(UTC).isoformat(),
-    "contentHash": content_hash(FACTS.annotations[keys.TOPOLOGY.key]),
-    "agentVersion": "0.1.0",
-    "allocations": HELD,
-}
-
-
-def pod(name: str, gpus: int, *, node: str = "", namespace: str = "a", **more: Any) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": namespace, "uid": f"u-{name}", "annotations": more.pop("annotations", {})}
-    spec = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}}]}
-    return {"metadata": metadata, "spec": spec | ({"nodeName": node} if node else {}), "status": more}
-
+from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
+from tests.scheduler_core.explain.stories import STORIES
 
 PENDING = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 too few free healthy GPUs"}
 THERE = [
@@ -52,10 +26,6 @@ THERE = [
     pod("odd", 2, annotations={"gputopo.io/island": "yes"}),
     pod("done", 1, node="gpu-0", phase="Failed"),
 ]
-
-
-def listed(*items: object) -> Answer:
-    return Answer({"metadata": {"resourceVersion": "7"}, "items": items})
 
 
 def cluster(asked: Asked) -> Answer:

@@ -22,11 +22,11 @@ from gputopo.kube.reflector import (
     LONGEST_BACKOFF_S,
     LONGEST_RETRY_AFTER_S,
     LONGEST_WATCH_S,
-    MISSING_S,
     Condition,
     Reflector,
     Timing,
 )
+from gputopo.timing import MISSING_KIND_RETRY_S
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, event, page, thing, wait_for
 
@@ -263,7 +263,7 @@ def test_a_kind_that_is_not_served_is_an_empty_list_and_looked_for_again(tmp_pat
         wait_for(lambda: run.reflector.condition.trouble is None, "the kind")
 
     assert run.deltas == [Delta(complete=True), Delta((Size("a", 0),), complete=True)]
-    assert run.waits == [MISSING_S, MISSING_S]
+    assert run.waits == [MISSING_KIND_RETRY_S, MISSING_KIND_RETRY_S]
     assert missing.synced
     assert missing.trouble == "the API server does not serve nodegpus (gputopo.io/v1alpha1)"
     assert missing.failures == 0

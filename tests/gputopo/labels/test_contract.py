@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from gputopo.crd import nodegpus, reservations
+from gputopo.crd.reference import reference
 from gputopo.labels import keys, reasons
-from gputopo.labels.reference import reference
 from gputopo.labels.values import is_label_value
 
 REPOSITORY = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from scheduler_core.allocation.best_set import Quality, best_set, quality
 from scheduler_core.allocation.gpu_sets import places
 from scheduler_core.allocation.machine_shape import shape_of
 from tests.machines import MACHINES
-from tests.scheduler_core.allocation.test_device_plugin import graphs
+from tests.scheduler_core.allocation.random_graphs import graphs
 from tests.scheduler_core.builders import mask
 
 ALL = 0xFF

@@ -16,9 +16,10 @@ from scheduler_core.allocation.gpu_sets import AnyOf, OneOf, Sets, one_of, place
 from scheduler_core.allocation.machine_shape import Shape, shape_of
 from scheduler_core.request.device_request import Program, Step
 from tests.machines import MACHINES
+from tests.scheduler_core.allocation.random_graphs import _gpus, graphs, kubelet, kubelet_pod
 from tests.scheduler_core.builders import mask
-from tests.simulated_node.kubelet import Container, Device, DeviceManager, NumaPolicy, PluginError, Pod, Resource
-from tests.simulated_node.preferred import PluginCrashError, Scores, best_effort, pair_scores
+from tests.simulated_node.kubelet import NumaPolicy
+from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_scores
 
 DGX1 = shape_of(MACHINES["dgx1"]())
 DGX2 = shape_of(MACHINES["dgx2"]())
@@ -155,25 +156,6 @@ class TestSingleNumaNode:
         assert predict(odd, OneOf((0b11,)), (Step(3),), single_numa=True) == Prediction(OneOf(()))
 
 
-@st.composite
-def graphs(draw: st.DrawFn, most: int = 6) -> NodeTopology:
-    """Small machines with any PCIe tree and any links: ties, near ties, and what breaks the plugin."""
-    size = draw(st.integers(2, most))
-    pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
-    distance = {pair: draw(st.sampled_from(PcieDistance)) for pair in pairs}
-    lanes = {pair: draw(st.sampled_from((0, 0, 1, 2, 12, 20))) for pair in pairs}
-    numa = [draw(st.sampled_from((0, 1))) for _ in range(size)]
-    return NodeTopology(
-        gpus=_gpus(size, numa),
-        nvlink=Nvlink(links=tuple(Link(a=a, b=b, lanes=n) for (a, b), n in lanes.items() if n)),
-        pcie=tuple(tuple(None if a == b else distance[min(a, b), max(a, b)] for b in range(size)) for a in range(size)),
-    )
-
-
-def _gpus(size: int, numa: list[int] | None = None) -> tuple[Gpu, ...]:
-    return tuple(Gpu(index=each, uuid=f"GPU-{each}", numa_node=numa[each] if numa else None) for each in range(size))
-
-
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs(most=5), st.data())
 def test_predicted_are_exactly_the_outcomes_of_all_orders(topology: NodeTopology, data: st.DataObject) -> None:
@@ -248,38 +230,6 @@ def test_kubelet_gives_what_was_predicted(
         assert found.may_crash
     else:
         assert not _listed(found)
-
-
-def kubelet(
-    topology: NodeTopology, scores: Scores, random: Random, policy: NumaPolicy = NumaPolicy.NONE
-) -> DeviceManager:
-    """A node whose plugin prefers by the best-effort policy."""
-    devices = tuple(Device(gpu.uuid or "", gpu.index, gpu.numa_node) for gpu in topology.gpus)
-    by_index = {device.gpu: device for device in devices}
-
-    def prefer(available: object, required: object, size: int) -> list[Device]:
-        assert isinstance(available, list)
-        assert isinstance(required, list)
-        try:
-            chosen = best_effort([each.gpu for each in available], [each.gpu for each in required], size, scores)
-        except PluginCrashError as crash:
-            raise PluginError(str(crash)) from crash
-        return [by_index[each] for each in chosen]
-
-    return DeviceManager({"nvidia.com/gpu": Resource(devices, prefer)}, random, policy)
-
-
-def kubelet_pod(uid: str, program: list[Step]) -> Pod:
-    """A pod with one container per step; init containers that end come first, as Kubernetes orders them."""
-    return Pod(
-        uid,
-        "team",
-        uid,
-        tuple(
-            Container(f"c{at}", {"nvidia.com/gpu": step.devices}, init=not step.stays)
-            for at, step in enumerate(program)
-        ),
-    )
 
 
 def _listed(found: Prediction) -> set[int]:

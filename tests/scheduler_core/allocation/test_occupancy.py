@@ -18,7 +18,7 @@ from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, wi
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
-from tests.scheduler_core.allocation.test_device_plugin import graphs, kubelet
+from tests.scheduler_core.allocation.random_graphs import graphs, kubelet
 from tests.scheduler_core.builders import NOW, mask, occupant, profile, record, word
 from tests.simulated_node.kubelet import Container, Pod
 from tests.simulated_node.preferred import pair_scores

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.model import NodeTopology
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.assumed_pods import LIFETIME_S, Assumptions
+from scheduler_core.cache.assumed_pods import Assumptions
 from scheduler_core.cache.node_record import with_gpus, with_pod, without_pod
 from scheduler_core.cache.node_table import NodeTable, table_of, with_pods, with_records
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import Wish
 from tests.machines import MACHINES
-from tests.scheduler_core.allocation.test_device_plugin import kubelet
+from tests.scheduler_core.allocation.random_graphs import kubelet
 from tests.scheduler_core.builders import NOW, record, request, word
 from tests.simulated_node.kubelet import Container, DeviceManager, Pod
 from tests.simulated_node.preferred import pair_scores
@@ -58,7 +59,7 @@ class Cluster:
         pod = Occupant(asked.uid, "team", asked.name, asked.profile)
         self.bound.append((node, pod))
         if decision.single:
-            self.assumptions.assume(pod, {node}, NOW + LIFETIME_S)
+            self.assumptions.assume(pod, {node}, NOW + ASSUMED_POD_LIFETIME_S)
             self.unseen.append((node, pod))
         else:
             self._show(node, pod)

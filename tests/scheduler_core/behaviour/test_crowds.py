@@ -19,7 +19,7 @@ from scheduler_core.cache.events import PodSeen
 from scheduler_core.evaluation.prediction_check import Settled
 from scheduler_core.request.pod_request import Wish
 from tests.machines import MACHINES
-from tests.scheduler_core.allocation.test_device_plugin import kubelet
+from tests.scheduler_core.allocation.random_graphs import kubelet
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.fake_scheduler import Stage, asking
 from tests.simulated_node.kubelet import Container, DeviceManager, Pod
@@ -115,7 +115,7 @@ class Crowd:
             pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
             for pod, _ in self.kubelets[node].pods
         }
-        self.words.append(lambda: self.stage.words({node: held}).settled)
+        self.words.append(lambda: self.stage.checks({node: held}))
 
     def _show(self, pod: PodSeen) -> None:
         self.pods.append(lambda: self.stage.pods(pod) and None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reasons import Reason
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.device_plugin import Check
 from scheduler_core.allocation.gpu_sets import OneOf
-from scheduler_core.cache.assumed_pods import LIFETIME_S, WITH_VOLUMES_S
+from scheduler_core.cache.assumed_pods import WITH_VOLUMES_S
 from scheduler_core.extender.extender import Filtered
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import mask
@@ -171,7 +172,7 @@ def test_pod_without_volumes_is_believed_for_seconds() -> None:
     stage = Stage.set(ONE_NODE)
     stage.ask(asking("p", 4))
 
-    stage.now += LIFETIME_S - 1
+    stage.now += ASSUMED_POD_LIFETIME_S - 1
     full(stage)
     stage.now += 1
     assert stage.ask(asking("q", 2, island="required")) == placed("a")
@@ -182,7 +183,7 @@ def test_nomination_by_a_slow_volume_makes_filters_answer_last() -> None:
     assert set(stage.ask(asking("p", 4)).nodes) == {"a", "b"}
 
     stage.pods(seen("p", 4, nominated="b"))
-    stage.now += 10 * LIFETIME_S
+    stage.now += 10 * ASSUMED_POD_LIFETIME_S
 
     assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
 
@@ -242,7 +243,7 @@ class TestDoubts:
             stage.ask(asking(f"plain-{at}", 1))
         assert stage.ask(asking("p", 2, island="required")) == refused(a=RESERVED, b=RESERVED)
 
-        stage.now += LIFETIME_S
+        stage.now += ASSUMED_POD_LIFETIME_S
 
         assert stage.ask(asking("p", 2, island="required")).single
 
@@ -252,7 +253,7 @@ def test_prediction_is_held_against_what_the_kubelet_says() -> None:
     stage.ask(asking("p", 2, island="required"))
     stage.pods(seen("p", 2, "a", island="required"))
 
-    (found,) = stage.words({"a": {"p": [0, 1]}}).settled
+    (found,) = stage.checks({"a": {"p": [0, 1]}})
 
     assert (found.pod.name, found.node, found.actual) == ("p", "a", mask(0, 1))
     assert isinstance(found.predicted, OneOf)
@@ -262,6 +263,6 @@ def test_prediction_is_held_against_what_the_kubelet_says() -> None:
 def test_shape_that_the_kubelet_broke_all_the_same_is_told() -> None:
     stage = Stage.set(ONE_NODE, seen("p", 2, "a", island="required"))
 
-    (found,) = stage.words({"a": {"p": [0, 2]}}).settled
+    (found,) = stage.checks({"a": {"p": [0, 2]}})
 
     assert (found.check, found.broken) == (Check.MISS, Reason.ISLAND)

@@ -21,9 +21,9 @@ from scheduler_core.evaluation.in_flight import promising
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest, Profile, read_request
 from tests.machines import MACHINES, bonded
-from tests.scheduler_core.allocation.test_device_plugin import graphs
+from tests.scheduler_core.allocation.random_graphs import graphs
 from tests.scheduler_core.builders import NOW, occupant, pod, profile, record
-from tests.scheduler_core.evaluation.test_filters import holds
+from tests.scheduler_core.evaluation.by_definition import holds
 from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_scores
 
 H100, PAIRS, MIXED, TEN = (MACHINES[name]() for name in ("hgx_h100", "a100_bridged", "mixed", "a40x10"))

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.device_plugin import Check
 from scheduler_core.allocation.gpu_sets import OneOf
-from scheduler_core.cache.assumed_pods import LIFETIME_S
 from scheduler_core.cache.cluster_cache import Bound, Knowledge, News
 from scheduler_core.cache.events import Batch, GpusSeen
 from scheduler_core.cache.node_state import NodeState
@@ -65,7 +65,7 @@ class TestSync:
         }
         for name in order:
             lists[name]()
-        stage.now += LIFETIME_S
+        stage.now += ASSUMED_POD_LIFETIME_S
         stage.knowledge.tick(stage.now)
 
         assert free(stage) == OneOf((mask(0, 2, 3),))
@@ -143,7 +143,7 @@ class TestPods:
         stage.pods(seen("web-0", 1, uid="uid-2"))
         stage.pods(gone=["uid-web-0"])
 
-        (found,) = stage.words({"b": {"web-0": [1]}}).settled  # names the new one, which nobody has shown bound
+        (found,) = stage.checks({"b": {"web-0": [1]}})  # names the new one, which nobody has shown bound
 
         assert (found.pod.uid, found.actual) == ("uid-2", mask(1))
 
@@ -209,7 +209,7 @@ class TestWords:
         stage = Stage.set(A)
         stage.pods(seen("p", 1))
 
-        (found,) = stage.words({"a": {"p": [1]}}).settled
+        (found,) = stage.checks({"a": {"p": [1]}})
 
         assert (found.pod.uid, found.actual, found.check) == ("uid-p", mask(1), Check.AMBIGUOUS)
         assert free(stage) == OneOf((mask(0, 2, 3),))
@@ -219,10 +219,10 @@ class TestWords:
     def test_pod_that_nobody_knows_is_believed_for_a_while(self) -> None:
         stage = Stage.set(A)
 
-        assert stage.words({"a": {"p": [0, 1]}}) == News()
+        assert stage.checks({"a": {"p": [0, 1]}}) == ()
         assert (free(stage), stage.state("a").count("nvidia.com/gpu")) == (OneOf((mask(2, 3),)), 2)
 
-        stage.now += LIFETIME_S
+        stage.now += ASSUMED_POD_LIFETIME_S
         stage.knowledge.tick(stage.now)
         assert (free(stage), stage.state("a").count("nvidia.com/gpu")) == (OneOf((mask(0, 1, 2, 3),)), 4)
         stage.words({"a": {"p": [0, 1]}}, observed=LATER)  # said again, it is no news
@@ -265,16 +265,16 @@ class TestWords:
         stage.words({"a": {"web-0": [1]}})
 
         assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [3, 3]
-        stage.now += LIFETIME_S
+        stage.now += ASSUMED_POD_LIFETIME_S
         stage.knowledge.tick(stage.now)
         assert stage.state("a").count("nvidia.com/gpu") == 4
 
     def test_word_that_is_repeated_is_no_news(self) -> None:
         stage = Stage.set(A, seen("p", 1, "a"))
-        assert len(stage.words({"a": {"p": [1]}}).settled) == 1
+        assert len(stage.checks({"a": {"p": [1]}})) == 1
 
-        assert stage.words({"a": {"p": [1]}}) == News()
-        assert stage.words({"a": {"p": [1]}}, observed=LATER) == News()
+        assert stage.checks({"a": {"p": [1]}}) == ()
+        assert stage.checks({"a": {"p": [1]}}, observed=LATER) == ()
 
     def test_word_that_is_no_more(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("p", 1, "a"))

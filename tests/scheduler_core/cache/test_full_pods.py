@@ -9,10 +9,11 @@ import msgspec
 from gputopo.labels import encode
 from scheduler_core.cache.events import GpusSeen, NodeSeen, PodSeen
 from scheduler_core.cache.full_pods import OBSERVED
-from scheduler_core.cache.kube_scheduler_filters import StockSpec, Taint, Toleration
+from scheduler_core.cache.kube_scheduler_filters import Taint
+from scheduler_core.request.full_pod import StockSpec, Toleration
 from tests.scheduler_core.explain.fleets import QUADS
 
-SOURCES = dict(OBSERVED)
+SOURCES = OBSERVED
 FACTS = encode(QUADS)
 
 

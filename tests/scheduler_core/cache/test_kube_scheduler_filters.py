@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_core.cache.kube_scheduler_filters import StockNode, StockPod, StockSpec, barred
+from scheduler_core.cache.kube_scheduler_filters import StockNode, barred
+from scheduler_core.request.full_pod import StockPod, StockSpec
 
 CORDON = "node.kubernetes.io/unschedulable"
 

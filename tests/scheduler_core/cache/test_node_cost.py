@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cache.node_cost import _PRODUCTS, FAMILIES, Economy, family_of, read_economy
+from scheduler_core.cache.node_cost import Economy, read_economy
+from scheduler_core.policy.gpu_families import _PRODUCTS, FAMILIES, family_of
 from tests.machines import MACHINES
 
 H100, MIXED, NOTHING = (MACHINES[name]() for name in ("hgx_h100", "mixed", "no_gpu"))

@@ -11,11 +11,12 @@ from gputopo.model import Interconnect
 from scheduler_core.allocation.gpu_sets import AnyOf, OneOf
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node import Machine, Node, read_node
-from scheduler_core.cache.node_cost import FAMILIES, Economy
+from scheduler_core.cache.node_cost import Economy
 from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_gpus, with_pod, without_pod
 from scheduler_core.cache.node_state import state_of
 from scheduler_core.cache.node_table import NodeTable, aged, table_of, with_pods, with_records, without_nodes
 from scheduler_core.cache.staleness import Staleness, is_stale, staleness
+from scheduler_core.policy.gpu_families import FAMILIES
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import Profile

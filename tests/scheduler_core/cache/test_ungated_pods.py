@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputopo.crd.reservations import Phase, ReservationStatus, State
-from scheduler_core.cache.assumed_pods import LIFETIME_S
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
 from tests.machines import MACHINES
 from tests.scheduler_core.fake_scheduler import Stage, asking, seen
@@ -58,7 +58,7 @@ def test_a_claim_that_counted_counts_until_the_pod_is_gone_whatever_becomes_of_t
     stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
 
     stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
-    stage.now += 10 * LIFETIME_S
+    stage.now += 10 * ASSUMED_POD_LIFETIME_S
     stage.pods(seen("m0", 8, claim=("g", "a"), admitted=True))  # something else of it changed
     assert free(stage) == NONE_OF_A
     assert stage.knowledge.ungated_to("uid-m0") == "a"
@@ -78,7 +78,7 @@ def test_a_claim_that_counted_ends_where_the_pod_is_bound() -> None:
     assert stage.knowledge.ungated_to("uid-m0") is None
 
 
-@pytest.mark.parametrize(("late_s", "expected"), [(5.0, NONE_OF_A), (LIFETIME_S + 5.0, ALL)])
+@pytest.mark.parametrize(("late_s", "expected"), [(5.0, NONE_OF_A), (ASSUMED_POD_LIFETIME_S + 5.0, ALL)])
 def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
     late_s: float, expected: dict[str, int]
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
     stage.now += late_s
     stage.knowledge.tick(stage.now)
     stage.pods(UNGATED)
-    stage.now += 10 * LIFETIME_S
+    stage.now += 10 * ASSUMED_POD_LIFETIME_S
     stage.knowledge.tick(stage.now)
 
     assert free(stage) == expected
@@ -103,7 +103,7 @@ def test_a_plan_that_is_struck_leaves_the_pods_that_were_ungated(phase: Phase, e
 
     stage.knowledge.take(Batch(LedgerSeen, (ledger(generation=2),)), stage.now)
     stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
-    stage.now += 10 * LIFETIME_S
+    stage.now += 10 * ASSUMED_POD_LIFETIME_S
     stage.knowledge.tick(stage.now)
 
     assert free(stage) == expected

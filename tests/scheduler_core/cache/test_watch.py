@@ -315,8 +315,8 @@ def test_what_is_known_is_too_old_after_a_long_silence_of_any_kind(
 
 def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:
     theirs, others = Resource("podgroups", "one.example", "v1"), Resource("podgroups", "other.example", "v2")
-    plain = SOURCES[0][1]
-    sources = (SOURCES[0], (str, plain._replace(resource=theirs)), (int, plain._replace(resource=others)))
+    plain = SOURCES[NodeSeen]
+    sources = {NodeSeen: plain, str: plain._replace(resource=theirs), int: plain._replace(resource=others)}
     with api_server(Script([])) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
         kinds = [each.kind for each in watching(kube, lambda _: None, time.monotonic, sources=sources).status(0.0)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import permutations
 
 import msgspec
@@ -20,8 +19,9 @@ from scheduler_core.evaluation.filters import may_be_degraded, verdict
 from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.pod_request import PodRequest, Profile, Wishes, read_request
 from tests.machines import MACHINES
-from tests.scheduler_core.allocation.test_device_plugin import graphs
+from tests.scheduler_core.allocation.random_graphs import graphs
 from tests.scheduler_core.builders import NOW, mask, occupant, pod, profile, record
+from tests.scheduler_core.evaluation.by_definition import holds
 from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_scores
 
 DGX1, H100, PAIRS, ACROSS, MESH, PCIE, MIXED, MIG, VM, DGX2, UNKNOWN = (
@@ -289,27 +289,6 @@ def test_required_wishes_hold_for_every_order_of_the_offer(
         assert held
     elif held:  # refused for fear of a crash only
         assert preferred(shape_of(topology), mask(*free), size).may_crash
-
-
-def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]) -> bool:
-    """By definition, without any of our tables."""
-    if len(chosen) < 2:
-        return True
-    rates = {(link.a, link.b): link.gbps or 0.0 for link in topology.nvlink.links} if topology.nvlink else {}
-    ring = max(min(rates.get((min(hop), max(hop)), 0.0) for hop in _hops(way)) for way in permutations(chosen))
-    numa = {topology.gpu(index).numa_node for index in chosen}
-    islands = topology.islands or ()
-    checks = {
-        "island": any(chosen <= set(island.gpus) for island in islands),
-        "numa": len(numa) == 1,
-        "interconnect": ring > 0,
-        "min_bandwidth": ring >= float(wishes.get("min_bandwidth", 0)),
-    }
-    return all(checks[wish] for wish in wishes)
-
-
-def _hops(way: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    return zip(way, (*way[1:], way[0]), strict=True)
 
 
 def test_occupants_are_read_as_pods_are() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.crd.reservations import Phase
 from gputopo.model import NodeTopology
-from scheduler_core.cache.assumed_pods import LIFETIME_S
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.change_log import Changes
 from scheduler_core.cache.events import PodSeen, ReservationSeen
 from scheduler_core.cache.node_record import NodeRecord
@@ -115,7 +115,7 @@ class Life:
         self.stage.nodes(name)
 
     def wait(self) -> None:
-        self.stage.now += self.random.choice((1, LIFETIME_S / 2, LIFETIME_S))
+        self.stage.now += self.random.choice((1, ASSUMED_POD_LIFETIME_S / 2, ASSUMED_POD_LIFETIME_S))
 
     def _name(self) -> str:
         return self.random.choice(list(self.stage.machines))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.colocation import Kin
-from scheduler_core.cache.node_cost import FAMILIES
 from scheduler_core.cache.node_state import NodeState, state_of, with_kin
 from scheduler_core.evaluation.score import FACTORS, MEASURES, TOP, combined, score
+from scheduler_core.policy.gpu_families import FAMILIES
 from scheduler_core.policy.policy import Kinds, Policy, Weights
 from scheduler_core.request.pod_request import Like, Profile
 from tests.machines import MACHINES

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.labels.keys import TOPOLOGY_MANAGER
 from gputopo.labels.reasons import Reason
-from gputopo.model import Link, NodeTopology, Nvlink
+from gputopo.model import NodeTopology
 from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_gpus, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.cache.node_table import NodeTable, with_records
@@ -29,6 +29,7 @@ from scheduler_core.request.quantity import mib
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, occupant, pod, record, request
 from tests.scheduler_core.explain.fleets import ACROSS, DGX2, H100, MIG, MIXED, PAIRS, POLICY, QUADS, fleet, told
+from tests.scheduler_core.explain.ties import TIES
 
 
 def _busy(name: str, topology: NodeTopology, *, observed: str = OBSERVED, **held: Iterable[int]) -> NodeRecord:
@@ -38,16 +39,6 @@ def _busy(name: str, topology: NodeTopology, *, observed: str = OBSERVED, **held
     return record(name, topology, held=mine, pods=pods, observed=observed)
 
 
-TIES = NodeTopology(
-    gpus=tuple(msgspec.structs.replace(gpu, numa_node=0) for gpu in H100.gpus[:5]),
-    nvlink=Nvlink(
-        links=(
-            Link(a=0, b=1, lanes=12, gbps=600.0),
-            *(Link(a=a, b=b, lanes=1, gbps=50.0) for a in range(5) for b in range(a + 1, 5) if (a, b) != (0, 1)),
-        )
-    ),
-    pcie=tuple(tuple(None if a == b else H100.pcie[0][1] for b in range(5)) for a in range(5)),
-)  # three of five may crash the device plugin: see test_filters
 STRICT = {TOPOLOGY_MANAGER.key: "single-numa-node"}
 ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
 

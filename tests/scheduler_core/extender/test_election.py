@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.api_server import Answer, Asked, api_server
 from tests.gputopo.kube.serving import Script, page, wait_for
-from tests.scheduler_core.extender.test_main import Extender, extender, node, pod, serving_of
+from tests.scheduler_core.extender.extender_process import Extender, extender, node, pod, serving_of
 from tests.scheduler_core.runtime.leases import HERE, Leases
 
 CALL = {"Pod": pod("waits", 8), "Nodes": None, "NodeNames": ["n1"]}

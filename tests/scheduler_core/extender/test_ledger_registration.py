@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import pytest
 
 from gputopo.crd.reservations import Phase, Vouching
-from scheduler_core.cache.assumed_pods import LIFETIME_S, MOST
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
+from scheduler_core.cache.assumed_pods import MOST
 from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
-from scheduler_core.extender.ledger_registration import AGAIN_S, UNSEEN_S, Registration, applied, policy_of
+from scheduler_core.evaluation.reservation_check import policy_of
+from scheduler_core.extender.ledger_registration import AGAIN_S, UNSEEN_S, Registration, applied
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN, Match, Placement, Policies
 from tests.machines import MACHINES
@@ -49,7 +51,7 @@ def settled() -> Process:
     process = Process()
     process.show(ledger(extenders={ME: REGISTERED}))
     process.look()
-    process.look(after=LIFETIME_S)
+    process.look(after=ASSUMED_POD_LIFETIME_S)
     process.said.clear()
     return process
 
@@ -124,7 +126,7 @@ def test_nothing_is_vouched_for_before_what_others_let_in_is_bound() -> None:
     process.show(ledger(entry(GANG, PROPOSED), extenders={ME: REGISTERED}), reservations=[GANG])
 
     process.look()
-    process.look(after=LIFETIME_S - 1)
+    process.look(after=ASSUMED_POD_LIFETIME_S - 1)
     assert process.said == []
     process.look(after=1)
     assert process.said == [("gpus", Vouching(POD, 1))]
@@ -136,7 +138,7 @@ def test_that_time_begins_anew_for_one_that_did_not_answer_meanwhile() -> None:
     process.look(answering=False)
 
     process.look(after=1)
-    process.look(after=LIFETIME_S - 1)
+    process.look(after=ASSUMED_POD_LIFETIME_S - 1)
     assert [what for _, what in process.said if what is not None and what.generation] == []
     process.look(after=1)
     assert process.said[-1] == ("gpus", Vouching(POD, 2, term=1))
@@ -194,7 +196,7 @@ def test_a_planner_is_not_told_of_pods_that_were_forgotten() -> None:
     process.show(ledger(*proposed.spec.entries, generation=2, uid="anew"))
     process.look()
     assert process.said == [("gpus", REGISTERED)]
-    process.stage.now += LIFETIME_S
+    process.stage.now += ASSUMED_POD_LIFETIME_S
     knowledge.tick(process.stage.now)
     process.look()
     assert process.said[-1] == ("gpus", Vouching(POD, 2, ("uid-h",)))  # its node is not known

@@ -9,7 +9,7 @@ from scheduler_core.cache.events import WatchStatus
 from scheduler_core.observe.cluster_now import Present
 from scheduler_core.observe.comparison import Placement
 from scheduler_core.observe.metrics import CATALOGUE, Metrics, Seen
-from tests.scheduler_core.observe.test_wording import (
+from tests.scheduler_core.observe.placements import (
     broke,
     broke_needlessly,
     busy,

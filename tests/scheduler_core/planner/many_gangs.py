@@ -28,7 +28,7 @@ from scheduler_core.runtime.http_server import serve
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.leader.idle_executor import Idle
 from tests.scheduler_core.planner.packing.plans import ledger
-from tests.scheduler_core.planner.test_service import Elected, nowhere, serving
+from tests.scheduler_core.planner.serving_planner import Elected, nowhere, serving
 
 
 def waiting(count: int) -> list[Member]:

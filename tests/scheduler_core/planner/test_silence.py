@@ -31,7 +31,7 @@ from scheduler_core.request.pod_request import read_request
 from scheduler_core.runtime.event_loop import Deliver
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import bookmark
-from tests.scheduler_core.planner.test_service import Elected, Watch, until
+from tests.scheduler_core.planner.serving_planner import Elected, Watch, until
 
 SILENT_S, AWAKE_S = 0.5, 0.2
 Object = dict[str, Any]
@@ -134,7 +134,7 @@ def planner(cluster: Cluster, folder: Path) -> Iterator[Service]:
     """In a pool where every pod is gated."""
     with api_server(cluster.answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
-        sources = (*planner_sources(read_request), *KEPT)
+        sources = {**planner_sources(read_request), **KEPT}
 
         def watch(deliver: Deliver) -> Watches:
             return watching(kube, deliver, time.monotonic, sources=sources)

@@ -13,7 +13,7 @@ from scheduler_core.planner.status import Status
 from scheduler_core.planner.status_page import pages
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import plan
-from tests.scheduler_core.planner.test_service import Elected, nowhere, serving
+from tests.scheduler_core.planner.serving_planner import Elected, nowhere, serving
 from tests.scheduler_core.runtime.served import serving as served
 
 

@@ -13,8 +13,7 @@ import pytest
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.events import Reporter
 from gputopo.kube.rbac import PLANNER
-from scheduler_core.runtime.event_draft import Tell
-from scheduler_core.runtime.event_writer import FEW, MANY, Announcer, Haste, event
+from scheduler_core.runtime.event_writer import FEW, MANY, Announcer, Haste, Tell, event
 from tests.api_server import Answer, ApiServer, api_server
 from tests.gputopo.kube.serving import wait_for
 

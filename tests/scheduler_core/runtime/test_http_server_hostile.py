@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from scheduler_core.extender.http_bodies import Bodies, Refusal
+from scheduler_core.extender.http import Bodies, Refusal
 from scheduler_core.runtime.http_connection import PAGES, Connection, Limits
 from scheduler_core.runtime.tls import CertificateError, Certificates, context
 from scheduler_core.runtime.tls_handshakes import HANDSHAKES

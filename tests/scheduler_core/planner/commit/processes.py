@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.crd.reservations import POOL, Holding, Phase, ReservationSpec, Seat, Vouching
-from scheduler_core.cache.assumed_pods import LIFETIME_S
+from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.cluster_cache import Knowledge
 from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
 from scheduler_core.extender.extender import Extender, NotReadyError
@@ -220,7 +220,7 @@ class Answering:
         self.said: list[Vouching | None] = []  # on its way to the API server
         self.knowledge = Knowledge(Policy(), reservations=True)
         self.extender = Extender(self.knowledge, Policy(), lambda: self.server.now, lambda _: None)
-        settle = LIFETIME_S if flags.vouches_late else 0.0
+        settle = ASSUMED_POD_LIFETIME_S if flags.vouches_late else 0.0
         self.registration = Registration(me, f"{SPACE}/{me}", self.knowledge, self._say, lambda: server.now, settle)
         self.watcher = Watcher(server, KINDS, (PodSeen, seen_of))
         for batch in self.watcher.lists():

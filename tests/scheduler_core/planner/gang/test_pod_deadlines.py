@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.gang import Declared
-from scheduler_core.planner.gang.pod_deadlines import Ending, Ends, Fits, PodEnd, Room, endings, room
+from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
+from scheduler_core.planner.leader.hold_candidates import Ending, Fits, Room, endings, room
 from tests.scheduler_core.builders import occupant, owned
 
 SOON, LATER = Ending("soon", 100.0, 8), Ending("later", 200.0, 1)

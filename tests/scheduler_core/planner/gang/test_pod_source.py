@@ -13,44 +13,22 @@ from gputopo.kube.rbac import PODS
 from scheduler_core.cache.cluster_cache import Knowledge
 from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
 from scheduler_core.cache.full_pods import OBSERVED
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm, StockSpec
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm
 from scheduler_core.planner.gang.gang import Declared, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member, Wanted
 from scheduler_core.planner.gang.members import Roster
 from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
-from scheduler_core.planner.gang.pod_source import Candidate, GangPod, candidate, planner_sources, split
+from scheduler_core.planner.gang.pod_source import Candidate, candidate, planner_sources, split
 from scheduler_core.planner.gang.size_sources import SIZES
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.full_pod import StockSpec
 from scheduler_core.request.pod import Pod, RequiredTerm, RequiredTerms, Requirement
 from scheduler_core.request.pod_request import PodRequest, Refused, read_request
+from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod, pod
 
 GATE = {"name": "gputopo.io/gang"}
 STARTED = {"phase": "Running", "startTime": "2026-11-18T11:06:40Z"}
-LLM = {"gputopo.io/gang": "llm", "gputopo.io/gang-size": "2"}
 RESERVED = {**LLM, "gputopo.io/reservation": "llm-1"}
-
-
-def pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> dict[str, Any]:
-    """A Pod; what is changed goes into its metadata, spec or status, wherever it belongs."""
-    metadata: dict[str, Any] = {
-        "name": name,
-        "namespace": "team",
-        "uid": f"uid-{name}",
-        "resourceVersion": "7",
-        "creationTimestamp": "2026-11-18T11:00:00Z",
-    }
-    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
-    spec: dict[str, Any] = {"containers": [{"name": "c", "resources": {"limits": limits}}]}
-    for key, value in changed.items():
-        if key in ("labels", "annotations", "ownerReferences", "finalizers", "deletionTimestamp"):
-            metadata[key] = value
-        elif key != "status":
-            spec[key] = value
-    return {"metadata": metadata, "spec": spec, "status": changed.get("status", {"phase": "Pending"})}
-
-
-def gang_pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> GangPod:
-    return msgspec.convert(pod(name, gpus, **changed), GangPod)
 
 
 def seen(name: str = "w-0", gpus: int = 1, **changed: Any) -> Candidate | None:
@@ -247,7 +225,7 @@ def test_a_launcher_without_gpus_is_a_member_and_holds_nothing() -> None:
 
 def found_of(*pods: dict[str, Any]) -> Batch[Candidate]:
     """What the watch delivers of a list of those pods."""
-    (source,) = (source for kind, source in planner_sources() if kind is Candidate)
+    source = planner_sources()[Candidate]
     delta: Delta[Candidate] = Reduction(source).listed(msgspec.Raw(msgspec.json.encode(each)) for each in pods)
     return Batch(Candidate, *delta)
 
@@ -302,14 +280,14 @@ def test_what_is_split_is_what_each_takes() -> None:
 
 
 def test_the_planner_watches_all_pods_nodes_with_their_rules_and_what_says_sizes() -> None:
-    kinds = dict(planner_sources())
+    kinds = planner_sources()
 
-    assert list(kinds) == [NodeSeen, Candidate, GpusSeen, *(kind for kind, _ in SIZES)]
-    assert kinds[NodeSeen] == OBSERVED[0][1]
+    assert set(kinds) == {NodeSeen, Candidate, GpusSeen, *SIZES}
+    assert kinds[NodeSeen] == OBSERVED[NodeSeen]
     assert kinds[Candidate].resource == PODS
     assert kinds[Candidate].query == Query()
-    assert list(dict(planner_sources(sizes=()))) == [NodeSeen, Candidate, GpusSeen]
-    assert all(issubclass(kind, Declared) for kind, _ in SIZES)
+    assert set(planner_sources(sizes={})) == {NodeSeen, Candidate, GpusSeen}
+    assert all(issubclass(kind, Declared) for kind in SIZES)
 
 
 def test_affinity_without_requirements_has_no_terms() -> None:

@@ -20,7 +20,7 @@ from scheduler_core.planner.leader.term import Term
 from scheduler_core.planner.leader.writer import Answer, Outcome
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.policy.profiles import BUILT_IN
-from scheduler_core.runtime.event_draft import Tell
+from scheduler_core.runtime.event_writer import Tell
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
 from tests.scheduler_core.planner.commit.processes import KINDS, Planner
 

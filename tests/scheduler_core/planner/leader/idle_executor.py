@@ -7,7 +7,7 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import Task
 from scheduler_core.planner.leader.writer import Answer
-from scheduler_core.runtime.event_draft import Tell
+from scheduler_core.runtime.event_writer import Tell
 
 
 class Idle:

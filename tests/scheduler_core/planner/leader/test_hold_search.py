@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from gputopo.crd.reservations import Holding, ReservationSpec, Seat
-from scheduler_core.cache.events import Batch
-from scheduler_core.cache.node_record import NodeRecord
+from gputopo.crd.reservations import Holding, ReservationSpec
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
-from scheduler_core.planner.leader.hold_search import Held, HoldTask, holding
-from scheduler_core.planner.leader.plan_task import Names
+from scheduler_core.planner.leader.hold_search import Held, holding
 from scheduler_core.planner.packing.model import Options
-from scheduler_core.policy.policy import Policy
-from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, occupant, record
-from tests.scheduler_core.planner.packing.member_groups import GANG, RACK, crew, member, view
-
-H100 = MACHINES["hgx_h100"]()
-BUSY = {name: record(name, H100, pods=[occupant(f"on-{name}", 8)], held={f"on-{name}": range(8)}) for name in "abc"}
-
-
-def task(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...] = (), **changed: Any) -> HoldTask:
-    """All nodes may be held; those first are free first."""
-    racks = {each.name: {RACK: "r1" if each.name in "ab" else "r2"} for each in records}
-    seats = tuple(Seat(each.uid, each.name, each.node) for each in placed)
-    ends = Ends()
-    pods = [(pod.uid, float(at)) for at, each in enumerate(records) for pod in each.pods]
-    ends.take(Batch(PodEnd, tuple(PodEnd(*each) for each in pods)))
-    plain = HoldTask(
-        Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), placed=placed, size=len(members) + len(placed)),
-        (),
-        view(*records, labels=racks),
-        tuple(each.name for each in records),
-        ends,
-        Options(placed=seats),
-        Names("gputopo", lambda: "abc"),
-        NOW,
-        Policy(),
-        lambda: False,
-    )
-    return plain._replace(**changed)
+from tests.scheduler_core.builders import occupant, record
+from tests.scheduler_core.planner.leader.hold_tasks import BUSY, H100, task
+from tests.scheduler_core.planner.packing.member_groups import GANG, crew, member
 
 
 def held(found: Held) -> tuple[Holding, ...]:

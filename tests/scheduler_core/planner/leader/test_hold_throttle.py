@@ -6,7 +6,7 @@ from threading import Thread
 
 from scheduler_core.planner.leader.hold_search import Held, HoldTask
 from scheduler_core.planner.leader.hold_throttle import Precedence
-from tests.scheduler_core.planner.leader.test_hold_search import BUSY, task
+from tests.scheduler_core.planner.leader.hold_tasks import BUSY, task
 from tests.scheduler_core.planner.packing.member_groups import crew
 
 FITS = task(crew(1, 8), *BUSY.values())

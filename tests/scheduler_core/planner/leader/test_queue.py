@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.planner.gang.gang import Gang, GangPhase, assess, by_rank
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.gang.pod_deadlines import Ending, room
+from scheduler_core.planner.leader.hold_candidates import Ending, room
 from scheduler_core.planner.leader.queue import SETTLE_S, Pace, Queue, Waiting
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.planner.gang.gang_pods import LLM, member, members, queued

@@ -35,7 +35,7 @@ from scheduler_core.planner.packing.model import LEVELS, Unplaced
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.request.pod_request import Refused
-from scheduler_core.runtime.event_draft import Tell
+from scheduler_core.runtime.event_writer import Tell
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, member, members
 from tests.scheduler_core.planner.leader.idle_executor import Idle
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan

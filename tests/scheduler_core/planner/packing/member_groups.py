@@ -19,7 +19,6 @@ from scheduler_core.cache.kube_scheduler_filters import (
     PodTerm,
     StockNode,
     StockNodeSpec,
-    StockSpec,
     Taint,
 )
 from scheduler_core.cache.node_record import NodeRecord
@@ -29,6 +28,7 @@ from scheduler_core.evaluation.score import Score
 from scheduler_core.planner.gang.member import GangName, Member, Wanted
 from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.full_pod import StockSpec
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES

@@ -7,8 +7,9 @@ from itertools import product
 import msgspec
 import pytest
 
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, StockSpec, barred
+from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, barred
 from scheduler_core.planner.packing.node_filter import Bars
+from scheduler_core.request.full_pod import StockSpec
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -15,8 +15,7 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import state_if, table_of
 from scheduler_core.evaluation.score import TOP
-from scheduler_core.planner.packing.node_class import Cpu
-from scheduler_core.planner.packing.node_fit import NO_CPU, Fitting, Kind
+from scheduler_core.planner.packing.node_fit import NO_CPU, Cpu, Fitting, Kind
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
 from tests.scheduler_core.planner.packing.member_groups import POLICY, WISHES, cluster, crew, member, stands

@@ -21,8 +21,7 @@ from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import APART, There
 from scheduler_core.planner.packing.diagnosis import AVOIDED, NOWHERE
 from scheduler_core.planner.packing.groups import Crew, crew_of
-from scheduler_core.planner.packing.node_class import cpu_of
-from scheduler_core.planner.packing.node_fit import NO_CPU
+from scheduler_core.planner.packing.node_fit import NO_CPU, cpu_of
 from scheduler_core.planner.packing.plan import NodeView, Options, Plan, Unplaced, plan
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod_request import Refused

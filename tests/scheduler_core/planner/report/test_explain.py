@@ -6,12 +6,13 @@ import pytest
 
 from gputopo.crd.reservations import Phase
 from scheduler_core.cache.full_pods import HOSTNAME, OF_PODS, SPREAD
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm, StockSpec
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm
 from scheduler_core.planner.gang.conventions import alone
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.explain import NoGangError
 from scheduler_core.planner.report.leadership import levels_of
+from scheduler_core.request.full_pod import StockSpec
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import Refused
 from tests.scheduler_core.builders import NOW, occupant, record

@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.labels.keys import GATE
 from scheduler_core.planner.report.gates import beforehand
-from tests.scheduler_core.planner.gang.test_pod_source import LLM, gang_pod
+from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod
 
 OURS, KUEUE, QUOTA = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/quota"}
 WAITS = "the gate gputopo.io/gang holds it, and no scheduler looks at it before the planner has a place for it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputopo.crd.reservations import Vouching
 from scheduler_core.cache.events import Batch, LedgerSeen
-from scheduler_core.extender.reservation_metrics import of_reservations
+from scheduler_core.extender.metrics import of_reservations
 from tests.machines import MACHINES
 from tests.scheduler_core.fake_scheduler import Stage, seen
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.cache.events import ReservationSeen
 from scheduler_core.planner.commit.observations import Memory
-from scheduler_core.planner.commit.recovery_deleted import plans_of, vanished
+from scheduler_core.planner.commit.recovery import plans_of, vanished
 from scheduler_core.planner.commit.state import World
 from scheduler_core.planner.gang.gang import assess
 from scheduler_core.planner.gang.member import GangName, Member

@@ -1,11 +1,10 @@
-"""What people are told by Events on pods and reservations. Pure; ``announcing`` writes them."""
+"""Events that the extender writes on pods. Pure; ``runtime/event_writer`` sends them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gputopo.labels.reasons import Reason
 from scheduler_core.evaluation.prediction_check import Settled
+from scheduler_core.runtime.event_writer import Tell
 
 _BROKEN = {  # by the reasons in ``required.SHAPE``
     Reason.ISLAND: "are not in one NVLink island",
@@ -13,18 +12,6 @@ _BROKEN = {  # by the reasons in ``required.SHAPE``
     Reason.BANDWIDTH: "have less NVLink bandwidth than it requires",
     Reason.NUMA: "are not on one NUMA node",
 }
-
-
-class Tell(NamedTuple):
-    """An Event."""
-
-    kind: str  # "Pod", "PlacementReservation"
-    namespace: str
-    name: str
-    uid: str
-    reason: str  # one word, for machines
-    message: str
-    warning: bool = False
 
 
 def of_broken(found: Settled) -> Tell:

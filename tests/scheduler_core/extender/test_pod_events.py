@@ -6,8 +6,9 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.evaluation.prediction_check import Settled
 from scheduler_core.evaluation.shape_rules import SHAPE
+from scheduler_core.extender.pod_events import of_broken
 from scheduler_core.request.pod_request import Profile
-from scheduler_core.runtime.event_draft import Tell, of_broken
+from scheduler_core.runtime.event_writer import Tell
 
 
 def broken(reason: Reason) -> Settled:

@@ -16,7 +16,7 @@ import msgspec
 import urllib3
 
 from gputopo.process.decoding import decode
-from tests.e2e.objects import Object
+from tests.api_objects import Object
 
 CONTENT_TYPES = {
     "merge": "application/merge-patch+json",

@@ -1,0 +1,63 @@
+"""Random machines, and a kubelet whose device plugin prefers by the best-effort policy."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import strategies as st
+
+from gputopo.model import Gpu, Link, NodeTopology, Nvlink, PcieDistance
+from scheduler_core.request.device_request import Step
+from tests.simulated_node.kubelet import Container, Device, DeviceManager, NumaPolicy, PluginError, Pod, Resource
+from tests.simulated_node.preferred import PluginCrashError, Scores, best_effort
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 6) -> NodeTopology:
+    """Small machines with any PCIe tree and any links: ties, near ties, and what breaks the plugin."""
+    size = draw(st.integers(2, most))
+    pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
+    distance = {pair: draw(st.sampled_from(PcieDistance)) for pair in pairs}
+    lanes = {pair: draw(st.sampled_from((0, 0, 1, 2, 12, 20))) for pair in pairs}
+    numa = [draw(st.sampled_from((0, 1))) for _ in range(size)]
+    return NodeTopology(
+        gpus=_gpus(size, numa),
+        nvlink=Nvlink(links=tuple(Link(a=a, b=b, lanes=n) for (a, b), n in lanes.items() if n)),
+        pcie=tuple(tuple(None if a == b else distance[min(a, b), max(a, b)] for b in range(size)) for a in range(size)),
+    )
+
+
+def _gpus(size: int, numa: list[int] | None = None) -> tuple[Gpu, ...]:
+    return tuple(Gpu(index=each, uuid=f"GPU-{each}", numa_node=numa[each] if numa else None) for each in range(size))
+
+
+def kubelet(
+    topology: NodeTopology, scores: Scores, random: Random, policy: NumaPolicy = NumaPolicy.NONE
+) -> DeviceManager:
+    """A node whose plugin prefers by the best-effort policy."""
+    devices = tuple(Device(gpu.uuid or "", gpu.index, gpu.numa_node) for gpu in topology.gpus)
+    by_index = {device.gpu: device for device in devices}
+
+    def prefer(available: object, required: object, size: int) -> list[Device]:
+        assert isinstance(available, list)
+        assert isinstance(required, list)
+        try:
+            chosen = best_effort([each.gpu for each in available], [each.gpu for each in required], size, scores)
+        except PluginCrashError as crash:
+            raise PluginError(str(crash)) from crash
+        return [by_index[each] for each in chosen]
+
+    return DeviceManager({"nvidia.com/gpu": Resource(devices, prefer)}, random, policy)
+
+
+def kubelet_pod(uid: str, program: list[Step]) -> Pod:
+    """A pod with one container per step; init containers that end come first, as Kubernetes orders them."""
+    return Pod(
+        uid,
+        "team",
+        uid,
+        tuple(
+            Container(f"c{at}", {"nvidia.com/gpu": step.devices}, init=not step.stays)
+            for at, step in enumerate(program)
+        ),
+    )

@@ -1,0 +1,29 @@
+"""Whether a set of GPUs keeps the wishes of a pod, by definition and without the code under test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+from gputopo.model import NodeTopology
+
+
+def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]) -> bool:
+    """By definition, without any of our tables."""
+    if len(chosen) < 2:
+        return True
+    rates = {(link.a, link.b): link.gbps or 0.0 for link in topology.nvlink.links} if topology.nvlink else {}
+    ring = max(min(rates.get((min(hop), max(hop)), 0.0) for hop in _hops(way)) for way in permutations(chosen))
+    numa = {topology.gpu(index).numa_node for index in chosen}
+    islands = topology.islands or ()
+    checks = {
+        "island": any(chosen <= set(island.gpus) for island in islands),
+        "numa": len(numa) == 1,
+        "interconnect": ring > 0,
+        "min_bandwidth": ring >= float(wishes.get("min_bandwidth", 0)),
+    }
+    return all(checks[wish] for wish in wishes)
+
+
+def _hops(way: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    return zip(way, (*way[1:], way[0]), strict=True)

@@ -1,0 +1,89 @@
+"""Observed placements of every kind."""
+
+from __future__ import annotations
+
+from scheduler_core.observe.comparison import Placement
+from tests.machines import MACHINES
+from tests.scheduler_core.explain.fleets import PAIRS, QUADS
+from tests.scheduler_core.observe.scenes import Scene, bound, shares
+
+
+def halved() -> Scene:
+    ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"))
+    return Scene({"gpu-7": QUADS, "gpu-2": QUADS}, *ran, a=(0, 1), b=(4, 5))
+
+
+def last(scene: Scene) -> Placement:
+    (found,) = scene.observer.finish()
+    return found
+
+
+def worse() -> Placement:
+    return halved().place(bound("train-3", 4, "gpu-7"), 2, 3, 6, 7)
+
+
+def good() -> Placement:
+    return halved().place(bound("train-3", 4, "gpu-2"), 0, 1, 2, 3)
+
+
+def worse_by_unknown() -> Placement:
+    rtx = MACHINES["rtx4090"]()
+    return Scene({"gpu-1": rtx, "gpu-2": rtx}).place(bound("infer", 2, "gpu-1"), 0, 7)
+
+
+def waits() -> Placement:
+    ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"))
+    return Scene({"gpu-7": QUADS}, *ran, a=(0, 1), b=(4, 5)).place(
+        bound("train-3", 4, "gpu-7", island="required"), 2, 3, 6, 7
+    )
+
+
+def unknown_set() -> Placement:
+    scene = Scene({"gpu-7": QUADS}, *(bound(name, 1, "gpu-7") for name in "abc"))
+    scene.pods(bound("train-3", 4, "gpu-7"))
+    return last(scene)
+
+
+def single() -> Placement:
+    return halved().place(bound("infer", 1, "gpu-7"), 2)
+
+
+def broke_needlessly() -> Placement:
+    return halved().place(bound("infer", 1, "gpu-2"), 2)
+
+
+def broke() -> Placement:
+    return Scene({"gpu-2": QUADS}).place(bound("infer", 1, "gpu-2"), 2)
+
+
+def shared() -> Placement:
+    scene = halved()
+    scene.pods(shares("web", 2, "gpu-7"))
+    return last(scene)
+
+
+def ran() -> Placement:
+    (found,) = Scene({"gpu-1": PAIRS}, bound("old", 2, "gpu-1"), old=(0, 2)).ran
+    return found
+
+
+def busy() -> Scene:
+    """Some ran, some were placed, well and badly, and one waits for its kubelet's word."""
+    ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"), bound("old", 2, "gpu-1"), bound("z", 1, "gpu-1"))
+    machines = {"gpu-7": QUADS, "gpu-2": QUADS, "gpu-1": PAIRS, "blind": None}
+    scene = Scene(machines, *ran, a=(0, 1), b=(4, 5), old=(0, 2), z=(1,))
+    claims = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
+    scene.place(bound("train-3", 4, "gpu-7", claims), 2, 3, 6, 7)
+    scene.place(bound("infer", 1, "gpu-2"), 0)
+    scene.place(bound("train-4", 4, "gpu-2", island="required"), 4, 5, 6, 7)
+    scene.place(bound("far", 2, "gpu-2"), 1, 2)
+    scene.pods(bound("dark", 2, "blind"))
+    scene.pods(bound("last", 1, "gpu-2"))
+    return scene
+
+
+def dark() -> Scene:
+    """Nothing can be compared."""
+    scene = Scene({"old": None})
+    scene.pods(bound("p", 2, "old"))
+    return scene
