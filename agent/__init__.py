@@ -1,1 +1,1 @@
-"""The node side: sources are probed into a snapshot, a snapshot is discovered into a topology."""
+"""The node agent: probes the sources of a machine into a snapshot and derives a topology from the snapshot."""

@@ -1,13 +1,14 @@
-"""What the sources said, verbatim: the recording format, the fixture format and the bug-report attachment.
+"""The snapshot: unchanged output of all sources. The format of recordings, fixtures and bug-report attachments.
 
-A snapshot holds no conclusions. ``gputopo record`` writes one, ``--from`` replays one, and both go through the same
-``discover``. One definition has two readers: msgspec decodes in microseconds (start-up of the command line), pydantic
-validates what others send us and names every fault at once. Absent means "this source was not asked or has no such
-thing"; a call that failed is in ``errors`` under the name of the call.
+A snapshot holds no conclusions. ``gputopo record`` writes one, ``--from`` reads one, and both use the same
+``discover``. msgspec decodes a snapshot in microseconds (start-up of the command line); pydantic validates a faulty one
+and lists every fault. An absent field means that the source was not read or does not have the fact; a failed call is in
+``errors`` under its name.
 
-    SnapshotError(ValueError)   the document is not a snapshot; the message says where and what was expected
+    SnapshotError(ValueError)   the document is not a snapshot; the message has the place and the expected value
 
-Annotations are evaluated here (no ``from __future__``): as text, msgspec would compile each before its first decoding.
+Annotations are evaluated here (no ``from __future__``): msgspec would compile text annotations before its first
+decoding.
 """
 
 from typing import Annotated, Any
@@ -15,30 +16,32 @@ from typing import Annotated, Any
 import msgspec
 
 FORMAT = "gputopo.io/snapshot/v1"
-HANDLE = "nvmlDeviceGetHandleByIndex_v2"  # the call without which no other can be made about a GPU
+HANDLE = "nvmlDeviceGetHandleByIndex_v2"  # every other call about a GPU needs its result
 
 
 class SnapshotError(ValueError):
     """The document is not a snapshot."""
 
 
-class _Lines:
-    """How pydantic describes a ``Text`` in the JSON Schema; ``agent.recording.io`` joins and splits the lines."""
+class _TextSchema:
+    """The JSON Schema of a ``Text``; ``agent.recording.io`` joins and splits the lines."""
 
     @staticmethod
     def __get_pydantic_json_schema__(_core: Any, _handler: Any) -> dict[str, Any]:
         return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
 
-Text = Annotated[str, _Lines()]  # the JSON form may be a list of its lines, so that a diff shows the line that changed
+Text = Annotated[
+    str, _TextSchema()
+]  # the JSON form may be a list of its lines, so that a diff shows the line that changed
 
 
-class _Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class _SnapshotPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of a snapshot."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, handler: Any) -> Any:
-        """How pydantic validates a part: as an object with the fields of the Struct."""
+        """Let pydantic validate a part as an object with the fields of the Struct."""
         from pydantic_core import core_schema  # noqa: PLC0415  only pydantic calls this
 
         fields = {
@@ -48,8 +51,8 @@ class _Said(msgspec.Struct, frozen=True, omit_defaults=True):
         return core_schema.typed_dict_schema(fields)
 
 
-class NvmlLink(_Said, frozen=True):
-    """One NVLink port of a GPU, as NVML tells it."""
+class NvmlLink(_SnapshotPart, frozen=True):
+    """One NVLink port of a GPU, from NVML."""
 
     link: int  # 0 .. NVML_NVLINK_MAX_LINKS - 1
     active: bool | None = None  # nvmlDeviceGetNvLinkState
@@ -60,7 +63,7 @@ class NvmlLink(_Said, frozen=True):
     errors: dict[str, str] = {}  # NVML call -> error name
 
 
-class NvmlMigDevice(_Said, frozen=True):
+class NvmlMigDevice(_SnapshotPart, frozen=True):
     """A MIG device of a GPU."""
 
     slot: int
@@ -72,7 +75,7 @@ class NvmlMigDevice(_Said, frozen=True):
     errors: dict[str, str] = {}
 
 
-class NvmlFabric(_Said, frozen=True):
+class NvmlFabric(_SnapshotPart, frozen=True):
     """``nvmlDeviceGetGpuFabricInfoV``."""
 
     state: int  # NVML_GPU_FABRIC_STATE_*
@@ -83,8 +86,8 @@ class NvmlFabric(_Said, frozen=True):
     health_summary: int | None = None
 
 
-class NvmlGpu(_Said, frozen=True):
-    """One GPU, as NVML tells it. ``errors`` of a lost GPU holds the failing ``HANDLE``."""
+class NvmlGpu(_SnapshotPart, frozen=True):
+    """One GPU, from NVML. ``errors`` of a lost GPU has the failed ``HANDLE``."""
 
     index: int
     uuid: str | None = None
@@ -110,13 +113,13 @@ class NvmlGpu(_Said, frozen=True):
     errors: dict[str, str] = {}  # NVML call -> error name
 
     @property
-    def refused(self) -> str | None:
-        """Why NVML gives no handle of the GPU, and so tells nothing of it; None: it gives one."""
+    def handle_error(self) -> str | None:
+        """The error of the call for the GPU's handle, without which NVML reports nothing else; None: it succeeded."""
         return self.errors.get(HANDLE)
 
 
-class NvmlPair(_Said, frozen=True):
-    """What NVML says of two GPUs, by index, ``a < b``."""
+class NvmlPair(_SnapshotPart, frozen=True):
+    """The facts of two GPUs from NVML, by index, ``a < b``."""
 
     a: int
     b: int
@@ -125,8 +128,8 @@ class NvmlPair(_Said, frozen=True):
     errors: dict[str, str] = {}
 
 
-class Nvml(_Said, frozen=True):
-    """The NVML source. ``error`` names the call that ended it, and then the rest is empty."""
+class Nvml(_SnapshotPart, frozen=True):
+    """The NVML source. ``error`` names the failed call that ended it; then all other fields are empty."""
 
     error: str | None = None  # "nvmlInit_v2: LIBRARY_NOT_FOUND"
     driver_version: str | None = None
@@ -138,48 +141,48 @@ class Nvml(_Said, frozen=True):
     errors: dict[str, str] = {}
 
     @property
-    def awake(self) -> frozenset[int]:
-        """GPUs at P0, the highest performance state, whose PCIe link is as fast as it gets."""
+    def gpus_at_p0(self) -> frozenset[int]:
+        """GPUs in P0, the highest performance state, where the PCIe link runs at full speed."""
         return frozenset(gpu.index for gpu in self.gpus if gpu.performance_state == 0)
 
 
-class Output(_Said, frozen=True):
-    """What a command printed."""
+class Output(_SnapshotPart, frozen=True):
+    """The output of a command."""
 
     stdout: Text
     exit_code: int = 0
     stderr: Text = ""
 
 
-class Sysfs(_Said, frozen=True):
+class Sysfs(_SnapshotPart, frozen=True):
     """Parts of /sys as text: keys are paths below /sys."""
 
     files: dict[str, Text] = {}  # "bus/pci/devices/0000:07:00.0/numa_node" -> "0\n"
     links: dict[str, str] = {}  # symlink -> its target, resolved, below /sys
 
 
-class Host(_Said, frozen=True):
-    """The machine around the GPUs."""
+class Host(_SnapshotPart, frozen=True):
+    """The host: kernel, CPUs, memory, virtualization."""
 
     name: str | None = None  # host name; None once scrubbed
     kernel: str | None = None
     boot_id: str | None = None  # /proc/sys/kernel/random/boot_id
     cpus: int | None = None  # logical CPUs (psutil)
     memory_bytes: int | None = None
-    virtualization: str | None = None  # "wsl", "kvm", ... where a source tells; None: not known
+    virtualization: str | None = None  # "wsl", "kvm", ...; None: unknown
     visible_devices: str | None = None  # NVIDIA_VISIBLE_DEVICES of the recording process
 
 
-class Snapshot(_Said, frozen=True):
-    """One machine at one moment. A source that was not asked is None."""
+class Snapshot(_SnapshotPart, frozen=True):
+    """One machine at one moment. A source that was not read is None."""
 
     format: str = FORMAT
     recorder: str | None = None  # "gputopo 0.1.0"
-    scrubbed: tuple[str, ...] = ()  # what was taken out: "hostname", "serial", "uuid"
+    scrubbed: tuple[str, ...] = ()  # what was removed: "hostname", "serial", "uuid"
     host: Host | None = None
     nvml: Nvml | None = None
     smi: dict[str, Output] | None = None  # arguments of nvidia-smi -> output: "topo -m"
     sysfs: Sysfs | None = None
-    errors: dict[str, str] = {}  # source that ended in a surprise -> what happened
+    errors: dict[str, str] = {}  # source that raised an exception -> the exception
     nccl: Text | None = None  # text of an NCCL topology XML file (NCCL_TOPO_DUMP_FILE)
     lstopo: Text | None = None  # text of an hwloc topology XML file (`lstopo machine.xml`)

@@ -28,11 +28,11 @@ def full(config: str, socket: str) -> dict[str, float]:
     os.environ["KUBECONFIG"] = config
     # Here, because the bare process must not have them.
     from agent.daemon import settings  # noqa: PLC0415
-    from agent.daemon.health_server import serving  # noqa: PLC0415
-    from agent.daemon.loop import Loop, Now, Probed  # noqa: PLC0415
-    from agent.daemon.main import clock, machine_of, publisher_of  # noqa: PLC0415
-    from agent.daemon.metrics import Metrics  # noqa: PLC0415
-    from agent.recording.probe import Machine, probe  # noqa: PLC0415
+    from agent.daemon.health_server import serve_health  # noqa: PLC0415
+    from agent.daemon.loop import AgentLoop, Now, ProbeResult  # noqa: PLC0415
+    from agent.daemon.main import clock, open_machine_access, open_publisher_from  # noqa: PLC0415
+    from agent.daemon.metrics import AgentMetrics  # noqa: PLC0415
+    from agent.recording.probe import ProbeTarget, probe  # noqa: PLC0415
     from tests.agent.sources.fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug  # noqa: PLC0415
 
     gpus = (
@@ -45,27 +45,27 @@ def full(config: str, socket: str) -> dict[str, float]:
         for n in range(8)
     )
     driver = FakeDriver(*gpus)
-    here = Machine(nvidia_smi=None, nvml=plug(driver))
-    read = settings.read({"node": "gpu-7", "socket": socket, "listen": "127.0.0.1:0"}, {})
-    metrics = Metrics()
-    loop = Loop(read, publisher_of(read), metrics)
-    watch = machine_of(read).watch
+    here = ProbeTarget(nvidia_smi=None, nvml=plug(driver))
+    read = settings.read_settings({"node": "gpu-7", "socket": socket, "listen": "127.0.0.1:0"}, {})
+    metrics = AgentMetrics()
+    loop = AgentLoop(read, open_publisher_from(read), metrics)
+    watch = open_machine_access(read).watch
     assert watch is not None
     assert read.listen is not None
-    with serving(read.listen, metrics.registry, lambda: loop.status, lambda: clock().monotonic):
+    with serve_health(read.listen, metrics.registry, lambda: loop.status, lambda: clock().monotonic):
         for number in range(SETTLED + PASSES):
             if number == SETTLED:
                 driver.calls.clear()
                 cpu = time.process_time()
             now = Now(1000.0 + 0.01 * number, time.time())
             reading = watch.poll(now.monotonic)
-            loop.turn(now, [Probed(probe(here), 0.0), *([] if reading is None else [reading])])
+            loop.run_iteration(now, [ProbeResult(probe(here), 0.0), *([] if reading is None else [reading])])
         cpu = time.process_time() - cpu
         polls = time.process_time()
         for _ in range(PASSES):
             watch.poll(2000.0)
         polls = time.process_time() - polls
-    assert loop.status.unready is None, loop.status.unready
+    assert loop.status.unready_reason is None, loop.status.unready_reason
     assert len(loop.status.allocations or ()) == 8
     return {"memory": _memory_mib(), "cpu": cpu - polls, "polls": polls, "calls": driver.calls.total() / PASSES}
 

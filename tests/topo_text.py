@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from agent.sources.kernel_list import single_number
+from agent.sources.kernel_list import parse_single_number
 from agent.sources.smi.topo import Cell, TopoMatrix
 from gputopo.model import PcieDistance
 
@@ -32,7 +32,7 @@ def islands(matrix: TopoMatrix) -> list[list[int]]:
 def numa(matrix: TopoMatrix) -> list[int | str | None]:
     """The NUMA node of each GPU: an integer where there is one, else the text, None where unknown."""
     texts = [gpu.numa_affinity for gpu in matrix.gpus]
-    return [text if (node := single_number(text)) is None else node for text in texts]
+    return [text if (node := parse_single_number(text)) is None else node for text in texts]
 
 
 def said(matrix: TopoMatrix) -> object:

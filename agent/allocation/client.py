@@ -1,6 +1,6 @@
-"""A client of the kubelet's PodResources service: gRPC's one unary call over HTTP/2 on a unix socket.
+"""A client of the kubelet's PodResources service: one unary gRPC call over HTTP/2 on a unix socket.
 
-``h2`` (pure Python) instead of grpcio: 25 MiB of resident memory less, and no threads of its own. The protocol:
+It uses ``h2`` (pure Python) instead of grpcio, which needs 25 MiB more memory and threads of its own. The protocol:
 https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 
     PodResourcesError(Exception)    the kubelet was not reached or did not answer; the text says why
@@ -23,13 +23,13 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from agent.allocation.wire import Held, WireError, held_devices
+from agent.allocation.wire import HeldDevices, PodResourcesWireError, decode_held_devices
 
-SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")  # the kubelet's only place for it
+SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")  # fixed in the kubelet
 TIMEOUT_S = 1.0  # a kubelet answers in milliseconds; a change must be published within two seconds
-_MAX_BYTES = 16 * 1024 * 1024  # what the kubelet itself allows (defaultPodResourcesMaxSize)
+_MAX_BYTES = 16 * 1024 * 1024  # the kubelet's own limit (defaultPodResourcesMaxSize)
 _CHUNK = 64 * 1024
-_WINDOW = 1024 * 1024  # flow control: a list of 110 pods is 14 kB, so that nothing ever waits for an update
+_WINDOW = 1024 * 1024  # flow control: a list of 110 pods is 14 kB, so that no window update is needed
 _PREFIX = struct.Struct(">?I")  # of a gRPC message: compressed, length
 _EMPTY_REQUEST = _PREFIX.pack(False, 0)  # ListPodResourcesRequest has no fields
 _PATH = "/v1.PodResourcesLister/List"
@@ -41,7 +41,7 @@ class PodResourcesError(Exception):
 
 
 class PodResources:
-    """Asks one kubelet, over one connection that is kept and renewed when it broke."""
+    """Calls one kubelet over one connection, which is kept and reopened after an error."""
 
     def __init__(
         self, path: Path = SOCKET, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic
@@ -49,39 +49,39 @@ class PodResources:
         self._path: Final = path
         self._timeout_s: Final = timeout_s
         self._clock: Final = clock
-        self._connection: _Connection | None = None
+        self._connection: _Http2Connection | None = None
 
-    def held(self) -> tuple[Held, ...]:
-        """What every container on this node holds of any device plugin. Raises ``PodResourcesError``."""
+    def held(self) -> tuple[HeldDevices, ...]:
+        """Return the devices of all device plugins that containers on this node hold. Raises ``PodResourcesError``."""
         deadline = self._clock() + self._timeout_s
-        kept, self._connection = self._connection, None
+        previous, self._connection = self._connection, None
         body = None
-        if kept is not None:
-            with contextlib.suppress(PodResourcesError):  # the kubelet was restarted since: a new connection tells
-                body = self._ask(kept, deadline)
+        if previous is not None:
+            with contextlib.suppress(PodResourcesError):  # the kubelet may have restarted: use a new connection
+                body = self._ask(previous, deadline)
         if body is None:
             body = self._ask(self._connect(deadline), deadline)
         try:
-            return held_devices(_message(body))
-        except WireError as error:
-            raise PodResourcesError(f"{self._path}: the answer is damaged: {error}") from error
+            return decode_held_devices(_grpc_message(body))
+        except PodResourcesWireError as error:
+            raise PodResourcesError(f"{self._path}: invalid response: {error}") from error
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _connect(self, deadline: float) -> _Connection:
+    def _connect(self, deadline: float) -> _Http2Connection:
         try:
-            return _Connection(self._path, deadline, self._clock)
+            return _Http2Connection(self._path, deadline, self._clock)
         except OSError as error:
             raise PodResourcesError(f"{self._path}: {error.strerror or error}") from error
 
-    def _ask(self, connection: _Connection, deadline: float) -> bytes:
-        """The body of the answer. The connection is kept only where it is still good."""
+    def _ask(self, connection: _Http2Connection, deadline: float) -> bytes:
+        """Return the body of the response. The connection is kept only after a successful call."""
         try:
-            body = connection.call(deadline)
+            body = connection.call_list(deadline)
         except (OSError, h2.exceptions.ProtocolError, PodResourcesError) as error:
             connection.close()
             raise PodResourcesError(f"{self._path}: {error}") from error
@@ -89,26 +89,26 @@ class PodResources:
         return body
 
 
-def _message(body: bytes) -> bytes:
-    """The one message in the body of a unary answer."""
+def _grpc_message(body: bytes) -> bytes:
+    """Return the message in the body of a unary response."""
     if len(body) < _PREFIX.size:
-        raise WireError(f"{len(body)} bytes are no gRPC message")
+        raise PodResourcesWireError(f"{len(body)} bytes are too short for a gRPC message")
     compressed, length = _PREFIX.unpack_from(body)
     if compressed:
-        raise WireError("it is compressed, which was not asked for")
+        raise PodResourcesWireError("it is compressed, which was not requested")
     if len(body) != _PREFIX.size + length:
-        raise WireError(f"it announces {length} bytes and has {len(body) - _PREFIX.size}")
+        raise PodResourcesWireError(f"its header says {length} bytes, it has {len(body) - _PREFIX.size}")
     return body[_PREFIX.size :]
 
 
-class _Connection:
-    """One HTTP/2 connection. Raises OSError, h2's ProtocolError and PodResourcesError; then it is of no more use."""
+class _Http2Connection:
+    """One HTTP/2 connection. Raises OSError, h2's ProtocolError and PodResourcesError; then it must be closed."""
 
     def __init__(self, path: Path, deadline: float, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            self._allow(deadline)
+            self._set_timeout(deadline)
             self._socket.connect(str(path))
             config = h2.config.H2Configuration(header_encoding="utf-8")
             self._http = h2.connection.H2Connection(config)
@@ -121,42 +121,42 @@ class _Connection:
             raise
 
     def close(self) -> None:
-        """Close the socket; the kubelet needs no farewell."""
+        """Close the socket; the kubelet needs no GOAWAY."""
         self._socket.close()
 
-    def call(self, deadline: float) -> bytes:
-        """The body of one ``List``."""
+    def call_list(self, deadline: float) -> bytes:
+        """Return the body of the response to one ``List`` call."""
         stream = self._http.get_next_available_stream_id()
         headers = [(":method", "POST"), (":scheme", "http"), (":path", _PATH), (":authority", "localhost")]
         headers += [("te", "trailers"), ("content-type", "application/grpc")]
         self._http.send_headers(stream, headers)
         self._http.send_data(stream, _EMPTY_REQUEST, end_stream=True)
         self._flush()
-        answer = _Answer(stream)
-        while not answer.complete:
-            self._allow(deadline)
+        response = _ListResponse(stream)
+        while not response.complete:
+            self._set_timeout(deadline)
             data = self._socket.recv(_CHUNK)
             if not data:
                 raise PodResourcesError("the kubelet closed the connection")
             for event in self._http.receive_data(data):
                 if isinstance(event, h2.events.DataReceived):
                     self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-                answer.take(event)
+                response.apply_event(event)
             self._flush()
-        return answer.checked()
+        return response.checked_body()
 
-    def _allow(self, deadline: float) -> None:
-        left = deadline - self._clock()
-        if left <= 0:
-            raise TimeoutError("no answer in time")
-        self._socket.settimeout(left)
+    def _set_timeout(self, deadline: float) -> None:
+        remaining = deadline - self._clock()
+        if remaining <= 0:
+            raise TimeoutError("no answer before the deadline")
+        self._socket.settimeout(remaining)
 
     def _flush(self) -> None:
         self._socket.sendall(self._http.data_to_send())
 
 
-class _Answer:
-    """What came back on one stream."""
+class _ListResponse:
+    """The response on one stream."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -164,10 +164,10 @@ class _Answer:
         self._body = bytearray()
         self.complete = False
 
-    def take(self, event: h2.events.Event) -> None:
-        """Note an event of the connection."""
+    def apply_event(self, event: h2.events.Event) -> None:
+        """Apply an event of the connection."""
         if isinstance(event, h2.events.ConnectionTerminated):
-            raise PodResourcesError(f"the kubelet ends the connection (HTTP/2 error {event.error_code})")
+            raise PodResourcesError(f"the kubelet closed the connection (HTTP/2 error {event.error_code})")
         if getattr(event, "stream_id", None) != self._stream:
             return
         if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
@@ -175,19 +175,19 @@ class _Answer:
         elif isinstance(event, h2.events.DataReceived):
             self._body += event.data
             if len(self._body) > _MAX_BYTES:
-                raise PodResourcesError(f"the answer is longer than {_MAX_BYTES} bytes")
+                raise PodResourcesError(f"the response exceeds {_MAX_BYTES >> 20} MiB")
         elif isinstance(event, h2.events.StreamReset):
             raise PodResourcesError(f"the kubelet reset the call (HTTP/2 error {event.error_code})")
         elif isinstance(event, h2.events.StreamEnded):
             self.complete = True
 
-    def checked(self) -> bytes:
-        """The body of a call that succeeded."""
+    def checked_body(self) -> bytes:
+        """Return the body of a call that succeeded."""
         http, status = self._headers.get(":status"), self._headers.get("grpc-status")
         if http != "200":
-            raise PodResourcesError(f"HTTP status {http}: whoever listens there is no kubelet")
+            raise PodResourcesError(f"HTTP status {http}: the server on this socket is not a kubelet")
         if status == _UNIMPLEMENTED:
-            raise PodResourcesError("the kubelet has no PodResources v1 API; it came with Kubernetes 1.20")
+            raise PodResourcesError("the kubelet has no PodResources v1 API; Kubernetes 1.20 or newer is required")
         if status != "0":
             raise PodResourcesError(f"gRPC status {status}: {unquote(self._headers.get('grpc-message', ''))}")
         return bytes(self._body)

@@ -1,8 +1,8 @@
-"""Device ids of a device plugin -> GPUs. Pure.
+"""Maps the device ids of device plugins to GPUs. Pure.
 
-What the ids look like is the plugin's business: NVIDIA's writes UUIDs of GPUs and MIG devices (or, with
-``deviceIDStrategy: index``, indices), with ``::n`` behind where it shares one GPU among several; the one of GKE writes
-``nvidia0``, ``nvidia0/gi1`` and ``nvidia0/vgpu3``.
+The form of the ids depends on the plugin. NVIDIA's plugin uses UUIDs of GPUs and MIG devices (or indices, with
+``deviceIDStrategy: index``), with the suffix ``::n`` for a shared GPU; GKE's plugin uses ``nvidia0``, ``nvidia0/gi1``
+and ``nvidia0/vgpu3``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from agent.allocation.wire import Held
+from agent.allocation.wire import HeldDevices
 from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.labels import resources
 from gputopo.model import Gpu
@@ -21,18 +21,17 @@ _INDEX = re.compile(r"(?P<gpu>\d+)(?::(?P<mig>\d+))?")  # "0", and "0:1" for the
 _MINOR = re.compile(r"nvidia(?P<minor>\d+)(?:/gi\d+)?(?:/vgpu(?P<replica>\d+))?")
 
 
-class _Device(NamedTuple):
-    gpu: str | None  # None: no GPU that is known here
+class _DeviceGpu(NamedTuple):
+    gpu: str | None  # None: not a GPU of this machine
     mig_device: str | None = None
     replica: int | None = None
 
 
-def allocations(held: Iterable[Held], gpus: tuple[Gpu, ...]) -> tuple[Allocation, ...]:
-    """Who holds which of the GPUs, sorted, so that the same state gives the same value.
+def allocations_from_devices(held: Iterable[HeldDevices], gpus: tuple[Gpu, ...]) -> tuple[Allocation, ...]:
+    """Return the allocation of each GPU, sorted, so that the same state gives the same value.
 
-    Of the vendor's other resources (network cards, passed-through GPUs) those count whose id names a GPU that is known
-    here. A GPU resource whose id names none keeps that id in the place of the UUID: that somebody holds something must
-    not be forgotten.
+    Other resources of the vendor (network cards, passed-through GPUs) count only if the id names a GPU of this machine.
+    An unknown id of a GPU resource is kept in place of the UUID, so that the allocation is not lost.
     """
     found: set[Allocation] = set()
     for each in held:
@@ -40,42 +39,42 @@ def allocations(held: Iterable[Held], gpus: tuple[Gpu, ...]) -> tuple[Allocation
             continue
         pod = PodRef(each.namespace, each.pod, each.container)
         for name in each.devices:
-            device = _device(name, gpus)
+            device = _resolve_device(name, gpus)
             if device.gpu is not None:
                 found.add(Allocation(device.gpu, pod, device.replica, device.mig_device))
             elif resources.is_gpu(each.resource):
                 found.add(Allocation(name, pod))
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(found, key=_sort_key))
 
 
-def _order(each: Allocation) -> tuple[str, str, int, str, str, str]:
+def _sort_key(each: Allocation) -> tuple[str, str, int, str, str, str]:
     pod = each.pod
     return (each.gpu, each.mig_device or "", each.replica or 0, pod.namespace, pod.name, pod.container)
 
 
-def _device(name: str, gpus: tuple[Gpu, ...]) -> _Device:
+def _resolve_device(name: str, gpus: tuple[Gpu, ...]) -> _DeviceGpu:
     replica = None
     if shared := _REPLICA.fullmatch(name):
         name, replica = shared["device"], int(shared["replica"])
     for gpu in gpus:
         if gpu.uuid == name:
-            return _Device(gpu.uuid, None, replica)
+            return _DeviceGpu(gpu.uuid, None, replica)
         if any(mig.uuid == name for mig in gpu.mig_devices):
-            return _Device(gpu.uuid, name, replica)
+            return _DeviceGpu(gpu.uuid, name, replica)
     if by_index := _INDEX.fullmatch(name):
-        return _by_index(by_index, gpus)._replace(replica=replica)
+        return _resolve_index(by_index, gpus)._replace(replica=replica)
     if by_minor := _MINOR.fullmatch(name):
         minor, part = int(by_minor["minor"]), by_minor["replica"]
         uuid = next((gpu.uuid for gpu in gpus if gpu.minor == minor), None)
-        return _Device(uuid, None, None if part is None else int(part))
-    return _Device(None)
+        return _DeviceGpu(uuid, None, None if part is None else int(part))
+    return _DeviceGpu(None)
 
 
-def _by_index(index: re.Match[str], gpus: tuple[Gpu, ...]) -> _Device:
+def _resolve_index(index: re.Match[str], gpus: tuple[Gpu, ...]) -> _DeviceGpu:
     gpu = next((gpu for gpu in gpus if gpu.index == int(index["gpu"])), None)
     if gpu is None:
-        return _Device(None)
+        return _DeviceGpu(None)
     if index["mig"] is None:
-        return _Device(gpu.uuid)
+        return _DeviceGpu(gpu.uuid)
     place = int(index["mig"])
-    return _Device(gpu.uuid, gpu.mig_devices[place].uuid if place < len(gpu.mig_devices) else None)
+    return _DeviceGpu(gpu.uuid, gpu.mig_devices[place].uuid if place < len(gpu.mig_devices) else None)

@@ -1,8 +1,8 @@
-"""Asks the kubelet again and again, and tells only what is news. Time is an argument.
+"""Polls the kubelet and returns changes only. Time is an argument.
 
-A kubelet that restarts must not look like pods that come and go: what it said last is kept for ``KEEP_S`` while it
-does not answer, and for ``SETTLE_S`` after it came back an answer that lacks something is not believed, because its
-socket is there before its pods are.
+A restart of the kubelet must not look like pods that end and start: while the kubelet does not answer, its last report
+is kept for ``KEEP_S``; for ``SETTLE_S`` after it is back, devices that are missing from a report are still kept,
+because its socket is available before its pods are.
 """
 
 from __future__ import annotations
@@ -11,47 +11,47 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agent.allocation.client import PodResourcesError
-from agent.allocation.wire import Held
+from agent.allocation.wire import HeldDevices
 
 POLL_S = 1.0  # a change must be published within two seconds; a poll costs 3 ms
-KEEP_S = 60.0  # longer than a kubelet's restart; then "not known" is the truth
-SETTLE_S = 10.0  # from its sockets to its pods a kubelet needs some seconds
+KEEP_S = 60.0  # longer than a restart of the kubelet; later the allocations are unknown
+SETTLE_S = 10.0  # a starting kubelet needs some seconds from its socket to its pods
 
 
 class Reading(NamedTuple):
-    """What is known of who holds what. ``held`` is None where nothing is; ``error`` is why the last poll failed."""
+    """The devices that containers hold. ``held`` is None where unknown; ``error`` is the error of the last poll."""
 
-    held: frozenset[Held] | None = None
+    held: frozenset[HeldDevices] | None = None
     error: str | None = None
 
 
 class Watch:
-    """Remembers the last reading."""
+    """Polls and remembers the last report."""
 
-    def __init__(self, ask: Callable[[], tuple[Held, ...]]) -> None:
-        self._ask = ask
-        self._told: Reading | None = None
-        self._answered = float("-inf")  # when the kubelet last answered
-        self._settled = float("-inf")  # from when on an answer that lacks something is believed
+    def __init__(self, list_held: Callable[[], tuple[HeldDevices, ...]]) -> None:
+        self._list_held = list_held
+        self._last_returned: Reading | None = None
+        self._answered = float("-inf")  # the last answer of the kubelet
+        self._settled = float("-inf")  # from this time on missing devices count as released
 
     def poll(self, now: float) -> Reading | None:
-        """Ask once; the reading where it differs from the last one that was returned."""
+        """Poll once; return the report if it differs from the last one returned."""
         reading = self._read(now)
-        if reading == self._told:
+        if reading == self._last_returned:
             return None
-        self._told = reading
+        self._last_returned = reading
         return reading
 
     def _read(self, now: float) -> Reading:
-        before = self._told or Reading()
+        previous = self._last_returned or Reading()
         try:
-            held = frozenset(each._replace(devices=tuple(sorted(each.devices))) for each in self._ask())
+            held = frozenset(each._replace(devices=tuple(sorted(each.devices))) for each in self._list_held())
         except PodResourcesError as error:
             self._settled = float("inf")  # until it answers again
-            return Reading(before.held if now - self._answered <= KEEP_S else None, str(error))
+            return Reading(previous.held if now - self._answered <= KEEP_S else None, str(error))
         if self._settled == float("inf"):
             self._settled = now + SETTLE_S
         self._answered = now
-        if before.held is not None and not before.held <= held and now < self._settled:
-            held |= before.held
+        if previous.held is not None and not previous.held <= held and now < self._settled:
+            held |= previous.held
         return Reading(held)

@@ -1,1 +1,1 @@
-"""The agent's process: one pass after the other, health, metrics, publication."""
+"""The agent's process: discovery passes, publication, health endpoints, metrics."""

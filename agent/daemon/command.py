@@ -1,6 +1,6 @@
-"""``gputopo agent``: its options, read into settings. ``agent.daemon.main`` is imported when the command runs.
+"""The command ``gputopo agent``: reads the settings. ``agent.daemon.main`` is imported only when the command runs.
 
-Exit codes: 0 told to end, or `--once` published; 1 cannot go on, or `--once` could not publish; 2 bad usage.
+Exit codes: 0 stopped by a signal, or `--once` published; 1 cannot continue, or `--once` could not publish; 2 bad usage.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ import sys
 
 import click
 
-from agent.daemon import settings
+from agent.daemon.settings import TABLE, read_settings
 from gputopo.process import logs
 from gputopo.process.daemon import fail, outlive_peers
 from gputopo.process.settings import SettingError, options
 
-FAILED = 1
+EXIT_FAILED = 1
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Look once, publish, and end.")
-@options(settings.TABLE)
+@click.option("--once", is_flag=True, help="Run one pass, publish, and exit.")
+@options(TABLE)
 def agent(*, once: bool, **flags: str | None) -> None:
-    """Publish this node's GPUs: labels on the Node, and who holds which GPU.
+    """Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod.
 
     \b
     Examples:
       gputopo agent                                              as the DaemonSet runs it
-      gputopo agent --once --publish stdout                      see what it would write
+      gputopo agent --once --publish stdout                      print what it would write
       gputopo agent --node gpu-7 --node-source machine.json      publish a recorded machine
     """
-    from agent.daemon.main import publish_forever, publish_once  # noqa: PLC0415  needs the extra "agent", --help does not
+    from agent.daemon.main import publish_forever, publish_once  # noqa: PLC0415  needs the extra "agent"
 
     try:
-        read = settings.read(flags, os.environ)
+        settings = read_settings(flags, os.environ)
     except SettingError as error:
         fail(str(error))
     if not once:
         outlive_peers()
-    handler = logs.start(read.log, sys.stderr, ("agent", "gputopo"), {"node": read.node})
+    handler = logs.start(settings.log, sys.stderr, ("agent", "gputopo"), {"node": settings.node})
     try:
-        trouble = publish_once(read) if once else publish_forever(read)
+        problem = publish_once(settings) if once else publish_forever(settings)
     finally:
         logs.stop(handler)
-    if trouble is not None:
-        fail(trouble, FAILED)
+    if problem is not None:
+        fail(problem, EXIT_FAILED)

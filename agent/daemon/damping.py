@@ -1,12 +1,12 @@
-"""Health that does not flap: worse at once, better only after it stayed better for a while. Pure; time is an argument.
+"""Damping of health changes: worse is published at once, better only after the recovery hold-down. Pure.
 
-Published is the worst of what was seen within the last ``hold_s`` seconds: the fewest lanes of each NVLink, a GPU that
-was lost or gone, everything that was degraded. Seconds and not passes, because events make extra passes just when
-something flaps. Everything else (what the GPUs are, where they hang) is as seen last. So a link that comes and goes is
-published as down, once, for as long as it does so.
+The published state is the worst observation of the last ``hold_s`` seconds: the fewest lanes of each NVLink, every GPU
+that was lost or missing, every degradation. The window is in seconds, not in passes, because driver events cause extra
+passes exactly while a link flaps. All other facts (products, PCIe places) are those of the newest observation. A
+flapping link is therefore published as down once, for as long as it flaps.
 
-Also remembered are GPUs that were here and are gone (of the same boot), and PCIe links that were found slow: an idle
-GPU lowers its link by itself, so that only the next look at it under load can say that it is well again.
+The history also keeps GPUs that worked in this boot and are missing now, and PCIe links that were slow: an idle GPU
+lowers its link speed by itself, so only a pass while the GPU is under load can clear that degradation.
 """
 
 from __future__ import annotations
@@ -17,102 +17,104 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from agent.daemon.gpu_name import stable_name
 from gputopo.model import Degradation, Gpu, Health, Link, NodeTopology, Nvlink, PcieDistance, Uplink
 
-_GPU_NAME = re.compile(r"gpu(\d+)")  # "gpu3.nvlink", "gpu2-gpu3": how Degradation.what names GPUs
-_GONE = "gone: it was here since this machine booted and is on no list any more"
-_BACK = "gone for a while, and back too short a time to be relied on"
+_GPU_NAME = re.compile(r"gpu(\d+)")  # the GPUs in a Degradation.what: "gpu3.nvlink", "gpu2-gpu3"
+_MISSING_REASON = "missing: it worked earlier in this boot, and the driver does not list it any more"
+_RETURNED_REASON = "was missing, and returned more recently than the recovery hold-down"
 
-Edge = TypeVar("Edge", Link, Uplink)
+NvlinkEdge = TypeVar("NvlinkEdge", Link, Uplink)
 _Row = tuple[PcieDistance | None, ...]
 
 
-class _Seen(NamedTuple):
+class _TimedTopology(NamedTuple):
     """A distinct observation."""
 
     topology: NodeTopology
-    missing: Mapping[str, Gpu]  # GPUs that were here before, by name
-    last: float  # when it was seen last
+    missing: Mapping[str, Gpu]  # GPUs that worked earlier and are not listed, by key
+    last_seen: float
 
 
-class Held(NamedTuple):
-    """What is remembered between passes; ``Held()`` at the start."""
+class DampingHistory(NamedTuple):
+    """The state between passes; ``DampingHistory()`` at the start."""
 
-    seen: tuple[_Seen, ...] = ()  # newest last
-    known: Mapping[str, Gpu] = {}  # every GPU that ever worked here, by name
+    observations: tuple[_TimedTopology, ...] = ()  # newest last
+    known_gpus: Mapping[str, Gpu] = {}  # every GPU that worked in this boot, by key
 
     @property
     def newest(self) -> NodeTopology | None:
-        """The last observation, with what is remembered of lost GPUs; the ``before`` of the next discovery."""
-        return self.seen[-1].topology if self.seen else None
+        """The last observation, with the facts of lost GPUs filled in; the ``before`` of the next discovery."""
+        return self.observations[-1].topology if self.observations else None
 
 
-def recalled(topology: NodeTopology) -> Held:
-    """The memory of an agent that ran before in this boot, out of what it published."""
-    return Held((), _working(topology))
+def history_from_published(topology: NodeTopology) -> DampingHistory:
+    """Return the history for an agent that restarts: the GPUs that the previous agent published in this boot."""
+    return DampingHistory((), _usable_gpus(topology))
 
 
-def update(held: Held, topology: NodeTopology, now: float, hold_s: float, awake: frozenset[int]) -> Held:
-    """Remember an observation. ``awake`` are the indices of GPUs whose PCIe link could be judged."""
-    topology = _identified(topology, held.known)
-    if held.newest is not None:
-        topology = _with_distances(_with_unjudged(topology, held.newest, awake), held.newest)
-    here = {_name(gpu) for gpu in topology.gpus}
-    missing = {name: gpu for name, gpu in held.known.items() if name not in here}
-    kept = [each for each in held.seen if now - each.last < hold_s and each.topology != topology]
-    return Held((*kept, _Seen(topology, missing, now)), {**held.known, **_working(topology)})
-
-
-def published(held: Held) -> NodeTopology:
-    """The worst of what is remembered, over the newest. Raises IndexError before the first observation."""
-    newest, missing, _ = held.seen[-1]
-    gpus = tuple(_worst_gpu(gpu, held.seen) for gpu in newest.gpus)
-    views = [(each.topology, _renaming(each.topology, newest)) for each in held.seen]
-    return msgspec.structs.replace(
-        newest,
-        gpus=gpus,
-        nvlink=None if newest.nvlink is None else _between_usable(_worst_nvlink(newest.nvlink, views), gpus),
-        degraded=tuple(sorted({*_worst_degradations(views), *_back(gpus, held.seen), *_gone(missing)})),
+def record_observation(
+    history: DampingHistory, topology: NodeTopology, now: float, hold_s: float, gpus_at_p0: frozenset[int]
+) -> DampingHistory:
+    """Add an observation. ``gpus_at_p0`` are the indices of GPUs whose PCIe link speed can be judged."""
+    topology = _identify_lost_gpus(topology, history.known_gpus)
+    if history.newest is not None:
+        topology = _keep_distances(_keep_unjudged_pcie(topology, history.newest, gpus_at_p0), history.newest)
+    here = {stable_name(gpu) for gpu in topology.gpus}
+    missing = {name: gpu for name, gpu in history.known_gpus.items() if name not in here}
+    kept = [each for each in history.observations if now - each.last_seen < hold_s and each.topology != topology]
+    return DampingHistory(
+        (*kept, _TimedTopology(topology, missing, now)), {**history.known_gpus, **_usable_gpus(topology)}
     )
 
 
-def _name(gpu: Gpu) -> str:
-    """Who a GPU is. The index is the last resort: it moves when another card is lost."""
-    return gpu.uuid or gpu.bus_id or f"gpu{gpu.index}"
+def damped_topology(history: DampingHistory) -> NodeTopology:
+    """Return the newest observation with the worst health of the history. Raises IndexError without an observation."""
+    newest, missing, _ = history.observations[-1]
+    gpus = tuple(_with_worst_health(gpu, history.observations) for gpu in newest.gpus)
+    views = [(each.topology, _index_map(each.topology, newest)) for each in history.observations]
+    return msgspec.structs.replace(
+        newest,
+        gpus=gpus,
+        nvlink=None if newest.nvlink is None else _without_lost_gpus(_worst_nvlink(newest.nvlink, views), gpus),
+        degraded=tuple(
+            sorted({*_worst_degradations(views), *_returned_gpus(gpus, history.observations), *_missing_gpus(missing)})
+        ),
+    )
 
 
-def _working(topology: NodeTopology) -> dict[str, Gpu]:
-    return {_name(gpu): gpu for gpu in topology.usable}
+def _usable_gpus(topology: NodeTopology) -> dict[str, Gpu]:
+    return {stable_name(gpu): gpu for gpu in topology.usable}
 
 
-def _identified(topology: NodeTopology, known: Mapping[str, Gpu]) -> NodeTopology:
-    """Lost GPUs with what is known of them: NVML does not even tell which one it cannot talk to."""
-    here = {_name(gpu) for gpu in topology.gpus if gpu.usable}
-    absent = [gpu for name, gpu in known.items() if name not in here]
+def _identify_lost_gpus(topology: NodeTopology, known_gpus: Mapping[str, Gpu]) -> NodeTopology:
+    """Complete lost GPUs from the history: NVML does not report the UUID of a GPU that it cannot reach."""
+    here = {stable_name(gpu) for gpu in topology.gpus if gpu.usable}
+    absent = [gpu for name, gpu in known_gpus.items() if name not in here]
 
     def identified(gpu: Gpu) -> Gpu:
         if gpu.usable:
             return gpu
         at_its_place = (was for was in absent if gpu.bus_id is not None and was.bus_id == gpu.bus_id)
         of_its_index = (was for was in absent if gpu.bus_id is None and was.index == gpu.index)
-        was = next(at_its_place, None) or next(of_its_index, None)
-        return gpu if was is None else msgspec.structs.replace(was, index=gpu.index, health=Health.LOST)
+        previous = next(at_its_place, None) or next(of_its_index, None)
+        return gpu if previous is None else msgspec.structs.replace(previous, index=gpu.index, health=Health.LOST)
 
     return msgspec.structs.replace(topology, gpus=tuple(identified(gpu) for gpu in topology.gpus))
 
 
-def _with_unjudged(topology: NodeTopology, before: NodeTopology, awake: frozenset[int]) -> NodeTopology:
-    """With the slow PCIe links of before whose GPUs are asleep now."""
-    asleep = {f"gpu{gpu.index}.pcie" for gpu in topology.gpus if gpu.index not in awake}
-    were = _renamed(before.degraded, _renaming(before, topology))
+def _keep_unjudged_pcie(topology: NodeTopology, before: NodeTopology, gpus_at_p0: frozenset[int]) -> NodeTopology:
+    """Carry over the slow PCIe links of GPUs that are idle now."""
+    asleep = {f"gpu{gpu.index}.pcie" for gpu in topology.gpus if gpu.index not in gpus_at_p0}
+    were = _reindex(before.degraded, _index_map(before, topology))
     carried = [each for each in were if each.what in asleep]
     return msgspec.structs.replace(topology, degraded=tuple(sorted({*topology.degraded, *carried})))
 
 
-def _with_distances(topology: NodeTopology, before: NodeTopology) -> NodeTopology:
-    """With the PCIe distances that a lost GPU cannot be asked for: it has not moved."""
-    was = {_name(gpu): place for place, gpu in enumerate(before.gpus)}
-    places = [was.get(_name(gpu)) for gpu in topology.gpus]
+def _keep_distances(topology: NodeTopology, before: NodeTopology) -> NodeTopology:
+    """Carry over the PCIe distances of lost GPUs, which NVML cannot report: the card has not moved."""
+    previous = {stable_name(gpu): place for place, gpu in enumerate(before.gpus)}
+    places = [previous.get(stable_name(gpu)) for gpu in topology.gpus]
 
     def completed(row: _Row, old: _Row | None) -> _Row:
         if not old:
@@ -132,14 +134,14 @@ def _with_distances(topology: NodeTopology, before: NodeTopology) -> NodeTopolog
     )
 
 
-def _renaming(old: NodeTopology, new: NodeTopology) -> dict[int, int]:
-    """Index in an older observation -> index of the same GPU in a newer one."""
-    index = {_name(gpu): gpu.index for gpu in new.gpus}
-    return {gpu.index: index[_name(gpu)] for gpu in old.gpus if _name(gpu) in index}
+def _index_map(old: NodeTopology, new: NodeTopology) -> dict[int, int]:
+    """Map an index of the older observation to the index of the same GPU in the newer one."""
+    index = {stable_name(gpu): gpu.index for gpu in new.gpus}
+    return {gpu.index: index[stable_name(gpu)] for gpu in old.gpus if stable_name(gpu) in index}
 
 
-def _renamed(degraded: Iterable[Degradation], to: Mapping[int, int]) -> list[Degradation]:
-    """Degradations by the newer indices; those of GPUs that are no more are left out."""
+def _reindex(degraded: Iterable[Degradation], to: Mapping[int, int]) -> list[Degradation]:
+    """Degradations with the newer indices, without those of GPUs that are not listed any more."""
     return [
         Degradation(_GPU_NAME.sub(lambda name: f"gpu{to[int(name[1])]}", each.what), each.why)
         for each in degraded
@@ -147,27 +149,27 @@ def _renamed(degraded: Iterable[Degradation], to: Mapping[int, int]) -> list[Deg
     ]
 
 
-def _worst_gpu(gpu: Gpu, seen: Iterable[_Seen]) -> Gpu:
-    """Lost if it was lost, or away, in any observation that is remembered."""
-    name = _name(gpu)
+def _with_worst_health(gpu: Gpu, observations: Iterable[_TimedTopology]) -> Gpu:
+    """Mark a GPU as lost if it was lost or missing in any observation of the history."""
+    name = stable_name(gpu)
     was_lost = any(
-        name in each.missing or any(_name(was) == name and not was.usable for was in each.topology.gpus)
-        for each in seen
+        name in each.missing or any(stable_name(was) == name and not was.usable for was in each.topology.gpus)
+        for each in observations
     )
     return msgspec.structs.replace(gpu, health=Health.LOST) if was_lost else gpu
 
 
-def _back(gpus: Iterable[Gpu], seen: Iterable[_Seen]) -> list[Degradation]:
-    were_gone = {name for each in seen for name in each.missing}
-    return [Degradation(f"gpu{gpu.index}", _BACK) for gpu in gpus if _name(gpu) in were_gone]
+def _returned_gpus(gpus: Iterable[Gpu], observations: Iterable[_TimedTopology]) -> list[Degradation]:
+    were_gone = {name for each in observations for name in each.missing}
+    return [Degradation(f"gpu{gpu.index}", _RETURNED_REASON) for gpu in gpus if stable_name(gpu) in were_gone]
 
 
-def _gone(missing: Mapping[str, Gpu]) -> list[Degradation]:
-    return [Degradation(name, _GONE) for name in missing]
+def _missing_gpus(missing: Mapping[str, Gpu]) -> list[Degradation]:
+    return [Degradation(name, _MISSING_REASON) for name in missing]
 
 
-def _between_usable(nvlink: Nvlink, gpus: Iterable[Gpu]) -> Nvlink:
-    """Without the edges of lost GPUs: such a GPU tells none, so that one on probation must not show any either."""
+def _without_lost_gpus(nvlink: Nvlink, gpus: Iterable[Gpu]) -> Nvlink:
+    """Drop the edges of lost GPUs: NVML reports none for them, so a GPU in hold-down has none either."""
     usable = {gpu.index for gpu in gpus if gpu.usable}
     links = (link for link in nvlink.links if link.a in usable and link.b in usable)
     unknown = (pair for pair in nvlink.unknown if usable.issuperset(pair))
@@ -178,22 +180,22 @@ def _worst_nvlink(newest: Nvlink, views: list[tuple[NodeTopology, dict[int, int]
     links = {(link.a, link.b): link for link in newest.links}
     uplinks = {up.gpu: up for up in newest.uplinks}
     for topology, to in views:
-        seen = topology.nvlink or Nvlink()
-        for link in seen.links:
-            if link.a in to and link.b in to and (now := links.get(_pair(to[link.a], to[link.b]))):
-                links[now.a, now.b] = _worse(now, link)
-        for up in seen.uplinks:
+        older = topology.nvlink or Nvlink()
+        for link in older.links:
+            if link.a in to and link.b in to and (now := links.get(_ordered_pair(to[link.a], to[link.b]))):
+                links[now.a, now.b] = _fewer_lanes(now, link)
+        for up in older.uplinks:
             if up.gpu in to and (there := uplinks.get(to[up.gpu])):
-                uplinks[there.gpu] = _worse(there, up)
+                uplinks[there.gpu] = _fewer_lanes(there, up)
     return Nvlink(tuple(links.values()), tuple(uplinks.values()), newest.unknown)
 
 
-def _pair(a: int, b: int) -> tuple[int, int]:
+def _ordered_pair(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)
 
 
-def _worse(edge: Edge, other: Edge) -> Edge:
-    """The edge with the lanes of whichever has fewer, and with what the better one shows that it should have."""
+def _fewer_lanes(edge: NvlinkEdge, other: NvlinkEdge) -> NvlinkEdge:
+    """The edge with the fewer lanes, expecting the lanes of the better observation."""
     if other.lanes >= edge.lanes:
         return edge
     expected = max(edge.lanes, edge.expected_lanes or 0, other.expected_lanes or 0)
@@ -201,10 +203,10 @@ def _worse(edge: Edge, other: Edge) -> Edge:
 
 
 def _worst_degradations(views: list[tuple[NodeTopology, dict[int, int]]]) -> Iterable[Degradation]:
-    """Of everything that was degraded the worst wording: "10 of 12 NVLinks active" rather than "11 of 12"."""
+    """The worst text of each degradation: "10 of 12 NVLinks active" rather than "11 of 12"."""
     worst: dict[tuple[str, str], Degradation] = {}
     for topology, to in views:
-        for each in _renamed(topology.degraded, to):
+        for each in _reindex(topology.degraded, to):
             kind = (each.what, re.sub(r"\d+", "#", each.why))
             worst[kind] = min(
                 worst.get(kind, each), each, key=lambda one: [int(n) for n in re.findall(r"\d+", one.why)]

@@ -1,11 +1,11 @@
-"""Something that must be the same elsewhere: what is wanted, what was confirmed, and when to try (again)."""
+"""Delivery of one value to a remote side: the wanted value, the confirmed value, and the time of the next attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from agent.daemon.schedule import Schedule
+from agent.daemon.schedule import NodeSchedule
 from agent.publish import PublishError
 
 T = TypeVar("T")
@@ -13,62 +13,62 @@ R = TypeVar("R")
 
 
 class Delivery(Generic[T, R]):
-    """Delivers the newest wanted value: when it differs from the confirmed one, and again every ``refresh_s``.
+    """Sends the newest wanted value when it differs from the confirmed one, and again every ``refresh_s`` seconds.
 
-    Nothing counts as confirmed before ``send`` returned. However much changed while the other side was away, it is
-    one value that is sent when it is back. ``essence`` is what must differ for a value to be sent before its time.
+    A value is confirmed only when ``send`` has returned. After an outage only the newest value is sent. ``compared_by``
+    extracts the part of a value whose change is sent before the refresh is due.
     """
 
     def __init__(
         self,
         send: Callable[[T], R],
-        schedule: Schedule,
+        schedule: NodeSchedule,
         refresh_s: float,
-        essence: Callable[[T], object] = lambda it: it,
+        compared_by: Callable[[T], object] = lambda it: it,
     ) -> None:
         self._send = send
         self._schedule = schedule
         self._refresh_s = refresh_s
-        self._essence = essence
+        self._compared_by = compared_by
         self._failures = 0
         self._not_before = float("-inf")  # after a failure
         self._refresh_at = float("-inf")
         self.wanted: T | None = None
         self.confirmed: T | None = None
-        self.error: str | None = None  # why the last attempt failed
-        self.behind_since: float | None = None  # since when something else is wanted than is confirmed
+        self.error: str | None = None  # of the last attempt
+        self.pending_since: float | None = None  # since when the wanted value is not confirmed
 
-    def want(self, value: T, now: float) -> None:
+    def set_wanted(self, value: T, now: float) -> None:
         """Set the value to deliver."""
         self.wanted = value
-        if self._differs and self.behind_since is None:
-            self.behind_since = now
+        if self._differs and self.pending_since is None:
+            self.pending_since = now
 
-    def due(self) -> float:
-        """When to call ``attempt``."""
+    def next_attempt_at(self) -> float:
+        """Return when to call ``attempt``."""
         if self.wanted is None:
             return float("inf")
         return max(self._not_before, float("-inf") if self._differs else self._refresh_at)
 
     def attempt(self, now: float) -> R | None:
-        """Send what is wanted; what the other side said, or None where it was not taken."""
+        """Send the wanted value. Returns the response of ``send``, or None where it failed."""
         assert self.wanted is not None
         try:
-            answer = self._send(self.wanted)
+            response = self._send(self.wanted)
         except PublishError as error:
             self._failures += 1
             wait = self._schedule.backoff(self._failures)
             self._not_before = now + max(wait, error.retry_after or 0.0)
             self.error = str(error)
             return None
-        interval = self._schedule.first if self.confirmed is None else self._schedule.next
-        self.confirmed, self.error, self.behind_since = self.wanted, None, None
+        interval = self._schedule.first_interval if self.confirmed is None else self._schedule.next_interval
+        self.confirmed, self.error, self.pending_since = self.wanted, None, None
         self._failures, self._not_before = 0, float("-inf")
         self._refresh_at = now + interval(self._refresh_s)
-        return answer
+        return response
 
     @property
     def _differs(self) -> bool:
         if self.wanted is None or self.confirmed is None:
             return self.wanted is not None
-        return self._essence(self.wanted) != self._essence(self.confirmed)
+        return self._compared_by(self.wanted) != self._compared_by(self.confirmed)

@@ -1,6 +1,6 @@
-"""One look at the machine after another: what is seen, what is to be published, what failed. Pure.
+"""One discovery pass: snapshot in, observed topology, topology to publish, and failures out. Pure.
 
-snapshot -> remember (failed sources keep their facts) -> discover -> hysteresis -> topology to publish
+snapshot -> last_known_good (failed sources keep their facts) -> discover -> damping -> topology to publish
 """
 
 from __future__ import annotations
@@ -10,67 +10,73 @@ from collections.abc import Mapping
 import msgspec
 
 from agent.daemon import damping
-from agent.daemon.damping import Held
-from agent.daemon.last_known_good import remember
+from agent.daemon.damping import DampingHistory
+from agent.daemon.last_known_good import fill_from_last_good
 from agent.discover import discover
-from agent.failures import Failure, from_nvml
+from agent.failures import Failure, failure_from_nvml
 from agent.snapshot import Snapshot
 from gputopo.model import NodeTopology
 
 _SOURCES = ("nvml", "smi", "sysfs", "host")
-# A process can outlive these: the module is loaded again, and the same library finds it.
-_HEALING = frozenset({Failure.NO_DRIVER, Failure.NO_DEVICE})
+# A running process recovers from these: once the kernel module is loaded again, the library finds the driver.
+_TRANSIENT_FAILURES = frozenset({Failure.NO_DRIVER, Failure.NO_DEVICE})
 
 
-class View(msgspec.Struct, frozen=True):
-    """What is known after the last look; ``View()`` before the first."""
+class DiscoveryState(msgspec.Struct, frozen=True):
+    """The state between passes; ``DiscoveryState()`` before the first."""
 
-    recalled: NodeTopology | None = None  # what an earlier agent published
-    snapshot: Snapshot | None = None  # completed from earlier ones
-    held: Held = Held()
-    observed: NodeTopology | None = None  # as it was seen last
-    topology: NodeTopology | None = None  # as it is to be published; None: nothing to say (yet)
-    failures: Mapping[str, str] = {}  # source -> why it failed in the last look
-    good_at: Mapping[str, float] = {}  # source -> when it was last good (monotonic)
+    published_before: NodeTopology | None = None  # by an earlier agent
+    snapshot: Snapshot | None = None  # completed with the last good facts
+    history: DampingHistory = DampingHistory()
+    observed: NodeTopology | None = None  # in the last pass
+    topology: NodeTopology | None = None  # damped, to be published; None: no successful pass yet
+    failures: Mapping[str, str] = {}  # source -> its error in the last pass
+    good_at: Mapping[str, float] = {}  # source -> its last success (monotonic)
     failing_since: float | None = None  # since when NVML fails
 
 
-def look(view: View, snapshot: Snapshot, now: float, hold_s: float) -> View:
-    """The view after one more look. While NVML fails, what is to be published stays as it was."""
-    snapshot, failures = remember(snapshot, view.snapshot)
-    asked = [source for source in _SOURCES if getattr(snapshot, source) is not None and source not in failures]
-    good_at = {**view.good_at, **dict.fromkeys(asked, now)}
+def run_discovery_pass(state: DiscoveryState, snapshot: Snapshot, now: float, hold_s: float) -> DiscoveryState:
+    """Return the state after one more pass. While NVML fails the topology to publish does not change."""
+    snapshot, failures = fill_from_last_good(snapshot, state.snapshot)
+    answered = [source for source in _SOURCES if getattr(snapshot, source) is not None and source not in failures]
+    good_at = {**state.good_at, **dict.fromkeys(answered, now)}
     if "nvml" in failures:
-        since = now if view.failing_since is None else view.failing_since
-        return msgspec.structs.replace(view, snapshot=snapshot, failures=failures, good_at=good_at, failing_since=since)
-    recalled = _of_this_boot(view.recalled, snapshot)
-    held = damping.recalled(recalled) if view.observed is None and recalled is not None else view.held
-    observed = discover(snapshot, held.newest or recalled)
-    awake = frozenset[int]() if snapshot.nvml is None else snapshot.nvml.awake
-    held = damping.update(held, observed, now, hold_s, awake)
-    return View(None, snapshot, held, observed, damping.published(held), failures, good_at)
+        since = now if state.failing_since is None else state.failing_since
+        return msgspec.structs.replace(
+            state, snapshot=snapshot, failures=failures, good_at=good_at, failing_since=since
+        )
+    published_before = _if_same_boot(state.published_before, snapshot)
+    history = (
+        damping.history_from_published(published_before)
+        if state.observed is None and published_before is not None
+        else state.history
+    )
+    observed = discover(snapshot, history.newest or published_before)
+    gpus_at_p0 = frozenset[int]() if snapshot.nvml is None else snapshot.nvml.gpus_at_p0
+    history = damping.record_observation(history, observed, now, hold_s, gpus_at_p0)
+    return DiscoveryState(None, snapshot, history, observed, damping.damped_topology(history), failures, good_at)
 
 
-def _of_this_boot(topology: NodeTopology | None, snapshot: Snapshot) -> NodeTopology | None:
-    """What was there before a reboot may have been taken out since; what was there in this boot is missed."""
+def _if_same_boot(topology: NodeTopology | None, snapshot: Snapshot) -> NodeTopology | None:
+    """Return the topology if it is of this boot: hardware may have been removed while the machine was off."""
     boot = None if snapshot.host is None else snapshot.host.boot_id
     return topology if topology is not None and boot is not None and topology.boot_id == boot else None
 
 
-def only_a_restart_helps(view: View) -> bool:
-    """Whether NVML fails in a way that this process will not recover from.
+def needs_restart(state: DiscoveryState) -> bool:
+    """Return whether NVML fails in a way that only a new process can recover from.
 
-    Its devices were taken away (UNKNOWN after a ``systemctl daemon-reload``) or its library is older than the module
-    (LIB_RM_VERSION_MISMATCH after an upgrade), after it had worked; or there is a driver now, and the library came too
-    late to be mounted into this container. What never worked is waited for: a restart would not change it.
+    NVML had worked and its devices were taken away (UNKNOWN after ``systemctl daemon-reload``), or its library is older
+    than the kernel module (LIB_RM_VERSION_MISMATCH after an upgrade); or the driver was loaded after this container
+    started, so its library was not mounted. An NVML that never worked for another reason is waited for.
     """
-    error = view.failures.get("nvml")
+    error = state.failures.get("nvml")
     if error is None:
         return False
-    failure = from_nvml(error)
-    if view.observed is not None:
-        return failure not in _HEALING
-    return failure is Failure.NO_LIBRARY and _module_loaded(view.snapshot)
+    failure = failure_from_nvml(error)
+    if state.observed is not None:
+        return failure not in _TRANSIENT_FAILURES
+    return failure is Failure.NO_LIBRARY and _module_loaded(state.snapshot)
 
 
 def _module_loaded(snapshot: Snapshot | None) -> bool:

@@ -1,11 +1,11 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP, on a thread beside the loop.
+"""HTTP server for ``/metrics``, ``/healthz`` and ``/readyz``, on a thread beside the loop.
 
-``/healthz`` fails where the loop has not turned for a while: restart it. ``/readyz`` fails where what the agent
-publishes is not what it should be; the body says why.
+``/healthz`` fails when the loop has not run for two minutes, so that the kubelet restarts the container. ``/readyz``
+fails when the published state is missing or out of date; the body gives the reason.
 
-One thread serves all peers, since a thread for each is what slow peers exhaust. A connection carries one request; its
-head must arrive and its answer must be read within seconds. Where there are too many connections the oldest whose head
-is unfinished gives way, so the kubelet's probes are answered whatever other peers do.
+One thread serves all peers, because slow peers would exhaust one thread per connection. A connection carries one
+request; its head must arrive and its response must be read within seconds. At the connection limit the oldest
+connection with an unfinished head is closed, so that the kubelet's probes are always answered.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from http import HTTPStatus
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from agent.daemon.status import Status
+from agent.daemon.status import AgentStatus
 from gputopo.process.daemon import bound
 
-HANGS_S = 120.0  # the loop turns every five seconds; one call to the API server may take half a minute
+HANG_TIMEOUT_S = 120.0  # the loop runs every five seconds; one API call may take half a minute
 _CONNECTIONS = 128
 _HEAD = 16 * 1024  # bytes
 _HEAD_S = 5.0  # for the head of a request
-_WRITE_S = 10.0  # for the peer to read the answer
-_SHARED_S = 1.0  # how long an exposition is handed to all who ask
+_WRITE_S = 10.0  # for the peer to read the respond_to_path
+_SHARED_S = 1.0  # how long a rendered exposition is reused
 _BUFFERS = 64 * 1024  # bytes that the kernel holds of each connection, each way
 _TEXT = "text/plain; charset=utf-8"
-Answer = tuple[int, str, bytes]  # HTTP status, content type, body
+HealthResponse = tuple[int, str, bytes]  # HTTP status, content type, body
 
 
-def answer(path: str, status: Status, exposition: Callable[[], bytes], now: float) -> Answer:
-    """What a path says. Pure, but for the exposition of the metrics."""
+def respond_to_path(path: str, status: AgentStatus, exposition: Callable[[], bytes], now: float) -> HealthResponse:
+    """Return the response for a path. Pure, except for the exposition of the metrics."""
     name = path.partition("?")[0]
     if name == "/metrics":
         return 200, CONTENT_TYPE_LATEST, exposition()
     if name == "/healthz":
-        silent = now - status.turned_at
-        return _verdict(f"the loop has not turned for {silent:.0f} s" if silent > HANGS_S else None)
+        age = now - status.iterated_at
+        return _check_response(f"the loop has not run for {age:.0f} s" if age > HANG_TIMEOUT_S else None)
     if name == "/readyz":
-        return _verdict(status.unready)
-    return 404, _TEXT, b"there are /metrics, /healthz and /readyz\n"
+        return _check_response(status.unready_reason)
+    return 404, _TEXT, b"not found: use /metrics, /healthz or /readyz\n"
 
 
-def _verdict(trouble: str | None) -> Answer:
-    return (200, _TEXT, b"ok\n") if trouble is None else (503, _TEXT, f"{trouble}\n".encode())
+def _check_response(problem: str | None) -> HealthResponse:
+    return (200, _TEXT, b"ok\n") if problem is None else (503, _TEXT, f"{problem}\n".encode())
 
 
-def answer_request(head: bytes, respond: Callable[[str], Answer]) -> Answer:
-    """Return the answer to a request with this head. Pure, but for ``respond``, which is given the path."""
+def respond_to_request(head: bytes, respond: Callable[[str], HealthResponse]) -> HealthResponse:
+    """Return the response to a request with this head. Pure, except for ``respond``, which gets the path."""
     method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
     path, _, version = rest.partition(" ")
     if not (path and version.startswith("HTTP/1.")):
-        return 400, _TEXT, b"this is not an HTTP/1.1 request\n"
+        return 400, _TEXT, b"not an HTTP/1.1 request\n"
     return respond(path) if method == "GET" else (501, _TEXT, b"the method must be GET\n")
 
 
-def encode_answer(found: Answer) -> bytes:
-    """Return an answer with its head, as it is sent."""
-    status, kind, body = found
+def encode_response(response: HealthResponse) -> bytes:
+    """Return the bytes of a response."""
+    status, kind, body = response
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nServer: gputopo-agent\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -70,49 +70,49 @@ def encode_answer(found: Answer) -> bytes:
     return head.encode() + body
 
 
-class _Connection(asyncio.Protocol):
+class _HealthConnection(asyncio.Protocol):
     """One connection, for one request."""
 
     transport: asyncio.Transport
     deadline: asyncio.TimerHandle
 
-    def __init__(self, respond: Callable[[str], Answer], others: dict[_Connection, None]) -> None:
+    def __init__(self, respond: Callable[[str], HealthResponse], others: dict[_HealthConnection, None]) -> None:
         """``others``: all connections, the oldest first."""
         self._respond, self._others = respond, others
         self._head = b""
-        self.answered = False
+        self.responded = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # TCP
         self.transport = transport
         if len(self._others) >= _CONNECTIONS:
             oldest = next(iter(self._others))
-            next((each for each in self._others if not each.answered), oldest).cut()
+            next((each for each in self._others if not each.responded), oldest).cut()
         self._others[self] = None
         self.deadline = asyncio.get_running_loop().call_later(_HEAD_S, self.cut)
 
     def cut(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._others.pop(self, None)
         self.deadline.cancel()
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self.answered:
-            return  # a body, or another request: one is answered
+        if self.responded:
+            return  # a body, or another request: only one is answered
         self._head += data
         if b"\r\n\r\n" not in self._head:
             if len(self._head) > _HEAD:
                 self.cut()
             return
-        self.answered = True
+        self.responded = True
         self.deadline.cancel()
         self.deadline = asyncio.get_running_loop().call_later(_WRITE_S, self.cut)
-        self.transport.write(encode_answer(answer_request(self._head, self._respond)))
+        self.transport.write(encode_response(respond_to_request(self._head, self._respond)))
         self._head = b""
-        self.transport.close()  # once all is read
+        self.transport.close()  # after all data is sent
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  part of asyncio's protocol
         self._others.pop(self, None)
         self.deadline.cancel()
 
@@ -131,9 +131,9 @@ class _Exposition:
         return self._text
 
 
-async def _serve(where: socket.socket, respond: Callable[[str], Answer], stop: asyncio.Event) -> None:
-    connections: dict[_Connection, None] = {}
-    server = await asyncio.get_running_loop().create_server(lambda: _Connection(respond, connections), sock=where)
+async def _serve(where: socket.socket, respond: Callable[[str], HealthResponse], stop: asyncio.Event) -> None:
+    connections: dict[_HealthConnection, None] = {}
+    server = await asyncio.get_running_loop().create_server(lambda: _HealthConnection(respond, connections), sock=where)
     async with server:
         await stop.wait()
     for each in tuple(connections):
@@ -141,22 +141,22 @@ async def _serve(where: socket.socket, respond: Callable[[str], Answer], stop: a
 
 
 @contextmanager
-def serving(
+def serve_health(
     address: tuple[str, int],
     registry: CollectorRegistry,
-    status: Callable[[], Status],
+    status: Callable[[], AgentStatus],
     clock: Callable[[], float],
 ) -> Iterator[tuple[str, int]]:
-    """Serve within the block; yields host and port. Raises ``OSError`` where the address cannot be had."""
+    """Serve within the block; yields host and port. Raises ``OSError`` where the address cannot be bound."""
     where = bound(address)
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # inherited by what is accepted
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # accepted sockets inherit them
         where.setsockopt(socket.SOL_SOCKET, option, _BUFFERS)
     host, port, *_ = where.getsockname()
     exposition = _Exposition(registry)
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
-    def respond(path: str) -> Answer:
-        return answer(path, status(), exposition, clock())
+    def respond(path: str) -> HealthResponse:
+        return respond_to_path(path, status(), exposition, clock())
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:

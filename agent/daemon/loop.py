@@ -1,9 +1,9 @@
-"""The agent's state: news in, due work out. One thread turns it; it starts none and never sleeps.
+"""The agent's state machine: inputs in, due work out. It starts no thread and never sleeps.
 
-    Probed, Reading, Woken ──turn(now, news)──▶ look, publish, report, announce ──▶ Step (probe again? end? until when?)
+    ProbeResult, Reading, WakeUp ──run_iteration(now, inputs)──▶ discovery pass, publication ──▶ IterationResult
 
-Time and everything that takes long is outside: ``agent.daemon.threads`` asks the machine and the kubelet on threads of
-their own, so that a driver that hangs does not keep the loop from telling so.
+Time is an argument, and everything slow is outside: ``agent.daemon.threads`` probes the machine and asks the kubelet on
+other threads, so that a driver that hangs does not keep the loop from reporting it.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from agent.allocation.devices import allocations
+from agent.allocation.devices import allocations_from_devices
 from agent.allocation.watch import Reading
-from agent.daemon.discovery_pass import View, look, only_a_restart_helps
-from agent.daemon.metrics import Metrics
+from agent.daemon.discovery_pass import DiscoveryState, needs_restart, run_discovery_pass
+from agent.daemon.metrics import AgentMetrics
 from agent.daemon.publication import Publication
-from agent.daemon.schedule import Schedule
-from agent.daemon.settings import Settings
-from agent.daemon.status import Status
+from agent.daemon.schedule import NodeSchedule
+from agent.daemon.settings import AgentSettings
+from agent.daemon.status import AgentStatus
 from agent.publish import Publisher
 from agent.snapshot import Snapshot
 from gputopo.crd.nodegpus import Allocation
 
-TICK_S = 5.0  # the loop turns at least this often, so that a probe of its health can tell it from a hanging one
-SETTLE_S = 5.0  # between looks that the driver's events cause: a broken GPU reports many in a row
-RETRY_S = 10.0  # between looks while NVML fails
-STUCK_S = 300.0  # a look that takes longer hangs in the driver: nvidia-smi alone is given up after 60 s
+TICK_S = 5.0  # the longest time between iterations, so that the liveness probe can detect a loop that hangs
+EVENT_PAUSE_S = 5.0  # between passes that driver events cause: a broken GPU reports many in a row
+RETRY_S = 10.0  # between passes while NVML fails
+PROBE_TIMEOUT_S = 300.0  # a probe that takes longer hangs in the driver: nvidia-smi alone times out after 60 s
 
-_STORMS = frozenset({"xid", "lost"})  # reasons that the driver may give many times a second
+_RATE_LIMITED_REASONS = frozenset({"xid", "lost"})  # the driver may report these many times a second
 _log = logging.getLogger("gputopo.agent")
 
 
-class Probed(NamedTuple):
-    """The machine was asked, which took that long."""
+class ProbeResult(NamedTuple):
+    """A snapshot of the machine, and how long the probe took."""
 
     snapshot: Snapshot
     seconds: float
 
 
-class Woken(NamedTuple):
-    """Something happened: look at once."""
+class WakeUp(NamedTuple):
+    """A reason to run the next pass at once."""
 
     reason: str  # "xid", "lost", "hangup", "driver", "file", "allocation"
 
@@ -51,163 +51,170 @@ class Now(NamedTuple):
     """One moment."""
 
     monotonic: float  # seconds, for intervals
-    unix: float  # seconds, for people
+    unix: float  # seconds, for timestamps
 
 
-class Step(NamedTuple):
-    """What the loop wants."""
+class IterationResult(NamedTuple):
+    """What the caller of ``run_iteration`` must do next."""
 
-    probe: bool  # ask the machine and come back with ``Probed``
-    until: float  # come back then, if nothing happens before (monotonic)
-    end: str | None  # why this process must end and be started anew; None: go on
-
-
-News = Probed | Reading | Woken
+    probe: bool  # probe the machine and pass the ``ProbeResult`` in
+    next_at: float  # when to run the next iteration without inputs (monotonic)
+    exit_reason: str | None  # why this process must exit and be restarted; None: continue
 
 
-class Loop:
-    """The agent of one node. ``status`` is its state as of the last turn."""
+LoopInput = ProbeResult | Reading | WakeUp
 
-    def __init__(self, settings: Settings, publisher: Publisher, metrics: Metrics) -> None:
+
+class AgentLoop:
+    """The agent of one node. ``status`` is the state after the last iteration."""
+
+    def __init__(self, settings: AgentSettings, publisher: Publisher, metrics: AgentMetrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._schedule = Schedule(settings.node)
+        self._schedule = NodeSchedule(settings.node)
         self._publication = Publication(publisher, self._schedule, settings.heartbeat_s, metrics)
-        self._view = View()
-        self._reading = Reading(None, "not asked" if settings.socket else "switched off")
-        self._looked_at = float("-inf")
-        self._next_look = float("-inf")
-        self._looking_since: float | None = None
+        self._state = DiscoveryState()
+        self._allocation_report = Reading(None, "not polled yet" if settings.socket else "disabled")
+        self._last_pass_at = float("-inf")
+        self._next_pass_at = float("-inf")
+        self._probing_since: float | None = None
         self._observed_at: datetime | None = None
-        self.status = Status(turned_at=float("-inf"))
-        metrics.expose(lambda: self.status)
+        self.status = AgentStatus(iterated_at=float("-inf"))
+        metrics.register_status(lambda: self.status)
 
-    def turn(self, now: Now, news: Iterable[News]) -> Step:
-        """Take note of what happened and do what is due."""
-        for each in news:
-            if isinstance(each, Probed):
-                self._look(now, each)
+    def run_iteration(self, now: Now, inputs: Iterable[LoopInput]) -> IterationResult:
+        """Handle the inputs and do what is due."""
+        for each in inputs:
+            if isinstance(each, ProbeResult):
+                self._handle_probe(now, each)
             elif isinstance(each, Reading):
-                self._read(now, each)
+                self._handle_allocations(now, each)
             else:
-                self._wake(now, each)
+                self._handle_wake_up(now, each)
         self._publish(now.monotonic)
-        probe = self._looking_since is None and now.monotonic >= self._next_look
+        probe = self._probing_since is None and now.monotonic >= self._next_pass_at
         if probe:
-            self._looking_since = now.monotonic
-            self._next_look = float("inf")
-        self.status = self._status(now)
-        until = min(self._next_look, self._publication.due(), now.monotonic + TICK_S)
-        return Step(probe, until, self._must_end(now.monotonic))
+            self._probing_since = now.monotonic
+            self._next_pass_at = float("inf")
+        self.status = self._current_status(now)
+        until = min(self._next_pass_at, self._publication.next_due_at(), now.monotonic + TICK_S)
+        return IterationResult(probe, until, self._exit_reason(now.monotonic))
 
     def _publish(self, now: float) -> None:
-        recalled = self._publication.recall(now)
-        if recalled is not None:
-            self._view = View(recalled=recalled, snapshot=self._view.snapshot)
-            self._next_look = float("-inf")
-        if self._publication.recalling:
+        published_before = self._publication.load_published(now)
+        if published_before is not None:
+            self._state = DiscoveryState(published_before=published_before, snapshot=self._state.snapshot)
+            self._next_pass_at = float("-inf")
+        if self._publication.awaiting_published:
             return
         if self._observed_at is not None:
-            self._publication.tell(self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ"), self._allocations(), now)
-        self._publication.deliver(now)
+            self._publication.set_state(self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ"), self._allocations(), now)
+        self._publication.send_due(now)
 
-    # -- news -----------------------------------------------------------------------------------------------------
+    # -- inputs ---------------------------------------------------------------------------------------------------
 
-    def _look(self, now: Now, probed: Probed) -> None:
-        self._looking_since = None
-        self._view = look(self._view, probed.snapshot, now.monotonic, self._settings.hold_s)
-        good = "nvml" not in self._view.failures
-        self._plan_next_look(now.monotonic, good=good)
+    def _handle_probe(self, now: Now, probe_result: ProbeResult) -> None:
+        self._probing_since = None
+        self._state = run_discovery_pass(self._state, probe_result.snapshot, now.monotonic, self._settings.hold_s)
+        good = "nvml" not in self._state.failures
+        self._schedule_next_pass(now.monotonic, good=good)
         self._metrics.passes.labels("ok" if good else "failed").inc()
-        self._metrics.pass_seconds.observe(probed.seconds)
-        for source in self._view.failures:
+        self._metrics.pass_seconds.observe(probe_result.seconds)
+        for source in self._state.failures:
             self._metrics.source_failures.labels(source).inc()
         if good:
             self._observed_at = datetime.fromtimestamp(now.unix, UTC)
-            assert self._view.topology is not None
-            self._publication.offer(self._view.topology, now.monotonic, mirror=self._settings.mirror)
-        self._log_pass(probed)
+            assert self._state.topology is not None
+            self._publication.set_topology(self._state.topology, now.monotonic, mirror=self._settings.mirror)
+        self._log_pass(probe_result)
 
-    def _plan_next_look(self, now: float, *, good: bool) -> None:
-        """Where something woke the loop while it looked, ``_next_look`` is set already."""
-        beat = self._schedule.first if self._looked_at == float("-inf") else self._schedule.next
-        wait = beat(self._settings.interval_s)
-        self._next_look = min(max(self._next_look, now + SETTLE_S), now + (wait if good else min(wait, RETRY_S)))
-        self._looked_at = now
+    def _schedule_next_pass(self, now: float, *, good: bool) -> None:
+        """Plan the next pass. A wake-up during the probe has set ``_next_pass_at`` already."""
+        interval = (
+            self._schedule.first_interval if self._last_pass_at == float("-inf") else self._schedule.next_interval
+        )
+        wait = interval(self._settings.interval_s)
+        self._next_pass_at = min(
+            max(self._next_pass_at, now + EVENT_PAUSE_S), now + (wait if good else min(wait, RETRY_S))
+        )
+        self._last_pass_at = now
 
-    def _read(self, now: Now, reading: Reading) -> None:
-        if reading.error != self._reading.error:
-            level = logging.INFO if reading.error is None else logging.WARNING
-            _log.log(level, "podresources", extra={"fields": {"error": reading.error}})
-        self._reading = reading
-        known = {gpu.uuid for gpu in self._view.observed.gpus} if self._view.observed is not None else set()
+    def _handle_allocations(self, now: Now, report: Reading) -> None:
+        if report.error != self._allocation_report.error:
+            level = logging.INFO if report.error is None else logging.WARNING
+            _log.log(level, "podresources", extra={"fields": {"error": report.error}})
+        self._allocation_report = report
+        known = {gpu.uuid for gpu in self._state.observed.gpus} if self._state.observed is not None else set()
         if known and any(each.gpu not in known for each in self._allocations() or ()):
-            self._wake(now, Woken("allocation"))  # a MIG device that was made since the last look
+            self._handle_wake_up(now, WakeUp("allocation"))  # a MIG device that was created since the last pass
 
-    def _wake(self, now: Now, woken: Woken) -> None:
-        self._metrics.wakeups.labels(woken.reason).inc()
-        settled = self._looked_at + SETTLE_S if woken.reason in _STORMS else now.monotonic
-        self._next_look = min(self._next_look, max(now.monotonic, settled))
+    def _handle_wake_up(self, now: Now, wake_up: WakeUp) -> None:
+        self._metrics.wakeups.labels(wake_up.reason).inc()
+        allowed_at = self._last_pass_at + EVENT_PAUSE_S if wake_up.reason in _RATE_LIMITED_REASONS else now.monotonic
+        self._next_pass_at = min(self._next_pass_at, max(now.monotonic, allowed_at))
 
     def _allocations(self) -> tuple[Allocation, ...] | None:
-        if self._reading.held is None or self._view.observed is None:
+        if self._allocation_report.held is None or self._state.observed is None:
             return None
-        return allocations(self._reading.held, self._view.observed.gpus)
+        return allocations_from_devices(self._allocation_report.held, self._state.observed.gpus)
 
-    # -- what there is to say -------------------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------------------------
 
-    def _must_end(self, now: float) -> str | None:
-        grace, since = self._settings.grace_s, self._view.failing_since
-        if self._stuck(now):
-            return f"a look at the machine has not ended within {STUCK_S:g} s: the driver hangs"
-        if since is not None and now - since >= grace and only_a_restart_helps(self._view):
-            return f"NVML fails for {now - since:.0f} s, and this process cannot recover: {self._view.failures['nvml']}"
+    def _exit_reason(self, now: float) -> str | None:
+        grace, since = self._settings.grace_s, self._state.failing_since
+        if self._probe_hangs(now):
+            return f"the probe of the machine has not ended within {PROBE_TIMEOUT_S:g} s: the driver hangs"
+        if since is not None and now - since >= grace and needs_restart(self._state):
+            error = self._state.failures["nvml"]
+            return f"NVML has failed for {now - since:.0f} s and this process cannot recover: {error}"
         return None
 
-    def _stuck(self, now: float) -> bool:
-        return self._looking_since is not None and now - self._looking_since >= STUCK_S
+    def _probe_hangs(self, now: float) -> bool:
+        return self._probing_since is not None and now - self._probing_since >= PROBE_TIMEOUT_S
 
-    def _unready(self, now: float) -> str | None:
-        """Why not everything is as it should be, where that lasts."""
-        failing, grace = self._view.failing_since, self._settings.grace_s
-        if not self._publication.complete:
+    def _unready_reason(self, now: float) -> str | None:
+        """Return why the agent is not ready; None: it is ready, or the failure is younger than the grace period."""
+        failing, grace = self._state.failing_since, self._settings.grace_s
+        if not self._publication.facts_confirmed:
             return (
-                f"nothing is published yet: {self._publication.error or self._view.failures.get('nvml') or 'starting'}"
+                f"nothing is published yet: {self._publication.error or self._state.failures.get('nvml') or 'starting'}"
             )
         if failing is not None and now - failing >= grace:
-            return f"NVML fails, and what was published stays: {self._view.failures['nvml']}"
-        if self._publication.late(now, grace):
-            return f"what changed is not published yet: {self._publication.error}"
-        return self._must_end(now)
+            return f"NVML fails; the published labels stay as they are: {self._state.failures['nvml']}"
+        if self._publication.facts_overdue(now, grace):
+            return f"a change is not published yet: {self._publication.error}"
+        return self._exit_reason(now)
 
-    def _status(self, now: Now) -> Status:
+    def _current_status(self, now: Now) -> AgentStatus:
         epoch = now.unix - now.monotonic
-        return Status(
-            turned_at=now.monotonic,
-            observed=self._view.observed,
+        return AgentStatus(
+            iterated_at=now.monotonic,
+            observed=self._state.observed,
             published=self._publication.published,
             observed_at=None if self._observed_at is None else self._observed_at.timestamp(),
-            failures=self._view.failures,
-            good_at={source: epoch + at for source, at in self._view.good_at.items()},
+            failures=self._state.failures,
+            good_at={source: epoch + at for source, at in self._state.good_at.items()},
             allocations=self._allocations(),
-            podresources=self._reading.error,
+            podresources_error=self._allocation_report.error,
             kept_by_others=self._publication.kept_by_others,
-            behind=self._publication.behind,
-            unready=self._unready(now.monotonic),
+            pending=self._publication.pending,
+            unready_reason=self._unready_reason(now.monotonic),
         )
 
-    def _log_pass(self, probed: Probed) -> None:
-        """The one line of a look."""
-        seen = self._view.observed
+    def _log_pass(self, probe_result: ProbeResult) -> None:
+        """Log one line per pass."""
+        observed = self._state.observed
         fields: dict[str, object] = {
-            "outcome": "failed" if "nvml" in self._view.failures else "ok",
-            "duration_s": round(probed.seconds, 3),
-            "gpus": None if seen is None else len(seen.gpus),
-            "usable": None if seen is None else len(seen.usable),
-            "islands": None if seen is None or seen.islands is None else [island.size for island in seen.islands],
-            "degraded": None if seen is None else [each.what for each in seen.degraded],
-            "kept": dict(self._view.failures),  # sources whose earlier facts stand in
-            "changed": self._publication.changed,
+            "outcome": "failed" if "nvml" in self._state.failures else "ok",
+            "duration_s": round(probe_result.seconds, 3),
+            "gpus": None if observed is None else len(observed.gpus),
+            "usable": None if observed is None else len(observed.usable),
+            "islands": None
+            if observed is None or observed.islands is None
+            else [island.size for island in observed.islands],
+            "degraded": None if observed is None else [each.what for each in observed.degraded],
+            "kept": dict(self._state.failures),  # sources that failed; their last good facts are used
+            "changed": self._publication.facts_pending,
         }
         level = logging.INFO if fields["outcome"] == "ok" else logging.WARNING
         _log.log(level, "pass", extra={"fields": fields})

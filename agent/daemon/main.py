@@ -1,4 +1,4 @@
-"""``gputopo agent``: settings -> the parts -> the loop."""
+"""Builds the parts of the agent from its settings and runs the loop."""
 
 from __future__ import annotations
 
@@ -10,82 +10,89 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.daemon.loop import Loop, Now, Probed
-from agent.daemon.metrics import Metrics
-from agent.daemon.settings import Settings
-from agent.daemon.threads import Inbox, Machine, run, signals
-from agent.failures import from_nvml
+from agent.daemon.loop import AgentLoop, Now, ProbeResult
+from agent.daemon.metrics import AgentMetrics
+from agent.daemon.settings import AgentSettings
+from agent.daemon.threads import Inbox, MachineAccess, handle_signals, run_loop
+from agent.failures import failure_from_nvml
 from agent.publish import Publisher
 from agent.snapshot import Snapshot, SnapshotError
 from gputopo.process.daemon import fail
 from gputopo.timing import STALE_AFTER_S
 
-_LIFETIME = timedelta(seconds=STALE_AFTER_S)  # of features.d
+_LIFETIME = timedelta(seconds=STALE_AFTER_S)  # of a features.d file
 
 
-def publish_once(read: Settings) -> str | None:
-    """One look, published; what went wrong, if anything did."""
-    machine, metrics = machine_of(read), Metrics()
-    loop = Loop(read, publisher_of(read), metrics)
+def publish_once(settings: AgentSettings) -> str | None:
+    """Run one pass and publish. Returns the error, or None."""
+    access, metrics = open_machine_access(settings), AgentMetrics()
+    loop = AgentLoop(settings, open_publisher_from(settings), metrics)
     started = clock()
-    reading = None if machine.watch is None else machine.watch.poll(started.monotonic)
-    probed = Probed(machine.probe(), clock().monotonic - started.monotonic)
-    loop.turn(clock(), [probed] if reading is None else [reading, probed])
+    report = None if access.watch is None else access.watch.poll(started.monotonic)
+    probe_result = ProbeResult(access.probe(), clock().monotonic - started.monotonic)
+    loop.run_iteration(clock(), [probe_result] if report is None else [report, probe_result])
     if (error := loop.status.failures.get("nvml")) is not None:
-        return f"{error}: {from_nvml(error).headline}. {from_nvml(error).advice}"
-    return loop.status.unready or ("NodeGpus is not published" if loop.status.behind else None)
+        return f"{error}: {failure_from_nvml(error).headline}. {failure_from_nvml(error).advice}"
+    return loop.status.unready_reason or ("NodeGpus is not published" if loop.status.pending else None)
 
 
-def publish_forever(read: Settings) -> str | None:
-    """Until the process is told to end; why it must end, where that is of its own."""
-    from agent.daemon.health_server import serving  # noqa: PLC0415  --once does without
+def publish_forever(settings: AgentSettings) -> str | None:
+    """Run until a signal stops the process. Returns why the process must exit, or None after a signal."""
+    from agent.daemon.health_server import serve_health  # noqa: PLC0415  not needed by --once
 
-    metrics, inbox = Metrics(), Inbox()
+    metrics, inbox = AgentMetrics(), Inbox()
     with ExitStack() as parts:
-        parts.enter_context(signals(inbox))
-        loop = Loop(read, publisher_of(read), metrics)
-        if read.listen is not None:
+        parts.enter_context(handle_signals(inbox))
+        loop = AgentLoop(settings, open_publisher_from(settings), metrics)
+        if settings.listen is not None:
             try:
                 parts.enter_context(
-                    serving(read.listen, metrics.registry, lambda: loop.status, lambda: clock().monotonic)
+                    serve_health(settings.listen, metrics.registry, lambda: loop.status, lambda: clock().monotonic)
                 )
             except OSError as error:
-                fail(f"cannot listen on {read.listen}: {error.strerror or error}")
-        return run(loop, machine_of(read), inbox, clock)
+                fail(f"cannot listen on {settings.listen}: {error.strerror or error}")
+        return run_loop(loop, open_machine_access(settings), inbox, clock)
 
 
 def clock() -> Now:
-    """Now."""
+    """Return the current time."""
     return Now(time.monotonic(), time.time())
 
 
-def machine_of(read: Settings) -> Machine:
-    """How to ask this machine, or the recorded one that stands in for it."""
+def open_machine_access(settings: AgentSettings) -> MachineAccess:
+    """Return the access to this machine, or to the recorded machine that replaces it."""
     watch = None
-    if read.socket is not None:
-        from agent.allocation.client import PodResources  # noqa: PLC0415  nobody else needs HTTP/2
+    if settings.socket is not None:
+        from agent.allocation.client import PodResources  # noqa: PLC0415  imports HTTP/2
         from agent.allocation.watch import Watch  # noqa: PLC0415
 
-        watch = Watch(PodResources(read.socket).held)
-    if read.node_source is not None:
-        return Machine(partial(recorded, read.node_source), ("file", partial(_file, read.node_source)), watch)
-    from agent.recording.probe import probe  # noqa: PLC0415  imports what talks to the driver
+        watch = Watch(PodResources(settings.socket).held)
+    if settings.node_source is not None:
+        return MachineAccess(
+            partial(load_recorded_machine, settings.node_source),
+            ("file", partial(_file_version, settings.node_source)),
+            watch,
+        )
+    from agent.recording.probe import probe  # noqa: PLC0415  imports the driver's libraries
 
-    driver: tuple[str, Callable[[], Hashable]] = ("driver", partial(_text, Path("/sys/module/nvidia/version")))
-    return Machine(probe, driver, watch, _listen if read.events else None)
+    driver: tuple[str, Callable[[], Hashable]] = (
+        "driver",
+        partial(_driver_version, Path("/sys/module/nvidia/version")),
+    )
+    return MachineAccess(probe, driver, watch, _listen_for_driver_events if settings.events else None)
 
 
-def _listen(wake: Callable[[str], None], pause: Callable[[float], bool]) -> None:
+def _listen_for_driver_events(wake: Callable[[str], None], wait: Callable[[float], bool]) -> None:
     import pynvml  # noqa: PLC0415  on the thread that needs it
 
-    from agent.sources.nvml.events import listen  # noqa: PLC0415
+    from agent.sources.nvml.events import listen_for_events  # noqa: PLC0415
 
-    listen(pynvml, wake, pause)
+    listen_for_events(pynvml, wake, wait)
 
 
-def recorded(path: Path) -> Snapshot:
-    """A recorded machine as if it were this one. A file that cannot be read is a driver that does not answer."""
-    from agent.recording.io import load_snapshot  # noqa: PLC0415  only for tests and demonstrations
+def load_recorded_machine(path: Path) -> Snapshot:
+    """Return the snapshot of a recorded machine. An unreadable file counts as a failing driver."""
+    from agent.recording.io import load_snapshot  # noqa: PLC0415  only with --node-source
 
     try:
         return load_snapshot(path.read_bytes())
@@ -93,7 +100,7 @@ def recorded(path: Path) -> Snapshot:
         return Snapshot(errors={"nvml": f"{path}: {error}"})
 
 
-def _file(path: Path) -> Hashable:
+def _file_version(path: Path) -> Hashable:
     try:
         found = path.stat()
     except OSError:
@@ -101,25 +108,25 @@ def _file(path: Path) -> Hashable:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _text(path: Path) -> Hashable:
-    """The version of the loaded driver; None while there is none."""
+def _driver_version(path: Path) -> Hashable:
+    """Return the version of the loaded driver; None while none is loaded."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
         return None
 
 
-def publisher_of(read: Settings) -> Publisher:
-    """Where to publish to; ends the process where there are no credentials for it."""
-    from agent.publish.choice import Target, open_publisher  # noqa: PLC0415  0.7 s where it needs the API server
+def open_publisher_from(settings: AgentSettings) -> Publisher:
+    """Return the publisher of the settings. Exits where credentials are missing."""
+    from agent.publish.choice import PublishTarget, open_publisher  # noqa: PLC0415  0.7 s where it needs the API server
     from gputopo.kube.errors import ConfigError  # noqa: PLC0415
 
-    kind, place = read.publish
+    kind, place = settings.publish
     options: dict[str, Any] = {}
     if place is not None:
         options = {"namespace": place} if kind == "nodefeature" else {"features_file": Path(place)}
-    lifetime = max(_LIFETIME, timedelta(seconds=3 * read.heartbeat_s))
+    lifetime = max(_LIFETIME, timedelta(seconds=3 * settings.heartbeat_s))
     try:
-        return open_publisher(Target(kind=kind, node=read.node, lifetime=lifetime, **options))
+        return open_publisher(PublishTarget(kind=kind, node=settings.node, lifetime=lifetime, **options))
     except ConfigError as error:
         fail(str(error))

@@ -1,7 +1,7 @@
-"""When things are due: intervals with jitter, and back-off.
+"""Intervals with jitter, and back-off.
 
-Every node has a generator of its own, seeded by its name, so that 15,000 of them spread out, and so that the same node
-does the same after a restart.
+The random generator is seeded with the node's name: 15,000 nodes spread their load, and a node behaves the same after
+a restart.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ _JITTER = 0.1
 _LONGEST_BACKOFF_S = 60.0
 
 
-class Schedule:
-    """The times of one node."""
+class NodeSchedule:
+    """The intervals of one node."""
 
     def __init__(self, node: str) -> None:
-        self._random = Random(f"gputopo {node}")  # noqa: S311  spreads load; nothing is guarded by it
+        self._random = Random(f"gputopo {node}")  # noqa: S311  spreads load; no security depends on it
 
-    def first(self, interval_s: float) -> float:
-        """Seconds to the second beat of a series: anywhere in the interval, since a rollout starts all at once."""
+    def first_interval(self, interval_s: float) -> float:
+        """Seconds to the second run: any part of the interval, because a rollout starts all nodes at once."""
         return interval_s * self._random.random()
 
-    def next(self, interval_s: float) -> float:
-        """Seconds to the next beat: the interval, give or take a tenth."""
+    def next_interval(self, interval_s: float) -> float:
+        """Seconds to the next run: the interval, plus or minus a tenth."""
         return interval_s * self._random.uniform(1 - _JITTER, 1 + _JITTER)
 
     def backoff(self, failures: int) -> float:
-        """Seconds to wait after that many failures in a row: 1, 2, 4 up to 60, less up to a half."""
+        """Seconds to wait after that many failures in a row: 1, 2, 4 up to 60, reduced by up to a half."""
         longest = min(_LONGEST_BACKOFF_S, 2.0 ** min(failures - 1, 10))
         return longest * self._random.uniform(0.5, 1)

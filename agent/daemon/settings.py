@@ -1,4 +1,4 @@
-"""What an operator can set at the agent. How settings are read: ``gputopo.process.settings``."""
+"""The settings of the agent. ``gputopo.process.settings`` explains how they are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from gputopo.process.settings import Setting, address, flag, log_form, one_of, path, seconds, values
 from gputopo.timing import HEARTBEAT_S
 
-PUBLISH = {  # kind -> what may follow it after a colon
+PUBLISH = {  # kind -> the argument that may follow after a colon
     "node": None,
     "nodefeature": "NAMESPACE",
     "features.d": "FILE",
@@ -19,7 +19,7 @@ PUBLISH = {  # kind -> what may follow it after a colon
 }
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's settings. ``TABLE`` explains each."""
 
     node: str
@@ -36,18 +36,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node_source: Path | None
 
 
-def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
-    """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
+def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> AgentSettings:
+    """Return the settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
     found = values(TABLE, flags, environ)
     found["node"] = found["node"] or socket.gethostname()
-    return Settings(**found)
+    return AgentSettings(**found)
 
 
 def _destination(text: str) -> tuple[str, str | None]:
     kind, colon, place = text.partition(":")
     one_of(*PUBLISH)(kind)
     if colon and (PUBLISH[kind] is None or not place):
-        raise ValueError(f"after {kind}: {'nothing may follow' if PUBLISH[kind] is None else PUBLISH[kind]}")
+        raise ValueError(f"{kind} takes no argument" if PUBLISH[kind] is None else f"write {kind}:{PUBLISH[kind]}")
     return kind, place or None
 
 
@@ -58,7 +58,7 @@ TABLE = (
         "NODE_NAME",
         "",
         "NAME",
-        "The Node that this agent publishes for. The DaemonSet sets it; otherwise this host's name.",
+        "The Node that this agent publishes for. Set by the DaemonSet; by default this host's name.",
         str,
     ),
     Setting(
@@ -67,8 +67,8 @@ TABLE = (
         "GPUTOPO_PUBLISH",
         "node",
         "|".join(kind if place is None else f"{kind}[:{place}]" for kind, place in PUBLISH.items()),
-        "Where to: the Node itself; Node Feature Discovery's NodeFeature, in a namespace that its master reads; a file "
-        "in its features.d, which expires by itself; or standard output.",
+        "The destination: the Node itself; a NodeFeature of Node Feature Discovery, in a namespace that its master "
+        "reads; a file in its features.d directory, which expires by itself; or standard output.",
         _destination,
     ),
     Setting(
@@ -77,7 +77,7 @@ TABLE = (
         "GPUTOPO_MIRROR",
         "auto",
         "auto|off",
-        "Whether to write the nvidia.com/ labels that others select on, where nobody else does.",
+        "Also write the nvidia.com/ labels of GPU Feature Discovery, except those that another component owns.",
         flag("auto"),
     ),
     Setting(
@@ -86,8 +86,8 @@ TABLE = (
         "GPUTOPO_INTERVAL",
         "60s",
         "SECONDS",
-        "From one look at the GPUs to the next, give or take 10 %. Driver events make extra ones at once, so this "
-        "only bounds how late a change without an event is seen. A look takes a tenth of a second.",
+        "Time between discovery passes, plus or minus 10 %. A driver event starts an extra pass at once, so this only "
+        "limits how late a change without an event is noticed. A pass takes a tenth of a second.",
         seconds(1),
     ),
     Setting(
@@ -96,8 +96,8 @@ TABLE = (
         "GPUTOPO_HEARTBEAT",
         f"{HEARTBEAT_S / 60:g}m",
         "SECONDS",
-        "How often NodeGpus is refreshed and the Node checked for labels that somebody removed, give or take 10 %. "
-        "Readers take an observation of three times this age for unknown; 15,000 nodes make 50 writes a second.",
+        "How often NodeGpus is refreshed and removed labels are restored, plus or minus 10 %. Readers treat an "
+        "observation older than three times this as unknown; 15,000 nodes make 50 writes a second.",
         seconds(10),
     ),
     Setting(
@@ -106,8 +106,8 @@ TABLE = (
         "GPUTOPO_HOLD",
         "5m",
         "SECONDS",
-        "How long a link or GPU must have been well before it is published as well. Worse is published at once. Each "
-        "change of a label makes schedulers retry every waiting pod, so a flapping link must not reach one.",
+        "Recovery hold-down: how long a link or GPU must be healthy before it is published as healthy. Degradation is "
+        "published at once. Each label change makes schedulers retry every pending pod, so flapping is filtered out.",
         seconds(0),
     ),
     Setting(
@@ -116,8 +116,8 @@ TABLE = (
         "GPUTOPO_GRACE",
         "2m",
         "SECONDS",
-        "How long NVML or the API server may fail before the agent is unready, and before it ends itself where only "
-        "a new process can help. Longer than a driver's reload.",
+        "How long NVML or the API server may fail before the agent becomes unready, and before it exits where only "
+        "a new process can recover. Longer than a driver reload.",
         seconds(0),
     ),
     Setting(
@@ -126,7 +126,7 @@ TABLE = (
         "GPUTOPO_SOCKET",
         "/var/lib/kubelet/pod-resources/kubelet.sock",
         "PATH|off",
-        "The kubelet's PodResources socket, which tells which pod holds which GPU. Asked every second.",
+        "The kubelet's PodResources socket, which reports the GPUs allocated to each pod. Polled every second.",
         path,
     ),
     Setting(
@@ -135,8 +135,8 @@ TABLE = (
         "GPUTOPO_EVENTS",
         "on",
         "on|off",
-        "Whether to wait for the driver's events (XID, lost GPU). It keeps the driver in use: a driver upgrade that "
-        "unloads the module must stop this agent first, as it must every NVML client, or run with `off`.",
+        "Wait for driver events (XID, lost GPU). This keeps the driver in use: a driver upgrade that unloads the "
+        "kernel module must stop this agent first, like every NVML client, or run it with `off`.",
         flag("on"),
     ),
     Setting(
@@ -145,7 +145,7 @@ TABLE = (
         "GPUTOPO_LISTEN",
         ":9438",
         "HOST:PORT|off",
-        "Where /metrics, /healthz and /readyz are served.",
+        "The address of /metrics, /healthz and /readyz.",
         address,
     ),
     log_form(line="a pass"),
@@ -155,8 +155,8 @@ TABLE = (
         "GPUTOPO_NODE_SOURCE",
         "",
         "FILE",
-        "Publish this recorded machine (`gputopo record`) instead of this one, read again at every pass. For tests "
-        "and demonstrations.",
+        "Publish this recorded machine (`gputopo record`) instead of the real one. The file is read at every pass. For "
+        "tests and demonstrations.",
         path,
     ),
 )

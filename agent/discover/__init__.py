@@ -1,21 +1,21 @@
-"""Snapshot -> NodeTopology: pure, deterministic, and the same for a live machine, a recording and a paste.
+"""Discovery: snapshot in, NodeTopology out. Pure and deterministic, for live machines, recordings and pasted text.
 
-``heard`` parses each source, ``sightings`` says which GPUs there are, ``gpus``, ``links`` and ``locality`` believe the
-sources in a stated order (``witnesses`` records what they disagree about), ``nvlink`` joins the ports of both ends and
-``health`` judges.
+``parsed`` parses each source, ``inventory`` lists the GPUs, ``gpus``, ``links`` and ``locality`` take each fact from
+the first source that has it (``precedence`` records contradictions), ``nvlink`` joins the ports of both ends, and
+``health`` finds degradations.
 """
 
 from __future__ import annotations
 
-from agent.discover.gaps import unknown
-from agent.discover.gpus import cpu_nodes, gpu
-from agent.discover.health import degradations, with_expectations
-from agent.discover.inventory import Sighting, forbidden, hidden, sightings
-from agent.discover.links import compare, told
-from agent.discover.locality import nics, numa_nodes, pcie_matrix
-from agent.discover.nvlink import graph
-from agent.discover.parsed import Heard, hear
-from agent.discover.precedence import Witnesses
+from agent.discover.gaps import unknown_facts
+from agent.discover.gpus import build_gpu, nodes_with_cpus
+from agent.discover.health import add_expected_lanes, find_degradations
+from agent.discover.inventory import InventoryEntry, build_inventory, hidden_cards, unpermitted_gpus
+from agent.discover.links import collect_nvlinks, compare_with_topo
+from agent.discover.locality import build_pcie_matrix, find_nics, find_numa_nodes
+from agent.discover.nvlink import build_nvlink_graph
+from agent.discover.parsed import ParsedSources, parse_sources
+from agent.discover.precedence import SourcePrecedence
 from agent.snapshot import Snapshot
 from gputopo.model import NodeTopology, ProblemKind
 
@@ -23,64 +23,77 @@ __all__ = ["discover"]
 
 
 def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopology:
-    """What the sources together say of the machine.
+    """Return the topology that the sources describe together.
 
-    ``before`` is the last topology of the same machine, where there is one: a link that it had and that is gone now is
-    degraded rather than never there. Raises ``ModelError`` where what they say can be no machine: more GPUs than one
-    holds, a negative size.
+    ``before`` is the last topology of the same machine, if any: a link that it had and that is missing now is degraded.
+    Raises ``ModelError`` where the facts cannot describe a machine: more GPUs than the maximum, a negative size.
     """
-    witnesses = Witnesses()
-    heard = hear(snapshot, witnesses)
-    boards = sightings(heard)
-    seen = tuple(each for each in boards if not each.display)
-    nodes = numa_nodes(heard)
-    gpus = tuple(gpu(each, cpu_nodes(nodes), witnesses) for each in seen)
-    ports, peers, unread = told(heard, seen, gpus, witnesses)
-    known = tuple(each for each in gpus if each.index in ports)
-    nvlink = with_expectations(graph(ports, peers, unread), known, before) if ports or not gpus else None
+    precedence = SourcePrecedence()
+    sources = parse_sources(snapshot, precedence)
+    all_boards = build_inventory(sources)
+    inventory = tuple(each for each in all_boards if not each.drives_display)
+    nodes = find_numa_nodes(sources)
+    gpus = tuple(build_gpu(each, nodes_with_cpus(nodes), precedence) for each in inventory)
+    ports, peers, unknown_pairs = collect_nvlinks(sources, inventory, gpus, precedence)
+    known_gpus = tuple(each for each in gpus if each.index in ports)
+    nvlink = (
+        add_expected_lanes(build_nvlink_graph(ports, peers, unknown_pairs), known_gpus, before)
+        if ports or not gpus
+        else None
+    )
     if nvlink is not None:
-        compare(heard, nvlink, witnesses)
+        compare_with_topo(sources, nvlink, precedence)
     host = snapshot.host
     return NodeTopology(
         gpus=gpus,
         nvlink=nvlink,
-        pcie=pcie_matrix(heard, seen, witnesses),
-        nics=nics(heard, seen),
+        pcie=build_pcie_matrix(sources, inventory, precedence),
+        nics=find_nics(sources, inventory),
         numa_nodes=nodes,
-        machine=heard.bus.machine,
-        driver_version=_driver(heard),
-        cuda_version=_cuda(heard),
+        machine=sources.sysfs.machine,
+        driver_version=_driver_version(sources),
+        cuda_version=_cuda_version(sources),
         boot_id=None if host is None else host.boot_id,
-        partial=_partial(heard, boards, ports_hidden=any(each.hidden for each in ports.values()), witnesses=witnesses),
-        degraded=tuple(degradations(gpus, nvlink, ports, awake=heard.nvml.awake if heard.nvml else frozenset())),
-        problems=(*witnesses.problems, *(heard.topo.problems if heard.topo else ()), *unknown(heard, gpus)),
+        partial=_is_partial(
+            sources, all_boards, ports_hidden=any(each.hidden for each in ports.values()), precedence=precedence
+        ),
+        degraded=tuple(
+            find_degradations(gpus, nvlink, ports, gpus_at_p0=sources.nvml.gpus_at_p0 if sources.nvml else frozenset())
+        ),
+        problems=(
+            *precedence.problems,
+            *(sources.topo.problems if sources.topo else ()),
+            *unknown_facts(sources, gpus),
+        ),
     )
 
 
-def _driver(heard: Heard) -> str | None:
-    nvml = heard.nvml.driver_version if heard.nvml else None
-    return nvml or (heard.query.driver_version if heard.query else None)
+def _driver_version(sources: ParsedSources) -> str | None:
+    nvml = sources.nvml.driver_version if sources.nvml else None
+    return nvml or (sources.query.driver_version if sources.query else None)
 
 
-def _cuda(heard: Heard) -> str | None:
+def _cuda_version(sources: ParsedSources) -> str | None:
     """NVML writes 13.0 as 13000."""
-    if heard.nvml is not None and heard.nvml.cuda_version is not None:
-        major, rest = divmod(heard.nvml.cuda_version, 1000)
+    if sources.nvml is not None and sources.nvml.cuda_version is not None:
+        major, rest = divmod(sources.nvml.cuda_version, 1000)
         return f"{major}.{rest // 10}"
-    return heard.query.cuda_version if heard.query else None
+    return sources.query.cuda_version if sources.query else None
 
 
-def _partial(heard: Heard, boards: tuple[Sighting, ...], ports_hidden: bool, witnesses: Witnesses) -> bool:
-    """Whether some GPUs of the machine are not visible here."""
-    cards = hidden(heard, boards) if boards else ()
-    gaps = [each.index for each in boards] != list(range(len(boards)))
+def _is_partial(
+    sources: ParsedSources, all_boards: tuple[InventoryEntry, ...], ports_hidden: bool, precedence: SourcePrecedence
+) -> bool:
+    """Return whether some GPUs of the machine are not visible here, and record why."""
+    cards = hidden_cards(sources, all_boards) if all_boards else ()
+    gaps = [each.index for each in all_boards] != list(range(len(all_boards)))
     if cards:
         why = f"{len(cards)} cards on the bus are not visible to the driver here ({', '.join(cards)})"
-        witnesses.note("gpus", ProblemKind.INCOMPLETE, why)
-    others = forbidden(heard)
+        precedence.add_problem("gpus", ProblemKind.INCOMPLETE, why)
+    others = unpermitted_gpus(sources)
     if others:
         why = f"GPU {', '.join(map(str, others))} may not be opened by this process (NO_PERMISSION)"
-        witnesses.note("gpus", ProblemKind.INCOMPLETE, why)
+        precedence.add_problem("gpus", ProblemKind.INCOMPLETE, why)
     if ports_hidden:
-        witnesses.note("gpus", ProblemKind.INCOMPLETE, "NVLinks lead to GPUs that are not visible here")
+        precedence.add_problem("gpus", ProblemKind.INCOMPLETE, "NVLinks lead to GPUs that are not visible here")
     return bool(cards or gaps or others or ports_hidden)

@@ -1,4 +1,4 @@
-"""Multi-node NVLink membership and its health, out of ``nvmlDeviceGetGpuFabricInfoV``. Pure."""
+"""Multi-node NVLink membership and its health, from ``nvmlDeviceGetGpuFabricInfoV``. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATES = (
     FabricState.IN_PROGRESS,
     FabricState.COMPLETED,
 )
-# nvmlReturn_t, those seen as the end of a registration
+# nvmlReturn_t: the values that end a registration
 _STATUSES = {
     3: "NOT_SUPPORTED",
     10: "TIMEOUT",
@@ -43,9 +43,9 @@ _CONFIGURATIONS = {
 
 
 def gpu_fabric(info: NvmlFabric | None) -> GpuFabric | None:
-    """A GPU's membership; None where the GPU knows no fabric (older than Hopper).
+    """Return the membership of a GPU; None where the GPU has no fabric (older than Hopper).
 
-    An all-zero cluster UUID is normal on a machine whose NVSwitches end in the chassis: no multi-node fabric.
+    An all-zero cluster UUID is normal on a machine whose NVSwitches connect only its own GPUs.
     """
     if info is None or not 0 < info.state < len(_STATES):
         return None

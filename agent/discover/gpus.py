@@ -1,120 +1,121 @@
-"""The facts of each GPU, believed in a stated order. Pure.
+"""The facts of each GPU, from the sources in a fixed order of precedence. Pure.
 
-NVML before ``nvidia-smi`` before everything else, since the others print what NVML told them; but where a GPU hangs
-(NUMA node, CPUs) the kernel is believed first, because NVML answers from the cpuset that it runs in.
+NVML first, then ``nvidia-smi``, then the others, because they print what NVML returned. Locality (NUMA node, CPUs)
+comes from the kernel first, because NVML answers for the cpuset of its process.
 """
 
 from __future__ import annotations
 
 from agent.discover.fabric import gpu_fabric
-from agent.discover.inventory import Sighting
-from agent.discover.precedence import Witnesses
-from agent.discover.products import family
+from agent.discover.inventory import InventoryEntry
+from agent.discover.precedence import SourcePrecedence
+from agent.discover.products import architecture_family
 from agent.snapshot import NvmlGpu, NvmlMigDevice
-from agent.sources.kernel_list import numbers, single_number
+from agent.sources.kernel_list import parse_numbers, parse_single_number
 from gputopo.model import Gpu, Health, MigDevice, NumaNode, Pcie, ProblemKind
 
 _MIG_ENABLED = 1
 
 
-def gpu(seen: Sighting, cpu_nodes: frozenset[int] | None, witnesses: Witnesses) -> Gpu:
-    """One GPU. ``cpu_nodes`` are the NUMA nodes that have CPUs, where known."""
-    nvml = seen.nvml or NvmlGpu(index=seen.index)
-    capability = nvml.compute_capability or (seen.nccl.compute_capability if seen.nccl else None)
-    mig_enabled = witnesses.believe(
-        f"gpus.{seen.index}.mig",
+def build_gpu(entry: InventoryEntry, cpu_nodes: frozenset[int] | None, precedence: SourcePrecedence) -> Gpu:
+    """Return one GPU. ``cpu_nodes`` are the NUMA nodes that have CPUs, where known."""
+    nvml = entry.nvml or NvmlGpu(index=entry.index)
+    capability = nvml.compute_capability or (entry.nccl.compute_capability if entry.nccl else None)
+    mig_enabled = precedence.resolve(
+        f"gpus.{entry.index}.mig",
         nvml=None if nvml.mig_mode is None else nvml.mig_mode == _MIG_ENABLED,
-        smi=seen.query.mig_enabled if seen.query else None,
+        smi=entry.query.mig_enabled if entry.query else None,
     )
     return Gpu(
-        index=seen.index,
-        uuid=witnesses.believe(
-            f"gpus.{seen.index}.uuid",
+        index=entry.index,
+        uuid=precedence.resolve(
+            f"gpus.{entry.index}.uuid",
             nvml=nvml.uuid,
-            smi=(seen.query.uuid if seen.query else None) or (seen.listed.uuid if seen.listed else None),
+            smi=(entry.query.uuid if entry.query else None) or (entry.listed.uuid if entry.listed else None),
         ),
-        bus_id=seen.bus_id,
-        minor=nvml.minor if nvml.minor is not None else seen.query.minor if seen.query else None,
-        product=_product(seen, nvml, witnesses),
-        architecture=family(capability, nvml.architecture) or (seen.query.architecture if seen.query else None),
+        bus_id=entry.bus_id,
+        minor=nvml.minor if nvml.minor is not None else entry.query.minor if entry.query else None,
+        product=_product(entry, nvml, precedence),
+        architecture=architecture_family(capability, nvml.architecture)
+        or (entry.query.architecture if entry.query else None),
         compute_capability=capability,
-        memory_mib=_memory(seen, nvml),
-        numa_node=_numa_node(seen, cpu_nodes, witnesses),
-        numa_affinity=_numa_affinity(seen),
-        memory_numa_node=_memory_numa_node(seen, nvml),
-        cpu_affinity=_cpu_affinity(seen, witnesses),
-        pcie=_pcie(seen, nvml),
+        memory_mib=_memory(entry, nvml),
+        numa_node=_numa_node(entry, cpu_nodes, precedence),
+        numa_affinity=_numa_affinity(entry),
+        memory_numa_node=_memory_numa_node(entry, nvml),
+        cpu_affinity=_cpu_affinity(entry, precedence),
+        pcie=_pcie(entry, nvml),
         mig_enabled=mig_enabled,
-        mig_devices=_mig_devices(seen, nvml) if mig_enabled else (),
-        fabric=gpu_fabric(nvml.fabric) or (seen.query.fabric if seen.query else None),
-        health=Health.LOST if seen.lost else Health.OK,
+        mig_devices=_mig_devices(entry, nvml) if mig_enabled else (),
+        fabric=gpu_fabric(nvml.fabric) or (entry.query.fabric if entry.query else None),
+        health=Health.LOST if entry.lost else Health.OK,
     )
 
 
-def _product(seen: Sighting, nvml: NvmlGpu, witnesses: Witnesses) -> str | None:
-    queried = seen.query.product if seen.query else None
-    listed = seen.listed.product if seen.listed else None
-    return witnesses.believe(f"gpus.{seen.index}.product", nvml=nvml.name, smi=queried or listed)
+def _product(entry: InventoryEntry, nvml: NvmlGpu, precedence: SourcePrecedence) -> str | None:
+    queried = entry.query.product if entry.query else None
+    listed = entry.listed.product if entry.listed else None
+    return precedence.resolve(f"gpus.{entry.index}.product", nvml=nvml.name, smi=queried or listed)
 
 
-def _memory(seen: Sighting, nvml: NvmlGpu) -> int | None:
-    """MiB, rounded down as GPU Feature Discovery does; a GPU that shares the host's memory has none of its own."""
-    return (nvml.memory_bytes or 0) >> 20 or (seen.query.memory_mib if seen.query else None) or None
+def _memory(entry: InventoryEntry, nvml: NvmlGpu) -> int | None:
+    """Memory in MiB, rounded down as GPU Feature Discovery does; None for a GPU that only shares the host's memory."""
+    return (nvml.memory_bytes or 0) >> 20 or (entry.query.memory_mib if entry.query else None) or None
 
 
-def _numa_node(seen: Sighting, cpu_nodes: frozenset[int] | None, witnesses: Witnesses) -> int | None:
-    topo = seen.topo.numa_affinity if seen.topo else None
-    nvml = seen.nvml.memory_affinity if seen.nvml else None
-    return witnesses.believe(
-        f"gpus.{seen.index}.numaNode",
-        sysfs=_with_cpus(None if seen.pci is None else seen.pci.numa_node, cpu_nodes),
+def _numa_node(entry: InventoryEntry, cpu_nodes: frozenset[int] | None, precedence: SourcePrecedence) -> int | None:
+    topo = entry.topo.numa_affinity if entry.topo else None
+    nvml = entry.nvml.memory_affinity if entry.nvml else None
+    return precedence.resolve(
+        f"gpus.{entry.index}.numaNode",
+        sysfs=_only_with_cpus(None if entry.pci is None else entry.pci.numa_node, cpu_nodes),
         smi=_only_cpu_node(topo, cpu_nodes),
         nvml=_only_cpu_node(nvml, cpu_nodes),
-        nccl=None if seen.nccl is None else seen.nccl.place.numa_node,
+        nccl=None if entry.nccl is None else entry.nccl.location.numa_node,
     )
 
 
-def _with_cpus(node: int | None, cpu_nodes: frozenset[int] | None) -> int | None:
-    """The node, unless it is known to have no CPUs: on Grace the kernel names the GPU's own memory here."""
+def _only_with_cpus(node: int | None, cpu_nodes: frozenset[int] | None) -> int | None:
+    """Return the node, unless it has no CPUs: on Grace the kernel reports the NUMA node of the GPU's own memory."""
     return node if cpu_nodes is None or node in cpu_nodes else None
 
 
 def _only_cpu_node(affinity: str | None, cpu_nodes: frozenset[int] | None) -> int | None:
-    """The one NUMA node with CPUs that an affinity text names ("0,5-11" where 5 to 11 are GPUs' memory); else None."""
+    """Return the only node with CPUs in an affinity list ("0,5-11", where 5 to 11 are GPU memory); else None."""
     if cpu_nodes is None:
-        return single_number(affinity)
-    named = numbers(affinity) & cpu_nodes
-    return next(iter(named)) if len(named) == 1 else None
+        return parse_single_number(affinity)
+    node_ids = parse_numbers(affinity) & cpu_nodes
+    return next(iter(node_ids)) if len(node_ids) == 1 else None
 
 
-def _numa_affinity(seen: Sighting) -> str | None:
-    said = (
-        seen.topo.numa_affinity if seen.topo else None,
-        seen.nvml.memory_affinity if seen.nvml else None,
-        str(seen.pci.numa_node) if seen.pci and seen.pci.numa_node is not None else None,
+def _numa_affinity(entry: InventoryEntry) -> str | None:
+    candidates = (
+        entry.topo.numa_affinity if entry.topo else None,
+        entry.nvml.memory_affinity if entry.nvml else None,
+        str(entry.pci.numa_node) if entry.pci and entry.pci.numa_node is not None else None,
     )
-    return next((text for text in said if text is not None), None)
+    return next((text for text in candidates if text is not None), None)
 
 
-def _memory_numa_node(seen: Sighting, nvml: NvmlGpu) -> int | None:
+def _memory_numa_node(entry: InventoryEntry, nvml: NvmlGpu) -> int | None:
     if nvml.numa_node_id is not None:
         return nvml.numa_node_id
-    return single_number(seen.topo.gpu_numa_id) if seen.topo else None
+    return parse_single_number(entry.topo.gpu_numa_id) if entry.topo else None
 
 
-def _cpu_affinity(seen: Sighting, witnesses: Witnesses) -> str | None:
-    """The kernel's list. A shorter one of the driver is a cpuset's doing; one that is not part of it is a conflict."""
-    sysfs = seen.pci.cpu_affinity if seen.pci else None
-    driver = (seen.topo.cpu_affinity if seen.topo else None) or (seen.nvml.cpu_affinity if seen.nvml else None)
-    if sysfs and driver and not numbers(driver) <= numbers(sysfs):
-        why = f"sysfs says {sysfs} and is believed; the driver says {driver}"
-        witnesses.note(f"gpus.{seen.index}.cpuAffinity", ProblemKind.CONFLICT, why)
+def _cpu_affinity(entry: InventoryEntry, precedence: SourcePrecedence) -> str | None:
+    """Return the kernel's list. A shorter list from the driver comes from a cpuset; any other list is a conflict."""
+    sysfs = entry.pci.cpu_affinity if entry.pci else None
+    driver = (entry.topo.cpu_affinity if entry.topo else None) or (entry.nvml.cpu_affinity if entry.nvml else None)
+    if sysfs and driver and not parse_numbers(driver) <= parse_numbers(sysfs):
+        why = f"sysfs says {sysfs} and is used; the driver says {driver}"
+        precedence.add_problem(f"gpus.{entry.index}.cpuAffinity", ProblemKind.CONFLICT, why)
     return sysfs or driver
 
 
-def _pcie(seen: Sighting, nvml: NvmlGpu) -> Pcie:
-    sysfs = seen.pci.pcie if seen.pci else Pcie()
-    smi = seen.query.pcie if seen.query else Pcie()
+def _pcie(entry: InventoryEntry, nvml: NvmlGpu) -> Pcie:
+    sysfs = entry.pci.pcie if entry.pci else Pcie()
+    smi = entry.query.pcie if entry.query else Pcie()
     return Pcie(
         generation=nvml.pcie_generation or smi.generation or sysfs.generation,
         width=nvml.pcie_width or smi.width or sysfs.width,
@@ -123,18 +124,18 @@ def _pcie(seen: Sighting, nvml: NvmlGpu) -> Pcie:
     )
 
 
-def _mig_devices(seen: Sighting, nvml: NvmlGpu) -> tuple[MigDevice, ...]:
+def _mig_devices(entry: InventoryEntry, nvml: NvmlGpu) -> tuple[MigDevice, ...]:
     if nvml.mig_devices:
         return tuple(_mig_device(device) for device in nvml.mig_devices if device.name is not None)
-    return tuple(MigDevice(device.profile, device.uuid) for device in (seen.listed.mig if seen.listed else ()))
+    return tuple(MigDevice(device.profile, device.uuid) for device in (entry.listed.mig if entry.listed else ()))
 
 
 def _mig_device(device: NvmlMigDevice) -> MigDevice:
-    """NVML names a MIG device after its GPU: "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
+    """Return a MIG device. NVML names it after its GPU: "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
     profile = (device.name or "").rpartition("MIG ")[2]
     return MigDevice(profile, device.uuid, (device.memory_bytes or 0) >> 20 or None)
 
 
-def cpu_nodes(nodes: tuple[NumaNode, ...]) -> frozenset[int] | None:
-    """The NUMA nodes that have CPUs; None where no node is known."""
+def nodes_with_cpus(nodes: tuple[NumaNode, ...]) -> frozenset[int] | None:
+    """Return the NUMA nodes that have CPUs; None where no node is known."""
     return frozenset(node.id for node in nodes if node.cpus) if nodes else None

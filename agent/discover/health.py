@@ -1,7 +1,7 @@
-"""What is worse than it should be, judged against siblings of the same product and against what was seen before. Pure.
+"""Degradations, found by comparison with GPUs of the same product and with the previous topology. Pure.
 
-"No bridge" is not a fault: a PCIe card whose NVLink ports are all down was most likely never bridged. A port that is
-down while the same product beside it has it up is one, and so is a GPU that left the NVSwitch its siblings are on.
+A PCIe card whose NVLink ports are all down is not degraded: most likely it has no bridge. A port that is down is a
+degradation where a GPU of the same product has it up, and so is a GPU that left the NVSwitch of its siblings.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from agent.discover.ports import GpuPorts
 from gputopo.model import Degradation, FabricState, Gpu, Health, Link, NodeTopology, Nvlink, Uplink
 
 
-def with_expectations(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology | None) -> Nvlink:
-    """The graph with what every edge should have, and an edge of no lanes for each one that is gone.
+def add_expected_lanes(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology | None) -> Nvlink:
+    """Add the expected lanes to every edge, and an edge of no lanes for each missing one.
 
-    ``gpus`` are those whose NVLinks are known: nothing is missed of a GPU that nobody could ask.
+    ``gpus`` are the GPUs whose NVLinks could be read: nothing is missing for the others.
     """
     by_index = {gpu.index: gpu for gpu in gpus}
     uplinks = [_expected_uplink(up, nvlink.uplinks, by_index) for up in nvlink.uplinks]
-    uplinks += _fallen(nvlink, gpus)
+    uplinks += _missing_uplinks(nvlink, gpus)
     seen = msgspec.structs.replace(nvlink, uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu)))
-    return seen if before is None or before.nvlink is None else _remembered(seen, gpus, before)
+    return seen if before is None or before.nvlink is None else _expect_previous_lanes(seen, gpus, before)
 
 
 def _expected_uplink(up: Uplink, all_uplinks: tuple[Uplink, ...], gpus: Mapping[int, Gpu]) -> Uplink:
@@ -33,8 +33,8 @@ def _expected_uplink(up: Uplink, all_uplinks: tuple[Uplink, ...], gpus: Mapping[
     return up if up.lanes == most else msgspec.structs.replace(up, expected_lanes=most)
 
 
-def _fallen(nvlink: Nvlink, gpus: tuple[Gpu, ...]) -> Iterator[Uplink]:
-    """GPUs without any NVLink whose siblings of the same product are on an NVSwitch. MIG hides NVLinks."""
+def _missing_uplinks(nvlink: Nvlink, gpus: tuple[Gpu, ...]) -> Iterator[Uplink]:
+    """Uplinks without lanes, for GPUs without NVLinks whose siblings are on an NVSwitch. MIG hides NVLinks."""
     linked = {up.gpu for up in nvlink.uplinks} | {end for link in nvlink.links for end in (link.a, link.b)}
     for gpu in gpus:
         if gpu.index in linked or not gpu.usable or gpu.mig_enabled or gpu.product is None:
@@ -49,21 +49,21 @@ def _product(gpus: tuple[Gpu, ...], index: int) -> str | None:
     return next(gpu.product for gpu in gpus if gpu.index == index)
 
 
-def _remembered(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology) -> Nvlink:
-    """Edges expected to have at least the lanes they had before; GPUs are matched by UUID, since indices move."""
+def _expect_previous_lanes(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology) -> Nvlink:
+    """Expect at least the lanes of ``before``. GPUs are matched by UUID, because indices change."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None and gpu.usable and not gpu.mig_enabled}
     now = {gpu.index: index_of[gpu.uuid] for gpu in before.gpus if gpu.uuid in index_of}
     known = before.nvlink or Nvlink()
     uplinks = {up.gpu: up for up in nvlink.uplinks}
     for up in known.uplinks:
         if up.gpu in now:
-            gone = Uplink(gpu=now[up.gpu], fabric=up.fabric, lanes=0, expected_lanes=1, gbps=0.0)
-            uplinks[now[up.gpu]] = _at_least(uplinks.get(now[up.gpu], gone), up)
+            missing = Uplink(gpu=now[up.gpu], fabric=up.fabric, lanes=0, expected_lanes=1, gbps=0.0)
+            uplinks[now[up.gpu]] = _expect_at_least(uplinks.get(now[up.gpu], missing), up)
     links = {(link.a, link.b): link for link in nvlink.links}
     for link in known.links:
         if link.a in now and link.b in now:
             a, b = sorted((now[link.a], now[link.b]))
-            links[a, b] = _at_least(links.get((a, b), Link(a=a, b=b, lanes=0, expected_lanes=1, gbps=0.0)), link)
+            links[a, b] = _expect_at_least(links.get((a, b), Link(a=a, b=b, lanes=0, expected_lanes=1, gbps=0.0)), link)
     return msgspec.structs.replace(
         nvlink,
         links=tuple(links[pair] for pair in sorted(links)),
@@ -71,30 +71,34 @@ def _remembered(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopology) -> 
     )
 
 
-EdgeT = TypeVar("EdgeT", Link, Uplink)
+ExpectedEdge = TypeVar("ExpectedEdge", Link, Uplink)
 
 
-def _at_least(edge: EdgeT, before: Link | Uplink) -> EdgeT:
+def _expect_at_least(edge: ExpectedEdge, before: Link | Uplink) -> ExpectedEdge:
     lanes = max(before.lanes, before.expected_lanes or 0, edge.expected_lanes or 0)
     return msgspec.structs.replace(edge, expected_lanes=lanes) if lanes > edge.lanes else edge
 
 
-def degradations(
-    gpus: tuple[Gpu, ...], nvlink: Nvlink | None, ports: Mapping[int, GpuPorts], *, awake: frozenset[int] = frozenset()
+def find_degradations(
+    gpus: tuple[Gpu, ...],
+    nvlink: Nvlink | None,
+    ports: Mapping[int, GpuPorts],
+    *,
+    gpus_at_p0: frozenset[int] = frozenset(),
 ) -> list[Degradation]:
-    """Everything that is worse than it should be, in the order of GPUs.
+    """Return all degradations, in the order of GPUs.
 
-    ``awake`` are the GPUs at their highest performance state: an idle GPU lowers its PCIe link by itself, so only of
-    these is it known that the link ought to be as fast and as wide as it can.
+    ``gpus_at_p0`` are the GPUs in their highest performance state. Only their PCIe links are judged, because an idle
+    GPU lowers its link by itself.
     """
-    found = [*_lost(gpus), *_fabric_faults(gpus), *_slow_pcie(gpu for gpu in gpus if gpu.index in awake)]
+    found = [*_lost_gpus(gpus), *_fabric_faults(gpus), *_slow_pcie(gpu for gpu in gpus if gpu.index in gpus_at_p0)]
     if nvlink is not None:
-        found += _weak_edges(nvlink)
+        found += _short_edges(nvlink)
         found += _fewer_than_siblings(gpus, nvlink, ports)
     return sorted(found)
 
 
-def _lost(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
+def _lost_gpus(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
     for gpu in gpus:
         if gpu.health is Health.LOST:
             yield Degradation(f"gpu{gpu.index}", "lost: the driver lists it and cannot talk to it")
@@ -110,7 +114,7 @@ def _slow_pcie(gpus: Iterable[Gpu]) -> Iterator[Degradation]:
             yield Degradation(f"gpu{gpu.index}.pcie", f"PCIe x{link.width} of x{link.max_width} under load")
 
 
-def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
+def _short_edges(nvlink: Nvlink) -> Iterator[Degradation]:
     for up in nvlink.uplinks:
         if up.lanes == 0:
             yield Degradation(f"gpu{up.gpu}.nvlink", "fallen out of the NVSwitch fabric: no NVLink is active")
@@ -123,10 +127,10 @@ def _weak_edges(nvlink: Nvlink) -> Iterator[Degradation]:
 
 
 def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:
-    """Direct links, told of the GPU because NVML does not say where a port that is down would lead.
+    """Degradations of direct links, by GPU, because NVML does not report where a port that is down leads.
 
-    Boards may leave ports unwired, and then differently from GPU to GPU (a ring of V100s has 3, 4, 3 and 4 links). So
-    a port that is down counts only beside a sibling of the same product that has all of its ports up.
+    Boards may leave ports unwired, and differently from GPU to GPU (a ring of V100s has 3, 4, 3 and 4 links). So a port
+    that is down counts only if a GPU of the same product has all of its ports up.
     """
     on_switch = {up.gpu for up in nvlink.uplinks}
     wired = {index: each for index, each in ports.items() if index not in on_switch and each.active and each.ports}
@@ -138,7 +142,7 @@ def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[i
 
 
 def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:
-    """A registration that ended badly, health bits, and a GPU left behind by siblings that are registered."""
+    """A failed registration, health bits, and a GPU that is not registered although its siblings are."""
     completed = any(gpu.fabric is not None and gpu.fabric.state is FabricState.COMPLETED for gpu in gpus)
     for gpu in gpus:
         if gpu.fabric is None:

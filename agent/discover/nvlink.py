@@ -1,8 +1,8 @@
-"""From what each GPU says of its ports to the graph of NVLinks. Pure.
+"""Builds the graph of NVLinks from the ports of each GPU. Pure.
 
-Two ends must agree: a link counts with the lanes of its weaker side, and a side that says less than the other makes the
-edge degraded. GPUs on NVSwitches are grouped by whether NVLink peer access works between them, never by the ids of the
-switches: a DGX-2 has two boards of switches and one fabric, and Fabric Manager can make two of one board.
+Both ends must agree: a link has the lanes of the end with fewer lanes, and is degraded where the ends differ. GPUs on
+NVSwitches are grouped by working peer access, never by the ids of the switches: a DGX-2 has two boards of switches and
+one fabric, and Fabric Manager can split one board in two.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from itertools import combinations
 from agent.discover.ports import GpuPorts
 from gputopo.model import Link, Nvlink, Uplink
 
-# (a, b) with a < b, by GPU index -> whether NVLink peer access works between them; a pair nobody told of is not in it.
+# (a, b) with a < b, by GPU index -> whether NVLink peer access works between them; unknown pairs are absent.
 PeerAccess = Mapping[tuple[int, int], bool]
 
 
-def graph(ports: Mapping[int, GpuPorts], peers: PeerAccess, unknown: tuple[tuple[int, int], ...] = ()) -> Nvlink:
-    """The graph over the GPUs whose ports are known, by index; ``unknown`` are pairs of which nobody told."""
+def build_nvlink_graph(
+    ports: Mapping[int, GpuPorts], peers: PeerAccess, unknown: tuple[tuple[int, int], ...] = ()
+) -> Nvlink:
+    """Return the graph of the GPUs whose ports are known; ``unknown`` are the pairs that no source describes."""
     links = [link for a, b in combinations(sorted(ports), 2) if (link := _link(a, b, ports)) is not None]
     return Nvlink(tuple(links), _uplinks(ports, peers), unknown)
 
 
 def lanes_between(nvlink: Nvlink) -> dict[tuple[int, int], int]:
-    """The lanes of each pair ``a < b`` that NVLinks join, directly or over a fabric (the narrower of the uplinks)."""
+    """Return the lanes of each connected pair ``a < b``: direct, or over a fabric (the narrower uplink)."""
     over = {
         (one.gpu, other.gpu): min(one.lanes, other.lanes)
         for one, other in combinations(nvlink.uplinks, 2)
@@ -39,7 +41,7 @@ def _link(a: int, b: int, ports: Mapping[int, GpuPorts]) -> Link | None:
     if most == 0:
         return None
     lanes = min(there, back)
-    rate = _weaker(ports[a].gbps, ports[b].gbps)
+    rate = _lower_bandwidth(ports[a].gbps, ports[b].gbps)
     return Link(
         a=a,
         b=b,
@@ -49,13 +51,13 @@ def _link(a: int, b: int, ports: Mapping[int, GpuPorts]) -> Link | None:
     )
 
 
-def _weaker(one: float | None, other: float | None) -> float | None:
+def _lower_bandwidth(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else min(one, other)
 
 
 def _uplinks(ports: Mapping[int, GpuPorts], peers: PeerAccess) -> tuple[Uplink, ...]:
     attached = [index for index in sorted(ports) if ports[index].switch]
-    fabric = _fabrics(attached, peers)
+    fabric = _fabric_numbers(attached, peers)
     unproven = {end for pair in combinations(attached, 2) if pair not in peers for end in pair}
     return tuple(
         Uplink(
@@ -69,8 +71,8 @@ def _uplinks(ports: Mapping[int, GpuPorts], peers: PeerAccess) -> tuple[Uplink, 
     )
 
 
-def _fabrics(attached: list[int], peers: PeerAccess) -> dict[int, int]:
-    """Number the groups of GPUs between which NVLink peer access works, or is not known not to."""
+def _fabric_numbers(attached: list[int], peers: PeerAccess) -> dict[int, int]:
+    """Number the groups of GPUs with NVLink peer access; unknown peer access counts as working."""
     group = {index: index for index in attached}
     for a, b in combinations(attached, 2):
         if peers.get((a, b), True) and group[a] != group[b]:

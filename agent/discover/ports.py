@@ -1,7 +1,7 @@
-"""What each GPU says of its own NVLink ports, in one shape whichever source said it. Pure.
+"""The NVLink ports of each GPU, in one type for all sources. Pure.
 
-A port leads to a GPU that is visible here, to an NVSwitch, or elsewhere (a CPU on POWER, a GPU of the same machine that
-is hidden from us). What is at the other end decides; bandwidth per lane comes from the live speed field.
+A port leads to a GPU that is visible here, to an NVSwitch, or elsewhere (a CPU on POWER, a GPU of this machine that is
+hidden from this process). The bandwidth of a lane comes from NVML's speed field.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import msgspec
 from agent.snapshot import NvmlGpu, NvmlLink
 from agent.sources.bus_id import sysfs_bus_id
 
-# What NVML answers where there is no NVLink to ask about, rather than where it could not be asked.
+# NVML's errors for a GPU without NVLink; every other error is a failed call.
 _NO_NVLINK = frozenset({"NOT_SUPPORTED", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND"})
 
-# Signalling rates that NVML gives (MB/s, one direction) and the payload rate after line coding, which is what NVIDIA
-# quotes and what people ask for: 25.78 GB/s of a V100 carry 25. A rate that is not here is taken as it is.
+# Signalling rates of NVML (MB/s, one direction) -> payload rates after line coding, as NVIDIA publishes them: 25.78
+# GB/s of a V100 carry 25. Other rates are used as they are.
 _PAYLOAD_MBPS = {25781: 25000, 26562: 25000, 53125: 50000}
 
 
 class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU's active NVLinks by what is at their other end. Lanes are NVLinks."""
+    """The active NVLinks of one GPU, by far end. Lanes are NVLinks."""
 
     gpus: Mapping[int, int] = {}  # index of a visible GPU -> lanes
     switch: int = 0  # lanes into an NVSwitch
-    assumed: bool = False  # those lanes did not say what they lead to
+    assumed: bool = False  # the far end of those lanes is unknown
     hidden: int = 0  # lanes to GPUs that are not visible here
     elsewhere: int = 0  # lanes to a CPU, or to a GPU in MIG mode, which has no peers
-    ports: int | None = None  # what the product has, up or down
-    gbps: float | None = None  # GB/s per lane, both ways; None: unknown or not all alike
+    ports: int | None = None  # ports of the product, up or down
+    gbps: float | None = None  # GB/s per lane, both ways; None: unknown or different
 
     @property
     def active(self) -> int:
@@ -39,16 +39,16 @@ class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.gpus.values()) + self.switch + self.hidden + self.elsewhere
 
 
-def nvml_ports(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> GpuPorts | None:
-    """The ports of a GPU as NVML tells them; None where it, or one port of it, could not be asked.
+def ports_from_nvml(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> GpuPorts | None:
+    """Return the ports of a GPU from NVML; None where a call for the GPU or for one of its ports failed.
 
-    ``by_bus_id`` gives the index of each visible GPU, ``switches`` the bus ids of the NVSwitches that sysfs shows.
+    ``by_bus_id`` has the index of each visible GPU, ``switches`` the bus ids of the NVSwitches in /sys.
     """
-    error = gpu.errors.get("nvmlDeviceGetNvLinkState") or gpu.refused
+    error = gpu.errors.get("nvmlDeviceGetNvLinkState") or gpu.handle_error
     if error is not None and error not in _NO_NVLINK:
         return None
     if any(link.active is None for link in gpu.nvlinks):
-        return None  # a port that could not be asked may be up: half a count would look like lanes that are down
+        return None  # an unread port may be up: an incomplete count would look like lanes that are down
     active = [link for link in gpu.nvlinks if link.active]
     ends = [_far_end(link, by_bus_id, switches) for link in active]
     speeds = {link.speed_mbps for link in active}
@@ -60,20 +60,20 @@ def nvml_ports(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[s
         hidden=ends.count("hidden"),
         elsewhere=ends.count("cpu"),
         ports=gpu.nvlink_count or len(gpu.nvlinks) or None,
-        gbps=None if speed is None else lane_gbps(speed),
+        gbps=None if speed is None else lane_bandwidth(speed),
     )
 
 
-def lane_gbps(mbps: int) -> float:
-    """GB/s of one NVLink, both ways together, from NVML's MB/s one way."""
+def lane_bandwidth(mbps: int) -> float:
+    """Return GB/s of one NVLink, both ways together, from NVML's MB/s one way."""
     return 2 * _PAYLOAD_MBPS.get(mbps, mbps) / 1000
 
 
 def _far_end(link: NvmlLink, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> int | str:
-    """Index of a GPU, "switch", "assumed" (taken for a switch), "hidden" or "cpu".
+    """Return the index of a GPU, "switch", "assumed" (counts as a switch), "hidden" or "cpu".
 
-    The remote type is believed before the PCI address: behind a switch the address is the switch's, and in virtual
-    machines and on NVLink 5 it is all F, empty or unprintable, which NCCL too takes for an NVSwitch.
+    The remote type has precedence over the PCI address: behind a switch the address is the switch's, and in virtual
+    machines and on NVLink 5 it is all F, empty or unprintable, which NCCL also treats as an NVSwitch.
     """
     bus_id = sysfs_bus_id(link.remote_bus_id or "")
     peer = None if bus_id is None else by_bus_id.get(bus_id)

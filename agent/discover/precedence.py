@@ -1,7 +1,7 @@
-"""One rule for several sources that speak of the same fact. Pure.
+"""Precedence between sources that report the same fact. Pure.
 
-The caller names the sources in the order in which they are believed. The first that knows wins; a later one that says
-otherwise is not hidden but becomes a problem of the topology, with both values in it.
+The caller passes the values in order of precedence. The first known value is used; a different value of a later source
+becomes a problem of the topology that quotes both.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from gputopo.model import Problem, ProblemKind
 T = TypeVar("T")
 
 
-class Witnesses:
-    """Collects what the sources disagree about while facts are taken from them."""
+class SourcePrecedence:
+    """Resolves facts by precedence and collects the contradictions."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
-    def believe(self, what: str, /, **said: T | None) -> T | None:
-        """The value of the first source (in the order given) that knows; None where none does."""
-        known = {source: value for source, value in said.items() if value is not None}
+    def resolve(self, what: str, /, **values: T | None) -> T | None:
+        """Return the first known value (in the order given); None where all are unknown."""
+        known = {source: value for source, value in values.items() if value is not None}
         if not known:
             return None
         source, value = next(iter(known.items()))
-        others = [f"{other} says {_word(told)}" for other, told in known.items() if told != value]
+        others = [f"{other} says {_value_text(found)}" for other, found in known.items() if found != value]
         if others:
-            self.note(what, ProblemKind.CONFLICT, f"{source} says {_word(value)} and is believed; {', '.join(others)}")
+            self.add_problem(
+                what, ProblemKind.CONFLICT, f"{source} says {_value_text(value)} and is used; {', '.join(others)}"
+            )
         return value
 
-    def note(self, what: str, kind: ProblemKind, why: str) -> None:
+    def add_problem(self, what: str, kind: ProblemKind, why: str) -> None:
         """Add a problem."""
         self.problems.append(Problem(what, kind, why))
 
 
-def _word(value: object) -> str:
+def _value_text(value: object) -> str:
     return str(value.value if isinstance(value, Enum) else value)

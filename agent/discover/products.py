@@ -1,4 +1,4 @@
-"""What a product's name or architecture says that no source says directly. Data, with its sources. Pure."""
+"""Facts that follow from a product's name or architecture and that no source reports. Data, with references. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FAMILY_OF_MAJOR = {
     13: "rubin",
 }
 
-# GB/s per NVLink, both ways, by product. Used only where no speed was read: a pasted matrix beside a product name.
+# GB/s per NVLink, both ways, by product. Used only where no speed is known: a pasted matrix with a product name.
 # NVLink 1: 40, 2 and 3 and 4: 50, 5: 100; consumer and workstation Ampere has its own slower links (112.5 over four).
 _LANE_GBPS = (
     (r"\bP100\b", 40.0),
@@ -40,8 +40,8 @@ _LANE_GBPS = (
 )
 
 
-def family(compute_capability: tuple[int, int] | None, architecture: int | None) -> str | None:
-    """The architecture's name as GPU Feature Discovery writes it; None where neither source knows it."""
+def architecture_family(compute_capability: tuple[int, int] | None, architecture: int | None) -> str | None:
+    """Return the architecture as GPU Feature Discovery names it; None where it is unknown."""
     if compute_capability is not None:
         major, minor = compute_capability
         if major == 7:
@@ -53,8 +53,8 @@ def family(compute_capability: tuple[int, int] | None, architecture: int | None)
     return None if architecture is None else ARCHITECTURES.get(architecture)
 
 
-def lane_gbps(product: str | None) -> float | None:
-    """GB/s of one NVLink of this product, both ways; None where the product is not in the table."""
+def product_lane_bandwidth(product: str | None) -> float | None:
+    """Return GB/s of one NVLink of this product, both ways; None for a product that is not in the table."""
     if product is None:
         return None
     return next((gbps for pattern, gbps in _LANE_GBPS if re.search(pattern, product)), None)

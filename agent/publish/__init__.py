@@ -1,6 +1,6 @@
-"""Where facts go: one publisher per `--publish`.
+"""Publishers: where the facts of a node are written, one class per `--publish` value.
 
-PublishError(Exception)     it was not taken; ``retry_after`` says how many seconds to wait, where the taker told
+PublishError(Exception)     the write failed; ``retry_after`` has the seconds to wait, where the server gave them
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gputopo.model import NodeTopology
 
 
 class PublishError(Exception):
-    """The API server, or the file system, did not take it."""
+    """The API server or the file system did not accept the write."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -23,40 +23,40 @@ class PublishError(Exception):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of facts that were handed over."""
+    """The result of a publication."""
 
-    written: bool  # False: it is there already; no call that writes was made
-    kept_by_others: tuple[str, ...] = ()  # keys that somebody else owns; they stay theirs
+    written: bool  # False: already published; no write was made
+    kept_by_others: tuple[str, ...] = ()  # keys of other field managers, left unchanged
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something to tell people about this node."""
+    """A Kubernetes Event about this node."""
 
-    reason: str  # "GpuLost": one word, for machines
+    reason: str  # CamelCase: "GpuLost"
     message: str
     warning: bool
 
 
 class Publisher(Protocol):
-    """A place to publish to. Every method raises ``PublishError``."""
+    """A destination of facts. Every method raises ``PublishError``."""
 
     def publish(self, facts: NodeFacts) -> Outcome:
-        """Make the node carry these facts."""
+        """Write these facts to the node."""
         ...
 
     def report(self, state: NodeGpus) -> bool:
-        """Make the node's ``NodeGpus`` say this; True: written."""
+        """Write the node's ``NodeGpus``; True: written, False: already current."""
         ...
 
     def announce(self, event: Event) -> None:
-        """A Kubernetes Event on the Node, where there is one."""
+        """Write a Kubernetes Event on the Node, where the destination has Events."""
         ...
 
 
 @runtime_checkable
-class Recalls(Protocol):
-    """A publisher that can tell what was published before this process was."""
+class ReadsPublished(Protocol):
+    """A publisher that can read back what an earlier process published."""
 
     def recall(self) -> NodeTopology | None:
-        """The topology that is published now; None where there is none, or none that can be read."""
+        """Return the topology that is published now; None where there is none that can be decoded."""
         ...

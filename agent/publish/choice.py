@@ -1,4 +1,4 @@
-"""``--publish`` -> the publisher of that name; only what it needs is imported."""
+"""Opens the publisher for ``--publish``; only its own modules are imported."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ from agent.publish import Publisher
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to publish to."""
+class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The destination of a publication."""
 
     kind: str  # a key of ``settings.PUBLISH``
-    node: str  # the name of our Node
-    kubeconfig: str | None = None  # None: as kubectl finds one, else this pod's service account
-    namespace: str = "node-feature-discovery"  # nodefeature: one that NFD's master reads
-    features_file: Path = Path("/etc/kubernetes/node-feature-discovery/features.d/gputopo")  # features.d: NFD's folder
-    lifetime: timedelta = timedelta(minutes=15)  # features.d: how long labels outlive an agent that is gone
+    node: str  # the name of the Node
+    kubeconfig: str | None = None  # None: kubectl's rules, else this pod's service account
+    namespace: str = "node-feature-discovery"  # nodefeature: a namespace that NFD's master reads
+    features_file: Path = Path(
+        "/etc/kubernetes/node-feature-discovery/features.d/gputopo"
+    )  # features.d: NFD's directory
+    lifetime: timedelta = timedelta(minutes=15)  # features.d: how long labels outlive the agent
 
 
-def open_publisher(target: Target) -> Publisher:
-    """The publisher for a target. Raises ``gputopo.kube.errors.ConfigError`` without credentials where it needs any."""
+def open_publisher(target: PublishTarget) -> Publisher:
+    """Return the publisher for a target. Raises ``gputopo.kube.errors.ConfigError`` where credentials are missing."""
     if target.kind == "stdout":
-        from agent.publish.local import StandardOutput  # noqa: PLC0415  one of several
+        from agent.publish.local import StandardOutputPublisher  # noqa: PLC0415  only for this target
 
-        return StandardOutput(sys.stdout)
+        return StandardOutputPublisher(sys.stdout)
     if target.kind == "features.d":
-        from agent.publish.local import FeaturesFile  # noqa: PLC0415  one of several
+        from agent.publish.local import FeaturesFilePublisher  # noqa: PLC0415  only for this target
 
-        return FeaturesFile(target.features_file, target.lifetime)
-    return _through_the_api_server(target)
+        return FeaturesFilePublisher(target.features_file, target.lifetime)
+    return _open_api_publisher(target)
 
 
-def _through_the_api_server(target: Target) -> Publisher:
-    from gputopo.kube.connect import connect  # noqa: PLC0415  0.7 s, and not every publisher needs it
+def _open_api_publisher(target: PublishTarget) -> Publisher:
+    from gputopo.kube.connect import connect  # noqa: PLC0415  0.7 s, only with an API server
 
     role = AGENT if target.kind == "node" else AGENT_WITH_NFD
     kube = connect(role, target.kubeconfig)
     if target.kind == "node":
-        from agent.publish.node import NodePublisher  # noqa: PLC0415  one of several
+        from agent.publish.node import NodePublisher  # noqa: PLC0415  only for this target
 
         return NodePublisher(kube, target.node)
-    from agent.publish.nodefeature import NodeFeaturePublisher  # noqa: PLC0415  one of several
+    from agent.publish.nodefeature import NodeFeaturePublisher  # noqa: PLC0415  only for this target
 
     return NodeFeaturePublisher(kube, target.node, target.namespace)

@@ -14,11 +14,11 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import NodeFacts
 
 
-class FeaturesFile:
-    """``--publish features.d``: a file that NFD's worker reads, and forgets after ``lifetime`` unless it is renewed.
+class FeaturesFilePublisher:
+    """``--publish features.d``: a file that NFD's worker reads, and ignores after ``lifetime`` unless it is renewed.
 
-    The expiry is NFD's dead-man switch: labels of a dead agent go away. The file is left alone when the agent ends, so
-    a restart costs no label. As with ``NodeFeature``, mirrors and the annotation stay out (``nodefeature`` says why).
+    The expiry removes the labels of an agent that has stopped. The file stays when the agent exits, so that a restart
+    removes no label. Mirrors and the annotation are left out, as with ``NodeFeature`` (see ``nodefeature``).
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class FeaturesFile:
         self._renew_at = datetime.min.replace(tzinfo=UTC)
 
     def publish(self, facts: NodeFacts) -> Outcome:
-        """Write the labels where they changed, the file is gone, or half of its lifetime is over."""
+        """Write the labels if they changed, the file is missing, or half of its lifetime is over."""
         now = self._now()
         if facts.labels == self._written and now < self._renew_at and self._path.exists():
             return Outcome(written=False)
@@ -42,15 +42,15 @@ class FeaturesFile:
         self._renew_at = now + self._lifetime / 2
         return Outcome(written=True)
 
-    def report(self, state: NodeGpus) -> bool:  # noqa: ARG002  the protocol's
-        """Nothing: NFD carries labels only."""
+    def report(self, state: NodeGpus) -> bool:  # noqa: ARG002  part of the protocol
+        """Write nothing: NFD supports labels only."""
         return False
 
     def announce(self, event: Event) -> None:
-        """Nothing: there is no API server to tell."""
+        """Write nothing: there is no API server."""
 
     def _replace(self, text: str) -> None:
-        """In one step, so that NFD never reads half of it. It skips files whose name begins with a dot."""
+        """Replace the file atomically. NFD ignores files whose name begins with a dot."""
         partial = self._path.with_name(f".{self._path.name}")
         try:
             partial.write_text(text, encoding="utf-8")
@@ -59,8 +59,8 @@ class FeaturesFile:
             raise PublishError(f"cannot write {self._path}: {error.strerror}") from error
 
 
-class StandardOutput:
-    """``--publish stdout``: labels as ``key=value``, state and events as JSON, each only when it changed."""
+class StandardOutputPublisher:
+    """``--publish stdout``: labels as ``key=value``, state and Events as JSON, each only when it changed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

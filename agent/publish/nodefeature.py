@@ -1,8 +1,8 @@
-"""``--publish nodefeature``: labels into a ``NodeFeature`` of Node Feature Discovery, whose master writes the Node.
+"""``--publish nodefeature``: labels in a ``NodeFeature`` of Node Feature Discovery, whose master writes the Node.
 
-For clusters where nothing on a node may patch a Node. NFD knows no owners of keys: of two sources of one key the later
-by name wins, silently. So the mirrors under nvidia.com/ stay out (GFD publishes them through NFD as well), and so does
-the annotation, for NFD passes on annotations of 1 KiB at most and only through rules.
+For clusters where no process on a node may patch a Node. NFD has no owners of keys: of two sources of one key the last
+by name wins, silently. So the mirrors under nvidia.com/ are left out (GFD publishes them through NFD as well), and so
+is the annotation, because NFD supports annotations up to 1 KiB only, and only through rules.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent.publish import Event, Outcome, PublishError
-from agent.publish.state import StateWriter, translated
+from agent.publish.state import StateWriter, raise_publish_errors
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube, Query
 from gputopo.kube.errors import NotFoundError
@@ -26,7 +26,7 @@ _NO_NFD = (
 
 
 class NodeFeaturePublisher:
-    """Publishes for the Node of that name into a namespace that NFD's master reads. Satisfies ``Publisher``."""
+    """Publishes for a Node into a namespace that NFD's master reads. Implements ``Publisher``."""
 
     def __init__(self, kube: Kube, node: str, namespace: str) -> None:
         self._kube = kube
@@ -36,24 +36,24 @@ class NodeFeaturePublisher:
         self._state = StateWriter(kube, node)
 
     def publish(self, facts: NodeFacts) -> Outcome:
-        """Make our ``NodeFeature`` ask for these labels. It goes away with the Node."""
-        with translated():
+        """Write the labels to the ``NodeFeature``. It is deleted with the Node."""
+        with raise_publish_errors():
             query = Query(metadata_only=True, version="0")
             node = self._kube.get(NODES, self._node, Partial, query).metadata
-            if self._asked(facts.labels, node):
+            if self._is_current(facts.labels, node):
                 return Outcome(written=False)
             self._kube.apply(NODE_FEATURES, FIELD_MANAGER, self._body(facts.labels, node))
             return Outcome(written=True)
 
     def report(self, state: NodeGpus) -> bool:
-        """Make the node's ``NodeGpus`` say this."""
+        """Write the node's ``NodeGpus``."""
         return self._state.report(state)
 
     def announce(self, event: Event) -> None:
         """Create a Kubernetes Event on the Node."""
         self._state.announce(event)
 
-    def _asked(self, labels: dict[str, str], node: Metadata) -> bool:
+    def _is_current(self, labels: dict[str, str], node: Metadata) -> bool:
         try:
             stored = self._kube.get(NODE_FEATURES, self._name, NodeFeature, Query(namespace=self._namespace))
         except NotFoundError as error:

@@ -1,7 +1,7 @@
-"""What one field manager has to write, given what the Node says now. Pure.
+"""Plans the server-side apply of one field manager, given the current Node. Pure.
 
-Server-side apply takes the whole of what a manager wants to own: what it leaves out of its next apply is removed, or
-stays with whoever else owns it. So a write always carries everything, and there is none where everything is so already.
+An apply carries all fields that a manager wants to own: a field that it leaves out is removed, or stays with its other
+owners. So a write always has all fields, and no write is made where they are current already.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from gputopo.kube.ownership import Field, owned, owners, values
 from gputopo.labels import NodeFacts
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
 
-Facts = dict[Field, str]
+FieldValues = dict[Field, str]
 
 
-class Plan(NamedTuple):
-    """What to do about one manager's facts."""
+class ApplyPlan(NamedTuple):
+    """The planned apply of one field manager."""
 
-    apply: Facts | None  # all that the manager is to own from now on; None: it is so already
-    others: dict[Field, tuple[str, ...]]  # what it wants and others own, with their names: it stays theirs
+    apply: FieldValues | None  # all fields that the manager will own; None: already current
+    others: dict[Field, tuple[str, ...]]  # wanted fields of other owners, with their names
 
 
-def by_manager(facts: NodeFacts) -> dict[str, Facts]:
-    """The facts that each of our field managers wants on the Node."""
+def values_by_manager(facts: NodeFacts) -> dict[str, FieldValues]:
+    """Return the field values that each of our field managers wants on the Node."""
     own = {Field("labels", key): value for key, value in facts.labels.items()}
     own |= {Field("annotations", key): value for key, value in facts.annotations.items()}
     return {FIELD_MANAGER: own, MIRROR_FIELD_MANAGER: {Field("labels", key): v for key, v in facts.mirrors.items()}}
 
 
-def plan(metadata: ManagedMetadata, manager: str, wanted: Facts) -> Plan:
-    """What ``manager`` has to write so that the object carries what it wants, as far as nobody else owns that."""
-    mine, live = owned(metadata, manager), values(metadata)
-    theirs = owners(metadata, besides=manager)
-    # What is theirs alone stays so even where we would say the same: owning it too would only make us a party to the
-    # next change. What was ours too is given up as soon as we would say something else, for that would be a conflict.
-    kept = {
-        field: theirs[field]
+def plan_apply(metadata: ManagedMetadata, manager: str, wanted: FieldValues) -> ApplyPlan:
+    """Return what ``manager`` must apply to own the wanted fields, except those of other owners."""
+    own_fields, live = owned(metadata, manager), values(metadata)
+    other_owners = owners(metadata, besides=manager)
+    # A field that only others own is left to them even with the same value: shared ownership would cause a conflict at
+    # their next change. A shared field is given up as soon as our value differs, because that would be a conflict.
+    left_to_others = {
+        field: other_owners[field]
         for field, value in wanted.items()
-        if field in theirs and (field not in mine or live.get(field) != value)
+        if field in other_owners and (field not in own_fields or live.get(field) != value)
     }
-    apply = {field: value for field, value in wanted.items() if field not in kept}
-    done = mine == set(apply) and all(live.get(field) == value for field, value in apply.items())
-    return Plan(None if done else apply, kept)
+    apply = {field: value for field, value in wanted.items() if field not in left_to_others}
+    done = own_fields == set(apply) and all(live.get(field) == value for field, value in apply.items())
+    return ApplyPlan(None if done else apply, left_to_others)

@@ -1,4 +1,4 @@
-"""What moves on a node, onto the API server: its ``NodeGpus`` object and Events."""
+"""Writes the ``NodeGpus`` object and the Events of a node to the API server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gputopo.kube.rbac import EVENTS, NODE_GPUS, NODES
 from gputopo.labels.keys import FIELD_MANAGER
 
 _NO_CRD = (
-    f"the cluster has no {nodegpus.PLURAL}.{NODE_GPUS.group}: apply the CustomResourceDefinition that comes with the "
+    f"the cluster has no {nodegpus.PLURAL}.{NODE_GPUS.group}: apply the CustomResourceDefinition in the "
     "agent's manifests"
 )
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """What the API server answers, as what a publisher raises."""
+def raise_publish_errors() -> Iterator[None]:
+    """Convert errors of the API client to ``PublishError``."""
     try:
         yield
     except KubeError as error:
@@ -45,29 +45,31 @@ class StateWriter:
         self._now = now
 
     def report(self, state: NodeGpus) -> bool:
-        """Make the node's ``NodeGpus`` say this; False: it does already. It goes away with its Node."""
-        with translated():
+        """Write the node's ``NodeGpus``; False: already current. It is deleted with its Node."""
+        with raise_publish_errors():
             uid = self._node_uid()
-            if self._said(state, uid):
+            if self._is_current(state, uid):
                 return False
             try:
-                self._kube.apply(NODE_GPUS, FIELD_MANAGER, _body(self._node, uid, state))
+                self._kube.apply(NODE_GPUS, FIELD_MANAGER, _node_gpus_body(self._node, uid, state))
             except NotFoundError as error:
                 raise PublishError(_NO_CRD) from error
             return True
 
     def announce(self, event: Event) -> None:
         """Create a Kubernetes Event on the Node: ``kubectl describe node`` shows it."""
-        with translated():
+        with raise_publish_errors():
             subject = Subject(NODES, "Node", self._node, self._node_uid())
             reporter = Reporter(FIELD_MANAGER, self._node)
-            told = events.event(subject, reporter, event.reason, event.message, self._now(), warning=event.warning)
-            self._kube.create(EVENTS, told)
+            event_object = events.event(
+                subject, reporter, event.reason, event.message, self._now(), warning=event.warning
+            )
+            self._kube.create(EVENTS, event_object)
 
     def _node_uid(self) -> str:
         return self._kube.get(NODES, self._node, Partial, Query(metadata_only=True, version="0")).metadata.uid
 
-    def _said(self, state: NodeGpus, node_uid: str) -> bool:
+    def _is_current(self, state: NodeGpus, node_uid: str) -> bool:
         try:
             stored = self._kube.get(NODE_GPUS, self._node, Stored)
         except NotFoundError:
@@ -76,18 +78,18 @@ class StateWriter:
         return same and [owner.uid for owner in stored.metadata.owner_references] == [node_uid]
 
 
-def _body(node: str, uid: str, state: NodeGpus) -> dict[str, Any]:
+def _node_gpus_body(node: str, uid: str, state: NodeGpus) -> dict[str, Any]:
     owner = {"apiVersion": NODES.api_version, "kind": "Node", "name": node, "uid": uid}
     return {
         "apiVersion": NODE_GPUS.api_version,
         "kind": nodegpus.KIND,
         "metadata": {"name": node, "ownerReferences": [owner]},
-        **_known(msgspec.to_builtins(state)),
+        **_without_none(msgspec.to_builtins(state)),
     }
 
 
-def _known(value: Any) -> Any:
-    """Without what is None: a field that is not applied is not there, which is what None means."""
+def _without_none(value: Any) -> Any:
+    """Drop fields that are None: in a server-side apply None means absent."""
     if isinstance(value, dict):
-        return {name: _known(each) for name, each in value.items() if each is not None}
-    return [_known(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: _without_none(each) for name, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,1 +1,1 @@
-"""Recordings of machines: probed, read, written, scrubbed, and turned into a topology."""
+"""Recordings of machines: probe, read, write, scrub, and derive a topology."""

@@ -1,9 +1,9 @@
-"""What people hand to `--from`: told apart by what it looks like, turned into a topology. Pure.
+"""The input of `--from`: detects its kind and derives a topology. Pure.
 
 A snapshot, a pasted ``topo -m``, ``nvidia-smi -q`` and an NCCL topology go through the same ``discover`` as the live
-machine; a Node of the cluster carries a topology already and is decoded.
+machine; a Node of the cluster has a topology already, which is decoded.
 
-    DocumentError(ValueError)   none of these, or one of them and damaged; the message says which and what to do
+    DocumentError(ValueError)   an unknown kind of input, or a damaged one; the message says which and what to do
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from gputopo.process.decoding import decode
 
 ACCEPTED = (
     "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
-    "`kubectl get node NAME -o json` (or yaml), an NCCL or hwloc topology XML file, or the name of a machine "
-    "(`gputopo machines` lists them)"
+    "`kubectl get node NAME -o json` (or yaml), an NCCL or hwloc topology XML file, or the name of a bundled "
+    "machine (`gputopo machines` lists them)"
 )
 
 
 class DocumentError(ValueError):
-    """The document is not one that gputopo reads."""
+    """The input is not of a known kind, or is damaged."""
 
 
 def text_of(data: bytes) -> str:
-    """The text of a file, whatever a terminal or PowerShell made of it."""
+    """Return the text of a file in UTF-8 or in the UTF-16 of PowerShell."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="replace")
     return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="replace")
 
 
 def read(text: str) -> Observation:
-    """The observation in a document of any accepted kind. Raises ``DocumentError``."""
+    """Return the observation in an input of any accepted kind. Raises ``DocumentError``."""
     try:
-        return _reader(text)(text)
+        return _reader_for(text)(text)
     except (ParseError, SnapshotError, ModelError) as error:
         raise DocumentError(str(error)) from error
 
 
-# Each reader imports its own parser: a paste pays for the one that it needs.
+# Each reader imports its own parser, to keep start-up short.
 
 
-def _reader(text: str) -> Callable[[str], Observation]:
+def _reader_for(text: str) -> Callable[[str], Observation]:
     start = text.lstrip()[:4096]
     if not start:
-        raise DocumentError(f"there is nothing in it; give one of: {ACCEPTED}")
+        raise DocumentError(f"the input is empty; expected one of: {ACCEPTED}")
     if start.startswith("{"):
         return _from_json
     if start.startswith("<") and "<system" in start:
@@ -70,11 +70,11 @@ def _reader(text: str) -> Callable[[str], Observation]:
 
 
 def _has_matrix(text: str) -> bool:
-    """Whether a line speaks of a GPU and has the X of a diagonal."""
+    """Return whether a line names a GPU and has the X of a diagonal."""
     return any("GPU" in line and "X" in line.split() for line in text.splitlines())
 
 
-# Compiled (and then cached, by ``re``) by the first document that is looked at so closely.
+# Compiled (and cached by ``re``) only when an input needs them.
 _QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
 _YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
 _LISTING = r"(?m)^[ \t]*GPU \d+: [^\n]*\(UUID: "
@@ -86,11 +86,11 @@ def _from_topo(text: str) -> Observation:
     try:
         parse_topo(text)
     except ParseError as error:
-        from agent.sources.smi.failure import classify  # noqa: PLC0415  only where it is no matrix
+        from agent.sources.smi.failure import classify_failure  # noqa: PLC0415  only without a matrix
 
-        if classify(text) is not None:  # what nvidia-smi says instead of a matrix: the advice for it is known
+        if classify_failure(text) is not None:  # nvidia-smi's error message instead of a matrix
             return observe(Snapshot(smi={"topo -m": Output(text)}))
-        raise DocumentError(f"{error}\nWhat is read here: {ACCEPTED}") from error
+        raise DocumentError(f"{error}\nAccepted: {ACCEPTED}") from error
     smi = {"topo -m": Output(text)}
     listing = "\n".join(line for line in text.splitlines() if re.match(_LISTING, line))
     return observe(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
@@ -128,30 +128,32 @@ def _from_json(text: str) -> Observation:
     try:
         document: dict[str, Any] = decode(text, dict)
     except msgspec.DecodeError as error:
-        raise DocumentError(f"this begins like JSON and is not: {error}") from error
+        raise DocumentError(f"invalid JSON: {error}") from error
     if document.get("kind") in ("Node", "List", "NodeList"):
-        from agent.recording.node_input import from_node  # noqa: PLC0415
+        from agent.recording.node_input import observation_from_node  # noqa: PLC0415
 
-        return from_node(document)
+        return observation_from_node(document)
     if document.get("kind") == "NodeTopology":
-        raise DocumentError("this is what `gputopo show -o json` prints; give the input that it was made from instead")
+        raise DocumentError(
+            "the output of `gputopo show -o json` is not accepted; give the input that it was made from"
+        )
     if "format" in document:
-        from agent.recording.io import snapshot_of  # noqa: PLC0415
+        from agent.recording.io import convert_snapshot  # noqa: PLC0415
 
-        return observe(snapshot_of(document))
-    raise DocumentError(f"a JSON object with the keys {sorted(document)[:8]} is none of: {ACCEPTED}")
+        return observe(convert_snapshot(document))
+    raise DocumentError(f"unknown JSON object with the keys {sorted(document)[:8]}; expected one of: {ACCEPTED}")
 
 
 def _from_yaml(text: str) -> Observation:
-    import yaml  # noqa: PLC0415  30 ms that only a YAML document needs
+    import yaml  # noqa: PLC0415  30 ms, only for YAML
 
     try:
-        # Not libyaml: nesting ends the Python loader with a RecursionError, and libyaml's with the process.
+        # Not libyaml: deep nesting raises a RecursionError here, and ends the process there.
         document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
-        raise DocumentError(f"this begins like YAML and is not: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
+        raise DocumentError(f"invalid YAML: {error}") from error
     if not isinstance(document, dict):
-        raise DocumentError(f"a YAML {type(document).__name__} is none of: {ACCEPTED}")
-    from agent.recording.node_input import from_node  # noqa: PLC0415
+        raise DocumentError(f"unexpected YAML {type(document).__name__}; expected one of: {ACCEPTED}")
+    from agent.recording.node_input import observation_from_node  # noqa: PLC0415
 
-    return from_node(document)
+    return observation_from_node(document)

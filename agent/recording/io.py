@@ -1,8 +1,8 @@
-"""Snapshots as JSON documents: decode, encode, and say what is wrong with one.
+"""Encodes and decodes snapshots as JSON documents, and lists the faults of a document.
 
-Decoding is on the start-up path of the command line, so it is msgspec's; pydantic (0.2 s to import and build) is
-loaded only to encode, and to name every fault of a document that msgspec refused.
-Keys that this version does not know are ignored: within ``v1`` the format only grows.
+Decoding is on the start-up path of the command line, so msgspec does it; pydantic (0.2 s to import and build) is
+imported only to encode, and to list every fault of a document that msgspec rejected. Unknown keys are ignored: within
+``v1`` the format only grows.
 
     SnapshotError(ValueError)   see ``agent.snapshot``
 """
@@ -22,49 +22,49 @@ if TYPE_CHECKING:
 
     from pydantic import TypeAdapter
 
-READABLE = (FORMAT,)  # the formats that this version reads, oldest first
-MAX_FAULTS = 20  # faults listed of one document; the rest is counted
+READABLE = (FORMAT,)  # formats that this version reads, oldest first
+MAX_FAULTS = 20  # listed faults per document; the rest is counted
 
 
 def load_snapshot(text: str | bytes) -> Snapshot:
     """Decode a snapshot document.
 
-    Raises ``SnapshotError``: no JSON, no snapshot, a format of another version, or values of the wrong kind (every
-    one is listed with its JSON path, the value found and what was expected).
+    Raises ``SnapshotError`` for invalid JSON, another kind of document, a format of another version, or values of the
+    wrong type; the message lists each with its JSON path, the value found and the expected type.
     """
-    return snapshot_of(_decode(text))
+    return convert_snapshot(_decode(text))
 
 
-def snapshot_of(document: Any) -> Snapshot:
-    """The snapshot in a decoded document, which it changes. Raises ``SnapshotError`` as ``load_snapshot`` does."""
+def convert_snapshot(document: Any) -> Snapshot:
+    """Return the snapshot in a decoded document, which is modified. Raises ``SnapshotError`` like ``load_snapshot``."""
     _check_format(document)
-    for holder, key in _texts(document):
-        holder[key] = _joined(holder[key])
+    for holder, key in _text_places(document):
+        holder[key] = _join_lines(holder[key])
     try:
         return convert(document, Snapshot)
     except msgspec.ValidationError as error:
-        # The two readers have no known difference; should they, the terse message is better than none.
-        raise SnapshotError(_explain(document) or f"this is not a snapshot: {error}") from error
+        # msgspec and pydantic accept the same documents as far as known; otherwise msgspec's short message is used.
+        raise SnapshotError(_list_faults(document) or f"not a snapshot: {error}") from error
 
 
 def dump_snapshot(snapshot: Snapshot) -> str:
     """Encode a snapshot: sorted keys, two spaces, no field that equals its default, texts as lists of lines.
 
-    The same snapshot gives the same bytes, and ``load_snapshot`` gives the same snapshot. Raises ``SnapshotError``
-    listing every field that holds a value of the wrong kind.
+    The same snapshot gives the same bytes, and ``load_snapshot`` restores it. Raises ``SnapshotError`` that lists every
+    field of the wrong type.
     """
-    faults = _explain(msgspec.to_builtins(snapshot))
+    faults = _list_faults(msgspec.to_builtins(snapshot))
     if faults:
         raise SnapshotError(faults)
     document = msgspec.to_builtins(snapshot) | {"format": snapshot.format}
-    for holder, key in _texts(document):
-        holder[key] = _split(holder[key])
+    for holder, key in _text_places(document):
+        holder[key] = _split_lines(holder[key])
     packed = msgspec.json.encode(document, order="sorted")
     return msgspec.json.format(packed, indent=2).decode() + "\n"
 
 
 def snapshot_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a snapshot document."""
+    """Return the JSON Schema (2020-12) of a snapshot document."""
     schema = _adapter().json_schema()
     schema["properties"]["format"] = {"const": FORMAT}
     schema["required"] = ["format"]
@@ -75,78 +75,78 @@ def _decode(text: str | bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise SnapshotError(f"this is not a JSON document: {error}") from error
+        raise SnapshotError(f"invalid JSON: {error}") from error
 
 
 def _check_format(document: Any) -> None:
-    """Other versions are refused before their fields are looked at: faults there would mislead."""
+    """Check the format first: faults in the fields of another version would be misleading."""
     if not isinstance(document, dict):
-        raise SnapshotError(f"this is not a snapshot: got {_quoted(document)}; expected an object with a 'format'")
+        raise SnapshotError(f"not a snapshot: got {_quoted(document)}; expected an object with the key 'format'")
     if "format" not in document:
-        raise SnapshotError(f"this is not a snapshot: it has no 'format'; expected \"format\": {_quoted(FORMAT)}")
+        raise SnapshotError(f"not a snapshot: the key 'format' is missing; expected \"format\": {_quoted(FORMAT)}")
     if document["format"] not in READABLE:
         raise SnapshotError(
-            f"this snapshot has the format {_quoted(document['format'])}, and this gputopo reads "
-            f"{', '.join(READABLE)}: read it with the gputopo that wrote it, or with a newer one"
+            f"the snapshot has the format {_quoted(document['format'])}; this version of gputopo reads "
+            f"{', '.join(READABLE)}: use the version that wrote it, or a newer version"
         )
 
 
-def _texts(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where a document holds a ``Text``. Tolerant: what has the wrong shape is left to the validation."""
-    yield from _keys(document, ("nccl", "lstopo").__contains__)
-    yield from _keys(_object(document.get("sysfs")).get("files"), lambda _: True)
-    for output in _object(document.get("smi")).values():
-        yield from _keys(output, ("stdout", "stderr").__contains__)
+def _text_places(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield where a document has a ``Text``. Parts of the wrong type are left to the validation."""
+    yield from _wanted_keys(document, ("nccl", "lstopo").__contains__)
+    yield from _wanted_keys(_as_object(document.get("sysfs")).get("files"), lambda _: True)
+    for output in _as_object(document.get("smi")).values():
+        yield from _wanted_keys(output, ("stdout", "stderr").__contains__)
 
 
-def _keys(value: Any, wanted: Callable[[str], bool]) -> Iterator[tuple[dict[str, Any], str]]:
-    holder = _object(value)
+def _wanted_keys(value: Any, wanted: Callable[[str], bool]) -> Iterator[tuple[dict[str, Any], str]]:
+    holder = _as_object(value)
     return ((holder, key) for key in holder if wanted(key))
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _as_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _joined(text: Any) -> Any:
+def _join_lines(text: Any) -> Any:
     lines = isinstance(text, list) and all(isinstance(line, str) for line in text)
     return "\n".join(text) if lines else text
 
 
-def _split(text: str | None) -> str | list[str] | None:
+def _split_lines(text: str | None) -> str | list[str] | None:
     return text.split("\n") if text is not None and "\n" in text.removesuffix("\n") else text
 
 
 @cache
 def _adapter() -> TypeAdapter[Snapshot]:
-    from pydantic import TypeAdapter  # noqa: PLC0415  0.2 s that decoding must not pay
+    from pydantic import TypeAdapter  # noqa: PLC0415  0.2 s, not needed to decode
 
     return TypeAdapter(Snapshot)
 
 
-def _explain(document: Any) -> str | None:
-    """Every fault of a document, one per line; None where pydantic finds none."""
+def _list_faults(document: Any) -> str | None:
+    """Return every fault of a document, one per line; None where pydantic finds none."""
     from pydantic import ValidationError  # noqa: PLC0415  see _adapter
 
     try:
         _adapter().validate_json(msgspec.json.encode(document), strict=True)
     except ValidationError as error:
-        faults = [_fault(each) for each in error.errors(include_url=False)]
+        faults = [_fault_text(each) for each in error.errors(include_url=False)]
         more = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
-        return "\n".join(["this is not a snapshot:", *faults[:MAX_FAULTS], *more])
+        return "\n".join(["not a snapshot:", *faults[:MAX_FAULTS], *more])
     return None
 
 
-def _fault(error: Any) -> str:
+def _fault_text(error: Any) -> str:
     """``$.nvml.gpus[2].index: got "x"; input should be a valid integer``."""
-    path = "$" + "".join(_step(step) for step in error["loc"])
+    path = "$" + "".join(_path_step(step) for step in error["loc"])
     if error["type"] == "missing":
         return f"{path}: is missing"
     expected = error["msg"].replace("Input should be", "expected")
     return f"{path}: got {_quoted(error['input'])}; {expected}"
 
 
-def _step(step: str | int) -> str:
+def _path_step(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if step.isidentifier() else f"[{_quoted(step)}]"

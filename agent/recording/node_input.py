@@ -1,6 +1,6 @@
-"""A Node of the cluster as kubectl prints it: it carries a topology already, which is decoded. Pure.
+"""A Node as kubectl prints it: its published topology is decoded. Pure.
 
-ParseError    it is no Node, or carries no topology that can be decoded; the message says which and what to do
+ParseError    not a Node, or a Node without a readable topology; the message says which and what to do
 """
 
 from __future__ import annotations
@@ -15,30 +15,32 @@ from gputopo.labels import AnnotationError, NoTopologyError, decode
 from gputopo.process.decoding import convert
 
 
-class _Metadata(msgspec.Struct):
+class _InputMetadata(msgspec.Struct):
     name: str = "?"
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
 
-class _Node(msgspec.Struct):
+class _InputNode(msgspec.Struct):
     kind: str
-    metadata: _Metadata
+    metadata: _InputMetadata
 
 
-class _NodeList(msgspec.Struct):
-    items: list[_Node]
+class _InputNodeList(msgspec.Struct):
+    items: list[_InputNode]
 
 
-def from_node(document: dict[str, Any]) -> Observation:
-    """The observation in a Node, or in a list that holds one. Raises ``ParseError``."""
+def observation_from_node(document: dict[str, Any]) -> Observation:
+    """Return the observation in a Node, or in a list with one Node. Raises ``ParseError``."""
     try:
-        nodes = convert(document, _NodeList).items if "items" in document else [convert(document, _Node)]
+        nodes = convert(document, _InputNodeList).items if "items" in document else [convert(document, _InputNode)]
     except msgspec.ValidationError as error:
-        raise ParseError(f"this is not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
+        raise ParseError(f"not a Node as `kubectl get node NAME -o json` prints it: {error}") from error
     if len(nodes) != 1 or nodes[0].kind != "Node":
         names = ", ".join(f"{node.kind} {node.metadata.name}" for node in nodes[:8]) or "nothing"
-        raise ParseError(f"one Node is wanted, and this holds {len(nodes)} objects ({names}); name one to kubectl")
+        raise ParseError(
+            f"expected one Node, found {len(nodes)} objects ({names}); name one Node in the kubectl command"
+        )
     try:
         return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
     except (AnnotationError, NoTopologyError) as error:

@@ -1,4 +1,4 @@
-"""Asks every source of a machine, once: hardware and driver in, ``Snapshot`` out."""
+"""Probes all sources of a machine once: hardware and driver in, ``Snapshot`` out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Facts = TypeVar("Facts")
 
 
-class Machine(NamedTuple):
-    """Where a machine's facts are found; the defaults are this machine's."""
+class ProbeTarget(NamedTuple):
+    """The places of a machine's facts; the defaults are those of this machine."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -25,48 +25,48 @@ class Machine(NamedTuple):
     nvml: Any = None  # the NVML bindings; None: pynvml
 
 
-def probe(machine: Machine | None = None) -> Snapshot:
-    """What the sources say, verbatim. Raises nothing: a source that ends in a surprise is in ``Snapshot.errors``."""
-    machine = machine or Machine()
+def probe(target: ProbeTarget | None = None) -> Snapshot:
+    """Return the unchanged output of all sources. Never raises: an exception of a source is in ``Snapshot.errors``."""
+    target = target or ProbeTarget()
     errors: dict[str, str] = {}
-    sysfs = _ask("sysfs", errors, lambda: _sysfs(machine))
+    sysfs = _read_source("sysfs", errors, lambda: _read_sysfs(target))
     return Snapshot(
         recorder=f"gputopo {__version__}",
-        host=_ask("host", errors, lambda: _host(machine, sysfs or Sysfs())),
-        nvml=_ask("nvml", errors, lambda: _nvml(machine)),
-        smi=_ask("smi", errors, lambda: _smi(machine)),
+        host=_read_source("host", errors, lambda: _read_host(target, sysfs or Sysfs())),
+        nvml=_read_source("nvml", errors, lambda: _read_nvml(target)),
+        smi=_read_source("smi", errors, lambda: _read_smi(target)),
         sysfs=sysfs,
         errors=errors,
     )
 
 
-def _ask(name: str, errors: dict[str, str], read: Callable[[], Facts]) -> Facts | None:
+def _read_source(name: str, errors: dict[str, str], read: Callable[[], Facts]) -> Facts | None:
     try:
         return read()
-    except Exception as error:  # noqa: BLE001  whatever it is, it must not take the other sources down
+    except Exception as error:  # noqa: BLE001  a failing source must not affect the others
         errors[name] = f"{type(error).__name__}: {error}"
         return None
 
 
-# A source is imported where it is asked: one that cannot be imported fails alone, too.
+# Each source is imported where it is read, so that an import error does not affect the others.
 
 
-def _sysfs(machine: Machine) -> Sysfs:
+def _read_sysfs(target: ProbeTarget) -> Sysfs:
     from agent.sources.sysfs import read_sysfs  # noqa: PLC0415
 
-    return read_sysfs(machine.sys)
+    return read_sysfs(target.sys)
 
 
-def _host(machine: Machine, sysfs: Sysfs) -> Host:
+def _read_host(target: ProbeTarget, sysfs: Sysfs) -> Host:
     from agent.sources.host import read_host  # noqa: PLC0415
 
-    return read_host(machine.proc, machine.environ, sysfs)
+    return read_host(target.proc, target.environ, sysfs)
 
 
-def _nvml(machine: Machine) -> Nvml:
+def _read_nvml(target: ProbeTarget) -> Nvml:
     from agent.sources.nvml import read_nvml  # noqa: PLC0415
 
-    return read_nvml(machine.nvml or _bindings(), os.cpu_count() or 1)
+    return read_nvml(target.nvml or _bindings(), os.cpu_count() or 1)
 
 
 def _bindings() -> Any:
@@ -75,7 +75,7 @@ def _bindings() -> Any:
     return pynvml
 
 
-def _smi(machine: Machine) -> dict[str, Output] | None:
+def _read_smi(target: ProbeTarget) -> dict[str, Output] | None:
     from agent.sources.smi.runner import read_smi  # noqa: PLC0415
 
-    return None if machine.nvidia_smi is None else read_smi(machine.nvidia_smi, machine.environ)
+    return None if target.nvidia_smi is None else read_smi(target.nvidia_smi, target.environ)

@@ -1,8 +1,7 @@
-"""Takes out of a snapshot what identifies a machine, so that it can be shown to strangers. Pure.
+"""Removes from a snapshot what identifies a machine, so that it can be shared. Pure.
 
-Always: serial numbers and hardware identities, host names, and the processes that nvidia-smi lists (what others run
-is nobody's business). On request: UUIDs, each replaced by a made-up one, the same one wherever it stands, so that
-what relates by UUID still does.
+Always: serial numbers and hardware identities, host names, and the processes that nvidia-smi lists. On request: UUIDs,
+each replaced by the same generated UUID everywhere, so that references by UUID still match.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from agent.snapshot import Output, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GONE = "N/A"  # what nvidia-smi prints for a serial number that a board does not have
+_REMOVED = "N/A"  # nvidia-smi's text for a missing serial number
 # <serial>, <board_serial>, <chassis_serial_number>, <board_id>, <pdi>, <gpu_fabric_guid>, ... of `-q -x`
 _XML_IDENTITY = re.compile(r"<(\w*(?:serial|serial_number|board_id|pdi|guid))>[^<]*</\1>")
 # "Chassis Serial Number : 1234" of `-q`
 _TEXT_IDENTITY = re.compile(r"^([\w \t]*(?:Serial Number|GUID|Board ID|PDI)[ \t]*: ).*$", re.MULTILINE)
 _XML_PROCESSES = re.compile(r"<(processes|accounted_processes)>.*?</\1>", re.DOTALL)
 _NCCL_HOST = re.compile(r'\bhost_hash="[^"]*"')
-# /sys files that hold nothing else. gputopo does not record them, but snapshots are also made by hand.
+# /sys files with identities only. gputopo does not record them, but snapshots are also written by hand.
 _IDENTITY_FILES = re.compile(r"(?:_serial|_uuid|_asset_tag|_guid|/gids/.*|/address)$")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_NO_UUID = "00000000-0000-0000-0000-000000000000"  # a word of NVML ("no multi-node fabric"), not an identity
-_SHORTEST_NAME = 4  # a host name below this is a word that stands in the texts for other reasons: "gpu", "h1"
+_NO_UUID = "00000000-0000-0000-0000-000000000000"  # NVML's value for "no multi-node fabric", not an identity
+_SHORTEST_NAME = 4  # shorter host names are also ordinary words: "gpu", "h1"
 
 
 def scrub(snapshot: Snapshot, *, uuids: bool = False) -> Snapshot:
-    """The snapshot without identities; ``scrubbed`` says what was taken out. Scrubbing twice changes nothing."""
+    """Return the snapshot without identities; ``scrubbed`` lists what was removed. Scrubbing twice changes nothing."""
     done = {*snapshot.scrubbed, "hostname", "processes", "serial", *(["uuid"] if uuids else [])}
     cleaned = _map_texts(snapshot, _cleaner(snapshot))
     document = msgspec.to_builtins(cleaned)
@@ -45,20 +44,20 @@ def scrub(snapshot: Snapshot, *, uuids: bool = False) -> Snapshot:
 def _cleaner(snapshot: Snapshot) -> Callable[[str], str]:
     full = (snapshot.host and snapshot.host.name) or ""
     names = [name for name in (full, full.split(".")[0]) if len(name) >= _SHORTEST_NAME]
-    # A name's letters end where a host name does: "node1" is not in "node12", nor in "my-node1".
+    # Whole names only: "node1" does not match in "node12" or "my-node1".
     host = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in names) or r"(?!)")
 
     def clean(text: str) -> str:
         text = _XML_PROCESSES.sub(r"<\1></\1>", text)
-        text = _XML_IDENTITY.sub(rf"<\1>{_GONE}</\1>", text)
-        text = _TEXT_IDENTITY.sub(rf"\g<1>{_GONE}", text)
+        text = _XML_IDENTITY.sub(rf"<\1>{_REMOVED}</\1>", text)
+        text = _TEXT_IDENTITY.sub(rf"\g<1>{_REMOVED}", text)
         return host.sub("host", _NCCL_HOST.sub('host_hash="0x0"', text))
 
     return clean
 
 
 def _map_texts(snapshot: Snapshot, clean: Callable[[str], str]) -> Snapshot:
-    """Clean what other programs printed. The fields of our own are known not to hold such things."""
+    """Clean the output of other programs. The other fields have no identities."""
     changes: dict[str, Any] = {}
     if snapshot.smi is not None:
         changes["smi"] = {
@@ -76,7 +75,7 @@ def _map_texts(snapshot: Snapshot, clean: Callable[[str], str]) -> Snapshot:
 
 
 def _pseudonyms() -> Callable[[str], str]:
-    """Replaces UUIDs by counting them, in the order in which they are met."""
+    """Return a function that replaces UUIDs by numbered ones, in the order of their appearance."""
     known = {_NO_UUID: _NO_UUID}
 
     def pseudonym(match: re.Match[str]) -> str:

@@ -1,1 +1,1 @@
-"""Where facts come from. Each source can fail alone without losing the others."""
+"""Readers and parsers of all sources. The failure of one source does not affect the others."""

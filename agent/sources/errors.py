@@ -1,10 +1,10 @@
-"""The errors of the sources.
+"""The error of all parsers.
 
-ParseError(ValueError)    the text is not what its command or file holds; the message quotes it and says why
+ParseError(ValueError)    the text is not the expected output or file; the message quotes it and says why
 """
 
 from __future__ import annotations
 
 
 class ParseError(ValueError):
-    """The text is not what its command prints, or its file holds."""
+    """The text is not the output of its command, or not the content of its file."""

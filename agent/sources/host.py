@@ -1,4 +1,4 @@
-"""The machine around the GPUs: kernel, boot, CPUs, memory, and what kind of virtual machine it is, if one."""
+"""The host: kernel, boot id, CPUs, memory, and the hypervisor of a virtual machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# How firmware begins its vendor or product name -> the name that systemd-detect-virt gives the hypervisor.
+# prefix of the firmware's vendor or product name -> the hypervisor in systemd-detect-virt
 _HYPERVISORS = {
     "Amazon EC2": "amazon",
     "Google Compute Engine": "google",
@@ -26,8 +26,8 @@ _HYPERVISORS = {
 
 
 def read_host(proc: Path, environ: Mapping[str, str], sysfs: Sysfs) -> Host:
-    """Read the host's facts; ``sysfs`` is what was read of /sys, for the firmware's names."""
-    import psutil  # noqa: PLC0415  20 ms that replaying a recorded machine must not pay
+    """Read the facts of the host; ``sysfs`` has the firmware's names."""
+    import psutil  # noqa: PLC0415  20 ms, not needed for recordings
 
     kernel = _line(proc / "sys/kernel/osrelease")
     return Host(
@@ -36,16 +36,16 @@ def read_host(proc: Path, environ: Mapping[str, str], sysfs: Sysfs) -> Host:
         boot_id=_line(proc / "sys/kernel/random/boot_id"),
         cpus=psutil.cpu_count(),
         memory_bytes=psutil.virtual_memory().total,
-        virtualization=virtualization_of(kernel or "", _text(proc / "cpuinfo"), sysfs),
+        virtualization=detect_virtualization(kernel or "", _text(proc / "cpuinfo"), sysfs),
         visible_devices=environ.get("NVIDIA_VISIBLE_DEVICES"),
     )
 
 
-def virtualization_of(kernel: str, cpuinfo: str, sysfs: Sysfs) -> str | None:
-    """The hypervisor, in the words of systemd-detect-virt; "vm" for one that hides its name; None: bare, or unknown.
+def detect_virtualization(kernel: str, cpuinfo: str, sysfs: Sysfs) -> str | None:
+    """Return the hypervisor as systemd-detect-virt names it; "vm" for an unknown one; None: bare metal, or unknown.
 
-    On x86 the CPU itself tells by the flag ``hypervisor``: firmware of a bare-metal cloud machine bears the same
-    names as that of a virtual one. Elsewhere the firmware is all there is.
+    On x86 the CPU flag ``hypervisor`` decides, because firmware of a bare-metal cloud machine has the same names as
+    that of a virtual machine. Elsewhere only the firmware tells.
     """
     if "microsoft" in kernel.lower():
         return "wsl"

@@ -1,4 +1,4 @@
-"""hwloc's XML (``lstopo machine.xml``): GPUs, their NUMA node, and NVLink bandwidths, of a machine with hwloc.
+"""hwloc's XML (``lstopo machine.xml``): GPUs, their NUMA node, and NVLink bandwidths.
 
     <topology version="3.0">
       <object type="Machine" ...>
@@ -10,8 +10,8 @@
       <distances2hetero nbobjs="28" name="NVLinkBandwidth">                             from row to column
         <indexes>OSDev:802 ... PCIDev:449 ... Package:3</indexes> <u64values>...</u64values>
 
-Bandwidths are MB/s, one direction. Formats: hwloc 2 and 3. Serial numbers and host names are in there and are never
-read. PCIe distances are left out: which bridges the file keeps depends on lstopo's filters.
+Bandwidths are MB/s, one direction. Formats: hwloc 2 and 3. Serial numbers and host names in the file are not read. PCIe
+distances are left out: which bridges the file has depends on lstopo's filters.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LstopoGpu(msgspec.Struct, frozen=True, kw_only=True):
     bus_id: str
     product: str | None = None  # GPUModel
     uuid: str | None = None  # NVIDIAUUID
-    numa_node: int | None = None  # None: hwloc knew none, or several
+    numa_node: int | None = None  # None: unknown, or several
 
 
 class LstopoNic(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class LstopoNic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LstopoNvlink(msgspec.Struct, frozen=True):
-    """What a GPU reaches over NVLink."""
+    """The NVLink bandwidth from a GPU to another device."""
 
     gpu: str  # bus id
     end: NvlinkEnd
@@ -58,65 +58,65 @@ class LstopoNvlink(msgspec.Struct, frozen=True):
 
 
 class LstopoTopology(msgspec.Struct, frozen=True):
-    """One machine, as hwloc sees it."""
+    """One machine, from hwloc."""
 
     machine: str | None  # DMIProductName, PlatformModel
     gpus: tuple[LstopoGpu, ...]  # by index, then by bus id
     nics: tuple[LstopoNic, ...]
-    nvlinks: tuple[LstopoNvlink, ...] | None  # None: not recorded, which hwloc before 2.5 never does
+    nvlinks: tuple[LstopoNvlink, ...] | None  # None: not in the file (hwloc before 2.5)
 
 
 def parse_lstopo(text: str) -> LstopoTopology:
-    """An hwloc topology document.
+    """Parse an hwloc topology document.
 
-    Raises ``ParseError`` for anything else, and for an NVLink matrix that is not square or names objects not there.
+    Raises ``ParseError`` for any other text, and for an NVLink matrix that is not square or names unknown objects.
     """
     topology = parse_xml(text)
     machine = topology.find("object")
     if topology.tag != "topology" or machine is None:
-        raise ParseError(f"line {topology.line}: not the <topology> of `lstopo --of xml`, with a machine in it")
-    found = _Found(_OPENFABRICS_2 if topology.attributes.get("version", "").startswith("2") else _OPENFABRICS_3)
-    found.walk(machine, numa=None)
+        raise ParseError(f"line {topology.line}: not a <topology> of `lstopo --of xml` with a machine")
+    found = _LstopoDevices(_OPENFABRICS_2 if topology.attributes.get("version", "").startswith("2") else _OPENFABRICS_3)
+    found.collect(machine, numa=None)
     gpus = tuple(sorted(found.gpus, key=lambda gpu: (gpu.index is None, gpu.index, gpu.bus_id)))
     names = _infos(machine)
     product = names.get("DMIProductName") or names.get("PlatformModel")
     return LstopoTopology(product, gpus, tuple(found.nics), _nvlinks(topology, found.ends))
 
 
-class _Found:
-    """Collects the devices on a walk through the object tree."""
+class _LstopoDevices:
+    """The devices found in the object tree."""
 
     def __init__(self, openfabrics: frozenset[str]) -> None:
         self._openfabrics = openfabrics  # the values of osdev_type that mean an RDMA device
         self.gpus: list[LstopoGpu] = []
         self.nics: list[LstopoNic] = []
-        self.ends: dict[str, tuple[NvlinkEnd, str | None]] = {}  # "OSDev:802", "PCIDev:449" -> what it is, bus id
+        self.ends: dict[str, tuple[NvlinkEnd, str | None]] = {}  # "OSDev:802", "PCIDev:449" -> kind, bus id
 
-    def walk(self, above: Element, numa: int | None) -> None:
-        """Visit what lies below; devices are of the NUMA node of the closest object that has one."""
-        numa = _single(above.attributes["nodeset"]) if "nodeset" in above.attributes else numa
+    def collect(self, above: Element, numa: int | None) -> None:
+        """Collect the devices below an object; they have the NUMA node of the nearest object with a nodeset."""
+        numa = _single_node(above.attributes["nodeset"]) if "nodeset" in above.attributes else numa
         for child in above.all("object"):
             kind = child.attributes.get("type", "")
             if kind == "Package":
-                self._end(child, NvlinkEnd.CPU, None)
+                self._add_end(child, NvlinkEnd.CPU, None)
             elif kind == "PCIDev" and (bus_id := sysfs_bus_id(child.attributes.get("pci_busid", ""))) is not None:
                 self._add_pci(child, bus_id, numa)
-            self.walk(child, numa)
+            self.collect(child, numa)
 
     def _add_pci(self, device: Element, bus_id: str, numa: int | None) -> None:
         os_devices = [child for child in device.all("object") if child.attributes.get("type") == "OSDev"]
         if device.attributes.get("subtype") == "NVSwitch":
-            self._end(device, NvlinkEnd.NVSWITCH, bus_id)
+            self._add_end(device, NvlinkEnd.NVSWITCH, bus_id)
         if _NVIDIA_GPU.match(device.attributes.get("pci_type", "")):
             self.gpus.append(_gpu(os_devices, bus_id, numa))
             for each in (device, *os_devices):
-                self._end(each, NvlinkEnd.GPU, bus_id)
+                self._add_end(each, NvlinkEnd.GPU, bus_id)
         for each in os_devices:
             name = each.attributes.get("name", "")
             if each.attributes.get("osdev_type") in self._openfabrics:
                 self.nics.append(LstopoNic(name=name, bus_id=bus_id, numa_node=numa))
 
-    def _end(self, element: Element, end: NvlinkEnd, bus_id: str | None) -> None:
+    def _add_end(self, element: Element, end: NvlinkEnd, bus_id: str | None) -> None:
         name = f"{element.attributes.get('type')}:{element.attributes.get('gp_index')}"
         self.ends[name] = (end, bus_id)
 
@@ -137,8 +137,8 @@ def _infos(element: Element) -> dict[str, str]:
     return {info.attributes.get("name", ""): info.attributes.get("value", "") for info in element.all("info")}
 
 
-def _single(nodeset: str) -> int | None:
-    """The one NUMA node of a set of them, which is a mask in words of 32 bits: "0x00000001", "0x1,,0x0"."""
+def _single_node(nodeset: str) -> int | None:
+    """Return the only NUMA node of a nodeset, a mask in words of 32 bits: "0x00000001", "0x1,,0x0"; else None."""
     words = [word or "0" for word in nodeset.split(",")]
     if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
         return None
@@ -147,23 +147,31 @@ def _single(nodeset: str) -> int | None:
 
 
 def _nvlinks(topology: Element, ends: dict[str, tuple[NvlinkEnd, str | None]]) -> tuple[LstopoNvlink, ...] | None:
-    matrix = next((found for found in _distances(topology) if found.attributes.get("name") == "NVLinkBandwidth"), None)
+    matrix = next(
+        (found for found in _distance_matrices(topology) if found.attributes.get("name") == "NVLinkBandwidth"), None
+    )
     if matrix is None:
         return None
-    kind = f"{matrix.attributes['type']}:" if "type" in matrix.attributes else ""  # one for all where all are alike
+    kind = (
+        f"{matrix.attributes['type']}:" if "type" in matrix.attributes else ""
+    )  # given once where all objects have the same type
     objects = [kind + word for word in _words(matrix, "indexes")]
     values = _words(matrix, "u64values")
-    strangers = [name for name in objects if name not in ends]
-    if strangers or len(values) != len(objects) ** 2 or not all(_VALUE.fullmatch(value) for value in values):
-        why = f"names {strangers[0][:40]!r}, which is no GPU, NVSwitch or CPU" if strangers else "is not square"
+    unknown_names = [name for name in objects if name not in ends]
+    if unknown_names or len(values) != len(objects) ** 2 or not all(_VALUE.fullmatch(value) for value in values):
+        why = (
+            f"names {unknown_names[0][:40]!r}, which is not a GPU, NVSwitch or CPU"
+            if unknown_names
+            else "is not square"
+        )
         raise ParseError(f"line {matrix.line}: the NVLinkBandwidth matrix {why}")
-    return tuple(_reached(objects, [int(value) for value in values], ends))
+    return tuple(_nvlink_entries(objects, [int(value) for value in values], ends))
 
 
-def _reached(
+def _nvlink_entries(
     objects: list[str], values: list[int], ends: dict[str, tuple[NvlinkEnd, str | None]]
 ) -> Iterator[LstopoNvlink]:
-    """The entries of the rows of GPUs; the diagonal holds an "infinite" bandwidth to itself."""
+    """Yield the entries in the rows of GPUs, without the diagonal."""
     for i, row in enumerate(objects):
         from_end, gpu = ends[row]
         if from_end is NvlinkEnd.GPU and gpu is not None:
@@ -172,7 +180,7 @@ def _reached(
                     yield LstopoNvlink(gpu, *ends[column], mbps)
 
 
-def _distances(topology: Element) -> Iterator[Element]:
+def _distance_matrices(topology: Element) -> Iterator[Element]:
     yield from topology.all("distances2hetero")
     yield from topology.all("distances2")
 

@@ -23,33 +23,33 @@ import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.errors import ParseError
-from agent.sources.kernel_list import from_mask
+from agent.sources.kernel_list import format_mask
 from agent.sources.xml_tree import Element, parse_xml
 from gputopo.model import PcieDistance
 
 
 class NvlinkEnd(Enum):
-    """What is at the far end of an NVLink: NCCL's ``tclass``, a PCI class."""
+    """The far end of an NVLink: NCCL's ``tclass``, a PCI class."""
 
     GPU = "0x03"
-    NVSWITCH = "0x068000"  # also where the far end is not visible: NCCL takes it for an NVSwitch then
+    NVSWITCH = "0x068000"  # also where the far end is not visible, as in NCCL
     CPU = "0x068001"  # IBM's NPU on POWER8 and POWER9
     UNKNOWN = ""
 
 
 class NcclNvlink(msgspec.Struct, frozen=True):
-    """The active NVLinks of a GPU that lead to one device."""
+    """The active NVLinks from a GPU to one device."""
 
     end: NvlinkEnd
     lanes: int
     bus_id: str | None  # of the far end; None: not visible (virtual machines, NVLink 5)
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where a device hangs."""
+class PciLocation(msgspec.Struct, frozen=True):
+    """The position of a device in the PCI tree."""
 
-    numa_node: int | None  # None: NCCL says -1, it did not know
-    # Bus ids of the PCIe switches above it, from the root down; None: the source does not show the tree
+    numa_node: int | None  # None: unknown, NCCL writes -1
+    # bus ids of the PCIe switches above it, from the root down; None: the source does not have the tree
     switches: tuple[str, ...] | None = ()
 
 
@@ -58,18 +58,18 @@ class NcclGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     dev: int | None  # NVML index; None in a file that stops at the PCI devices
     bus_id: str
-    place: Place
+    location: PciLocation
     compute_capability: tuple[int, int] | None = None
-    nvlinks: tuple[NcclNvlink, ...] | None = None  # (): NCCL saw none; None: nobody looked
+    nvlinks: tuple[NcclNvlink, ...] | None = None  # (): none; None: not in the file
     c2c_lanes: int | None = None  # links to its Grace CPU
 
 
 class NcclNic(msgspec.Struct, frozen=True, kw_only=True):
     """A network device."""
 
-    name: str | None  # "mlx5_0"; "mlx5_0+mlx5_1" where NCCL merged two; None: a PCI device and no more
-    bus_id: str | None  # None: a virtual device, below no PCI device
-    place: Place
+    name: str | None  # "mlx5_0"; "mlx5_0+mlx5_1" where NCCL merged two; None: only a PCI device
+    bus_id: str | None  # None: a virtual device without PCI device
+    location: PciLocation
     speed_mbps: int | None = None  # Mbit/s
 
 
@@ -81,7 +81,7 @@ class NcclCpu(msgspec.Struct, frozen=True):
 
 
 class NcclTopology(msgspec.Struct, frozen=True):
-    """One machine, as NCCL sees it."""
+    """One machine, from NCCL."""
 
     cpus: tuple[NcclCpu, ...]
     gpus: tuple[NcclGpu, ...]  # by dev, then by bus id
@@ -89,32 +89,32 @@ class NcclTopology(msgspec.Struct, frozen=True):
 
 
 def parse_nccl(text: str) -> NcclTopology:
-    """An NCCL topology document.
+    """Parse an NCCL topology document.
 
-    Raises ``ParseError`` for anything else, a document without a GPU, one that holds several machines (multi-node
-    NVLink), and an attribute that cannot be what NCCL writes there.
+    Raises ``ParseError`` for any other text, a document without GPU, a document with several machines (multi-node
+    NVLink), and an attribute with a value that NCCL does not write.
     """
     system = parse_xml(text)
     if system.tag != "system" or system.attributes.get("version") != "1":
-        raise ParseError(f'line {system.line}: not the <system version="1"> of an NCCL topology file')
+        raise ParseError(f'line {system.line}: not a <system version="1"> of an NCCL topology file')
     hosts = {cpu.attributes["host_hash"] for cpu in system.all("cpu") if "host_hash" in cpu.attributes}
     if len(hosts) > 1:
         raise ParseError(
-            f"this dump joins {len(hosts)} machines of a multi-node NVLink domain; "
-            f"keep the <cpu> elements of one host_hash ({', '.join(sorted(hosts)[:8])})"
+            f"this dump has {len(hosts)} machines of a multi-node NVLink domain; "
+            f"keep only the <cpu> elements of one host_hash ({', '.join(sorted(hosts)[:8])})"
         )
-    found = _Found()
+    found = _NcclDevices()
     for cpu in system.all("cpu"):
         found.add_cpu(cpu)
     if not found.gpus:
         raise ParseError("no GPU in this NCCL topology: no <gpu>, and no <pci> of class 0x03, below a <cpu>")
-    return NcclTopology(tuple(found.cpus), _ordered(found.gpus), tuple(found.nics))
+    return NcclTopology(tuple(found.cpus), _sort_gpus(found.gpus), tuple(found.nics))
 
 
-def distance(a: Place, b: Place) -> PcieDistance | None:
-    """The PCIe distance of two devices; None where NCCL did not know their NUMA node and no switch joins them.
+def nccl_distance(a: PciLocation, b: PciLocation) -> PcieDistance | None:
+    """Return the PCIe distance of two devices; None where their NUMA node is unknown and they share no switch.
 
-    NCCL leaves out root ports: within a NUMA node it cannot tell NODE from PHB, and says PHB for both, as this does.
+    NCCL leaves out root ports: within a NUMA node it cannot tell NODE from PHB and uses PHB for both, and so does this.
     """
     if a.switches and b.switches and a.switches[0] == b.switches[0]:
         return PcieDistance.PIX if a.switches == b.switches else PcieDistance.PXB
@@ -125,8 +125,8 @@ def distance(a: Place, b: Place) -> PcieDistance | None:
     return PcieDistance.PHB if a.numa_node == b.numa_node else PcieDistance.SYS
 
 
-class _Found:
-    """Collects the devices on a walk through the PCI tree."""
+class _NcclDevices:
+    """The devices found in the PCI tree."""
 
     def __init__(self) -> None:
         self.cpus: list[NcclCpu] = []
@@ -135,46 +135,48 @@ class _Found:
 
     def add_cpu(self, cpu: Element) -> None:
         numa = _integer(cpu, "numaid", least=-1)
-        place = Place(None if numa == -1 else numa)
-        self.cpus.append(NcclCpu(place.numa_node, _cpulist(cpu)))
+        location = PciLocation(None if numa == -1 else numa)
+        self.cpus.append(NcclCpu(location.numa_node, _cpulist(cpu)))
         for device in cpu.all("pci"):
-            self._add_pci(device, place)
-        self._add_nets(cpu, None, place)
+            self._add_pci(device, location)
+        self._add_nets(cpu, None, location)
 
-    def _add_pci(self, device: Element, place: Place) -> None:
+    def _add_pci(self, device: Element, location: PciLocation) -> None:
         bus_id = sysfs_bus_id(device.attributes.get("busid", ""))
         if bus_id is None:
-            raise _wrong(device, "busid", "is no PCI bus id like '0000:07:00.0'")
+            raise _attribute_error(device, "busid", "is not a PCI bus id like '0000:07:00.0'")
         pci_class = device.attributes.get("class", "")
         gpu = device.find("gpu")
         if gpu is not None or pci_class.startswith(NvlinkEnd.GPU.value):
-            self.gpus.append(_gpu(gpu, bus_id, place))
+            self.gpus.append(_gpu(gpu, bus_id, location))
         elif device.find("nic") is not None:
-            self._add_nets(device, bus_id, place)
+            self._add_nets(device, bus_id, location)
         elif pci_class.startswith("0x02"):
-            self.nics.append(NcclNic(name=None, bus_id=bus_id, place=place))
-        below = Place(place.numa_node, (*(place.switches or ()), bus_id))
+            self.nics.append(NcclNic(name=None, bus_id=bus_id, location=location))
+        below = PciLocation(location.numa_node, (*(location.switches or ()), bus_id))
         for child in device.all("pci"):
             self._add_pci(child, below)
 
-    def _add_nets(self, above: Element, bus_id: str | None, place: Place) -> None:
+    def _add_nets(self, above: Element, bus_id: str | None, location: PciLocation) -> None:
         nets = [net for nic in above.all("nic") for net in nic.all("net") if net.attributes.get("net") != "0"]
-        for net in nets:  # net="0": the same port once more, for GPU-initiated networking only
+        for net in nets:  # net="0": a duplicate of the port for GPU-initiated networking
             speed = _integer(net, "speed", least=-1) if "speed" in net.attributes else -1
             name = net.attributes.get("name")
-            self.nics.append(NcclNic(name=name, bus_id=bus_id, place=place, speed_mbps=speed if speed > 0 else None))
+            self.nics.append(
+                NcclNic(name=name, bus_id=bus_id, location=location, speed_mbps=speed if speed > 0 else None)
+            )
 
 
-def _gpu(gpu: Element | None, bus_id: str, place: Place) -> NcclGpu:
-    """Several ranks can share a GPU: NCCL writes one <gpu> for each and counts the links of the first."""
+def _gpu(gpu: Element | None, bus_id: str, location: PciLocation) -> NcclGpu:
+    """A GPU. NCCL writes one <gpu> for each rank that shares it and counts the links of the first."""
     if gpu is None:
-        return NcclGpu(dev=None, bus_id=bus_id, place=place)
+        return NcclGpu(dev=None, bus_id=bus_id, location=location)
     sm = _integer(gpu, "sm", least=10) if "sm" in gpu.attributes else None
     c2c = gpu.find("c2c")
     return NcclGpu(
         dev=_integer(gpu, "dev", least=0) if "dev" in gpu.attributes else None,
         bus_id=bus_id,
-        place=place,
+        location=location,
         compute_capability=None if sm is None else divmod(sm, 10),
         nvlinks=tuple(_nvlink(link) for link in gpu.all("nvlink")),
         c2c_lanes=None if c2c is None else _integer(c2c, "count", least=1),
@@ -188,7 +190,7 @@ def _nvlink(link: Element) -> NcclNvlink:
     return NcclNvlink(next(ends, NvlinkEnd.UNKNOWN), _integer(link, "count", least=1), bus_id)
 
 
-def _ordered(gpus: list[NcclGpu]) -> tuple[NcclGpu, ...]:
+def _sort_gpus(gpus: list[NcclGpu]) -> tuple[NcclGpu, ...]:
     devs = [gpu.dev for gpu in gpus if gpu.dev is not None]
     buses = [gpu.bus_id for gpu in gpus]
     for name, values in (("dev", devs), ("busid", buses)):
@@ -198,22 +200,22 @@ def _ordered(gpus: list[NcclGpu]) -> tuple[NcclGpu, ...]:
 
 
 def _cpulist(cpu: Element) -> str | None:
-    """The CPUs of an affinity, which is a mask in words of 32 bits, the highest first: "00ffffff,00000000,00ffffff"."""
+    """The CPUs of an affinity mask in words of 32 bits, highest word first: "00ffffff,00000000,00ffffff"."""
     words = cpu.attributes.get("affinity", "0").split(",")
     if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
-        raise _wrong(cpu, "affinity", "is no CPU mask like '00000000,00ffffff'")
-    return from_mask(int("".join(f"{int(word, 16):08x}" for word in words), 16))
+        raise _attribute_error(cpu, "affinity", "is not a CPU mask like '00000000,00ffffff'")
+    return format_mask(int("".join(f"{int(word, 16):08x}" for word in words), 16))
 
 
 def _integer(element: Element, name: str, least: int) -> int:
-    """An attribute as a number, decimal or hexadecimal: NCCL reads them with ``strtol(.., 0)``."""
+    """Return an attribute as a number, decimal or hexadecimal: NCCL parses it with ``strtol(.., 0)``."""
     text = element.attributes.get(name, "")
     if _INTEGER.fullmatch(text) is None or (value := int(text, 16 if "x" in text else 10)) < least:
-        raise _wrong(element, name, f"is no number from {least} upwards")
+        raise _attribute_error(element, name, f"is not a number of at least {least}")
     return value
 
 
-def _wrong(element: Element, name: str, why: str) -> ParseError:
+def _attribute_error(element: Element, name: str, why: str) -> ParseError:
     value = element.attributes.get(name)
     return ParseError(f"line {element.line}: {name}={value and value[:80]!r} of <{element.tag}> {why}")
 

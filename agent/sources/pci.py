@@ -1,7 +1,7 @@
-"""What the texts of /sys mean: PCI devices, the distance between two, RDMA devices, NUMA nodes. Pure.
+"""Interprets the texts of /sys: PCI devices, the distance between two, RDMA devices, NUMA nodes. Pure.
 
-A value that the kernel does not know, or that is none of its words, is None: -1 for a NUMA node, "Unknown" for a
-speed, 0 or 255 for a width.
+A value that the kernel does not know, or that it never writes, is None: -1 for a NUMA node, "Unknown" for a speed, 0 or
+255 for a width.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from agent.snapshot import Sysfs
 
 NVIDIA = "0x10de"
-GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA board is either, by its display outputs
-SWITCH_CLASS = "0x0680"  # "other bridge": how an NVSwitch presents itself
+GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers: NVIDIA boards with and without display outputs
+SWITCH_CLASS = "0x0680"  # "other bridge": the class of an NVSwitch
 
 _PCI = "bus/pci/devices"
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
@@ -49,41 +49,41 @@ class RdmaDevice(msgspec.Struct, frozen=True):
     link_layer: str | None  # "InfiniBand" or "Ethernet"
 
 
-def gpus_of(sysfs: Sysfs) -> tuple[PciDevice, ...]:
-    """The NVIDIA GPUs on the bus, by bus id: also those that the driver has lost or was never given."""
-    return _of_class(sysfs, GPU_CLASSES)
+def find_gpus(sysfs: Sysfs) -> tuple[PciDevice, ...]:
+    """Return the NVIDIA GPUs on the bus, by bus id, including those that the driver lost or never had."""
+    return _devices_of_class(sysfs, GPU_CLASSES)
 
 
-def switches_of(sysfs: Sysfs) -> tuple[PciDevice, ...]:
-    """The NVSwitches on the bus, by bus id."""
-    return _of_class(sysfs, (SWITCH_CLASS,))
+def find_switches(sysfs: Sysfs) -> tuple[PciDevice, ...]:
+    """Return the NVSwitches on the bus, by bus id."""
+    return _devices_of_class(sysfs, (SWITCH_CLASS,))
 
 
-def rdma_devices_of(sysfs: Sysfs) -> tuple[RdmaDevice, ...]:
-    """The RDMA devices, by name with numbers in their order: mlx5_2 before mlx5_10."""
+def find_rdma_devices(sysfs: Sysfs) -> tuple[RdmaDevice, ...]:
+    """Return the RDMA devices, by name in numeric order: mlx5_2 before mlx5_10."""
     keys = (*sysfs.files, *sysfs.links)
     names = {match[1] for match in map(_INFINIBAND.match, keys) if match is not None}
-    return tuple(_rdma_device(sysfs, name) for name in sorted(names, key=_numerically))
+    return tuple(_rdma_device(sysfs, name) for name in sorted(names, key=_numeric_order))
 
 
-def numa_nodes_of(sysfs: Sysfs) -> tuple[NumaNode, ...]:
-    """The NUMA nodes, by id; those without CPUs (a Grace GPU's memory) have the cpulist ""."""
+def find_numa_nodes(sysfs: Sysfs) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes, by id; nodes without CPUs (a Grace GPU's memory) have the cpulist ""."""
     ids = sorted(int(match[1]) for match in map(_NODE.fullmatch, sysfs.files) if match is not None)
     return tuple(_numa_node(sysfs, node) for node in ids)
 
 
-def machine_of(sysfs: Sysfs) -> str | None:
-    """The machine as its maker calls it: ``/sys/class/dmi/id/product_name``."""
+def product_name(sysfs: Sysfs) -> str | None:
+    """Return the vendor's name of the machine: ``/sys/class/dmi/id/product_name``."""
     return _text(sysfs, "class/dmi/id/product_name") or None
 
 
-def distance(a: PciDevice, b: PciDevice) -> PcieDistance | None:
-    """What lies between two devices, as ``nvidia-smi topo -m`` words it; None where /sys does not tell.
+def pcie_distance(a: PciDevice, b: PciDevice) -> PcieDistance | None:
+    """Return the distance between two devices in the terms of ``nvidia-smi topo -m``; None where /sys does not tell.
 
-    Below a common bridge, a device has two more steps if it hangs off a port of its own on the same switch: that is
-    PIX (``NVML_TOPOLOGY_SINGLE``, "a single PCIe switch"); anything deeper is PXB. Devices that share nothing below
-    the host bridge are PHB. Different host bridges are told apart by their NUMA nodes alone, so one that is not
-    known leaves NODE or SYS open.
+    Two devices on ports of the same switch have two more steps below their common bridge: that is PIX
+    (``NVML_TOPOLOGY_SINGLE``, "a single PCIe switch"); anything deeper is PXB. Devices that share nothing below the
+    host bridge are PHB. Different host bridges are NODE or SYS by their NUMA nodes, and unknown where a node is
+    unknown.
     """
     bridge_a, bridge_b = _host_bridge(a.path), _host_bridge(b.path)
     if bridge_a is None or bridge_b is None:
@@ -92,14 +92,14 @@ def distance(a: PciDevice, b: PciDevice) -> PcieDistance | None:
         if a.numa_node is None or b.numa_node is None:
             return None
         return PcieDistance.NODE if a.numa_node == b.numa_node else PcieDistance.SYS
-    shared = _shared(a.path, b.path)
+    shared = _shared_depth(a.path, b.path)
     if shared == len(bridge_a):
         return PcieDistance.PHB
     return PcieDistance.PIX if max(len(a.path), len(b.path)) - shared <= 2 else PcieDistance.PXB
 
 
 def pcie_generation(speed: str | None) -> int | None:
-    """The generation of a link speed: "16.0 GT/s PCIe", or "8 GT/s" before Linux 5.7."""
+    """Return the PCIe generation of a link speed: "16.0 GT/s PCIe", or "8 GT/s" before Linux 5.7."""
     number, _, unit = (speed or "").strip().partition(" ")
     return _GENERATIONS.get(number.removesuffix(".0")) if unit.startswith("GT/s") else None
 
@@ -112,13 +112,13 @@ def _host_bridge(path: tuple[str, ...]) -> tuple[str, ...] | None:
     return None
 
 
-def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    """How many steps two paths share from the top."""
-    steps = zip(a, b, strict=False)  # the shorter one ends the comparison
+def _shared_depth(a: tuple[str, ...], b: tuple[str, ...]) -> int:
+    """The number of steps that two paths share from the top."""
+    steps = zip(a, b, strict=False)  # compare as far as the shorter path
     return next((depth for depth, (left, right) in enumerate(steps) if left != right), min(len(a), len(b)))
 
 
-def _of_class(sysfs: Sysfs, classes: tuple[str, ...]) -> tuple[PciDevice, ...]:
+def _devices_of_class(sysfs: Sysfs, classes: tuple[str, ...]) -> tuple[PciDevice, ...]:
     matches = (match for match in map(_DEVICE_CLASS.fullmatch, sysfs.files) if match is not None)
     bus_ids = sorted(match[1] for match in matches if sysfs.files[match[0]].startswith(classes))
     nvidia = (bus_id for bus_id in bus_ids if _text(sysfs, f"{_PCI}/{bus_id}/vendor") == NVIDIA)
@@ -130,7 +130,7 @@ def _device(sysfs: Sysfs, bus_id: str) -> PciDevice:
     path = sysfs.links.get(base)
     return PciDevice(
         bus_id=bus_id,
-        numa_node=_natural(_text(sysfs, f"{base}/numa_node")),
+        numa_node=_natural_number(_text(sysfs, f"{base}/numa_node")),
         cpu_affinity=_text(sysfs, f"{base}/local_cpulist") or None,
         pcie=Pcie(
             generation=pcie_generation(_text(sysfs, f"{base}/current_link_speed")),
@@ -151,8 +151,8 @@ def _rdma_device(sysfs: Sysfs, name: str) -> RdmaDevice:
     return RdmaDevice(
         name=name,
         pci=_device(sysfs, bus_id) if _BUS_ID.fullmatch(bus_id) else None,
-        # "400 Gb/sec (4X NDR)". A port that is down names the lowest rate that it knows: 2.5, 10, 40.
-        rate_gbps=_natural(rate) if up and unit.startswith("Gb/sec") else None,
+        # "400 Gb/sec (4X NDR)". A port that is down reports its lowest rate: 2.5, 10, 40.
+        rate_gbps=_natural_number(rate) if up and unit.startswith("Gb/sec") else None,
         link_layer=_text(sysfs, f"{base}/ports/1/link_layer") or None,
     )
 
@@ -169,8 +169,8 @@ def _text(sysfs: Sysfs, path: str) -> str | None:
     return None if text is None else text.strip()
 
 
-def _natural(text: str | None) -> int | None:
-    """A number from 0 on; None for -1, which is how the kernel says that it does not know."""
+def _natural_number(text: str | None) -> int | None:
+    """Return a number from 0 on; None for -1, the kernel's value for unknown."""
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
@@ -178,5 +178,5 @@ def _width(text: str | None) -> int | None:
     return int(text) if text in _WIDTHS else None
 
 
-def _numerically(name: str) -> tuple[tuple[str, int], ...]:
+def _numeric_order(name: str) -> tuple[tuple[str, int], ...]:
     return tuple((word, int(number or -1)) for word, number in re.findall(r"([^0-9]*)([0-9]{0,9})", name))

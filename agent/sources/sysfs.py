@@ -1,7 +1,7 @@
-"""/sys, read and kept as text: the PCI devices that matter here, RDMA devices, NUMA nodes and the machine's name.
+"""Reads /sys and keeps it as text: the relevant PCI devices, RDMA devices, NUMA nodes and the machine's name.
 
-Only this module reads; ``agent.sources.pci`` says what the texts mean. What identifies a machine (serial numbers,
-GUIDs, asset tags) is not read at all. A file that cannot be read is absent: most of these exist on some machines only.
+This module only reads; ``agent.sources.pci`` interprets the texts. Identities of the machine (serial numbers, GUIDs,
+asset tags) are not read. A file that cannot be read is absent, because most of these files exist on some machines only.
 Kernel documents: Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-infiniband, ABI/stable/sysfs-devices-node.
 """
 
@@ -41,76 +41,76 @@ _MACHINE_FILES = (
 
 
 def read_sysfs(root: Path) -> Sysfs:
-    """Read what is recorded of ``root`` ("/sys"). A root without anything gives an empty ``Sysfs``."""
-    reader = _Reader(root)
-    reader.files(*_MACHINE_FILES)
-    for bus_id in reader.names(_PCI):
+    """Read the recorded parts of ``root`` ("/sys"). An empty root gives an empty ``Sysfs``."""
+    reader = _SysfsReader(root)
+    reader.keep_files(*_MACHINE_FILES)
+    for bus_id in reader.list_names(_PCI):
         device = f"{_PCI}/{bus_id}"
-        virtual = reader.has(f"{device}/physfn")  # a slice of a GPU for a virtual machine: no card of its own
-        if not virtual and _wanted(reader.text(f"{device}/vendor"), reader.text(f"{device}/class")):
+        virtual = reader.exists(f"{device}/physfn")  # a virtual function of a GPU, not a card
+        if not virtual and _is_wanted(reader.read_text(f"{device}/vendor"), reader.read_text(f"{device}/class")):
             _read_device(reader, bus_id)
-    for name in reader.names(_INFINIBAND):
+    for name in reader.list_names(_INFINIBAND):
         _read_infiniband(reader, name)
-    for node in reader.names(_NODES):
+    for node in reader.list_names(_NODES):
         if node.removeprefix("node").isdecimal():
             _read_node(reader, f"{_NODES}/{node}")
-    return Sysfs(files=dict(sorted(reader.read.items())), links=dict(sorted(reader.resolved.items())))
+    return Sysfs(files=dict(sorted(reader.kept.items())), links=dict(sorted(reader.resolved.items())))
 
 
-def _wanted(vendor: str | None, pci_class: str | None) -> bool:
+def _is_wanted(vendor: str | None, pci_class: str | None) -> bool:
     if vendor is None or vendor.strip() != NVIDIA or pci_class is None:
         return False
     return pci_class.startswith((*GPU_CLASSES, SWITCH_CLASS))
 
 
-def _read_device(reader: _Reader, bus_id: str) -> None:
-    """The resolved link of a PCI device is the PCIe tree above it."""
-    reader.link(f"{_PCI}/{bus_id}")
-    reader.files(*(f"{_PCI}/{bus_id}/{name}" for name in _DEVICE_FILES))
+def _read_device(reader: _SysfsReader, bus_id: str) -> None:
+    """Read a PCI device. The target of its link is its path in the PCIe tree."""
+    reader.keep_link(f"{_PCI}/{bus_id}")
+    reader.keep_files(*(f"{_PCI}/{bus_id}/{name}" for name in _DEVICE_FILES))
 
 
-def _read_infiniband(reader: _Reader, name: str) -> None:
-    """An RDMA device. Virtual functions are as near as their physical one, and there may be hundreds: left out."""
+def _read_infiniband(reader: _SysfsReader, name: str) -> None:
+    """Read an RDMA device. Virtual functions are skipped: there may be hundreds, as near as their physical function."""
     device = f"{_INFINIBAND}/{name}/device"
-    if reader.has(f"{device}/physfn"):
+    if reader.exists(f"{device}/physfn"):
         return
-    path = reader.link(device)
+    path = reader.keep_link(device)
     if path is not None:
         _read_device(reader, path.rsplit("/", 1)[-1])
-    reader.files(*(f"{_INFINIBAND}/{name}/ports/1/{each}" for each in _PORT_FILES))
+    reader.keep_files(*(f"{_INFINIBAND}/{name}/ports/1/{each}" for each in _PORT_FILES))
 
 
-def _read_node(reader: _Reader, node: str) -> None:
-    reader.files(f"{node}/cpulist")
-    meminfo = reader.text(f"{node}/meminfo") or ""
+def _read_node(reader: _SysfsReader, node: str) -> None:
+    reader.keep_files(f"{node}/cpulist")
+    meminfo = reader.read_text(f"{node}/meminfo") or ""
     total = [line for line in meminfo.splitlines(keepends=True) if "MemTotal:" in line]
-    if total:  # the other lines differ from one moment to the next
-        reader.read[f"{node}/meminfo"] = total[0]
+    if total:  # the other lines change all the time
+        reader.kept[f"{node}/meminfo"] = total[0]
 
 
-class _Reader:
-    """Reads below a root and keeps what it read, by path below the root."""
+class _SysfsReader:
+    """Reads below a root and keeps the texts, by path below the root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.read: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
         self.resolved: dict[str, str] = {}
 
-    def text(self, path: str) -> str | None:
-        """The text of a file, not kept; None where it cannot be read."""
+    def read_text(self, path: str) -> str | None:
+        """Return the text of a file without keeping it; None where it cannot be read."""
         try:
             return (self._root / path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
 
-    def files(self, *paths: str) -> None:
+    def keep_files(self, *paths: str) -> None:
         """Keep the files that can be read."""
-        texts = ((path, self.text(path)) for path in paths)
-        self.read.update((path, text) for path, text in texts if text is not None)
+        texts = ((path, self.read_text(path)) for path in paths)
+        self.kept.update((path, text) for path, text in texts if text is not None)
 
-    def link(self, path: str) -> str | None:
-        """Keep where a link leads, below the root; None where it is absent or leads out of it."""
-        if not self.has(path):
+    def keep_link(self, path: str) -> str | None:
+        """Keep and return the target of a link, below the root; None where it is absent or leads out of the root."""
+        if not self.exists(path):
             return None
         target = os.path.relpath(os.path.realpath(self._root / path), os.path.realpath(self._root))
         if target.startswith(".."):
@@ -118,12 +118,12 @@ class _Reader:
         self.resolved[path] = target
         return target
 
-    def has(self, path: str) -> bool:
-        """Whether there is such a file, directory or link."""
+    def exists(self, path: str) -> bool:
+        """Return whether a file, directory or link exists."""
         return (self._root / path).exists()
 
-    def names(self, path: str) -> Iterator[str]:
-        """The names in a directory, sorted; none where it cannot be read."""
+    def list_names(self, path: str) -> Iterator[str]:
+        """Return the sorted names in a directory; none where it cannot be read."""
         try:
             return iter(sorted(entry.name for entry in (self._root / path).iterdir()))
         except OSError:

@@ -95,7 +95,7 @@ class _Late(NamedTuple):
 
 # Commands that are imported when they are asked for.
 LATE = {
-    "agent": _Late(_agent, "Publish this node's GPUs: labels on the Node, and who holds which GPU."),
+    "agent": _Late(_agent, "Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod."),
     "extender": _Late(_extender, "Serve kube-scheduler: which nodes suit a GPU pod, and how well."),
     "gangs": _Late(
         _gangs, "List the gangs of a cluster: who gathers, waits, has places or runs; those in trouble first."

@@ -1,4 +1,4 @@
-"""Recorded machines for tests of the agent, and what can happen to them."""
+"""Recorded machines for tests of the agent, and functions that make faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 
 
 @cache
-def machine(name: str) -> Snapshot:
+def load_machine(name: str) -> Snapshot:
     """A machine of ``fixtures/machines``, by name or alias."""
     found = find(name, folder())
     assert found is not None, name
@@ -23,7 +23,7 @@ def machine(name: str) -> Snapshot:
 
 
 def nvml_of(snapshot: Snapshot) -> Nvml:
-    """The NVML source, which is there."""
+    """The NVML source, which must be present."""
     assert snapshot.nvml is not None
     return snapshot.nvml
 
@@ -35,8 +35,8 @@ def with_gpu(snapshot: Snapshot, index: int, gpu: NvmlGpu) -> Snapshot:
     return replace(snapshot, nvml=replace(nvml, gpus=gpus))
 
 
-def lost(snapshot: Snapshot, index: int, error: str = "GPU_IS_LOST") -> Snapshot:
-    """The machine after NVML stopped talking to a GPU: nvidia-smi fails, too."""
+def gpu_lost(snapshot: Snapshot, index: int, error: str = "GPU_IS_LOST") -> Snapshot:
+    """The machine after a GPU was lost: nvidia-smi fails, too."""
     changed = with_gpu(snapshot, index, NvmlGpu(index=index, errors={HANDLE: error}))
     nvml = nvml_of(changed)
     pairs = tuple(pair for pair in nvml.pairs if index not in (pair.a, pair.b))
@@ -44,8 +44,8 @@ def lost(snapshot: Snapshot, index: int, error: str = "GPU_IS_LOST") -> Snapshot
     return replace(changed, nvml=replace(nvml, pairs=pairs), smi=smi or None)
 
 
-def removed(snapshot: Snapshot, index: int) -> Snapshot:
-    """The machine after a GPU left the driver's list and the bus: the others move up."""
+def gpu_removed(snapshot: Snapshot, index: int) -> Snapshot:
+    """The machine after a GPU left the driver's list and the bus: later GPUs have lower indices."""
     nvml = nvml_of(snapshot)
     gone = next(gpu for gpu in nvml.gpus if gpu.index == index)
     gpus = tuple(replace(gpu, index=gpu.index - (gpu.index > index)) for gpu in nvml.gpus if gpu.index != index)
@@ -61,7 +61,7 @@ def removed(snapshot: Snapshot, index: int) -> Snapshot:
     return replace(snapshot, nvml=replace(nvml, device_count=len(gpus), gpus=gpus, pairs=pairs), sysfs=sysfs, smi=None)
 
 
-def lanes_down(snapshot: Snapshot, index: int, *ports: int) -> Snapshot:
+def ports_down(snapshot: Snapshot, index: int, *ports: int) -> Snapshot:
     """The machine with some NVLink ports of a GPU inactive."""
     gpu = next(gpu for gpu in nvml_of(snapshot).gpus if gpu.index == index)
     links = tuple(
@@ -73,6 +73,6 @@ def lanes_down(snapshot: Snapshot, index: int, *ports: int) -> Snapshot:
     return with_gpu(snapshot, index, replace(gpu, nvlinks=links))
 
 
-def broken(snapshot: Snapshot, error: str) -> Snapshot:
-    """The machine while NVML does not even start."""
+def nvml_failed(snapshot: Snapshot, error: str) -> Snapshot:
+    """The machine while NVML fails to initialise."""
     return replace(snapshot, nvml=Nvml(error=f"nvmlInit_v2: {error}"))

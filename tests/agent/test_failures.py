@@ -1,12 +1,12 @@
-"""The advice that goes with each way of not having a GPU."""
+"""The advice for each failure."""
 
 import pytest
 
-from agent.failures import Failure, from_nvml
+from agent.failures import Failure, failure_from_nvml
 
 
 @pytest.mark.parametrize("failure", list(Failure), ids=lambda failure: failure.value)
-def test_every_failure_says_what_is_wrong_and_what_to_do(failure: Failure) -> None:
+def test_every_failure_has_a_headline_and_advice(failure: Failure) -> None:
     assert failure.headline.strip(". ") == failure.headline
     assert 1 <= failure.advice.count(". ") + 1 <= 2
     assert failure.advice.endswith(".")
@@ -20,7 +20,7 @@ def test_no_two_failures_share_a_headline_or_an_advice() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        pytest.param("nvmlInit_v2: DRIVER_NOT_LOADED", Failure.NO_DRIVER, id="as a snapshot says it"),
+        pytest.param("nvmlInit_v2: DRIVER_NOT_LOADED", Failure.NO_DRIVER, id="as in a snapshot"),
         pytest.param("NVML_ERROR_LIB_RM_VERSION_MISMATCH", Failure.VERSION_MISMATCH, id="as nvml.h spells it"),
         pytest.param("LIBRARY_NOT_FOUND", Failure.NO_LIBRARY, id="no library"),
         pytest.param("NO_PERMISSION", Failure.NO_PERMISSION, id="no permission"),
@@ -34,5 +34,5 @@ def test_no_two_failures_share_a_headline_or_an_advice() -> None:
         pytest.param("", Failure.UNKNOWN, id="nothing"),
     ],
 )
-def test_nvml_error_names_lead_to_a_failure(error: str, expected: Failure) -> None:
-    assert from_nvml(error) is expected
+def test_nvml_error_names_map_to_a_failure(error: str, expected: Failure) -> None:
+    assert failure_from_nvml(error) is expected

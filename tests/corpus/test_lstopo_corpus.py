@@ -1,4 +1,4 @@
-"""The reader of hwloc's XML against recordings of real machines, where those are at hand."""
+"""The parser of hwloc's XML against recordings of real machines, where available."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The parsers of nvidia-smi's other commands against recordings of real machines, where those are at hand."""
+"""The parsers of nvidia-smi's other commands against recordings of real machines, where available."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from agent.failures import Failure
 from agent.sources.errors import ParseError
-from agent.sources.smi.failure import classify
+from agent.sources.smi.failure import classify_failure
 from agent.sources.smi.listing import parse_listing
 from agent.sources.smi.nvlink import parse_nvlink_status
 from agent.sources.smi.p2p import P2pStatus, parse_p2p
@@ -94,14 +94,14 @@ def test_a_recorded_listing_has_the_gpus_of_the_index(row: dict[str, Any]) -> No
 def test_a_recorded_error_is_a_failure_of_the_driver_or_of_the_arguments(row: dict[str, Any]) -> None:
     expected = Failure.VERSION_MISMATCH if "mismatch" in row["file"] else None
 
-    assert classify(text_of(row)) is expected
+    assert classify_failure(text_of(row)) is expected
 
 
 @pytest.mark.parametrize(
     "row", [pytest.param(row, id=row["file"]) for row in ROWS if row["kind"] not in ("error", "p2p")]
 )
 def test_no_other_recording_is_taken_for_a_failure(row: dict[str, Any]) -> None:
-    assert classify(text_of(row)) is None
+    assert classify_failure(text_of(row)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Every recorded `topo -m` gives the islands and NUMA nodes that its index row expects, whatever a paste does to it.
+"""Every recorded `topo -m` gives the islands and NUMA nodes of its index row, also after any paste.
 
-The recordings are not part of this repository: the tests skip where they are not there.
+The recordings are not part of this repository: the tests are skipped where they are missing.
 """
 
 from __future__ import annotations

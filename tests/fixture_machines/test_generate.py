@@ -1,4 +1,4 @@
-"""The generator's own rules, on machines small enough to check by eye."""
+"""The rules of the generator, on small machines."""
 
 from __future__ import annotations
 
@@ -7,32 +7,43 @@ from msgspec.structs import replace
 
 from agent.snapshot import NvmlLink, NvmlPair, Output
 from fixtures.generate import products
-from fixtures.generate.nvml import nvml
-from fixtures.generate.pcie import distance, nvlinked
-from fixtures.generate.smi import smi
-from fixtures.generate.spec import Gpu, Machine, Nic, Node, Port, linux_bus, nvml_bus, slot, wired, with_down
-from fixtures.generate.sysfs import sysfs
+from fixtures.generate.nvml import build_nvml
+from fixtures.generate.pcie import bonded_links, spec_distance
+from fixtures.generate.smi import build_smi
+from fixtures.generate.spec import (
+    GpuSpec,
+    MachineSpec,
+    NicSpec,
+    NumaNodeSpec,
+    PortSpec,
+    linux_bus,
+    nvml_bus,
+    ports_from_cables,
+    switch_slot_path,
+    with_ports_down,
+)
+from fixtures.generate.sysfs import build_sysfs
 
 BUSES = ("04:00.0", "05:00.0")
-LINKS = wired(BUSES, "0-1:2")
+LINKS = ports_from_cables(BUSES, "0-1:2")
 
 
-def pair(driver: str = "550.90.07") -> Machine:
+def pair(driver: str = "550.90.07") -> MachineSpec:
     """Two cards with two links behind one switch, and a NIC on another root complex of the same node."""
-    return Machine(
+    return MachineSpec(
         shape="test",
         vendor="Vendor",
         product_name="Product",
         driver=driver,
         cuda=12040,
         kernel="6.8.0",
-        nodes=(Node(0, "0-7", 64),),
+        nodes=(NumaNodeSpec(0, "0-7", 64),),
         roots={"pci0000:00": 0, "pci0000:40": 0, "pci0000:80": -1},
         gpus=tuple(
-            Gpu(product=products.A6000, bus=bus, place=slot("00", bus, port), ports=ports)
+            GpuSpec(product=products.A6000, bus=bus, bridge_path=switch_slot_path("00", bus, port), ports=ports)
             for port, (bus, ports) in enumerate(zip(BUSES, LINKS, strict=True))
         ),
-        nics=(Nic("mlx5_0", "41:00.0", "pci0000:40/40:01.0"),),
+        nics=(NicSpec("mlx5_0", "41:00.0", "pci0000:40/40:01.0"),),
         cpus=8,
     )
 
@@ -51,12 +62,12 @@ def pair(driver: str = "550.90.07") -> Machine:
 def test_the_distance_follows_the_tree(place: str, bus: str, expected: str) -> None:
     here = ("pci0000:00/00:01.0/01:00.0/02:00.0", "03:00.0")
 
-    assert distance(pair(), here, (place, bus)) == expected
-    assert distance(pair(), (place, bus), here) == expected
+    assert spec_distance(pair(), here, (place, bus)) == expected
+    assert spec_distance(pair(), (place, bus), here) == expected
 
 
 def test_a_slot_numbers_its_switch_after_the_root() -> None:
-    assert slot("15", "1b:00.0", port=1) == "pci0000:15/15:01.0/16:00.0/17:01.0"
+    assert switch_slot_path("15", "1b:00.0", port=1) == "pci0000:15/15:01.0/16:00.0/17:01.0"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +83,12 @@ def test_bus_ids_are_spelled_as_each_source_does(short: str, linux: str, in_nvml
 
 def test_cables_become_ports_on_both_ends() -> None:
     first, second, third = (
-        Port("gpu", "00000000:01:00.0"),
-        Port("gpu", "00000000:02:00.0"),
-        Port("gpu", "00000000:03:00.0"),
+        PortSpec("gpu", "00000000:01:00.0"),
+        PortSpec("gpu", "00000000:02:00.0"),
+        PortSpec("gpu", "00000000:03:00.0"),
     )
 
-    assert wired(("01:00.0", "02:00.0", "03:00.0"), "0-1:2 1-2:1") == [
+    assert ports_from_cables(("01:00.0", "02:00.0", "03:00.0"), "0-1:2 1-2:1") == [
         (second, second),
         (first, first, third),
         (second,),
@@ -88,7 +99,7 @@ def test_cables_become_ports_on_both_ends() -> None:
     ("change", "expected"),
     [
         pytest.param({}, 2, id="both up"),
-        pytest.param({"ports": with_down(LINKS[1], 0)}, 2, id="the first GPU's view"),
+        pytest.param({"ports": with_ports_down(LINKS[1], 0)}, 2, id="the first GPU's view"),
         pytest.param({"isolated": "out"}, 0, id="not in the same partition"),
         pytest.param({"mig": ()}, 0, id="MIG mode"),
         pytest.param({"ports": (), "bus": "06:00.0"}, 0, id="linked to somebody else"),
@@ -98,14 +109,14 @@ def test_nvlinks_count_where_peers_can_talk(change: dict[str, object], expected:
     machine = pair()
     changed = replace(machine, gpus=(machine.gpus[0], replace(machine.gpus[1], **change)))
 
-    assert nvlinked(changed, 0, 1) == expected
+    assert bonded_links(changed, 0, 1) == expected
 
 
 def test_nvml_says_nothing_of_the_far_end_of_a_link_that_is_down() -> None:
     machine = pair()
-    changed = replace(machine, gpus=(replace(machine.gpus[0], ports=with_down(LINKS[0], 1)), machine.gpus[1]))
+    changed = replace(machine, gpus=(replace(machine.gpus[0], ports=with_ports_down(LINKS[0], 1)), machine.gpus[1]))
 
-    told = nvml(changed)
+    told = build_nvml(changed)
 
     assert told.gpus[0].nvlinks == (
         NvmlLink(link=0, active=True, version=5, remote_type="gpu", remote_bus_id="00000000:05:00.0", speed_mbps=14062),
@@ -144,17 +155,17 @@ def test_nvml_says_nothing_of_the_far_end_of_a_link_that_is_down() -> None:
     ],
 )
 def test_topo_m_is_printed_in_the_style_of_its_driver(driver: str, expected: str) -> None:
-    matrix, _, _ = smi(pair(driver))["topo -m"].stdout.partition("\nLegend:")
+    matrix, _, _ = build_smi(pair(driver))["topo -m"].stdout.partition("\nLegend:")
 
     assert matrix == expected
 
 
 def test_nvlink_status_has_a_line_for_links_that_are_all_down() -> None:
     machine = replace(pair(), smi=("nvlink -s",))
-    changed = replace(machine, gpus=(machine.gpus[0], replace(machine.gpus[1], ports=with_down(LINKS[1], 0, 1))))
+    changed = replace(machine, gpus=(machine.gpus[0], replace(machine.gpus[1], ports=with_ports_down(LINKS[1], 0, 1))))
 
     one, two = (machine.gpu_uuid(gpu) for gpu in machine.gpus)
-    assert smi(changed) == {
+    assert build_smi(changed) == {
         "nvlink -s": Output(
             stdout=(
                 f"GPU 0: NVIDIA RTX A6000 (UUID: {one})\n"
@@ -169,7 +180,7 @@ def test_nvlink_status_has_a_line_for_links_that_are_all_down() -> None:
 
 def test_sysfs_shows_each_device_where_it_sits() -> None:
     machine = pair()
-    shown = sysfs(replace(machine, gpus=machine.gpus[:1]))
+    shown = build_sysfs(replace(machine, gpus=machine.gpus[:1]))
 
     assert shown.links == {
         "bus/pci/devices/0000:04:00.0": "devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:04:00.0",

@@ -1,4 +1,4 @@
-"""Every machine in ``fixtures/machines`` can be read, says what it proves, and can be written again."""
+"""Every machine in ``fixtures/machines`` can be read, is documented, and is written again unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.recording.io import dump_snapshot, load_snapshot
 from agent.snapshot import Snapshot
 from fixtures.generate.__main__ import main
 from fixtures.generate.catalogue import MACHINES
-from fixtures.generate.write import text
+from fixtures.generate.write import snapshot_text
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "machines"
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
@@ -29,7 +29,7 @@ def snapshot(name: str) -> Snapshot:
 
 @pytest.mark.parametrize("shape", sorted(CONSTRUCTED))
 def test_a_constructed_machine_is_what_the_generator_writes(shape: str) -> None:
-    assert (ROOT / shape / "snapshot.json").read_text(encoding="utf-8") == text(CONSTRUCTED[shape])
+    assert (ROOT / shape / "snapshot.json").read_text(encoding="utf-8") == snapshot_text(CONSTRUCTED[shape])
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -88,7 +88,7 @@ def test_the_expectation_is_about_the_gpus_that_there_are(name: str) -> None:
 
 
 def _gpus(recorded: Snapshot) -> dict[int, bool]:
-    """Which GPUs the recording is about, and whether each is lost."""
+    """The GPUs of the recording, and whether each is lost."""
     if recorded.nvml is not None:
         return {gpu.index: "nvmlDeviceGetHandleByIndex_v2" in gpu.errors for gpu in recorded.nvml.gpus}
     listed = (recorded.smi or {})["-L"].stdout.splitlines()

@@ -1,7 +1,7 @@
-"""Every recorded machine, through the same code as a live one, against what a person wrote and what was looked at.
+"""Golden tests of every recorded machine, through the same code as a live machine.
 
 ``expect`` in case.toml is written by hand from the machine's facts. The golden files are exact; `pytest
---update-golden` rewrites them, and a person reads the difference.
+--update-golden` rewrites them, and the diff must be reviewed.
 """
 
 import tomllib
@@ -11,7 +11,7 @@ import pytest
 
 from agent.recording.bundled import folder
 from agent.recording.io import load_snapshot
-from agent.recording.topology import Observation, failure, observe
+from agent.recording.topology import Observation, find_failure, observe
 from gputopo.labels import decode, encode
 from gputopo.render import renderer
 from tests.conftest import Golden
@@ -34,11 +34,11 @@ def seen(case: Path) -> Observation:
     return observe(load_snapshot((case.parent / "snapshot.json").read_text(encoding="utf-8")))
 
 
-def test_there_are_machines() -> None:
+def test_there_are_at_least_thirty_machines() -> None:
     assert len(CASES) >= 30
 
 
-def test_the_machine_is_what_a_person_says_it_is(case: Path) -> None:
+def test_the_topology_matches_the_expectation_written_by_hand(case: Path) -> None:
     expected = tomllib.loads(case.read_text(encoding="utf-8"))["expect"]
     observation = seen(case)
     topology = observation.topology
@@ -53,14 +53,14 @@ def test_the_machine_is_what_a_person_says_it_is(case: Path) -> None:
     } == {"partial": False} | {name: value for name, value in expected.items() if name != "error"}
     if "error" in expected:
         assert observation.snapshot is not None
-        assert failure(observation.snapshot) is not None
+        assert find_failure(observation.snapshot) is not None
 
 
 def test_discovery_is_deterministic(case: Path) -> None:
     assert seen(case) == seen(case)
 
 
-def test_what_is_published_can_be_read_back(case: Path) -> None:
+def test_the_published_facts_decode_to_the_topology(case: Path) -> None:
     topology = seen(case).topology
     facts = encode(topology)
 
@@ -69,13 +69,13 @@ def test_what_is_published_can_be_read_back(case: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "output"), GOLDEN.items())
-def test_what_is_shown(case: Path, name: str, output: str, golden: Golden) -> None:
+def test_output_formats(case: Path, name: str, output: str, golden: Golden) -> None:
     text = renderer(output)(seen(case).topology)
 
     golden(case.parent / name, text if text.endswith("\n") else text + "\n")
 
 
-def test_what_is_labelled(case: Path, golden: Golden) -> None:
+def test_labels(case: Path, golden: Golden) -> None:
     facts = encode(seen(case).topology)
 
     golden(case.parent / "labels.golden.txt", "".join(f"{k}={v}\n" for k, v in (facts.labels | facts.mirrors).items()))

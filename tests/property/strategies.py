@@ -1,6 +1,6 @@
 """Hypothesis strategies for valid topologies: every optional field, every kind of fabric, hostile text.
 
-``topologies()`` is the one to use; ``texts`` is what a product name or a NIC name can be at worst.
+Use ``topologies()``; ``texts`` are possible product and NIC names, including hostile ones.
 """
 
 from typing import Any

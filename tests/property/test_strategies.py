@@ -1,4 +1,4 @@
-"""The strategies reach what they promise: a property test is worth what its inputs are."""
+"""The strategies produce every kind of input that the property tests need."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ INTERCONNECTS = {*Interconnect} - {Interconnect.PCIE}  # of islands: one of many
 
 
 def kinds(topology: NodeTopology) -> set[object]:
-    """What there is in it."""
+    """The kinds of content in a topology."""
     found: set[object] = {island.interconnect for island in topology.islands or ()}
     found |= {gpu.health for gpu in topology.gpus}
     return found | ({"mig"} if any(gpu.mig_devices for gpu in topology.gpus) else set())

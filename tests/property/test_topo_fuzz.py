@@ -1,4 +1,4 @@
-"""Laws of the `topo -m` parser: any text gives a matrix or a ParseError, and no island is ever wrong in silence."""
+"""Properties of the `topo -m` parser: any text gives a matrix or a ParseError, and wrong islands always have a problem."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.sources.errors import ParseError
-from agent.sources.kernel_list import single_number
+from agent.sources.kernel_list import parse_single_number
 from agent.sources.smi.topo import TopoMatrix, parse_topo
 from gputopo.model import MAX_GPUS, PcieDistance
 from tests.topo_text import ERAS, HARMLESS, Era, Machine, damaged, in_terminal, islands, numa, printed, said
@@ -21,7 +21,7 @@ WORDS = [
 
 
 def lawful(text: str) -> TopoMatrix | None:
-    """Parse; check what holds for every matrix whatever the text was. None: refused."""
+    """Parse and check the properties of every matrix. None: rejected."""
     try:
         matrix = parse_topo(text)
     except ParseError:
@@ -35,7 +35,7 @@ def lawful(text: str) -> TopoMatrix | None:
     assert all(len(nic.distances) == size for nic in matrix.nics)
     assert matrix.problems or matrix.known_cells == size * (size - 1)
     for gpu in matrix.gpus:
-        single_number(gpu.numa_affinity)
+        parse_single_number(gpu.numa_affinity)
     return matrix
 
 
@@ -162,5 +162,5 @@ GARBAGE = {
 
 @pytest.mark.parametrize("text", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_takes_time_in_proportion_to_its_length(text: str) -> None:
-    """400 KB take a fraction of a second. A pattern that backtracks would take hours, and this run would not end."""
+    """400 KB take a fraction of a second; a pattern that backtracks would take hours."""
     lawful(text)

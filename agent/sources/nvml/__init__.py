@@ -1,7 +1,7 @@
-"""NVML through NVIDIA's bindings (``pynvml``): what the driver says of its GPUs, links and pairs, verbatim.
+"""NVML through NVIDIA's bindings (``pynvml``): driver, GPUs, links and pairs, unchanged.
 
-Every call can fail by itself, and then its error stands under its name beside what the other calls said. The traps
-of this interface are commented where they are avoided.
+Every call can fail on its own; its error is stored under its name beside the results of the other calls. Comments mark
+the pitfalls of this API where the code avoids them.
 """
 
 from agent.sources.nvml.reader import read_nvml

@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from agent.snapshot import NvmlLink
-from agent.sources.nvml.calls import Calls
+from agent.sources.nvml.calls import NvmlCalls
 
 _LINK_COUNT = (91, 0)  # NVML_FI_DEV_NVLINK_LINK_COUNT
 _COMMON_SPEED = (90, 0)  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: the only speed before driver 525
 _SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, scope: the link
-_MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS of nvml.h 13; bindings before it say 18 and pass on any number
+_MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS of nvml.h 13; older bindings have 18 and accept any number
 _REMOTE_TYPES = {0: "gpu", 1: "ibmnpu", 2: "switch", 255: "unknown"}  # nvmlIntNvLinkDeviceType_t
 
 
-def read_links(calls: Calls, handle: Any) -> tuple[int | None, tuple[NvmlLink, ...]]:
-    """``(ports of the product, the ports that answered)``. A GPU without NVLink has None and no ports.
+def read_links(calls: NvmlCalls, handle: Any) -> tuple[int | None, tuple[NvmlLink, ...]]:
+    """Return ``(ports of the product, the ports that answered)``. A GPU without NVLink has None and no ports.
 
-    Ports are counted by their state, never by nvmlDeviceGetNvLinkCapability, which affirms ports that the GPU does
-    not have. What failed for the GPU as a whole is noted in ``calls``, what failed for a port stays with the port.
+    Ports are counted by their state, not by nvmlDeviceGetNvLinkCapability, which reports ports that the GPU does not
+    have. An error for the GPU is stored in ``calls``, an error for a port with the port.
     """
-    states = _walk(calls, handle)
+    states = _port_states(calls, handle)
     if not states:
         return None, ()
     up = [link for link, state in states.items() if state is True]
-    fields = calls.fields(handle, [_LINK_COUNT, _COMMON_SPEED, *((_SPEED, link) for link in up)])
+    fields = calls.field_values(handle, [_LINK_COUNT, _COMMON_SPEED, *((_SPEED, link) for link in up)])
     links = [
-        _read_active(calls, handle, link, fields.get((_SPEED, link)) or fields.get(_COMMON_SPEED) or None)
+        _read_active_port(calls, handle, link, fields.get((_SPEED, link)) or fields.get(_COMMON_SPEED) or None)
         if state is True
         else NvmlLink(link=link, active=False)
         if state is False
@@ -36,14 +36,14 @@ def read_links(calls: Calls, handle: Any) -> tuple[int | None, tuple[NvmlLink, .
     return fields.get(_LINK_COUNT), tuple(links)
 
 
-def _walk(calls: Calls, handle: Any) -> dict[int, bool | str]:
-    """Port -> up or down, or the error's name. INVALID_ARGUMENT is the end; NOT_SUPPORTED is no port at all.
+def _port_states(calls: NvmlCalls, handle: Any) -> dict[int, bool | str]:
+    """Map each port to up, down, or an error name. INVALID_ARGUMENT ends the list; NOT_SUPPORTED means no port.
 
-    Only the first port tells that there is no NVLink: some products have holes among their ports.
+    Only the first port shows that the GPU has no NVLink: some products have gaps in their numbering.
     """
     states: dict[int, bool | str] = {}
     for link in range(max(_MAX_LINKS, calls.library.lib.NVML_NVLINK_MAX_LINKS)):
-        state, error = calls.attempt("nvmlDeviceGetNvLinkState", handle, link)
+        state, error = calls.try_call("nvmlDeviceGetNvLinkState", handle, link)
         if error == "INVALID_ARGUMENT":
             break
         if link == 0 and error in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "GPU_IS_LOST"):
@@ -56,16 +56,16 @@ def _walk(calls: Calls, handle: Any) -> dict[int, bool | str]:
     return states
 
 
-def _read_active(gpu: Calls, handle: Any, link: int, speed: int | None) -> NvmlLink:
-    """A port that is up. Of one that is down NVML does not tell the far end."""
-    calls = Calls(gpu.library)
-    remote_type = calls.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+def _read_active_port(gpu: NvmlCalls, handle: Any, link: int, speed: int | None) -> NvmlLink:
+    """Read a port that is up. NVML does not report the far end of a port that is down."""
+    calls = NvmlCalls(gpu.library)
+    remote_type = calls.call("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
     return NvmlLink(
         link=link,
         active=True,
-        version=calls.ask("nvmlDeviceGetNvLinkVersion", handle, link),
+        version=calls.call("nvmlDeviceGetNvLinkVersion", handle, link),
         remote_type=None if remote_type is None else _REMOTE_TYPES.get(remote_type, str(remote_type)),
-        remote_bus_id=calls.text("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link, field="busId"),
+        remote_bus_id=calls.call_text("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link, field="busId"),
         speed_mbps=speed,
         errors=calls.errors,
     )

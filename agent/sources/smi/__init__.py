@@ -1,1 +1,1 @@
-"""What ``nvidia-smi`` prints, one module per command. Parsers are pure: text in, a frozen value or ParseError out."""
+"""Parsers of ``nvidia-smi`` output, one module per command. Pure: text in, a frozen value or ParseError out."""

@@ -1,7 +1,7 @@
-"""What ``nvidia-smi`` prints when it cannot do its work: on standard output, mostly, and not always with an exit code.
+"""Error messages of ``nvidia-smi``, mostly on standard output, and not always with an exit code.
 
-The words are no API; these are those of drivers 340 to 610. The exit codes are: ``man nvidia-smi``, "RETURN VALUE"
-(they are NVML's ``nvmlReturn_t`` numbers).
+The messages are not an API; these are those of drivers 340 to 610. The exit codes are: ``man nvidia-smi``, "RETURN
+VALUE" (they are NVML's ``nvmlReturn_t`` numbers).
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import re
 
 from agent.failures import Failure
-from agent.sources.smi.lines import Line, lines
+from agent.sources.smi.lines import OutputLine, split_lines
 
 
-def classify(text: str, exit_code: int = 0) -> Failure | None:
-    """Why nvidia-smi failed, from what it (or the shell that did not find it) printed; None: nothing says it did.
+def classify_failure(text: str, exit_code: int = 0) -> Failure | None:
+    """Return why nvidia-smi failed, from its output or that of the shell; None: no sign of failure.
 
-    Text that goes on to describe GPUs after an unreachable one is no failure: ``unreachable.py`` finds those.
+    Text that describes GPUs after an unreachable one is not a failure: ``unreachable.py`` parses those lines.
     """
-    said = [_said(line) for line in lines(text)]
-    if Failure.GPU_LOST in said:
-        return Failure.GPU_LOST if set(said) <= {Failure.GPU_LOST, Failure.NO_DEVICE} else None
-    return next((failure for failure in said if failure is not None), _EXIT_CODES.get(exit_code))
+    failures = [_failure_of_line(line) for line in split_lines(text)]
+    if Failure.GPU_LOST in failures:
+        return Failure.GPU_LOST if set(failures) <= {Failure.GPU_LOST, Failure.NO_DEVICE} else None
+    return next((failure for failure in failures if failure is not None), _EXIT_CODES.get(exit_code))
 
 
-def _said(line: Line) -> Failure | None:
+def _failure_of_line(line: OutputLine) -> Failure | None:
     for pattern, failure in _SENTENCES:
         if re.match(pattern, line.text, re.IGNORECASE):
             return failure
@@ -33,7 +33,7 @@ def _said(line: Line) -> Failure | None:
 
 
 _INIT = re.compile(r"Failed to initialize NVML:(.*)", re.IGNORECASE)
-_NVML_STRINGS = {  # nvmlErrorString of the return code, in small letters
+_NVML_STRINGS = {  # nvmlErrorString of the return code, in lower case
     "driver not loaded": Failure.NO_DRIVER,
     "driver/library version mismatch": Failure.VERSION_MISMATCH,
     "gpu access blocked by the operating system": Failure.BLOCKED,
@@ -50,8 +50,8 @@ _SENTENCES = (
     (r"NVIDIA-SMI couldn't find libnvidia-ml", Failure.NO_LIBRARY),
     (r"No devices (?:were )?found", Failure.NO_DEVICE),
     (r"Unable to determine the device handle for gpu", Failure.GPU_LOST),
-    (r"Reboot the system to recover this GPU", Failure.GPU_LOST),  # its second half, where a terminal wrapped it
-    (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox, zsh's reverse
+    (r"Reboot the system to recover this GPU", Failure.GPU_LOST),  # its second half, after a line break
+    (r".{0,200}\bnvidia-smi:? (?:command )?not found", Failure.NO_COMMAND),  # bash, dash, busybox
     (r".{0,200}command not found: nvidia-smi", Failure.NO_COMMAND),
     (r".{0,200}executable file not found in \$PATH", Failure.NO_COMMAND),  # runc, containerd, kubectl exec
     (r".{0,200}nvidia-smi['\"]?: No such file or directory", Failure.NO_COMMAND),

@@ -1,4 +1,4 @@
-"""The lines of a text, with their numbers, so that a refusal can quote the one it is about."""
+"""The lines of a text with their numbers, so that an error can quote a line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agent.sources.errors import ParseError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_QUOTED = 120  # characters of a line that a message shows: a paste can be one line of megabytes
+_QUOTED = 120  # characters of a line in a message: a paste can be one line of megabytes
 
 
-class Line(msgspec.Struct, frozen=True):
+class OutputLine(msgspec.Struct, frozen=True):
     """A line that is not blank."""
 
     number: int  # from 1
@@ -22,13 +22,13 @@ class Line(msgspec.Struct, frozen=True):
     indent: int  # columns of white space before it; a tab counts as one
 
 
-def lines(text: str) -> Iterator[Line]:
-    """The lines of ``text`` that are not blank."""
+def split_lines(text: str) -> Iterator[OutputLine]:
+    """Yield the lines of ``text`` that are not blank."""
     for number, raw in enumerate(text.splitlines(), 1):
         if stripped := raw.strip():
-            yield Line(number, stripped, len(raw) - len(raw.lstrip()))
+            yield OutputLine(number, stripped, len(raw) - len(raw.lstrip()))
 
 
-def refuse(line: Line, why: str) -> ParseError:
-    """The error that quotes a line and says why it cannot be understood."""
+def line_error(line: OutputLine, why: str) -> ParseError:
+    """Return the error that quotes a line and says why it is invalid."""
     return ParseError(f"line {line.number}: {line.text[:_QUOTED]!r}: {why}")

@@ -1,4 +1,4 @@
-"""``nvidia-smi -L``: the GPUs, and the MIG devices below each.
+"""``nvidia-smi -L``: the GPUs and their MIG devices.
 
     GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-...)
       MIG 1g.20gb     Device  0: (UUID: MIG-...)
@@ -13,8 +13,8 @@ import re
 
 import msgspec
 
-from agent.sources.smi.lines import Line, lines, refuse
-from agent.sources.smi.unreachable import Unreachable, unreachable
+from agent.sources.smi.lines import OutputLine, line_error, split_lines
+from agent.sources.smi.unreachable import UnreachableGpu, parse_unreachable
 
 
 class ListedMig(msgspec.Struct, frozen=True):
@@ -30,19 +30,19 @@ class ListedGpu(msgspec.Struct, frozen=True):
 
     index: int  # NVML's
     product: str | None
-    uuid: str | None  # None where it was left out or replaced by "..."
+    uuid: str | None  # None where it is missing or replaced by "..."
     mig: tuple[ListedMig, ...] = ()
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What ``nvidia-smi -L`` prints."""
+    """The output of ``nvidia-smi -L``."""
 
     gpus: tuple[ListedGpu, ...]
-    unreachable: tuple[Unreachable, ...] = ()
+    unreachable: tuple[UnreachableGpu, ...] = ()
 
 
 class GpuHeader(msgspec.Struct, frozen=True):
-    """The line that begins a GPU, here and in ``nvidia-smi nvlink``."""
+    """The first line of a GPU, here and in ``nvidia-smi nvlink``."""
 
     index: int
     product: str | None
@@ -50,33 +50,35 @@ class GpuHeader(msgspec.Struct, frozen=True):
 
 
 def parse_listing(text: str) -> Listing:
-    """The GPUs of ``nvidia-smi -L``, in its order. No line at all is an empty list.
+    """Return the GPUs of ``nvidia-smi -L``, in its order. Empty text is an empty list.
 
-    Raises ``ParseError`` for a line that is none of its lines, a GPU listed twice and a MIG device above any GPU.
+    Raises ``ParseError`` for an unknown line, a GPU listed twice and a MIG device before any GPU.
     """
     migs: dict[int, list[ListedMig]] = {}  # by the index of the GPU
     headers: list[GpuHeader] = []
     lost = []
-    for line in lines(text):
-        if (header := gpu_header(line)) is not None:
+    for line in split_lines(text):
+        if (header := parse_gpu_header(line)) is not None:
             if header.index in migs:
-                raise refuse(line, "this GPU is listed twice; paste the output of one `nvidia-smi -L`")
+                raise line_error(line, "this GPU is listed twice; paste the output of one `nvidia-smi -L`")
             headers.append(header)
             migs[header.index] = []
-        elif (mig := _mig(line)) is not None:
+        elif (mig := _parse_mig(line)) is not None:
             if not headers:
-                raise refuse(line, "a MIG device before any GPU; paste the whole output of `nvidia-smi -L`")
+                raise line_error(line, "a MIG device before any GPU; paste the whole output of `nvidia-smi -L`")
             migs[headers[-1].index].append(mig)
-        elif (gone := unreachable(line)) is not None:
-            lost.append(gone)
+        elif (unreachable_gpu := parse_unreachable(line)) is not None:
+            lost.append(unreachable_gpu)
         elif _PROMPT.search(line.text) is None:
-            raise refuse(line, "not a line of `nvidia-smi -L`, which are like 'GPU 0: NVIDIA L4 (UUID: GPU-...)'")
+            raise line_error(
+                line, "not a line of `nvidia-smi -L`; expected a line like 'GPU 0: NVIDIA L4 (UUID: GPU-...)'"
+            )
     gpus = (ListedGpu(gpu.index, gpu.product, gpu.uuid, tuple(migs[gpu.index])) for gpu in headers)
     return Listing(tuple(gpus), tuple(lost))
 
 
-def gpu_header(line: Line) -> GpuHeader | None:
-    """The GPU that a line begins; None for every other line."""
+def parse_gpu_header(line: OutputLine) -> GpuHeader | None:
+    """Return the GPU of a header line; None for every other line."""
     match = _GPU.match(line.text)
     if match is None:
         return None
@@ -85,7 +87,7 @@ def gpu_header(line: Line) -> GpuHeader | None:
     return GpuHeader(int(match[1]), product or None, _uuid(rest))
 
 
-def _mig(line: Line) -> ListedMig | None:
+def _parse_mig(line: OutputLine) -> ListedMig | None:
     match = _MIG.fullmatch(line.text)
     return None if match is None else ListedMig(int(match[2]), match[1], _uuid(match[3]))
 
@@ -98,4 +100,4 @@ def _uuid(rest: str) -> str | None:
 _GPU = re.compile(r"GPU (\d{1,3}):\s(.*)")
 _MIG = re.compile(r"MIG (\S{1,40})\s{1,40}Device\s{1,8}(\d{1,3}):\s{0,8}\(UUID:([^()]*)\)")
 _UUID = re.compile(r"(?:MIG-)?(?:GPU-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:/\d{1,4}/\d{1,4})?")
-_PROMPT = re.compile(r"nvidia-smi (?:-L|--list-gpus)\b")  # the command itself, pasted along
+_PROMPT = re.compile(r"nvidia-smi (?:-L|--list-gpus)\b")  # the command itself, pasted with its output

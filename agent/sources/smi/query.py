@@ -1,8 +1,8 @@
-"""``nvidia-smi -q -x`` (XML) and ``nvidia-smi -q`` (text): the facts of each GPU, in one result.
+"""``nvidia-smi -q -x`` (XML) and ``nvidia-smi -q`` (text): the facts of each GPU, in one type.
 
-Both say the same in different words: ``nvsmi_device_v10`` to ``_v13.dtd`` and the text of drivers 418 to 610. Serial
-numbers are in there and are never read. A value that nvidia-smi could not get is its error ("GPU is lost",
-"Insufficient Permissions"): it becomes None, and ``unreadable`` keeps the words.
+Formats: ``nvsmi_device_v10`` to ``_v13.dtd`` and the text of drivers 418 to 610. Serial numbers in the output are not
+read. Where nvidia-smi could not get a value it prints an error ("GPU is lost", "Insufficient Permissions"): the value
+is None, and ``unreadable`` has the text.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.errors import ParseError
-from agent.sources.smi.lines import lines
-from agent.sources.smi.query_words import TEXT, XML, Words, text_tree
-from agent.sources.smi.unreachable import Unreachable, unreachable
+from agent.sources.smi.lines import split_lines
+from agent.sources.smi.query_words import TEXT, XML, QueryPaths, text_tree
+from agent.sources.smi.unreachable import UnreachableGpu, parse_unreachable
 from agent.sources.xml_tree import Element, parse_xml
 from gputopo.model import MAX_GPUS, FabricState, GpuFabric, Pcie
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class QueriedMig(msgspec.Struct, frozen=True):
-    """A MIG device. Neither its UUID nor its profile is printed here: ``nvidia-smi -L`` has them."""
+    """A MIG device. Its UUID and profile are not printed here, only by ``nvidia-smi -L``."""
 
     index: int
     gpu_instance: int | None = None
@@ -36,7 +36,7 @@ class QueriedMig(msgspec.Struct, frozen=True):
 
 
 class QueriedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of one GPU."""
+    """The facts of one GPU."""
 
     index: int | None  # NVML's; None where only some of the attached GPUs are described
     bus_id: str | None  # sysfs spelling
@@ -46,123 +46,126 @@ class QueriedGpu(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str | None = None  # "hopper", "ada-lovelace": GPU Feature Discovery's family names
     memory_mib: int | None = None  # FB memory, total including reserved
     pcie: Pcie = Pcie()
-    pcie_device_max_generation: int | None = None  # of the GPU itself, whatever slot it is in
+    pcie_device_max_generation: int | None = None  # of the GPU itself, independent of its slot
     mig_enabled: bool | None = None
     mig_devices: tuple[QueriedMig, ...] = ()
     fabric: GpuFabric | None = None
     virtualization: str | None = None  # "None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA"
-    unreadable: tuple[tuple[str, str], ...] = ()  # (fact, what was said instead): ("memory", "GPU is lost")
+    unreadable: tuple[tuple[str, str], ...] = ()  # (fact, printed error): ("memory", "GPU is lost")
 
 
-class Query(msgspec.Struct, frozen=True):
-    """What ``nvidia-smi -q`` says of a machine."""
+class SmiQuery(msgspec.Struct, frozen=True):
+    """The output of ``nvidia-smi -q``."""
 
     driver_version: str | None
     cuda_version: str | None
-    attached: int | None  # GPUs that the driver has; more than ``gpus`` where only some were asked for
+    attached: int | None  # GPUs of the driver; more than ``gpus`` where only some were queried
     gpus: tuple[QueriedGpu, ...]
-    unreachable: tuple[Unreachable, ...] = ()
+    unreachable: tuple[UnreachableGpu, ...] = ()
 
 
-def parse_query(text: str) -> Query:
-    """The output of ``nvidia-smi -q -x`` or ``nvidia-smi -q``.
+def parse_query(text: str) -> SmiQuery:
+    """Parse the output of ``nvidia-smi -q -x`` or ``nvidia-smi -q``.
 
-    Raises ``ParseError`` for a document that is neither, an XML document that was cut, text that describes no GPU, and
-    more GPUs than a machine has.
+    Raises ``ParseError`` for any other text, an incomplete XML document, text without a GPU, and too many GPUs.
     """
-    # Newer drivers put a line about a GPU they cannot reach before the document.
+    # Newer drivers print a line about an unreachable GPU before the document.
     start = min((at for mark in ("<?xml", "<!DOCTYPE", "<nvidia_smi_log") if (at := text.find(mark)) >= 0), default=-1)
     if start < 0:
-        return _query(_described(text), TEXT, _unreachable(text))
+        return _to_query(_parse_text(text), TEXT, _unreachable(text))
     root = parse_xml(text, start)
     if root.tag != "nvidia_smi_log":
         raise ParseError(f"line {root.line}: <{root.tag[:40]}> is not the <nvidia_smi_log> of `nvidia-smi -q -x`")
-    return _query(root, XML, _unreachable(text[:start]))
+    return _to_query(root, XML, _unreachable(text[:start]))
 
 
-def _described(text: str) -> Element:
+def _parse_text(text: str) -> Element:
     root = text_tree(text)
     if root.find("gpu") is None:
-        first = next(lines(text), None)
-        said = "it is empty" if first is None else f"it begins with {first.text[:80]!r}"
-        raise ParseError(f"no GPU is described here, {said}; paste the output of `nvidia-smi -q` or `nvidia-smi -q -x`")
+        first = next(split_lines(text), None)
+        printed = "the text is empty" if first is None else f"the text begins with {first.text[:80]!r}"
+        raise ParseError(f"no GPU found: {printed}; paste the output of `nvidia-smi -q` or `nvidia-smi -q -x`")
     return root
 
 
-def _unreachable(text: str) -> tuple[Unreachable, ...]:
-    return tuple(gone for line in lines(text) if (gone := unreachable(line)) is not None)
-
-
-def _query(root: Element, words: Words, lost: tuple[Unreachable, ...]) -> Query:
-    read = _Reader(root)
-    attached = read.fact("attached", words.attached, _number)
-    described = list(root.all("gpu"))
-    if len(described) > MAX_GPUS:
-        raise ParseError(f"{len(described)} GPUs are described here, and no machine has more than {MAX_GPUS}")
-    whole = attached is None or attached == len(described)
-    gpus = tuple(_gpu(gpu, words, place if whole else None) for place, gpu in enumerate(described))
-    driver = read.fact("driver", words.driver, _version)
-    return Query(driver, read.fact("cuda", words.cuda, _version), attached, gpus, lost)
-
-
-def _gpu(gpu: Element, words: Words, index: int | None) -> QueriedGpu:
-    read = _Reader(gpu)
-    bus_id = read.fact("bus id", words.bus_id, sysfs_bus_id) or sysfs_bus_id(gpu.attributes.get("id", ""))
-    enabled = read.fact("MIG mode", words.mig_mode, {"Enabled": True, "Disabled": False}.get)
-    return QueriedGpu(
-        index=index,
-        bus_id=bus_id,
-        uuid=read.fact("uuid", words.uuid, _uuid),
-        minor=read.fact("minor", words.minor, _number),
-        product=read.fact("product", words.product, str),
-        architecture=read.fact("architecture", words.architecture, _family),
-        memory_mib=read.fact("memory", words.memory, _mib),
-        pcie=Pcie(
-            generation=read.fact("PCIe generation", words.pcie_generation, _number),
-            width=read.fact("PCIe width", words.pcie_width, _lanes),
-            max_generation=read.fact("maximal PCIe generation", words.pcie_max_generation, _number),
-            max_width=read.fact("maximal PCIe width", words.pcie_max_width, _lanes),
-        ),
-        pcie_device_max_generation=read.fact("the GPU's PCIe generation", words.pcie_device_max_generation, _number),
-        mig_enabled=enabled,
-        mig_devices=_mig_devices(gpu, words) if enabled else (),
-        fabric=_fabric(gpu, words, read),
-        virtualization=read.fact("virtualization", words.virtualization, str),
-        unreadable=tuple(read.unreadable),
+def _unreachable(text: str) -> tuple[UnreachableGpu, ...]:
+    return tuple(
+        unreachable_gpu for line in split_lines(text) if (unreachable_gpu := parse_unreachable(line)) is not None
     )
 
 
-def _mig_devices(gpu: Element, words: Words) -> tuple[QueriedMig, ...]:
-    above = gpu if words.mig_list is None else gpu.find(words.mig_list)
+def _to_query(root: Element, paths: QueryPaths, lost: tuple[UnreachableGpu, ...]) -> SmiQuery:
+    reader = _FactReader(root)
+    attached = reader.read_fact("attached", paths.attached, _number)
+    described = list(root.all("gpu"))
+    if len(described) > MAX_GPUS:
+        raise ParseError(f"{len(described)} GPUs found; at most {MAX_GPUS} are supported")
+    whole = attached is None or attached == len(described)
+    gpus = tuple(_to_gpu(gpu, paths, place if whole else None) for place, gpu in enumerate(described))
+    driver = reader.read_fact("driver", paths.driver, _version)
+    return SmiQuery(driver, reader.read_fact("cuda", paths.cuda, _version), attached, gpus, lost)
+
+
+def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
+    reader = _FactReader(gpu)
+    bus_id = reader.read_fact("bus id", paths.bus_id, sysfs_bus_id) or sysfs_bus_id(gpu.attributes.get("id", ""))
+    enabled = reader.read_fact("MIG mode", paths.mig_mode, {"Enabled": True, "Disabled": False}.get)
+    return QueriedGpu(
+        index=index,
+        bus_id=bus_id,
+        uuid=reader.read_fact("uuid", paths.uuid, _uuid),
+        minor=reader.read_fact("minor", paths.minor, _number),
+        product=reader.read_fact("product", paths.product, str),
+        architecture=reader.read_fact("architecture", paths.architecture, _family),
+        memory_mib=reader.read_fact("memory", paths.memory, _mib),
+        pcie=Pcie(
+            generation=reader.read_fact("PCIe generation", paths.pcie_generation, _number),
+            width=reader.read_fact("PCIe width", paths.pcie_width, _lanes),
+            max_generation=reader.read_fact("maximal PCIe generation", paths.pcie_max_generation, _number),
+            max_width=reader.read_fact("maximal PCIe width", paths.pcie_max_width, _lanes),
+        ),
+        pcie_device_max_generation=reader.read_fact(
+            "the GPU's PCIe generation", paths.pcie_device_max_generation, _number
+        ),
+        mig_enabled=enabled,
+        mig_devices=_mig_devices(gpu, paths) if enabled else (),
+        fabric=_fabric(gpu, paths, reader),
+        virtualization=reader.read_fact("virtualization", paths.virtualization, str),
+        unreadable=tuple(reader.unreadable),
+    )
+
+
+def _mig_devices(gpu: Element, paths: QueryPaths) -> tuple[QueriedMig, ...]:
+    above = gpu if paths.mig_list is None else gpu.find(paths.mig_list)
     found = []
-    for device in above.all(words.mig_device) if above is not None else ():
-        read = _Reader(device)
-        index = read.fact("index", words.mig_index, _number)
+    for device in above.all(paths.mig_device) if above is not None else ():
+        reader = _FactReader(device)
+        index = reader.read_fact("index", paths.mig_index, _number)
         if index is not None:
-            instance = read.fact("GPU instance", words.mig_gpu_instance, _number)
-            compute = read.fact("compute instance", words.mig_compute_instance, _number)
-            found.append(QueriedMig(index, instance, compute, read.fact("memory", words.memory, _mib)))
+            instance = reader.read_fact("GPU instance", paths.mig_gpu_instance, _number)
+            compute = reader.read_fact("compute instance", paths.mig_compute_instance, _number)
+            found.append(QueriedMig(index, instance, compute, reader.read_fact("memory", paths.memory, _mib)))
     return tuple(found)
 
 
-def _fabric(gpu: Element, words: Words, read: _Reader) -> GpuFabric | None:
-    """None where this GPU knows no fabric ("N/A"), as before Hopper."""
-    state = read.fact("fabric state", words.fabric_state, _FABRIC_STATES.get)
+def _fabric(gpu: Element, paths: QueryPaths, reader: _FactReader) -> GpuFabric | None:
+    """The fabric membership; None where the GPU has no fabric ("N/A"), as before Hopper."""
+    state = reader.read_fact("fabric state", paths.fabric_state, _FABRIC_STATES.get)
     if state is None:
         return None
-    uuid = read.fact("fabric cluster", words.fabric_cluster, str.lower)
-    status = read.fact("fabric status", words.fabric_status, str)
+    uuid = reader.read_fact("fabric cluster", paths.fabric_cluster, str.lower)
+    status = reader.read_fact("fabric status", paths.fabric_status, str)
     return GpuFabric(
         state=state,
         cluster_uuid=uuid if uuid is not None and uuid.strip("0-") else None,
-        clique=read.fact("fabric clique", words.fabric_clique, _number),
+        clique=reader.read_fact("fabric clique", paths.fabric_clique, _number),
         status=None if status == "Success" else status,
-        unhealthy=_unhealthy(gpu.find(words.fabric_health)),
+        unhealthy=_unhealthy(gpu.find(paths.fabric_health)),
     )
 
 
 def _unhealthy(health: Element | None) -> tuple[str, ...]:
-    """The faults among ``Route Unhealthy: True`` and its like, in the words of the XML's elements."""
+    """The faults in the health section ("Route Unhealthy: True"), named like the XML's elements."""
     found = []
     for child in health.children if health is not None else ():
         name = child.tag.replace("_", " ").lower()
@@ -170,26 +173,28 @@ def _unhealthy(health: Element | None) -> tuple[str, ...]:
         if fault is not None and child.text == fault:
             found.append(name)
         elif name == "incorrect configuration" and child.text not in {"None", *_NO_VALUE, *_ERRORS}:
-            found.append(name)  # the value says which: "Insufficient Nvlinks", ...
+            found.append(name)  # the value has the cause: "Insufficient Nvlinks", ...
     return tuple(found)
 
 
-class _Reader:
-    """Reads facts of one element, and keeps the words of those that could not be read."""
+class _FactReader:
+    """Reads facts of one element, and keeps the texts of values that could not be read."""
 
     def __init__(self, element: Element) -> None:
         self._element = element
         self.unreadable: list[tuple[str, str]] = []
 
-    def fact(self, name: str, paths: tuple[str, ...], convert: Callable[[str], T | None]) -> T | None:
-        """The value at the first of ``paths`` that has one; None where there is none."""
+    def read_fact(self, name: str, paths: tuple[str, ...], convert: Callable[[str], T | None]) -> T | None:
+        """Return the value at the first of ``paths`` that has one; None where there is none."""
         found = (self._element.find(path) for path in paths)
-        said = next((element.text for element in found if element is not None and element.text not in _NO_VALUE), None)
-        if said is None:
+        printed = next(
+            (element.text for element in found if element is not None and element.text not in _NO_VALUE), None
+        )
+        if printed is None:
             return None
-        value = None if said.strip("[]") in _ERRORS else convert(said)
+        value = None if printed.strip("[]") in _ERRORS else convert(printed)
         if value is None:
-            self.unreadable.append((name, said[:80]))
+            self.unreadable.append((name, printed[:80]))
         return value
 
 
@@ -228,7 +233,7 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_VALUE = frozenset(
     {"", "N/A", "[N/A]", "Not Supported", "[Not Supported]", "Requested functionality has been deprecated"}
 )
-_ERRORS = frozenset(  # nvmlErrorString, where a value belongs
+_ERRORS = frozenset(  # nvmlErrorString, printed instead of a value
     {
         "Function Not Found",
         "GPU is lost",

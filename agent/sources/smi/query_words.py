@@ -1,7 +1,7 @@
-"""Where ``nvidia-smi -q`` keeps each fact: in its XML (elements of ``nvsmi_device_v10`` to ``_v13.dtd``) and its text.
+"""The paths of each fact in ``nvidia-smi -q``: in its XML (``nvsmi_device_v10`` to ``_v13.dtd``) and in its text.
 
-A path leads through elements or indented headings; of several, the first that has a value counts (a driver generation
-renamed it). The text becomes the same kind of tree as the XML, so that one reader serves both.
+A path leads through elements or indented headings; of several paths, the first with a value is used (driver versions
+renamed elements). The text is converted to the same kind of tree as the XML, so that one reader serves both.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 
 import msgspec
 
-from agent.sources.smi.lines import lines
+from agent.sources.smi.lines import split_lines
 from agent.sources.xml_tree import Element
 
 
-class Words(msgspec.Struct, frozen=True):
-    """The paths of one dialect: those of the machine, of a GPU, and of a MIG device."""
+class QueryPaths(msgspec.Struct, frozen=True):
+    """The paths in one format: of the machine, of a GPU, and of a MIG device."""
 
     driver: tuple[str, ...]
     cuda: tuple[str, ...]
@@ -32,7 +32,7 @@ class Words(msgspec.Struct, frozen=True):
     pcie_max_width: tuple[str, ...]
     pcie_device_max_generation: tuple[str, ...]  # nvmlDeviceGetGpuMaxPcieLinkGeneration
     mig_mode: tuple[str, ...]
-    mig_list: str | None  # what holds the MIG devices; None: the GPU itself
+    mig_list: str | None  # the parent of the MIG devices; None: the GPU itself
     mig_device: str
     mig_index: tuple[str, ...]
     mig_gpu_instance: tuple[str, ...]
@@ -45,7 +45,7 @@ class Words(msgspec.Struct, frozen=True):
     virtualization: tuple[str, ...]
 
 
-XML = Words(
+XML = QueryPaths(
     driver=("driver_version", "kmd_version"),  # the second: driver 610 and newer
     cuda=("cuda_version", "cuda_umd_version"),
     attached=("attached_gpus",),
@@ -74,7 +74,7 @@ XML = Words(
     virtualization=("gpu_virtualization_mode/virtualization_mode",),
 )
 
-TEXT = Words(
+TEXT = QueryPaths(
     driver=("Driver Version", "KMD Version"),
     cuda=("CUDA Version", "CUDA UMD Version"),
     attached=("Attached GPUs",),
@@ -105,13 +105,13 @@ TEXT = Words(
 
 
 def text_tree(text: str) -> Element:
-    """The text of ``nvidia-smi -q`` as a tree: headings hold what is indented below them, "Key : Value" is a leaf.
+    """Convert the text of ``nvidia-smi -q`` to a tree: headings contain the indented lines, "Key : Value" is a leaf.
 
     A line like "GPU 00000000:68:00.0" becomes ``<gpu id="00000000:68:00.0">``, as in the XML.
     """
     root = Element("nvidia_smi_log")
     above = [(-1, root)]
-    for line in lines(text):
+    for line in split_lines(text):
         while above[-1][0] >= line.indent:
             above.pop()
         element = _element(line.text, line.number)

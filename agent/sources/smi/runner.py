@@ -1,4 +1,4 @@
-"""Runs ``nvidia-smi`` and keeps what it printed. Parsing is another module's business."""
+"""Runs ``nvidia-smi`` and keeps its output; other modules parse it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from agent.snapshot import Output
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The quickest first: it tells whether there is a driver to talk to.
+# The fastest first: it fails quickly where no driver is loaded.
 COMMANDS = ("-L", "topo -m", "topo -p2p n", "nvlink -s", "-q -x")
-TIMEOUT_S = 60.0  # without persistence mode nvidia-smi wakes every GPU, up to 5 s each
+TIMEOUT_S = 60.0  # without persistence mode nvidia-smi initialises every GPU, up to 5 s each
 
-# What a shell would say; nvidia-smi's own exit codes are nvmlReturn_t.
+# Exit codes as in a shell; nvidia-smi's own are nvmlReturn_t.
 NOT_STARTED = 127
 NO_ANSWER = 124
 
 
 def read_smi(executable: str, environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> dict[str, Output]:
-    """Run every command: its arguments -> what it printed.
+    """Run all commands. Returns their outputs by arguments.
 
-    Where one cannot be started, or does not end in time, the rest is not tried: they would fare no better, and a
-    driver that hangs would be asked five times.
+    If a command cannot be started, or does not end in time, the remaining ones are skipped: they would fail too.
     """
     outputs: dict[str, Output] = {}
     for command in COMMANDS:
@@ -36,9 +35,9 @@ def read_smi(executable: str, environ: Mapping[str, str], timeout_s: float = TIM
 
 
 def run_smi(executable: str, arguments: str, environ: Mapping[str, str], timeout_s: float) -> Output:
-    """Run one command. Never raises for what the command does: see ``NOT_STARTED`` and ``NO_ANSWER``."""
+    """Run one command. Errors of the command are not raised: see ``NOT_STARTED`` and ``NO_ANSWER``."""
     command = [executable, *arguments.split()]
-    # Files, not pipes: a child that hangs in the driver cannot be killed, and a pipe would be waited for.
+    # Files, not pipes: a child that hangs in the driver cannot be killed, and reading its pipe would block.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         try:
             child = subprocess.Popen(  # noqa: S603  no shell, and the arguments are ours
@@ -50,7 +49,7 @@ def run_smi(executable: str, arguments: str, environ: Mapping[str, str], timeout
             return Output(exit_code=child.wait(timeout_s), stdout=_text(stdout), stderr=_text(stderr))
         except subprocess.TimeoutExpired:
             child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that sleeps in the kernel dies when it wakes
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that sleeps in the kernel ends later
                 child.wait(1)
             return Output(_text(stdout), NO_ANSWER, f"{_text(stderr)}no answer within {timeout_s:g} s\n")
 

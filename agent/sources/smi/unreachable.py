@@ -1,6 +1,6 @@
-"""The GPUs that ``nvidia-smi`` names and cannot talk to; newer drivers then go on with the others.
+"""Lines of ``nvidia-smi`` about GPUs that it cannot reach; newer drivers continue with the other GPUs.
 
-The words are no API; these are those of drivers 340 to 610.
+The messages are not an API; these are those of drivers 340 to 610.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import re
 import msgspec
 
 from agent.sources.bus_id import sysfs_bus_id
-from agent.sources.smi.lines import Line
+from agent.sources.smi.lines import OutputLine
 
 
-class Unreachable(msgspec.Struct, frozen=True):
-    """A GPU that nvidia-smi cannot talk to."""
+class UnreachableGpu(msgspec.Struct, frozen=True):
+    """A GPU that nvidia-smi cannot reach."""
 
     index: int | None  # NVML index, where it was printed
     bus_id: str | None  # sysfs spelling
     why: str  # "Unknown Error", "GPU is lost"
 
 
-def unreachable(line: Line) -> Unreachable | None:
-    """The GPU of a line like "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error"."""
+def parse_unreachable(line: OutputLine) -> UnreachableGpu | None:
+    """Return the GPU of a line like "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error"."""
     match = re.match(_UNREACHABLE, line.text, re.IGNORECASE)
     if match is None:
         return None
     index, bus_id, why = match.groups()
-    return Unreachable(int(index) if index else None, sysfs_bus_id(bus_id or ""), why.strip())
+    return UnreachableGpu(int(index) if index else None, sysfs_bus_id(bus_id or ""), why.strip())
 
 
 # "GPU0000:CB:00.0: ..." (until 5xx), "GPU 0000:66:00.0: ...", "GPU1: 0000:34:00.0: ...", "GPU1: ..."

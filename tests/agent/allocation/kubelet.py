@@ -1,7 +1,6 @@
-"""A kubelet's PodResources socket: a real gRPC server (grpcio) that speaks the messages of the public ``api.proto``.
+"""A PodResources socket of a kubelet: a real gRPC server (grpcio) with the messages of the public ``api.proto``.
 
-The messages are built by protobuf itself, from a descriptor written down here, so that our decoder is judged by
-another's encoder.
+protobuf builds the messages from a descriptor in this module, so that our decoder is tested against another encoder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client against a real gRPC server on a unix socket, and against listeners that are none."""
+"""The client against a real gRPC server on a unix socket, and against other servers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 from agent.allocation.client import PodResources, PodResourcesError
-from agent.allocation.wire import Held
+from agent.allocation.wire import HeldDevices
 from tests.agent.allocation.kubelet import kubelet, listing, pod
 
 ONE = listing(pod("a", {"nvidia.com/gpu": ["GPU-1"]}))
-HELD = (Held("default", "a", "main", "nvidia.com/gpu", ("GPU-1",)),)
+HELD = (HeldDevices("default", "a", "main", "nvidia.com/gpu", ("GPU-1",)),)
 PATIENT_S = 20.0  # for answers that come: this machine may be busy
 
 
@@ -34,7 +34,7 @@ def refusal(path: Path, timeout_s: float = PATIENT_S, clock: Callable[[], float]
     return str(refused.value)
 
 
-def test_a_kubelet_is_asked_over_one_connection(path: Path) -> None:
+def test_calls_reuse_one_connection(path: Path) -> None:
     peers = []
 
     def answer(context: grpc.ServicerContext) -> bytes:
@@ -48,7 +48,7 @@ def test_a_kubelet_is_asked_over_one_connection(path: Path) -> None:
         assert client.held() == HELD
 
 
-def test_an_answer_longer_than_every_window_of_http2_arrives_whole(path: Path) -> None:
+def test_a_response_larger_than_all_http2_windows_is_complete(path: Path) -> None:
     pods = [pod(f"pod-{n}", {"nvidia.com/gpu": [f"GPU-{n:04}-{'x' * 900}"]}) for n in range(3000)]
 
     with kubelet(path, lambda _: listing(*pods)), closing(PodResources(path, PATIENT_S)) as client:
@@ -57,7 +57,7 @@ def test_an_answer_longer_than_every_window_of_http2_arrives_whole(path: Path) -
         assert [held.pod for held in client.held()] == [f"pod-{n}" for n in range(3000)]
 
 
-def test_a_kubelet_that_was_restarted_is_asked_again(path: Path) -> None:
+def test_after_a_kubelet_restart_a_new_connection_is_used(path: Path) -> None:
     with closing(PodResources(path, PATIENT_S)) as client:
         with kubelet(path, lambda _: ONE):
             assert client.held() == HELD
@@ -73,7 +73,7 @@ def test_a_missing_socket_is_named(path: Path) -> None:
     assert refusal(path) == f"{path}: No such file or directory"
 
 
-def test_a_kubelet_that_refuses_is_quoted(path: Path) -> None:
+def test_a_grpc_error_is_quoted(path: Path) -> None:
     def answer(context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit: 100 %")
 
@@ -81,33 +81,33 @@ def test_a_kubelet_that_refuses_is_quoted(path: Path) -> None:
         assert refusal(path) == f"{path}: gRPC status 8: rejected by rate limit: 100 %"
 
 
-def test_a_kubelet_without_the_api_is_told_from_others(path: Path) -> None:
+def test_a_kubelet_without_the_api_has_its_own_message(path: Path) -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     server.add_insecure_port(f"unix:{path}")
     server.start()
     try:
-        assert refusal(path) == f"{path}: the kubelet has no PodResources v1 API; it came with Kubernetes 1.20"
+        assert refusal(path) == f"{path}: the kubelet has no PodResources v1 API; Kubernetes 1.20 or newer is required"
     finally:
         server.stop(None).wait()
 
 
-def test_a_damaged_answer_is_refused(path: Path) -> None:
+def test_an_invalid_response_is_rejected(path: Path) -> None:
     with kubelet(path, lambda _: b"\x0b"):
-        assert refusal(path) == f"{path}: the answer is damaged: byte 0: field 1 has wire type 3"
+        assert refusal(path) == f"{path}: invalid response: byte 0: field 1 has the unsupported wire type 3"
 
 
-def test_a_compressed_answer_was_not_asked_for_and_is_refused(path: Path) -> None:
+def test_a_compressed_response_is_rejected(path: Path) -> None:
     def answer(context: grpc.ServicerContext) -> bytes:
         context.set_compression(grpc.Compression.Gzip)
         return ONE * 50
 
     with kubelet(path, answer):
-        assert refusal(path) == f"{path}: the answer is damaged: it is compressed, which was not asked for"
+        assert refusal(path) == f"{path}: invalid response: it is compressed, which was not requested"
 
 
 @contextmanager
 def listener(path: Path, serve: Callable[[socket.socket], None]) -> Iterator[None]:
-    """Something else on that socket: ``serve`` gets the first connection."""
+    """Another server on that socket: ``serve`` gets the first connection."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
@@ -143,7 +143,7 @@ GRPC_OK = b"\x00\x0bgrpc-status\x010"  # a literal header, not indexed
         pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b" " * 100, None, id="speaks HTTP/1.1"),
         pytest.param(
             frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS | END_STREAM, 1, NOT_FOUND_STATUS),
-            "HTTP status 404: whoever listens there is no kubelet",
+            "HTTP status 404: the server on this socket is not a kubelet",
             id="is another server",
         ),
         pytest.param(
@@ -153,7 +153,7 @@ GRPC_OK = b"\x00\x0bgrpc-status\x010"  # a literal header, not indexed
         ),
         pytest.param(
             frame(SETTINGS, 0, 0, b"") + frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)),
-            "the kubelet ends the connection (HTTP/2 error 0)",
+            "the kubelet closed the connection (HTTP/2 error 0)",
             id="goes away",
         ),
         pytest.param(
@@ -161,7 +161,7 @@ GRPC_OK = b"\x00\x0bgrpc-status\x010"  # a literal header, not indexed
             + frame(HEADERS, END_HEADERS, 1, OK_STATUS)
             + frame(DATA, 0, 1, b"\0\0")
             + frame(HEADERS, END_HEADERS | END_STREAM, 1, GRPC_OK),
-            "the answer is damaged: 2 bytes are no gRPC message",
+            "invalid response: 2 bytes are too short for a gRPC message",
             id="sends no message",
         ),
         pytest.param(
@@ -169,12 +169,12 @@ GRPC_OK = b"\x00\x0bgrpc-status\x010"  # a literal header, not indexed
             + frame(HEADERS, END_HEADERS, 1, OK_STATUS)
             + frame(DATA, 0, 1, b"\0\0\0\0\x09abc")
             + frame(HEADERS, END_HEADERS | END_STREAM, 1, GRPC_OK),
-            "the answer is damaged: it announces 9 bytes and has 3",
+            "invalid response: its header says 9 bytes, it has 3",
             id="sends less than it announced",
         ),
     ],
 )
-def test_a_listener_that_is_no_kubelet_is_found_out(path: Path, answer: bytes, says: str | None) -> None:
+def test_a_server_that_is_not_a_kubelet_is_an_error(path: Path, answer: bytes, says: str | None) -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(65536)
         connection.sendall(answer)
@@ -186,7 +186,7 @@ def test_a_listener_that_is_no_kubelet_is_found_out(path: Path, answer: bytes, s
         assert refusal(path) == f"{path}: {says}" if says else refusal(path).startswith(f"{path}: ")
 
 
-def test_a_kubelet_that_hangs_costs_the_timeout_and_no_more(path: Path) -> None:
+def test_a_kubelet_that_hangs_is_a_timeout(path: Path) -> None:
     done = threading.Event()
 
     def serve(_: socket.socket) -> None:
@@ -197,7 +197,7 @@ def test_a_kubelet_that_hangs_costs_the_timeout_and_no_more(path: Path) -> None:
         done.set()
 
 
-def test_a_kubelet_that_drips_is_cut_off_at_the_deadline(path: Path) -> None:
+def test_a_slow_response_ends_at_the_deadline(path: Path) -> None:
     done = threading.Event()
     clock = iter((0.0, 0.0, 0.0, 2.0))  # the deadline, the connection, the first bytes, the next
 
@@ -206,10 +206,10 @@ def test_a_kubelet_that_drips_is_cut_off_at_the_deadline(path: Path) -> None:
         done.wait(PATIENT_S)
 
     with listener(path, serve):
-        assert refusal(path, 1.0, clock=lambda: next(clock)) == f"{path}: no answer in time"
+        assert refusal(path, 1.0, clock=lambda: next(clock)) == f"{path}: no answer before the deadline"
         done.set()
 
 
-def test_an_answer_without_end_is_cut_off(path: Path) -> None:
+def test_an_endless_response_is_cut_off(path: Path) -> None:
     with kubelet(path, lambda _: bytes(17 * 2**20)):
-        assert refusal(path) == f"{path}: the answer is longer than 16777216 bytes"
+        assert refusal(path) == f"{path}: the response exceeds 16 MiB"

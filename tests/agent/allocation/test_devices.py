@@ -1,11 +1,11 @@
-"""From what device plugins call their devices to GPUs."""
+"""Device ids of device plugins are mapped to GPUs."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent.allocation.devices import allocations
-from agent.allocation.wire import Held
+from agent.allocation.devices import allocations_from_devices
+from agent.allocation.wire import HeldDevices
 from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.model import Gpu, Health, MigDevice
 
@@ -23,8 +23,8 @@ GPUS = (
 POD = PodRef("ml", "train-0", "main")
 
 
-def held(*devices: str, resource: str = "nvidia.com/gpu", pod: PodRef = POD) -> Held:
-    return Held(pod.namespace, pod.name, pod.container, resource, devices)
+def held(*devices: str, resource: str = "nvidia.com/gpu", pod: PodRef = POD) -> HeldDevices:
+    return HeldDevices(pod.namespace, pod.name, pod.container, resource, devices)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def held(*devices: str, resource: str = "nvidia.com/gpu", pod: PodRef = POD) -> 
         pytest.param("nvidia.com/vgpu", "GPU-a", Allocation("GPU-a", POD), id="another name for a GPU that is known"),
         pytest.param("nvidia.com/gpu", "GPU-gone::1", Allocation("GPU-gone::1", POD), id="a GPU that is not known"),
         pytest.param("nvidia.com/gpu", "9", Allocation("9", POD), id="an index that is not known"),
-        pytest.param("nvidia.com/gpu", "2", Allocation("2", POD), id="an index whose GPU told no UUID"),
+        pytest.param("nvidia.com/gpu", "2", Allocation("2", POD), id="an index of a GPU without UUID"),
         pytest.param("nvidia.com/gpu", "nvidia9", Allocation("nvidia9", POD), id="a minor that is not known"),
         pytest.param("nvidia.com/mig-1g.5gb", "MIG-9", Allocation("MIG-9", POD), id="a MIG device that is not known"),
     ],
 )
 def test_a_device_id_names_a_gpu(resource: str, device: str, allocation: Allocation) -> None:
-    assert allocations([held(device, resource=resource)], GPUS) == (allocation,)
+    assert allocations_from_devices([held(device, resource=resource)], GPUS) == (allocation,)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_a_device_id_names_a_gpu(resource: str, device: str, allocation: Allocat
         pytest.param("nvidia.com/GA102GL_A10", "GPU-passed-through", id="a GPU that the driver does not see"),
     ],
 )
-def test_what_is_no_gpu_of_this_machine_is_left_out(resource: str, device: str) -> None:
-    assert allocations([held(device, resource=resource)], GPUS) == ()
+def test_devices_that_are_not_gpus_of_this_machine_are_left_out(resource: str, device: str) -> None:
+    assert allocations_from_devices([held(device, resource=resource)], GPUS) == ()
 
 
-def test_the_same_state_gives_the_same_value_in_whatever_order_it_is_told() -> None:
+def test_the_order_of_the_report_does_not_matter() -> None:
     other = PodRef("ml", "train-1", "main")
     told = [held("MIG-2", "GPU-a::1"), held("GPU-a::0", pod=other), held("GPU-a::0", pod=other)]
 
     assert (
-        allocations(told, GPUS)
-        == allocations(reversed(told), GPUS)
+        allocations_from_devices(told, GPUS)
+        == allocations_from_devices(reversed(told), GPUS)
         == (
             Allocation("GPU-a", other, replica=0),
             Allocation("GPU-a", POD, replica=1),

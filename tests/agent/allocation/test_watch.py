@@ -1,4 +1,4 @@
-"""What is news, and how a kubelet's restart is kept from looking like pods that come and go."""
+"""Changes are returned once, and a restart of the kubelet does not look like pods that end and start."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 
 from agent.allocation.client import PodResourcesError
 from agent.allocation.watch import KEEP_S, SETTLE_S, Reading, Watch
-from agent.allocation.wire import Held
+from agent.allocation.wire import HeldDevices
 
-A = Held("default", "a", "main", "nvidia.com/gpu", ("GPU-1",))
-B = Held("default", "b", "main", "nvidia.com/gpu", ("GPU-2", "GPU-3"))
+A = HeldDevices("default", "a", "main", "nvidia.com/gpu", ("GPU-1",))
+B = HeldDevices("default", "b", "main", "nvidia.com/gpu", ("GPU-2", "GPU-3"))
 DOWN = "/run/kubelet.sock: Connection refused"
 
 
-def watching(*answers: tuple[Held, ...] | str) -> Watch:
-    """A watch whose kubelet gives these answers, one a poll; a text is a failure."""
-    coming: Iterator[tuple[Held, ...] | str] = iter(answers)
+def watching(*answers: tuple[HeldDevices, ...] | str) -> Watch:
+    """A watch whose kubelet returns these reports, one per poll; a text is an error."""
+    coming: Iterator[tuple[HeldDevices, ...] | str] = iter(answers)
 
-    def ask() -> tuple[Held, ...]:
+    def ask() -> tuple[HeldDevices, ...]:
         answer = next(coming)
         if isinstance(answer, str):
             raise PodResourcesError(answer)
@@ -28,7 +28,7 @@ def watching(*answers: tuple[Held, ...] | str) -> Watch:
     return Watch(ask)
 
 
-def test_only_changes_are_told() -> None:
+def test_only_changes_are_returned() -> None:
     watch = watching((), (A,), (A,), (A, B), (B._replace(devices=("GPU-3", "GPU-2")), A), (B,))
 
     assert [watch.poll(now) for now in range(6)] == [
@@ -41,13 +41,13 @@ def test_only_changes_are_told() -> None:
     ]
 
 
-def test_a_socket_that_was_never_there_is_told_once_with_the_reason() -> None:
+def test_a_missing_socket_is_reported_once_with_the_reason() -> None:
     watch = watching(DOWN, DOWN, (A,))
 
     assert [watch.poll(now) for now in range(3)] == [Reading(None, DOWN), None, Reading(frozenset({A}))]
 
 
-def test_a_kubelet_that_is_away_is_remembered_for_a_while_and_then_not_known() -> None:
+def test_allocations_are_kept_for_a_while_without_a_kubelet_and_then_unknown() -> None:
     watch = watching((A,), DOWN, DOWN, DOWN)
 
     assert [watch.poll(now) for now in (0.0, 1.0, KEEP_S, KEEP_S + 1)] == [
@@ -65,8 +65,8 @@ def test_a_kubelet_that_is_away_is_remembered_for_a_while_and_then_not_known() -
         pytest.param(SETTLE_S, frozenset({B}), id="it has settled"),
     ],
 )
-def test_a_kubelet_that_came_back_is_believed_at_once_what_is_new_and_later_what_is_gone(
-    later: float, believed: frozenset[Held]
+def test_after_a_kubelet_restart_new_devices_count_at_once_and_missing_ones_later(
+    later: float, believed: frozenset[HeldDevices]
 ) -> None:
     watch = watching((A,), DOWN, (), (B,), (B,))
     watch.poll(0.0)

@@ -1,16 +1,16 @@
-"""A publisher that keeps what it is given, and settings of the agent."""
+"""A publisher that keeps the published values, and settings of the agent."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from agent.daemon.settings import Settings
+from agent.daemon.settings import AgentSettings
 from agent.publish import Event, Outcome, PublishError
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import NodeFacts
 
-SETTINGS = Settings(
-    node="gpu-5",  # its second look comes 56 s after the first
+SETTINGS = AgentSettings(
+    node="gpu-5",  # its second pass comes 56 s after the first
     publish=("node", None),
     mirror=True,
     interval_s=60.0,
@@ -25,8 +25,8 @@ SETTINGS = Settings(
 )
 
 
-class Cluster:
-    """An API server with one Node: it compares, writes and counts; while ``away`` it refuses everything."""
+class FakeNodePublisher:
+    """An API server with one Node: it compares, writes and counts; while ``away`` is set every call fails."""
 
     def __init__(self) -> None:
         self.away: PublishError | None = None
@@ -37,7 +37,7 @@ class Cluster:
         self.events: list[Event] = []
 
     def publish(self, facts: NodeFacts) -> Outcome:
-        self._there()
+        self._raise_if_away()
         self.reads += 1
         written = facts != self.facts
         if written:
@@ -46,7 +46,7 @@ class Cluster:
         return Outcome(written, ("nvidia.com/gpu.product",))
 
     def report(self, state: NodeGpus) -> bool:
-        self._there()
+        self._raise_if_away()
         written = state != self.state
         if written:
             self.state = state
@@ -54,9 +54,9 @@ class Cluster:
         return written
 
     def announce(self, event: Event) -> None:
-        self._there()
+        self._raise_if_away()
         self.events.append(event)
 
-    def _there(self) -> None:
+    def _raise_if_away(self) -> None:
         if self.away is not None:
             raise self.away

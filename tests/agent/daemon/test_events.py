@@ -1,11 +1,11 @@
-"""Which differences are worth an Event, and in which words."""
+"""The changes that cause an Event, and its text."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from agent.daemon.events import news
+from agent.daemon.events import events_between
 from agent.publish import Event
 from gputopo.model import Degradation, Gpu, Health, NodeTopology
 from tests.machines import hgx_h100
@@ -46,9 +46,11 @@ GONE = Degradation("GPU-x", "gone")
             WELL,
             degraded(LOST, lost=2),
             (Event("GpuLost", f"{UUIDS[2]} is lost: {LOST.why}", True),),
-            id="a lost GPU is told once",
+            id="a lost GPU is reported once",
         ),
-        pytest.param(WELL, degraded(lost=2), (Event("GpuLost", f"{UUIDS[2]} is lost: it does not answer", True),)),
+        pytest.param(
+            WELL, degraded(lost=2), (Event("GpuLost", f"{UUIDS[2]} is lost: the driver does not answer for it", True),)
+        ),
         pytest.param(
             WELL, degraded(GONE), (Event("GpuTopologyDegraded", "GPU-x: gone", True),), id="a GPU that is on no list"
         ),
@@ -61,13 +63,13 @@ GONE = Degradation("GPU-x", "gone")
         pytest.param(
             degraded(LINK, PAIR),
             degraded(PAIR),
-            (Event("GpuTopologyRecovered", f"{UUIDS[3]}.nvlink is well again", False),),
+            (Event("GpuTopologyRecovered", f"{UUIDS[3]}.nvlink has recovered", False),),
             id="one of two recovers",
         ),
         pytest.param(
             degraded(LOST, lost=2),
             WELL,
-            (Event("GpuTopologyRecovered", f"{UUIDS[2]} is well again", False),),
+            (Event("GpuTopologyRecovered", f"{UUIDS[2]} has recovered", False),),
             id="a lost GPU is back",
         ),
         pytest.param(
@@ -79,18 +81,18 @@ GONE = Degradation("GPU-x", "gone")
     ],
 )
 def test_events(before: NodeTopology | None, after: NodeTopology, events: tuple[Event, ...]) -> None:
-    assert news(before, after) == events
+    assert events_between(before, after) == events
 
 
-def test_gpus_that_told_no_uuid_go_by_what_they_have() -> None:
+def test_gpus_without_uuid_are_named_by_bus_id_or_index() -> None:
     gpus = (Gpu(index=0, bus_id="0000:07:00.0", health=Health.LOST), Gpu(index=1, health=Health.LOST))
 
-    assert [event.message for event in news(None, NodeTopology(gpus=gpus))] == [
-        "0000:07:00.0 is lost: it does not answer; gpu1 is lost: it does not answer"
+    assert [event.message for event in events_between(None, NodeTopology(gpus=gpus))] == [
+        "0000:07:00.0 is lost: the driver does not answer for it; gpu1 is lost: the driver does not answer for it"
     ]
 
 
-def test_what_names_no_gpu_of_the_machine_is_told_as_it_is() -> None:
+def test_unknown_gpu_names_are_kept() -> None:
     strange = degraded(Degradation("gpu9.pcie", "x8 of x16"))
 
-    assert [event.message for event in news(WELL, strange)] == ["gpu9.pcie: x8 of x16"]
+    assert [event.message for event in events_between(WELL, strange)] == ["gpu9.pcie: x8 of x16"]

@@ -12,30 +12,35 @@ from collections.abc import Callable
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.daemon.health_server import HANGS_S, answer, answer_request, serving
-from agent.daemon.metrics import Metrics
-from agent.daemon.status import Status
+from agent.daemon.health_server import HANG_TIMEOUT_S, respond_to_path, respond_to_request, serve_health
+from agent.daemon.metrics import AgentMetrics
+from agent.daemon.status import AgentStatus
 
-READY = Status(turned_at=100.0, unready=None)
-REGISTRY = Metrics().registry
+READY = AgentStatus(iterated_at=100.0, unready_reason=None)
+REGISTRY = AgentMetrics().registry
 
 
 @pytest.mark.parametrize(
     ("path", "status", "now", "code", "body"),
     [
-        pytest.param("/healthz", READY, 100.0 + HANGS_S, 200, b"ok\n", id="alive"),
+        pytest.param("/healthz", READY, 100.0 + HANG_TIMEOUT_S, 200, b"ok\n", id="alive"),
         pytest.param(
-            "/healthz", READY, 101.0 + HANGS_S, 503, b"the loop has not turned for 121 s\n", id="the loop hangs"
+            "/healthz", READY, 101.0 + HANG_TIMEOUT_S, 503, b"the loop has not run for 121 s\n", id="the loop hangs"
         ),
         pytest.param("/readyz?verbose", READY, 100.0, 200, b"ok\n", id="ready"),
         pytest.param(
-            "/readyz", Status(turned_at=100.0), 100.0, 503, b"nothing is published yet\n", id="nothing is published yet"
+            "/readyz",
+            AgentStatus(iterated_at=100.0),
+            100.0,
+            503,
+            b"nothing is published yet\n",
+            id="nothing is published yet",
         ),
-        pytest.param("/", READY, 100.0, 404, b"there are /metrics, /healthz and /readyz\n", id="another path"),
+        pytest.param("/", READY, 100.0, 404, b"not found: use /metrics, /healthz or /readyz\n", id="another path"),
     ],
 )
-def test_what_a_path_says(path: str, status: Status, now: float, code: int, body: bytes) -> None:
-    assert answer(path, status, lambda: b"", now) == (code, "text/plain; charset=utf-8", body)
+def test_responses_by_path(path: str, status: AgentStatus, now: float, code: int, body: bytes) -> None:
+    assert respond_to_path(path, status, lambda: b"", now) == (code, "text/plain; charset=utf-8", body)
 
 
 def ask(address: tuple[str, int], path: str, method: str = "GET") -> tuple[int, bytes]:
@@ -54,11 +59,11 @@ def clock() -> Callable[[], float]:
 
 
 def test_metrics_are_served_in_the_exposition_format(clock: Callable[[], float]) -> None:
-    metrics = Metrics()
-    metrics.expose(lambda: READY)
+    metrics = AgentMetrics()
+    metrics.register_status(lambda: READY)
     metrics.passes.labels("ok").inc()
 
-    with serving(("127.0.0.1", 0), metrics.registry, lambda: READY, clock) as address:
+    with serve_health(("127.0.0.1", 0), metrics.registry, lambda: READY, clock) as address:
         code, body = ask(address, "/metrics")
 
     samples = {
@@ -68,17 +73,17 @@ def test_metrics_are_served_in_the_exposition_format(clock: Callable[[], float])
     assert (samples["gputopo_passes_total"], samples["gputopo_ready"]) == (1.0, 1.0)
 
 
-def test_the_status_is_that_of_the_moment_and_a_connection_serves_many_requests(clock: Callable[[], float]) -> None:
-    statuses = [Status(turned_at=100.0), READY]
+def test_the_status_is_current_and_a_connection_serves_many_requests(clock: Callable[[], float]) -> None:
+    statuses = [AgentStatus(iterated_at=100.0), READY]
 
-    with serving(("127.0.0.1", 0), REGISTRY, lambda: statuses[0], clock) as address:
+    with serve_health(("127.0.0.1", 0), REGISTRY, lambda: statuses[0], clock) as address:
         assert ask(address, "/readyz")[0] == 503
         statuses.pop(0)
         assert ask(address, "/readyz")[0] == 200
 
 
 def test_other_methods_are_refused(clock: Callable[[], float]) -> None:
-    with serving(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:
+    with serve_health(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:
         assert ask(address, "/metrics", "POST")[0] == 501
 
 
@@ -97,7 +102,7 @@ def test_slow_peers_keep_no_probe_out_and_cost_no_threads(clock: Callable[[], fl
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     try:
-        with serving(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:
+        with serve_health(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:
             threads, answers, held = threading.active_count(), [], []
             for number in range(1500):
                 held.append(opened(address, sent, f"127.0.0.{1 + number % 3}"))
@@ -115,7 +120,7 @@ def test_slow_peers_keep_no_probe_out_and_cost_no_threads(clock: Callable[[], fl
 
 def test_a_head_without_end_is_cut(clock: Callable[[], float]) -> None:
     endless = b"GET / HTTP/1.1\r\n" + b"X-More: y\r\n" * 10_000
-    with serving(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:
+    with serve_health(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:
         with opened(address, endless, "127.0.0.1") as peer, contextlib.suppress(ConnectionResetError):
             assert peer.recv(1) == b""
         assert ask(address, "/healthz") == (200, b"ok\n")
@@ -133,23 +138,23 @@ def test_a_head_without_end_is_cut(clock: Callable[[], float]) -> None:
     ],
 )
 def test_what_a_head_is_answered(head: bytes, code: int) -> None:
-    assert answer_request(head, lambda path: (200, "text/plain", path.encode()))[0] == code
+    assert respond_to_request(head, lambda path: (200, "text/plain", path.encode()))[0] == code
 
 
-def test_a_peer_that_says_nothing_does_not_keep_others_waiting(clock: Callable[[], float]) -> None:
+def test_a_silent_peer_does_not_block_others(clock: Callable[[], float]) -> None:
     with (
-        serving(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address,
+        serve_health(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address,
         socket.create_connection(address),
     ):
         assert ask(address, "/healthz") == (200, b"ok\n")
 
 
 def test_without_a_host_every_address_is_served(clock: Callable[[], float]) -> None:
-    with serving(("", 0), REGISTRY, lambda: READY, clock) as address:
+    with serve_health(("", 0), REGISTRY, lambda: READY, clock) as address:
         assert ask(("127.0.0.1", address[1]), "/healthz") == (200, b"ok\n")
 
 
-def test_an_address_that_is_taken_is_an_error(clock: Callable[[], float]) -> None:
-    with serving(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:  # noqa: SIM117
-        with pytest.raises(OSError, match="in use"), serving(address, REGISTRY, lambda: READY, clock):
+def test_an_address_in_use_is_an_error(clock: Callable[[], float]) -> None:
+    with serve_health(("127.0.0.1", 0), REGISTRY, lambda: READY, clock) as address:  # noqa: SIM117
+        with pytest.raises(OSError, match="in use"), serve_health(address, REGISTRY, lambda: READY, clock):
             pass

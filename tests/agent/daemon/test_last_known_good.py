@@ -1,16 +1,16 @@
-"""A source that fails keeps its last good facts, and a fact that changed is not overruled by an old one."""
+"""A source that fails keeps its last good facts, and changed facts are not replaced by old ones."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from agent.daemon.last_known_good import remember
+from agent.daemon.last_known_good import fill_from_last_good
 from agent.discover import discover
 from agent.snapshot import Host, Nvml, NvmlGpu, Output, Snapshot, Sysfs
-from tests.agent.recordings import HANDLE, broken, lanes_down, lost, machine, nvml_of, with_gpu
+from tests.agent.recordings import HANDLE, gpu_lost, load_machine, nvml_failed, nvml_of, ports_down, with_gpu
 
-WELL = machine("dgx-a100")
+WELL = load_machine("dgx-a100")
 
 
 def gpu(index: int, snapshot: Snapshot = WELL) -> NvmlGpu:
@@ -20,7 +20,7 @@ def gpu(index: int, snapshot: Snapshot = WELL) -> NvmlGpu:
 @pytest.mark.parametrize(
     ("now", "source", "why"),
     [
-        pytest.param(broken(WELL, "UNKNOWN"), "nvml", "nvmlInit_v2: UNKNOWN", id="NVML does not start"),
+        pytest.param(nvml_failed(WELL, "UNKNOWN"), "nvml", "nvmlInit_v2: UNKNOWN", id="NVML does not start"),
         pytest.param(
             replace(WELL, nvml=None, errors={"nvml": "OSError: gone"}), "nvml", "OSError: gone", id="NVML is a surprise"
         ),
@@ -30,7 +30,7 @@ def gpu(index: int, snapshot: Snapshot = WELL) -> NvmlGpu:
             "nvmlDeviceGetCount_v2: UNKNOWN",
             id="NVML does not count",
         ),
-        pytest.param(replace(WELL, nvml=Nvml()), "nvml", "nvmlDeviceGetCount_v2: no answer", id="NVML says nothing"),
+        pytest.param(replace(WELL, nvml=Nvml()), "nvml", "nvmlDeviceGetCount_v2: no answer", id="NVML does not answer"),
         pytest.param(
             replace(
                 WELL,
@@ -61,122 +61,122 @@ def gpu(index: int, snapshot: Snapshot = WELL) -> NvmlGpu:
     ],
 )
 def test_a_source_that_fails_keeps_its_facts(now: Snapshot, source: str, why: str) -> None:
-    before = remember(WELL, None).snapshot
+    before = fill_from_last_good(WELL, None).snapshot
 
-    snapshot, failures = remember(now, before)
+    snapshot, failures = fill_from_last_good(now, before)
 
     assert failures == {source: why}
     assert discover(snapshot) == discover(WELL)
 
 
-def test_what_never_answered_has_nothing_to_keep() -> None:
-    now = broken(Snapshot(smi={"-L": Output("", 127)}), "DRIVER_NOT_LOADED")
+def test_a_source_that_never_answered_stays_empty() -> None:
+    now = nvml_failed(Snapshot(smi={"-L": Output("", 127)}), "DRIVER_NOT_LOADED")
 
-    first = remember(now, None)
-    second = remember(now, first.snapshot)
+    first = fill_from_last_good(now, None)
+    second = fill_from_last_good(now, first.snapshot)
 
     assert first == second == (now, {"nvml": "nvmlInit_v2: DRIVER_NOT_LOADED"})
 
 
-def test_a_command_that_never_worked_here_is_no_failure() -> None:
+def test_a_command_that_never_worked_is_not_a_failure() -> None:
     smi = {"-L": Output("GPU 0: A"), "nvlink -s": Output("", 2)}
 
-    assert remember(Snapshot(smi=smi), Snapshot(smi=smi)) == (Snapshot(smi=smi), {})
+    assert fill_from_last_good(Snapshot(smi=smi), Snapshot(smi=smi)) == (Snapshot(smi=smi), {})
 
 
-def test_a_command_that_is_new_is_believed() -> None:
+def test_the_output_of_a_new_command_is_used() -> None:
     before, now = Snapshot(smi={"-L": Output("old"), "-q -x": Output("old")}), Snapshot(smi={"-L": Output("new")})
 
-    assert remember(now, before).snapshot.smi == {"-L": Output("new"), "-q -x": Output("old")}
+    assert fill_from_last_good(now, before).snapshot.smi == {"-L": Output("new"), "-q -x": Output("old")}
 
 
-def test_nvidia_smi_is_as_old_as_nvml_where_nvml_is_kept() -> None:
-    now = replace(broken(WELL, "UNKNOWN"), smi={"topo -m": Output("half a driver")})
+def test_earlier_nvidia_smi_output_is_used_with_earlier_nvml_facts() -> None:
+    now = replace(nvml_failed(WELL, "UNKNOWN"), smi={"topo -m": Output("half a driver")})
 
-    assert remember(now, WELL).snapshot.smi == WELL.smi
+    assert fill_from_last_good(now, WELL).snapshot.smi == WELL.smi
 
 
 @pytest.mark.parametrize("host", [None, Host(boot_id="b")])
-def test_a_source_that_is_not_asked_is_neither_a_failure_nor_kept(host: Host | None) -> None:
+def test_a_source_that_is_not_read_is_neither_a_failure_nor_kept(host: Host | None) -> None:
     before = Snapshot(host=Host(boot_id="a"), sysfs=Sysfs({"a": "b"}))
 
-    assert remember(Snapshot(host=host), before) == (Snapshot(host=host), {})
+    assert fill_from_last_good(Snapshot(host=host), before) == (Snapshot(host=host), {})
 
 
 def test_one_call_that_fails_keeps_its_answer() -> None:
     errors = {**gpu(3).errors, "nvmlDeviceGetMemoryInfo": "UNKNOWN"}
     holes = replace(gpu(3), memory_bytes=None, cpu_affinity=None, errors=errors)
 
-    snapshot, failures = remember(with_gpu(WELL, 3, holes), WELL)
+    snapshot, failures = fill_from_last_good(with_gpu(WELL, 3, holes), WELL)
 
     assert (snapshot, failures) == (WELL, {})
 
 
-def test_a_gpu_that_cannot_tell_its_name_is_known_by_its_place() -> None:
+def test_a_gpu_without_uuid_is_matched_by_bus_id() -> None:
     nameless = replace(gpu(3), uuid=None, errors={**gpu(3).errors, "nvmlDeviceGetUUID": "TIMEOUT"})
 
-    assert remember(with_gpu(WELL, 3, nameless), WELL).snapshot == WELL
+    assert fill_from_last_good(with_gpu(WELL, 3, nameless), WELL).snapshot == WELL
 
 
-def test_a_link_whose_state_could_not_be_asked_is_not_down() -> None:
+def test_a_link_whose_state_could_not_be_read_is_not_down() -> None:
     first, *rest = gpu(3).nvlinks
     unasked = replace(first, active=None, remote_type=None, remote_bus_id=None, speed_mbps=None, version=None)
     unasked = replace(unasked, errors={"nvmlDeviceGetNvLinkState": "UNKNOWN"})
 
-    assert remember(with_gpu(WELL, 3, replace(gpu(3), nvlinks=(unasked, *rest))), WELL).snapshot == WELL
+    assert fill_from_last_good(with_gpu(WELL, 3, replace(gpu(3), nvlinks=(unasked, *rest))), WELL).snapshot == WELL
 
 
-def test_a_far_end_that_is_not_told_this_time_does_not_turn_a_bridge_into_a_switch() -> None:
-    bridged = machine("8a100-2n-pairs12")
+def test_an_unread_far_end_does_not_turn_a_bridge_into_a_switch() -> None:
+    bridged = load_machine("8a100-2n-pairs12")
     one = gpu(0, bridged)
     mute = replace(one.nvlinks[0], remote_type=None, remote_bus_id=None)
     mute = replace(mute, errors={"nvmlDeviceGetNvLinkRemotePciInfo_v2": "TIMEOUT"})
     now = with_gpu(bridged, 0, replace(one, nvlinks=(mute, *one.nvlinks[1:])))
 
     assert discover(now) != discover(bridged)
-    assert discover(remember(now, bridged).snapshot) == discover(bridged)
+    assert discover(fill_from_last_good(now, bridged).snapshot) == discover(bridged)
 
 
-def test_a_pair_that_is_not_told_this_time_keeps_its_distance_unless_gpus_have_moved() -> None:
+def test_an_unread_pair_keeps_its_distance_unless_indices_changed() -> None:
     nvml = nvml_of(WELL)
     mute = replace(nvml.pairs[0], ancestor=None, errors={"nvmlDeviceGetTopologyCommonAncestor": "UNKNOWN"})
     now = replace(nvml, pairs=(mute, *nvml.pairs[1:]))
     swapped = (replace(now.gpus[1], index=0), replace(now.gpus[0], index=1), *now.gpus[2:])
     moved = replace(now, gpus=swapped)
 
-    assert remember(replace(WELL, nvml=now), WELL).snapshot == WELL
-    assert remember(replace(WELL, nvml=moved), WELL).snapshot.nvml == moved
+    assert fill_from_last_good(replace(WELL, nvml=now), WELL).snapshot == WELL
+    assert fill_from_last_good(replace(WELL, nvml=moved), WELL).snapshot.nvml == moved
 
 
 @pytest.mark.parametrize("error", ["NOT_SUPPORTED", "NOT_FOUND", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND"])
-def test_a_thing_that_is_not_there_any_more_is_believed(error: str) -> None:
+def test_a_removed_feature_is_not_kept(error: str) -> None:
     now = with_gpu(WELL, 3, replace(gpu(3), fabric=None, nvlinks=(), errors={"nvmlDeviceGetNvLinkState": error}))
 
-    assert remember(now, WELL).snapshot == now
+    assert fill_from_last_good(now, WELL).snapshot == now
 
 
 def test_a_link_that_is_down_is_down() -> None:
-    now = lanes_down(WELL, 3, 0, 1)
+    now = ports_down(WELL, 3, 0, 1)
 
-    assert remember(now, WELL).snapshot == now
+    assert fill_from_last_good(now, WELL).snapshot == now
 
 
 def test_a_lost_gpu_is_lost() -> None:
-    now = lost(WELL, 3)
+    now = gpu_lost(WELL, 3)
 
-    assert nvml_of(remember(now, WELL).snapshot) == nvml_of(now)
+    assert nvml_of(fill_from_last_good(now, WELL).snapshot) == nvml_of(now)
 
 
-def test_a_gpu_that_is_lost_in_the_middle_is_not_completed() -> None:
+def test_a_gpu_that_is_lost_during_a_pass_is_not_completed() -> None:
     half = NvmlGpu(index=3, uuid=gpu(3).uuid, errors={"nvmlDeviceGetName": "GPU_IS_LOST"})
 
-    assert gpu(3, remember(with_gpu(WELL, 3, half), WELL).snapshot) == half
+    assert gpu(3, fill_from_last_good(with_gpu(WELL, 3, half), WELL).snapshot) == half
 
 
 def test_a_call_that_fails_for_good_gives_the_same_snapshot_every_time() -> None:
     first = with_gpu(WELL, 3, replace(gpu(3), memory_bytes=None, errors={"nvmlDeviceGetMemoryInfo": "NO_PERMISSION"}))
 
-    assert remember(first, remember(first, None).snapshot).snapshot == first
+    assert fill_from_last_good(first, fill_from_last_good(first, None).snapshot).snapshot == first
 
 
 def test_one_answer_is_filled_in_beside_a_call_that_fails_for_good() -> None:
@@ -185,4 +185,4 @@ def test_one_answer_is_filled_in_beside_a_call_that_fails_for_good() -> None:
     errors = {**mute, "nvmlDeviceGetName": "TIMEOUT"}
     now = with_gpu(WELL, 3, replace(gpu(3), memory_bytes=None, name=None, errors=errors))
 
-    assert remember(now, before).snapshot == before
+    assert fill_from_last_good(now, before).snapshot == before

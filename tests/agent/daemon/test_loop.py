@@ -1,4 +1,4 @@
-"""The agent through hours of a node's life, with a clock that is turned by hand."""
+"""The agent through hours of a node's life, with simulated time."""
 
 from __future__ import annotations
 
@@ -8,68 +8,70 @@ import pytest
 from msgspec.structs import replace
 
 from agent.allocation.watch import Reading
-from agent.allocation.wire import Held
-from agent.daemon.loop import STUCK_S, Loop, News, Now, Probed, Step, Woken
-from agent.daemon.metrics import Metrics
-from agent.daemon.settings import Settings
+from agent.allocation.wire import HeldDevices
+from agent.daemon.loop import PROBE_TIMEOUT_S, AgentLoop, IterationResult, LoopInput, Now, ProbeResult, WakeUp
+from agent.daemon.metrics import AgentMetrics
+from agent.daemon.settings import AgentSettings
 from agent.discover import discover
 from agent.publish import Event, PublishError
 from agent.snapshot import Snapshot
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
 from gputopo.labels import decode, keys
 from gputopo.model import NodeTopology
-from tests.agent.daemon.fake_cluster import SETTINGS, Cluster
-from tests.agent.recordings import broken, lanes_down, lost, machine, nvml_of
+from tests.agent.daemon.fake_cluster import SETTINGS, FakeNodePublisher
+from tests.agent.recordings import gpu_lost, load_machine, nvml_failed, nvml_of, ports_down
 
 EPOCH = 1_800_000_000.0  # 2027-01-15T08:00:00Z
-WELL = machine("dgx-a100")
-DOWN = lanes_down(WELL, 3, 0)
-WELL_TOPOLOGY = discover(WELL).slow()
+HEALTHY = load_machine("dgx-a100")
+TWO_PORTS_DOWN = ports_down(HEALTHY, 3, 0)
+HEALTHY_TOPOLOGY = discover(HEALTHY).slow()
 
 
-class RememberingCluster(Cluster):
-    """One that can be asked what is published."""
+class FakePublishedReader(FakeNodePublisher):
+    """A publisher that can read back the published topology."""
 
     def recall(self) -> NodeTopology | None:
-        self._there()
+        self._raise_if_away()
         return None if self.facts is None else decode({}, self.facts.annotations)
 
 
-class Node:
-    """A node whose agent is turned as the process would turn it; a look takes a tenth of a second."""
+class SimulatedAgent:
+    """Runs the loop of one node like the process does; a probe takes a tenth of a second."""
 
-    def __init__(self, cluster: Cluster, snapshot: Snapshot = WELL, settings: Settings = SETTINGS) -> None:
+    def __init__(
+        self, cluster: FakeNodePublisher, snapshot: Snapshot = HEALTHY, settings: AgentSettings = SETTINGS
+    ) -> None:
         self.cluster = cluster
         self.snapshot = snapshot
-        self.metrics = Metrics()
-        self.loop = Loop(settings, cluster, self.metrics)
+        self.metrics = AgentMetrics()
+        self.loop = AgentLoop(settings, cluster, self.metrics)
         self.now = 0.0
-        self.looks: list[float] = []
-        self.news: list[News] = []
-        self.step = Step(probe=False, until=0.0, end=None)
+        self.passes: list[float] = []
+        self.inputs: list[LoopInput] = []
+        self.result = IterationResult(probe=False, next_at=0.0, exit_reason=None)
 
-    def run(self, seconds: float) -> Node:
-        """Let that time pass, or less where the agent wants to end."""
+    def run(self, seconds: float) -> SimulatedAgent:
+        """Let that time pass, or less if the agent must exit."""
         end = self.now + seconds
-        while self.step.end is None and (self.news or self.step.until <= end):
-            if not self.news:
-                self.now = max(self.now, self.step.until)
-            self.turn()
-        if self.step.end is None:
+        while self.result.exit_reason is None and (self.inputs or self.result.next_at <= end):
+            if not self.inputs:
+                self.now = max(self.now, self.result.next_at)
+            self.iterate()
+        if self.result.exit_reason is None:
             self.now = end
         return self
 
-    def turn(self) -> None:
-        news, self.news = self.news, []
-        self.step = self.loop.turn(Now(self.now, EPOCH + self.now), news)
-        if self.step.probe:
-            self.looks.append(self.now)
+    def iterate(self) -> None:
+        news, self.inputs = self.inputs, []
+        self.result = self.loop.run_iteration(Now(self.now, EPOCH + self.now), news)
+        if self.result.probe:
+            self.passes.append(self.now)
             self.now += 0.1
-            self.news.append(Probed(self.snapshot, 0.1))
+            self.inputs.append(ProbeResult(self.snapshot, 0.1))
 
-    def tell(self, *news: News) -> Node:
-        self.news += news
-        self.turn()
+    def add_inputs(self, *news: LoopInput) -> SimulatedAgent:
+        self.inputs += news
+        self.iterate()
         return self
 
     def metric(self, name: str, **labels: str) -> float | None:
@@ -82,18 +84,18 @@ class Node:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> FakeNodePublisher:
+    return FakeNodePublisher()
 
 
-def test_a_node_is_labelled_by_its_first_look(cluster: Cluster) -> None:
-    node = Node(cluster)
-    assert node.loop.status.unready == "nothing is published yet"
+def test_a_node_is_labelled_by_its_first_pass(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster)
+    assert node.loop.status.unready_reason == "nothing is published yet"
 
     node.run(1)
 
     assert cluster.facts is not None
-    assert decode({}, cluster.facts.annotations) == WELL_TOPOLOGY
+    assert decode({}, cluster.facts.annotations) == HEALTHY_TOPOLOGY
     assert cluster.state == NodeGpus(
         observed_at="2027-01-15T08:00:00Z",
         content_hash=content_hash(cluster.facts.annotations[keys.TOPOLOGY.key]),
@@ -101,13 +103,13 @@ def test_a_node_is_labelled_by_its_first_look(cluster: Cluster) -> None:
         allocations=None,
     )
     assert cluster.writes == ["node", "nodegpus"]
-    assert node.loop.status.unready is None
+    assert node.loop.status.unready_reason is None
 
 
-def test_an_hour_in_which_nothing_changes_writes_only_the_heartbeat(cluster: Cluster) -> None:
-    node = Node(cluster).run(3600)
+def test_an_hour_in_which_nothing_changes_writes_only_the_heartbeat(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(3600)
 
-    assert 55 <= len(node.looks) <= 65
+    assert 55 <= len(node.passes) <= 65
     assert cluster.writes.count("node") == 1
     assert 12 <= cluster.writes.count("nodegpus") <= 14
     assert cluster.reads <= 14  # the Node is compared as often
@@ -116,8 +118,8 @@ def test_an_hour_in_which_nothing_changes_writes_only_the_heartbeat(cluster: Clu
     assert cluster.events == []
 
 
-def test_labels_that_somebody_removed_come_back_with_the_heartbeat(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
+def test_removed_labels_are_restored_with_the_heartbeat(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
     cluster.facts = None
 
     node.run(330)
@@ -125,195 +127,202 @@ def test_labels_that_somebody_removed_come_back_with_the_heartbeat(cluster: Clus
     assert cluster.writes.count("node") == 2
 
 
-def test_a_link_that_goes_down_is_published_by_the_next_look_and_recovery_is_late(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
-    node.snapshot = DOWN
+def test_a_link_that_goes_down_is_published_by_the_next_pass_and_recovery_after_the_hold_down(
+    cluster: FakeNodePublisher,
+) -> None:
+    node = SimulatedAgent(cluster).run(600)
+    node.snapshot = TWO_PORTS_DOWN
     node.run(70)
     assert node.label == "true"
 
-    node.snapshot = WELL
+    node.snapshot = HEALTHY
     node.run(230)
     assert node.label == "true"
     node.run(180)
 
     assert node.label == "false"
     assert cluster.writes.count("node") == 3
-    uuid = nvml_of(WELL).gpus[3].uuid
+    uuid = nvml_of(HEALTHY).gpus[3].uuid
     assert cluster.events == [
         Event("GpuTopologyDegraded", f"{uuid}.nvlink: 11 of 12 NVLinks active", True),
-        Event("GpuTopologyRecovered", f"{uuid}.nvlink is well again", False),
+        Event("GpuTopologyRecovered", f"{uuid}.nvlink has recovered", False),
     ]
 
 
-def test_a_link_that_flaps_for_hours_costs_two_writes(cluster: Cluster) -> None:
-    node = Node(cluster)
+def test_a_link_that_flaps_for_hours_costs_two_writes(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster)
     for times in range(72):
-        node.snapshot = DOWN if times % 2 else WELL
+        node.snapshot = TWO_PORTS_DOWN if times % 2 else HEALTHY
         node.run(150)
 
     assert cluster.writes.count("node") == 2
 
 
-def test_a_lost_gpu_is_published_with_its_name_and_does_not_take_the_others_down(cluster: Cluster) -> None:
-    node = Node(cluster).run(60)
-    node.snapshot = lost(WELL, 3)
-    node.tell(Woken("lost")).run(6)
+def test_a_lost_gpu_is_published_with_its_name_and_does_not_take_the_others_down(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(60)
+    node.snapshot = gpu_lost(HEALTHY, 3)
+    node.add_inputs(WakeUp("lost")).run(6)
 
     assert cluster.facts is not None
     assert cluster.facts.labels[keys.GPUS.key] == "7"
     assert [event.reason for event in cluster.events] == ["GpuLost"]
     assert node.loop.status.published is not None
-    assert node.loop.status.published.gpus[3].uuid == nvml_of(WELL).gpus[3].uuid
+    assert node.loop.status.published.gpus[3].uuid == nvml_of(HEALTHY).gpus[3].uuid
     assert node.metric("gputopo_wakeups_total", reason="lost") == 1
 
 
-def test_an_event_makes_a_look_at_once_and_a_storm_of_them_one_in_five_seconds(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
-    looks = len(node.looks)
-    node.tell(Woken("xid"))
-    assert len(node.looks) == looks + 1
+def test_an_event_starts_a_pass_at_once_and_many_events_one_pass_in_five_seconds(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
+    passes = len(node.passes)
+    node.add_inputs(WakeUp("xid"))
+    assert len(node.passes) == passes + 1
 
     for _ in range(600):
-        node.run(0.1).tell(Woken("xid"))
+        node.run(0.1).add_inputs(WakeUp("xid"))
 
-    assert 11 <= len(node.looks) - looks <= 14
-
-
-def test_an_event_during_a_look_makes_another_one(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
-    node.tell(Woken("xid"))
-    looks = len(node.looks)
-    probed = node.news.pop()
-
-    node.tell(Woken("xid")).tell(probed).run(10)
-
-    assert len(node.looks) == looks + 1
+    assert 11 <= len(node.passes) - passes <= 14
 
 
-def test_while_nvml_fails_nothing_is_written_and_after_the_grace_the_process_ends(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
+def test_an_event_during_a_pass_starts_another_pass(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
+    node.add_inputs(WakeUp("xid"))
+    passes = len(node.passes)
+    probed = node.inputs.pop()
+
+    node.add_inputs(WakeUp("xid")).add_inputs(probed).run(10)
+
+    assert len(node.passes) == passes + 1
+
+
+def test_while_nvml_fails_nothing_is_written_and_after_the_grace_period_the_process_exits(
+    cluster: FakeNodePublisher,
+) -> None:
+    node = SimulatedAgent(cluster).run(600)
     state, facts = cluster.state, cluster.facts
-    node.snapshot = broken(WELL, "UNKNOWN")
+    node.snapshot = nvml_failed(HEALTHY, "UNKNOWN")
     node.run(100)
 
-    assert (cluster.facts, node.step.end) == (facts, None)
+    assert (cluster.facts, node.result.exit_reason) == (facts, None)
     assert cluster.state is not None
     assert state is not None
     assert cluster.state.observed_at <= "2027-01-15T08:10:00Z"
     node.run(200)
-    assert node.step.end is not None
-    assert node.step.end.startswith("NVML fails for 12")
-    assert node.step.end.endswith("this process cannot recover: nvmlInit_v2: UNKNOWN")
-    assert node.loop.status.unready == "NVML fails, and what was published stays: nvmlInit_v2: UNKNOWN"
+    assert node.result.exit_reason is not None
+    assert node.result.exit_reason.startswith("NVML has failed for 12")
+    assert node.result.exit_reason.endswith("this process cannot recover: nvmlInit_v2: UNKNOWN")
+    assert node.loop.status.unready_reason == "NVML fails; the published labels stay as they are: nvmlInit_v2: UNKNOWN"
     assert cluster.facts == facts
     assert node.metric("gputopo_passes_total", outcome="failed") == node.metric(
         "gputopo_source_failures_total", source="nvml"
     )
 
 
-def test_a_driver_that_is_reloaded_is_waited_for(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
-    node.snapshot = broken(WELL, "DRIVER_NOT_LOADED")
+def test_a_driver_that_is_reloaded_is_waited_for(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
+    node.snapshot = nvml_failed(HEALTHY, "DRIVER_NOT_LOADED")
     node.run(3600)
-    assert node.step.end is None
-    assert node.loop.status.unready == "NVML fails, and what was published stays: nvmlInit_v2: DRIVER_NOT_LOADED"
+    assert node.result.exit_reason is None
+    assert (
+        node.loop.status.unready_reason
+        == "NVML fails; the published labels stay as they are: nvmlInit_v2: DRIVER_NOT_LOADED"
+    )
 
-    node.snapshot = WELL
+    node.snapshot = HEALTHY
     node.run(15)
 
-    assert node.loop.status.unready is None
+    assert node.loop.status.unready_reason is None
     assert cluster.writes.count("node") == 1
 
 
-def test_a_driver_that_appears_late_is_published_at_once(cluster: Cluster) -> None:
-    node = Node(cluster, broken(WELL, "DRIVER_NOT_LOADED")).run(3600)
-    assert (cluster.writes, node.step.end) == ([], None)
-    assert node.loop.status.unready == "nothing is published yet: nvmlInit_v2: DRIVER_NOT_LOADED"
+def test_a_driver_that_appears_late_is_published_at_once(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster, nvml_failed(HEALTHY, "DRIVER_NOT_LOADED")).run(3600)
+    assert (cluster.writes, node.result.exit_reason) == ([], None)
+    assert node.loop.status.unready_reason == "nothing is published yet: nvmlInit_v2: DRIVER_NOT_LOADED"
 
-    node.snapshot = WELL
-    node.tell(Woken("driver")).run(6)
+    node.snapshot = HEALTHY
+    node.add_inputs(WakeUp("driver")).run(6)
 
     assert cluster.writes == ["node", "nodegpus"]
 
 
-def test_a_driver_that_hangs_is_told_and_ends_the_process(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
-    node.tell(Woken("xid"))
-    node.news.clear()  # the look does not come back
+def test_a_driver_that_hangs_is_reported_and_the_process_exits(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
+    node.add_inputs(WakeUp("xid"))
+    node.inputs.clear()  # the look does not come back
 
-    node.run(STUCK_S - 10)
-    assert (node.step.end, node.loop.status.unready) == (None, None)
+    node.run(PROBE_TIMEOUT_S - 10)
+    assert (node.result.exit_reason, node.loop.status.unready_reason) == (None, None)
     node.run(20)
 
-    assert node.step.end == "a look at the machine has not ended within 300 s: the driver hangs"
-    assert node.loop.status.unready == node.step.end
+    assert node.result.exit_reason == "the probe of the machine has not ended within 300 s: the driver hangs"
+    assert node.loop.status.unready_reason == node.result.exit_reason
 
 
-def test_an_api_server_that_is_away_for_an_hour_is_caught_up_with_one_write(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
+def test_after_an_api_server_outage_of_an_hour_one_write_is_made(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
     writes = len(cluster.writes)
     cluster.away = PublishError("connection refused")
     for times in range(10):
-        node.snapshot = DOWN if times % 2 else lanes_down(WELL, 5, 1, 2)
+        node.snapshot = TWO_PORTS_DOWN if times % 2 else ports_down(HEALTHY, 5, 1, 2)
         node.run(300)
     node.run(600)
-    assert node.loop.status.unready == "what changed is not published yet: connection refused"
-    assert len(node.looks) > 60
+    assert node.loop.status.unready_reason == "a change is not published yet: connection refused"
+    assert len(node.passes) > 60
 
     cluster.away = None
     node.run(61)
 
     assert sorted(cluster.writes[writes:]) == ["node", "nodegpus"]
-    assert node.loop.status.unready is None
-    assert not node.loop.status.behind
+    assert node.loop.status.unready_reason is None
+    assert not node.loop.status.pending
     failures = node.metric("gputopo_publish_failures_total", object="node")
     assert failures is not None
     assert 60 < failures < 150
 
 
-def test_an_event_that_cannot_be_told_is_counted_and_stops_nothing() -> None:
-    class NoEvents(Cluster):
+def test_an_event_that_cannot_be_written_is_counted_and_nothing_else_fails() -> None:
+    class NoEvents(FakeNodePublisher):
         def announce(self, event: Event) -> None:
             raise PublishError(f"no rights for {event.reason}")
 
-    node = Node(NoEvents(), DOWN).run(60)
+    node = SimulatedAgent(NoEvents(), TWO_PORTS_DOWN).run(60)
 
     assert node.metric("gputopo_publish_failures_total", object="event") == 1
-    assert node.loop.status.unready is None
+    assert node.loop.status.unready_reason is None
 
 
-POD = Held("ml", "train-0", "main", "nvidia.com/gpu", (nvml_of(WELL).gpus[0].uuid or "",))
+POD = HeldDevices("ml", "train-0", "main", "nvidia.com/gpu", (nvml_of(HEALTHY).gpus[0].uuid or "",))
 HELD = Allocation(POD.devices[0], PodRef("ml", "train-0", "main"))
 
 
-def test_an_allocation_is_published_when_it_changes_and_only_then(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
+def test_an_allocation_is_published_when_it_changes_and_only_then(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
     writes = len(cluster.writes)
 
-    node.tell(Reading(frozenset({POD})))
+    node.add_inputs(Reading(frozenset({POD})))
     assert cluster.state is not None
     assert cluster.state.allocations == (HELD,)
-    node.tell(Reading(frozenset({POD}), "away for a moment"))
+    node.add_inputs(Reading(frozenset({POD}), "away for a moment"))
 
     assert cluster.writes[writes:] == ["nodegpus"]
-    assert node.loop.status.podresources == "away for a moment"
+    assert node.loop.status.podresources_error == "away for a moment"
     assert node.metric("gputopo_gpu_holders", gpu=HELD.gpu) == 1
 
 
-def test_a_device_that_is_not_known_is_looked_for_at_once(cluster: Cluster) -> None:
-    node = Node(cluster).run(600)
-    looks = len(node.looks)
+def test_an_unknown_device_starts_a_pass_at_once(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
+    passes = len(node.passes)
 
-    node.tell(Reading(frozenset({POD})))
-    assert len(node.looks) == looks
-    node.tell(Reading(frozenset({POD._replace(resource="nvidia.com/mig-1g.5gb", devices=("MIG-new",))})))
+    node.add_inputs(Reading(frozenset({POD})))
+    assert len(node.passes) == passes
+    node.add_inputs(Reading(frozenset({POD._replace(resource="nvidia.com/mig-1g.5gb", devices=("MIG-new",))})))
 
-    assert len(node.looks) == looks + 1
+    assert len(node.passes) == passes + 1
     assert node.metric("gputopo_wakeups_total", reason="allocation") == 1
 
 
-def test_allocations_that_come_before_the_first_look_wait_for_it(cluster: Cluster) -> None:
-    node = Node(cluster).tell(Reading(frozenset({POD})))
+def test_allocations_before_the_first_pass_are_published_after_it(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).add_inputs(Reading(frozenset({POD})))
     assert cluster.writes == []
 
     node.run(1)
@@ -322,34 +331,36 @@ def test_allocations_that_come_before_the_first_look_wait_for_it(cluster: Cluste
     assert cluster.state.allocations == (HELD,)
 
 
-def test_an_allocation_is_published_while_nvml_fails_with_the_age_of_the_last_look(cluster: Cluster) -> None:
-    node = Node(cluster).run(60)
+def test_an_allocation_is_published_while_nvml_fails_with_the_age_of_the_last_pass(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(60)
     assert cluster.state is not None
     observed = node.loop.status.observed_at
-    node.snapshot = broken(WELL, "DRIVER_NOT_LOADED")
+    node.snapshot = nvml_failed(HEALTHY, "DRIVER_NOT_LOADED")
     node.run(1000)
 
-    node.tell(Reading(frozenset({POD})))
+    node.add_inputs(Reading(frozenset({POD})))
 
     assert cluster.state.allocations == (HELD,)
     assert node.loop.status.observed_at == observed
     assert cluster.state.observed_at < "2027-01-15T08:02:00Z"
 
 
-def test_a_kubelet_that_does_not_answer_is_told_in_the_log_once(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+def test_a_kubelet_that_does_not_answer_is_logged_once(
+    cluster: FakeNodePublisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node(cluster).run(60)
+    node = SimulatedAgent(cluster).run(60)
     with caplog.at_level(logging.INFO, "gputopo.agent"):
-        node.tell(Reading(None, "no socket")).tell(Reading(None, "no socket")).tell(Reading(frozenset()))
+        node.add_inputs(Reading(None, "no socket")).add_inputs(Reading(None, "no socket")).add_inputs(
+            Reading(frozenset())
+        )
 
-    told = [(each.levelname, each.__dict__["fields"]) for each in caplog.records if each.message == "podresources"]
-    assert told == [("WARNING", {"error": "no socket"}), ("INFO", {"error": None})]
+    logged = [(each.levelname, each.__dict__["fields"]) for each in caplog.records if each.message == "podresources"]
+    assert logged == [("WARNING", {"error": "no socket"}), ("INFO", {"error": None})]
 
 
-def test_each_look_is_one_line(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_pass_is_one_log_line(cluster: FakeNodePublisher, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "gputopo.agent"):
-        Node(cluster, DOWN).run(1)
+        SimulatedAgent(cluster, TWO_PORTS_DOWN).run(1)
 
     (line,) = [each.__dict__["fields"] for each in caplog.records if each.message == "pass"]
     assert line == {
@@ -364,27 +375,27 @@ def test_each_look_is_one_line(cluster: Cluster, caplog: pytest.LogCaptureFixtur
     }
 
 
-def test_mirrors_can_be_switched_off(cluster: Cluster) -> None:
-    Node(cluster, settings=replace(SETTINGS, mirror=False, socket=None)).run(1)
+def test_mirrors_can_be_switched_off(cluster: FakeNodePublisher) -> None:
+    SimulatedAgent(cluster, settings=replace(SETTINGS, mirror=False, socket=None)).run(1)
 
     assert cluster.facts is not None
     assert cluster.facts.mirrors == {}
 
 
-def test_keys_of_others_are_counted(cluster: Cluster) -> None:
-    node = Node(cluster).run(1)
+def test_keys_of_others_are_counted(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(1)
 
     assert node.loop.status.kept_by_others == ("nvidia.com/gpu.product",)
     assert node.metric("gputopo_keys_kept_by_others") == 1
 
 
-def test_a_machine_that_does_not_fit_into_an_annotation_keeps_what_is_published(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+def test_a_machine_too_large_for_an_annotation_keeps_the_published_facts(
+    cluster: FakeNodePublisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node(cluster).run(60)
+    node = SimulatedAgent(cluster).run(60)
     facts = cluster.facts
-    gpus = tuple(replace(gpu, name="NVIDIA " + str(gpu.index) * 9000) for gpu in nvml_of(WELL).gpus)
-    node.snapshot = replace(WELL, nvml=replace(nvml_of(WELL), gpus=gpus), smi=None)
+    gpus = tuple(replace(gpu, name="NVIDIA " + str(gpu.index) * 9000) for gpu in nvml_of(HEALTHY).gpus)
+    node.snapshot = replace(HEALTHY, nvml=replace(nvml_of(HEALTHY), gpus=gpus), smi=None)
 
     node.run(120)
 
@@ -392,49 +403,49 @@ def test_a_machine_that_does_not_fit_into_an_annotation_keeps_what_is_published(
     assert "encode" in {each.message for each in caplog.records}
 
 
-def test_an_agent_that_starts_anew_writes_nothing_and_tells_nothing_twice() -> None:
-    cluster = RememberingCluster()
-    Node(cluster, DOWN).run(60)
-    told, writes = len(cluster.events), cluster.writes.count("node")
+def test_a_restarted_agent_writes_nothing_and_repeats_no_event() -> None:
+    cluster = FakePublishedReader()
+    SimulatedAgent(cluster, TWO_PORTS_DOWN).run(60)
+    events, writes = len(cluster.events), cluster.writes.count("node")
 
-    Node(cluster, DOWN).run(60)
+    SimulatedAgent(cluster, TWO_PORTS_DOWN).run(60)
 
-    assert (len(cluster.events), cluster.writes.count("node")) == (told, writes) == (1, 1)
+    assert (len(cluster.events), cluster.writes.count("node")) == (events, writes) == (1, 1)
 
 
-def test_an_agent_that_starts_anew_knows_of_the_link_that_died_before() -> None:
-    cluster = RememberingCluster()
-    mesh = machine("4a100-1n-mesh4")
-    Node(cluster, mesh).run(60)
+def test_a_restarted_agent_still_reports_the_link_that_failed_before() -> None:
+    cluster = FakePublishedReader()
+    mesh = load_machine("4a100-1n-mesh4")
+    SimulatedAgent(cluster, mesh).run(60)
     nvml = nvml_of(mesh)
     gpus = tuple(replace(gpu, nvlinks=(), nvlink_count=None) if gpu.index == 3 else gpu for gpu in nvml.gpus)
     cut = replace(mesh, nvml=replace(nvml, gpus=gpus), smi=None)
 
-    node = Node(cluster, cut).run(60)
+    node = SimulatedAgent(cluster, cut).run(60)
 
     assert node.loop.status.published is not None
     assert "gpu0-gpu3" in {each.what for each in node.loop.status.published.degraded}
 
 
-def test_an_agent_that_starts_while_the_api_server_is_away_recalls_before_it_writes() -> None:
-    cluster = RememberingCluster()
-    Node(cluster, lost(WELL, 3)).run(60)
+def test_an_agent_that_starts_during_an_api_server_outage_reads_the_node_before_it_writes() -> None:
+    cluster = FakePublishedReader()
+    SimulatedAgent(cluster, gpu_lost(HEALTHY, 3)).run(60)
     cluster.away = PublishError("connection refused")
-    node = Node(cluster, lost(WELL, 3)).run(600)
-    assert node.loop.status.unready == "nothing is published yet: connection refused"
-    assert len(node.looks) > 5
+    node = SimulatedAgent(cluster, gpu_lost(HEALTHY, 3)).run(600)
+    assert node.loop.status.unready_reason == "nothing is published yet: connection refused"
+    assert len(node.passes) > 5
     before = cluster.facts
 
     cluster.away = None
     node.run(61)
 
     assert cluster.facts == before
-    assert node.loop.status.unready is None
+    assert node.loop.status.unready_reason is None
 
 
-def test_an_empty_node_has_nothing_to_recall() -> None:
-    cluster = RememberingCluster()
+def test_a_node_without_labels_has_no_published_topology() -> None:
+    cluster = FakePublishedReader()
 
-    Node(cluster).run(1)
+    SimulatedAgent(cluster).run(1)
 
     assert cluster.writes == ["node", "nodegpus"]

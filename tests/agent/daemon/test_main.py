@@ -1,4 +1,4 @@
-"""The command, in processes of its own."""
+"""The command, in separate processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import pytest
 from agent.recording.io import dump_snapshot
 from gputopo.labels import keys
 from tests.agent.allocation.kubelet import kubelet, listing, pod
-from tests.agent.recordings import lanes_down, lost, machine, nvml_of
+from tests.agent.recordings import gpu_lost, load_machine, nvml_of, ports_down
 from tests.ports import free_port
 
 COMMAND = [sys.executable, "-c", "from agent.daemon.command import agent; agent()"]
-WELL = machine("dgx-a100")
+WELL = load_machine("dgx-a100")
 BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GPUTOPO_", "KUBE", "NODE_NAME"))}
 PATIENCE_S = 60.0
 
@@ -41,7 +41,7 @@ def once(*options: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_once_publishes_a_recorded_machine_and_who_holds_its_gpus(source: Path, tmp_path: Path) -> None:
+def test_once_publishes_a_recorded_machine_and_its_allocations(source: Path, tmp_path: Path) -> None:
     uuid = nvml_of(WELL).gpus[1].uuid or ""
     with kubelet(tmp_path / "k.sock", lambda _: listing(pod("train-0", {"nvidia.com/gpu": [uuid]}))):
         done = once("--publish", "stdout", "--node-source", str(source), "--socket", str(tmp_path / "k.sock"))
@@ -64,9 +64,9 @@ def test_once_publishes_a_recorded_machine_and_who_holds_its_gpus(source: Path, 
 def test_without_a_kubelet_it_publishes_and_says_so(source: Path, tmp_path: Path) -> None:
     done = once("--publish", "stdout", "--socket", str(tmp_path / "none"), GPUTOPO_NODE_SOURCE=str(source))
 
-    (told,) = [json.loads(line) for line in done.stderr.splitlines() if '"podresources"' in line]
+    (logged,) = [json.loads(line) for line in done.stderr.splitlines() if '"podresources"' in line]
     assert done.returncode == 0
-    assert (told["level"], told["error"]) == ("warning", f"{tmp_path / 'none'}: No such file or directory")
+    assert (logged["level"], logged["error"]) == ("warning", f"{tmp_path / 'none'}: No such file or directory")
     assert json.loads(done.stdout.splitlines()[-1])["allocations"] is None
 
 
@@ -120,7 +120,7 @@ def running(*options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def line_with(process: subprocess.Popen[str], start: str) -> str:
-    """The next line of standard output that begins so."""
+    """The next line of standard output with that prefix."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(start):
@@ -128,19 +128,19 @@ def line_with(process: subprocess.Popen[str], start: str) -> str:
     raise AssertionError(f"the agent ended without a line that begins with {start!r}")
 
 
-def test_a_running_agent_follows_its_machine_serves_its_health_and_ends_when_told(source: Path) -> None:
+def test_a_running_agent_follows_its_machine_serves_health_and_stops_on_a_signal(source: Path) -> None:
     port = free_port()
     options = ("--node-source", str(source), "--socket", "off", "--listen", f"127.0.0.1:{port}", "--hold", "0")
     with running(*options) as process:
         assert line_with(process, keys.DEGRADED.key) == f"{keys.DEGRADED.key}=false"
-        source.with_suffix(".new").write_text(dump_snapshot(lanes_down(WELL, 3, 0)))
+        source.with_suffix(".new").write_text(dump_snapshot(ports_down(WELL, 3, 0)))
         source.with_suffix(".new").replace(source)
         assert line_with(process, keys.DEGRADED.key) == f"{keys.DEGRADED.key}=true"
         assert '"GpuTopologyDegraded"' in line_with(process, '{"reason"')
         assert [ask(port, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 200]
         assert 'gputopo_link_lanes{a="3",b="nvswitch0"} 11.0' in ask(port, "/metrics")[1]
 
-        source.write_text(dump_snapshot(lost(WELL, 5)))
+        source.write_text(dump_snapshot(gpu_lost(WELL, 5)))
         process.send_signal(signal.SIGHUP)
         assert line_with(process, keys.GPUS.key) == f"{keys.GPUS.key}=7"
         process.terminate()
@@ -148,7 +148,7 @@ def test_a_running_agent_follows_its_machine_serves_its_health_and_ends_when_tol
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_an_address_that_is_taken_is_told(source: Path) -> None:
+def test_an_address_in_use_is_reported(source: Path) -> None:
     port = free_port()
     listen = ("--node-source", str(source), "--socket", "off", "--listen", f"127.0.0.1:{port}")
     with running(*listen) as first:

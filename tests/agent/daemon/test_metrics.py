@@ -1,4 +1,4 @@
-"""The metrics of a machine, and that the page about them is true."""
+"""The metrics of a machine, and their documentation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import msgspec
 import pytest
 
-from agent.daemon.metrics import CATALOGUE, COUNTERS, GAUGES, TIMES, Metrics, samples
-from agent.daemon.status import Status
+from agent.daemon.metrics import CATALOGUE, COUNTERS, GAUGES, TIMES, AgentMetrics, status_samples
+from agent.daemon.status import AgentStatus
 from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.model import Degradation, Gpu, Health, NodeTopology, Nvlink
 from tests.machines import a100_mesh, dgx1_link_down, h100_lost_gpu, hgx_h100
@@ -17,21 +17,21 @@ from tests.machines import a100_mesh, dgx1_link_down, h100_lost_gpu, hgx_h100
 MESH = a100_mesh()
 
 
-def told(status: Status, *prefixes: str) -> dict[tuple[str, ...], float]:
-    """Samples whose name begins so: (name without its common start, label values) -> value."""
+def samples_with(status: AgentStatus, *prefixes: str) -> dict[tuple[str, ...], float]:
+    """Samples with that prefix: (name without the prefix, label values) -> value."""
     return {
         (name.removeprefix("gputopo_"), *labels): value
-        for name, labels, value in samples(status)
+        for name, labels, value in status_samples(status)
         if name.removeprefix("gputopo_").startswith(prefixes)
     }
 
 
-def of(topology: NodeTopology) -> Status:
-    return Status(turned_at=0.0, observed=topology)
+def of(topology: NodeTopology) -> AgentStatus:
+    return AgentStatus(iterated_at=0.0, observed=topology)
 
 
-def test_an_agent_that_has_seen_nothing_says_what_it_is() -> None:
-    assert [name for name, _, _ in samples(Status(turned_at=0.0))] == [
+def test_an_agent_without_a_pass_has_its_build_info() -> None:
+    assert [name for name, _, _ in status_samples(AgentStatus(iterated_at=0.0))] == [
         "gputopo_build_info",
         "gputopo_podresources_up",
         "gputopo_keys_kept_by_others",
@@ -40,11 +40,11 @@ def test_an_agent_that_has_seen_nothing_says_what_it_is() -> None:
     ]
 
 
-def test_a_gpu_is_told_by_its_uuid() -> None:
+def test_a_gpu_is_labelled_by_its_uuid() -> None:
     gpu = MESH.gpus[2]
     uuid = str(gpu.uuid)
 
-    assert {key: value for key, value in told(of(MESH), "gpu_").items() if uuid in key} == {
+    assert {key: value for key, value in samples_with(of(MESH), "gpu_").items() if uuid in key} == {
         ("gpu_info", uuid, "2", "NVIDIA A100-SXM4-80GB", str(gpu.bus_id), "1"): 1,
         ("gpu_up", uuid): 1,
         ("gpu_memory_bytes", uuid): 81920 * 2**20,
@@ -55,27 +55,29 @@ def test_a_lost_gpu_is_down_and_has_no_memory() -> None:
     status = of(h100_lost_gpu())
     bus_id = str(h100_lost_gpu().gpus[2].bus_id)
 
-    assert {key[0]: value for key, value in told(status, "gpu_").items() if key[1] == bus_id} == {
+    assert {key[0]: value for key, value in samples_with(status, "gpu_").items() if key[1] == bus_id} == {
         "gpu_info": 1,
         "gpu_up": 0,
     }
-    assert told(status, "degraded") == {("degraded", "gpu2"): 1}
+    assert samples_with(status, "degraded") == {("degraded", "gpu2"): 1}
 
 
-def test_a_gpu_without_any_name_goes_by_its_index() -> None:
-    assert told(of(NodeTopology(gpus=(Gpu(index=3, health=Health.LOST),))), "gpu_up") == {("gpu_up", "gpu3"): 0}
+def test_a_gpu_without_uuid_and_bus_id_is_labelled_by_its_index() -> None:
+    assert samples_with(of(NodeTopology(gpus=(Gpu(index=3, health=Health.LOST),))), "gpu_up") == {("gpu_up", "gpu3"): 0}
 
 
 def test_an_island_has_a_size_and_a_bandwidth_where_it_has_one() -> None:
-    assert told(of(MESH), "island") == {
+    assert samples_with(of(MESH), "island") == {
         ("island_gpus", "0", "nvlink"): 4,
         ("island_bandwidth_gigabytes_per_second", "0", "nvlink"): 600,
     }
-    assert told(of(NodeTopology(gpus=(Gpu(index=0),), nvlink=Nvlink())), "island") == {("island_gpus", "0", "none"): 1}
+    assert samples_with(of(NodeTopology(gpus=(Gpu(index=0),), nvlink=Nvlink())), "island") == {
+        ("island_gpus", "0", "none"): 1
+    }
 
 
 def test_a_link_has_lanes_bandwidth_and_a_state() -> None:
-    links = told(of(dgx1_link_down()), "link")
+    links = samples_with(of(dgx1_link_down()), "link")
 
     def of_pair(a: str, b: str) -> dict[tuple[str, ...], float]:
         return {(key[0], *key[3:]): value for key, value in links.items() if key[1:3] == (a, b)}
@@ -99,7 +101,7 @@ def test_a_link_into_a_switch_names_the_fabric_and_what_is_unknown_is_left_out()
     bare = msgspec.structs.replace(blind.nvlink.uplinks[0], expected_lanes=None, gbps=None)
     one = msgspec.structs.replace(blind, nvlink=msgspec.structs.replace(blind.nvlink, uplinks=(bare,)))
 
-    assert told(of(one), "link") == {
+    assert samples_with(of(one), "link") == {
         ("link_lanes", "0", "nvswitch0"): 18,
         ("link_state", "0", "nvswitch0", "up"): 1,
         ("link_state", "0", "nvswitch0", "degraded"): 0,
@@ -108,34 +110,34 @@ def test_a_link_into_a_switch_names_the_fabric_and_what_is_unknown_is_left_out()
 
 
 def test_links_that_are_unknown_have_no_series() -> None:
-    assert told(of(msgspec.structs.replace(MESH, nvlink=None)), "link", "island") == {}
+    assert samples_with(of(msgspec.structs.replace(MESH, nvlink=None)), "link", "island") == {}
 
 
-def test_holders_are_counted_by_container_and_unknown_where_the_kubelet_is_silent() -> None:
+def test_holders_are_counted_by_container_and_unknown_without_a_kubelet() -> None:
     uuid = str(MESH.gpus[0].uuid)
     one, other = PodRef("ml", "a", "main"), PodRef("ml", "b", "main")
     held = (Allocation(uuid, one, 0), Allocation(uuid, one, 1), Allocation(uuid, other, 2))
 
     status = msgspec.structs.replace(of(MESH), allocations=held)
 
-    assert list(told(status, "gpu_holders").values()) == [2, 0, 0, 0]
-    assert told(of(MESH), "gpu_holders") == {}
+    assert list(samples_with(status, "gpu_holders").values()) == [2, 0, 0, 0]
+    assert samples_with(of(MESH), "gpu_holders") == {}
 
 
 def test_the_state_of_the_agent() -> None:
-    status = Status(
-        turned_at=0.0,
+    status = AgentStatus(
+        iterated_at=0.0,
         published=msgspec.structs.replace(MESH, degraded=(Degradation("gpu0", "lost"),)),
         observed_at=1234.0,
         failures={"nvml": "UNKNOWN"},
         good_at={"nvml": 1200.0, "sysfs": 1234.0},
-        podresources="no socket",
+        podresources_error="no socket",
         kept_by_others=("nvidia.com/gpu.product",),
-        behind=False,
-        unready=None,
+        pending=False,
+        unready_reason=None,
     )
 
-    assert told(status, "published", "observed", "source", "podresources", "keys", "ready") == {
+    assert samples_with(status, "published", "observed", "source", "podresources", "keys", "ready") == {
         ("published_degraded",): 1,
         ("observed_timestamp_seconds",): 1234,
         ("source_up", "nvml"): 0,
@@ -151,12 +153,12 @@ def test_the_state_of_the_agent() -> None:
 
 @pytest.mark.parametrize("machine", [MESH, dgx1_link_down(), h100_lost_gpu(), hgx_h100()])
 def test_every_sample_has_a_family_with_its_labels(machine: NodeTopology) -> None:
-    assert all(len(GAUGES[name][0]) == len(labels) for name, labels, _ in samples(of(machine)))
+    assert all(len(GAUGES[name][0]) == len(labels) for name, labels, _ in status_samples(of(machine)))
 
 
 def test_what_the_registry_exposes_is_described() -> None:
-    metrics = Metrics()
-    metrics.expose(lambda: of(MESH))
+    metrics = AgentMetrics()
+    metrics.register_status(lambda: of(MESH))
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): (family.type, family.documentation)
         for family in metrics.registry.collect()
@@ -166,10 +168,10 @@ def test_what_the_registry_exposes_is_described() -> None:
     assert {name: (kind, meaning) for name, kind, _, meaning in CATALOGUE.described()} == exposed
 
 
-def test_nothing_of_the_process_is_touched() -> None:
+def test_the_default_registry_is_not_changed() -> None:
     code = (
         "from prometheus_client import REGISTRY as r; n = len(list(r.collect())); "
-        "from agent.daemon.metrics import Metrics; Metrics(); assert len(list(r.collect())) == n"
+        "from agent.daemon.metrics import AgentMetrics; AgentMetrics(); assert len(list(r.collect())) == n"
     )
 
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""What an operator can set, and what is said to one who sets it wrong."""
+"""The settings, and the errors for invalid values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.daemon.settings import TABLE, Settings, read
+from agent.daemon.settings import TABLE, AgentSettings, read_settings
 from gputopo.process.settings import SettingError
 
-DEFAULTS = Settings(
+DEFAULTS = AgentSettings(
     node="gpu-7",
     publish=("node", None),
     mirror=True,
@@ -27,17 +27,17 @@ DEFAULTS = Settings(
 
 
 def test_nothing_but_the_node_must_be_set() -> None:
-    assert read({}, {"NODE_NAME": "gpu-7"}) == DEFAULTS
+    assert read_settings({}, {"NODE_NAME": "gpu-7"}) == DEFAULTS
 
 
 def test_without_a_node_it_is_this_host() -> None:
-    assert read({}, {}).node == socket.gethostname()
+    assert read_settings({}, {}).node == socket.gethostname()
 
 
-def test_a_flag_beats_the_environment_which_beats_the_default() -> None:
+def test_flags_override_the_environment_which_overrides_the_default() -> None:
     environ = {"NODE_NAME": "gpu-7", "GPUTOPO_INTERVAL": "30s", "GPUTOPO_GRACE": "1m"}
 
-    settings = read({"interval_s": "10", "hold_s": None}, environ)
+    settings = read_settings({"interval_s": "10", "hold_s": None}, environ)
 
     assert (settings.interval_s, settings.grace_s, settings.hold_s) == (10.0, 60.0, 300.0)
 
@@ -61,7 +61,7 @@ def test_a_flag_beats_the_environment_which_beats_the_default() -> None:
     ],
 )
 def test_a_value_is_read(field: str, text: str, value: object) -> None:
-    assert getattr(read({field: text}, {}), field) == value
+    assert getattr(read_settings({field: text}, {}), field) == value
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_a_value_is_read(field: str, text: str, value: object) -> None:
         pytest.param(
             "publish", "nfd", "--publish: 'nfd': choose one of node, nodefeature, features.d, stdout", id="not a place"
         ),
-        pytest.param("publish", "node:x", "--publish: 'node:x': after node: nothing may follow", id="too much"),
-        pytest.param("publish", "features.d:", "--publish: 'features.d:': after features.d: FILE", id="too little"),
+        pytest.param("publish", "node:x", "--publish: 'node:x': node takes no argument", id="too much"),
+        pytest.param("publish", "features.d:", "--publish: 'features.d:': write features.d:FILE", id="too little"),
         pytest.param(
             "listen", "9438", "--listen: '9438': write HOST:PORT, with a port of at most 65535", id="no colon"
         ),
@@ -84,19 +84,19 @@ def test_a_value_is_read(field: str, text: str, value: object) -> None:
         ),
     ],
 )
-def test_a_wrong_value_is_quoted_with_what_to_write(field: str, text: str, says: str) -> None:
+def test_an_invalid_value_is_quoted_with_the_expected_form(field: str, text: str, says: str) -> None:
     with pytest.raises(SettingError) as refused:
-        read({field: text}, {})
+        read_settings({field: text}, {})
 
     assert str(refused.value) == says
 
 
-def test_a_wrong_value_in_the_environment_is_told_by_its_variable() -> None:
+def test_an_invalid_value_in_the_environment_is_reported_by_its_variable() -> None:
     with pytest.raises(SettingError, match=r"^GPUTOPO_LOG: 'xml': choose one of json, text$"):
-        read({}, {"GPUTOPO_LOG": "xml"})
+        read_settings({}, {"GPUTOPO_LOG": "xml"})
 
 
 def test_the_table_has_a_row_for_every_field_and_a_reason_in_each() -> None:
-    assert tuple(row.field for row in TABLE) == Settings.__struct_fields__
+    assert tuple(row.field for row in TABLE) == AgentSettings.__struct_fields__
     assert all(len(row.reason) > 40 for row in TABLE)
     assert len(TABLE) <= 12

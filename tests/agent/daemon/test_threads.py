@@ -1,4 +1,4 @@
-"""The threads around the loop, with real queues and signals and a clock that does not matter."""
+"""The threads around the loop, with real queues and signals."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from msgspec.structs import replace
 
 from agent.allocation.client import PodResourcesError
 from agent.allocation.watch import POLL_S, Reading, Watch
-from agent.allocation.wire import Held
-from agent.daemon.loop import Loop, Now, Woken
-from agent.daemon.metrics import Metrics
-from agent.daemon.threads import Inbox, Machine, poll, run, signals
+from agent.allocation.wire import HeldDevices
+from agent.daemon.loop import AgentLoop, Now, WakeUp
+from agent.daemon.metrics import AgentMetrics
+from agent.daemon.threads import Inbox, MachineAccess, handle_signals, poll_for_changes, run_loop
 from agent.snapshot import Snapshot
-from tests.agent.daemon.fake_cluster import SETTINGS, Cluster
-from tests.agent.recordings import broken, machine
+from tests.agent.daemon.fake_cluster import SETTINGS, FakeNodePublisher
+from tests.agent.recordings import load_machine, nvml_failed
 
-WELL = machine("4a100-1n-mesh4")
-STILL: tuple[str, Callable[[], int]] = ("driver", lambda: 0)
-PATIENCE_S = 30.0
+HEALTHY = load_machine("4a100-1n-mesh4")
+UNCHANGING: tuple[str, Callable[[], int]] = ("driver", lambda: 0)
+DEADLINE_S = 30.0
 
 
 def clock() -> Now:
@@ -32,22 +32,22 @@ def clock() -> Now:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.01)
 
 
-class Process:
-    """An agent on a thread of its own, as its process would run it."""
+class AgentThread:
+    """An agent on its own thread."""
 
-    def __init__(self, machine: Machine, **settings: Any) -> None:
-        self.cluster = Cluster()
-        self.loop = Loop(replace(SETTINGS, **settings), self.cluster, Metrics())
+    def __init__(self, machine: MachineAccess, **settings: Any) -> None:
+        self.cluster = FakeNodePublisher()
+        self.loop = AgentLoop(replace(SETTINGS, **settings), self.cluster, AgentMetrics())
         self.inbox = Inbox()
         self.ended: list[str | None] = []
         self._thread = threading.Thread(
-            target=lambda: self.ended.append(run(self.loop, machine, self.inbox, clock)), daemon=True
+            target=lambda: self.ended.append(run_loop(self.loop, machine, self.inbox, clock)), daemon=True
         )
         self._thread.start()
 
@@ -56,70 +56,72 @@ class Process:
         return self.wait()
 
     def wait(self) -> str | None:
-        self._thread.join(PATIENCE_S)
+        self._thread.join(DEADLINE_S)
         (ended,) = self.ended
         return ended
 
 
-def test_a_machine_is_looked_at_and_published_until_the_end_is_told() -> None:
-    process = Process(Machine(lambda: WELL, STILL))
-    wait_until(lambda: process.cluster.state is not None)
+def test_passes_run_until_the_loop_is_stopped() -> None:
+    agent = AgentThread(MachineAccess(lambda: HEALTHY, UNCHANGING))
+    wait_until(lambda: agent.cluster.state is not None)
 
-    assert process.end() is None
-    assert process.cluster.writes == ["node", "nodegpus"]
-
-
-def test_who_holds_what_reaches_the_cluster() -> None:
-    held = Held("ml", "train-0", "main", "nvidia.com/gpu", ("0",))
-    process = Process(Machine(lambda: WELL, STILL, Watch(lambda: (held,))))
-    wait_until(lambda: process.cluster.state is not None and process.cluster.state.allocations is not None)
-
-    process.end()
-
-    assert process.cluster.state is not None
-    assert [each.pod.name for each in process.cluster.state.allocations or ()] == ["train-0"]
+    assert agent.end() is None
+    assert agent.cluster.writes == ["node", "nodegpus"]
 
 
-def test_events_of_the_driver_make_it_look_again() -> None:
-    looks: list[float] = []
+def test_allocations_reach_the_publisher() -> None:
+    held = HeldDevices("ml", "train-0", "main", "nvidia.com/gpu", ("0",))
+    agent = AgentThread(MachineAccess(lambda: HEALTHY, UNCHANGING, Watch(lambda: (held,))))
+    wait_until(lambda: agent.cluster.state is not None and agent.cluster.state.allocations is not None)
+
+    agent.end()
+
+    assert agent.cluster.state is not None
+    assert [each.pod.name for each in agent.cluster.state.allocations or ()] == ["train-0"]
+
+
+def test_driver_events_start_a_pass() -> None:
+    probe_times: list[float] = []
 
     def probe() -> Snapshot:
-        looks.append(time.monotonic())
-        return WELL
+        probe_times.append(time.monotonic())
+        return HEALTHY
 
     def listen(wake: Callable[[str], None], pause: Callable[[float], bool]) -> None:
         wake("xid")
-        pause(PATIENCE_S)
+        pause(DEADLINE_S)
 
-    process = Process(Machine(probe, STILL, None, listen))
-    wait_until(lambda: process.loop.status.unready is None)
+    agent = AgentThread(MachineAccess(probe, UNCHANGING, None, listen))
+    wait_until(lambda: agent.loop.status.unready_reason is None)
 
-    process.end()
+    agent.end()
 
-    assert looks
-
-
-def test_an_agent_that_cannot_go_on_says_why() -> None:
-    seen = iter([WELL])
-    process = Process(Machine(lambda: next(seen, broken(WELL, "UNKNOWN")), STILL), grace_s=0.0)
-    wait_until(lambda: process.cluster.state is not None)
-    process.inbox.put(Woken("hangup"))
-
-    assert process.wait() == "NVML fails for 0 s, and this process cannot recover: nvmlInit_v2: UNKNOWN"
+    assert probe_times
 
 
-def test_a_thread_that_ends_in_a_surprise_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_agent_that_must_exit_says_why() -> None:
+    snapshots = iter([HEALTHY])
+    agent = AgentThread(
+        MachineAccess(lambda: next(snapshots, nvml_failed(HEALTHY, "UNKNOWN")), UNCHANGING), grace_s=0.0
+    )
+    wait_until(lambda: agent.cluster.state is not None)
+    agent.inbox.put(WakeUp("hangup"))
+
+    assert agent.wait() == "NVML has failed for 0 s and this process cannot recover: nvmlInit_v2: UNKNOWN"
+
+
+def test_a_thread_that_raises_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
     def probe() -> Snapshot:
         raise AssertionError("a bug")
 
-    process = Process(Machine(probe, STILL))
+    agent = AgentThread(MachineAccess(probe, UNCHANGING))
 
-    assert process.wait() == "the thread 'probe' ended in a surprise"
+    assert agent.wait() == "the thread 'probe' ended with an exception; the log has the traceback"
     assert "thread" in {each.message for each in caplog.records}
 
 
 def polled(signatures: list[int], watch: Watch | None = None) -> list[object]:
-    """What polls put into the inbox, one per signature after the first."""
+    """The inputs that polls put into the inbox, with one signature per poll."""
     inbox = Inbox()
     pauses: list[float] = []
     coming = iter(signatures)
@@ -128,30 +130,30 @@ def polled(signatures: list[int], watch: Watch | None = None) -> list[object]:
         pauses.append(seconds)
         return len(pauses) == len(signatures)
 
-    poll(Machine(lambda: WELL, ("file", lambda: next(coming)), watch), inbox, clock, pause)
+    poll_for_changes(MachineAccess(lambda: HEALTHY, ("file", lambda: next(coming)), watch), inbox, clock, pause)
     assert set(pauses) == {POLL_S}
     return [inbox.get_nowait() for _ in range(inbox.qsize())]
 
 
-def test_a_driver_that_appears_or_changes_is_told() -> None:
-    assert polled([1, 1, 2, 2, 1]) == [Woken("file"), Woken("file")]
+def test_a_driver_that_appears_or_changes_wakes_the_loop() -> None:
+    assert polled([1, 1, 2, 2, 1]) == [WakeUp("file"), WakeUp("file")]
 
 
-def test_what_the_kubelet_says_is_told_when_it_changes() -> None:
-    def ask() -> tuple[Held, ...]:
+def test_changed_allocations_wake_the_loop() -> None:
+    def ask() -> tuple[HeldDevices, ...]:
         raise PodResourcesError("no socket")
 
     assert polled([1, 1, 1], Watch(ask)) == [Reading(None, "no socket")]
 
 
-def test_signals_end_the_loop_or_make_it_look_and_are_put_back() -> None:
+def test_signals_stop_the_loop_or_start_a_pass_and_handlers_are_restored() -> None:
     inbox = Inbox()
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
 
-    with signals(inbox):
+    with handle_signals(inbox):
         for each in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), each)
-        told = [inbox.get(timeout=PATIENCE_S) for _ in range(3)]
+        inputs = [inbox.get(timeout=DEADLINE_S) for _ in range(3)]
 
-    assert told == [Woken("hangup"), None, None]
+    assert inputs == [WakeUp("hangup"), None, None]
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before

@@ -1,4 +1,4 @@
-"""Sources put together: who is believed, who fills in, and what one failed source costs."""
+"""Several sources together: precedence, completion, and the effect of a failed source."""
 
 import pytest
 
@@ -44,11 +44,11 @@ def whats(topology: NodeTopology) -> list[str]:
     return [problem.what for problem in topology.problems]
 
 
-def test_nothing_gives_an_empty_machine() -> None:
+def test_an_empty_snapshot_gives_an_empty_machine() -> None:
     assert discover(Snapshot()) == NodeTopology(nvlink=Nvlink())
 
 
-def test_a_pasted_matrix_gives_links_places_and_what_it_cannot_tell() -> None:
+def test_a_pasted_matrix_gives_links_locality_and_problems_for_missing_facts() -> None:
     topology = discover(Snapshot(smi=smi(topo=TOPO)))
 
     assert topology.gpus == (
@@ -61,7 +61,7 @@ def test_a_pasted_matrix_gives_links_places_and_what_it_cannot_tell() -> None:
     assert whats(topology) == ["gpus.product", "gpus.memoryMiB"]
 
 
-def test_the_display_board_of_a_dgx_station_is_no_gpu_and_hides_none() -> None:
+def test_the_display_board_of_a_dgx_station_is_not_a_gpu() -> None:
     topo = """\
 \tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity
 GPU0\t X \tSYS\tNV4\tPIX\t0-15\t0
@@ -91,7 +91,7 @@ def test_a_list_beside_the_matrix_names_the_products_and_with_them_the_bandwidth
     assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4, gbps=112.5),))
 
 
-def test_the_rate_that_nvidia_smi_prints_is_believed_before_the_products_table() -> None:
+def test_the_rate_of_nvidia_smi_has_precedence_over_the_product_table() -> None:
     rates = "".join(f"GPU {i}: NVIDIA A40 (UUID: {UUIDS[i]})\n\t Link 0: 20.000 GB/s\n" for i in range(2))
 
     topology = discover(Snapshot(smi=smi(topo=TOPO, links=rates)))
@@ -110,7 +110,7 @@ def test_a_matrix_without_nvlinks_leaves_them_unknown() -> None:
     assert "nvlink" in whats(topology)
 
 
-def test_a_pair_that_the_matrix_does_not_tell_of_is_unknown_and_leaves_the_islands_in_doubt() -> None:
+def test_a_pair_missing_from_the_matrix_is_unknown_and_so_are_the_islands() -> None:
     rows = "GPU0\t X \tNV4\tSYS\tSYS\t0-15\t0\nGPU1\tNV4\t X \tSYS\tSYS\t0-15\t0\n"
 
     topology = discover(Snapshot(smi=smi(topo="\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n" + rows)))
@@ -130,7 +130,7 @@ def nvml_gpu(index: int, **facts: object) -> NvmlGpu:
     return NvmlGpu(index=index, **(known | facts))  # type: ignore[arg-type]
 
 
-def test_nvml_is_believed_before_nvidia_smi_and_the_disagreement_is_kept() -> None:
+def test_nvml_has_precedence_over_nvidia_smi_and_the_conflict_is_a_problem() -> None:
     nvml = Nvml(
         driver_version="550.1",
         cuda_version=12040,
@@ -143,9 +143,7 @@ def test_nvml_is_believed_before_nvidia_smi_and_the_disagreement_is_kept() -> No
 
     assert (topology.driver_version, topology.cuda_version) == ("550.1", "12.4")
     assert topology.distance(0, 1) is PcieDistance.SYS
-    assert topology.problems == (
-        Problem("pcie.0-1", ProblemKind.CONFLICT, "nvml says SYS and is believed; smi says PHB"),
-    )
+    assert topology.problems == (Problem("pcie.0-1", ProblemKind.CONFLICT, "nvml says SYS and is used; smi says PHB"),)
     assert topology.gpus[0].memory_mib == 46068
     assert topology.gpus[0].architecture == "ampere"
 
@@ -173,14 +171,14 @@ LANES = {
     "of one pair": (
         2,
         "SYS",
-        ["NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 0)"],
+        ["nvidia-smi prints other lanes than NVML, which is used (GPU0-GPU1: 18, not 0)"],
     ),
     "of all six pairs of four": (
         4,
         "NV17",
         [
             (
-                "NVML's ports are believed, and nvidia-smi prints other numbers of lanes (GPU0-GPU1: 18, not 17; "
+                "nvidia-smi prints other lanes than NVML, which is used (GPU0-GPU1: 18, not 17; "
                 "GPU0-GPU2: 18, not 17; GPU0-GPU3: 18, not 17; GPU1-GPU2: 18, not 17 and 2 more)"
             )
         ],
@@ -189,7 +187,7 @@ LANES = {
 
 
 @pytest.mark.parametrize(("gpus", "word", "whys"), LANES.values(), ids=LANES)
-def test_lanes_that_nvidia_smi_prints_otherwise_are_said(gpus: int, word: str, whys: list[str]) -> None:
+def test_lanes_that_differ_in_nvidia_smi_are_a_problem(gpus: int, word: str, whys: list[str]) -> None:
     up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
     nvml = Nvml(gpus=tuple(nvml_gpu(i, nvlinks=up) for i in range(gpus)))
 
@@ -199,7 +197,7 @@ def test_lanes_that_nvidia_smi_prints_otherwise_are_said(gpus: int, word: str, w
     assert [each.why for each in topology.problems if each.kind is ProblemKind.CONFLICT] == whys
 
 
-def test_a_gpu_whose_links_nobody_could_read_has_not_fallen_out_of_anything() -> None:
+def test_a_gpu_with_unread_links_is_not_degraded() -> None:
     up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
     gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(3))
     unread = nvml_gpu(2, errors={"nvmlDeviceGetNvLinkState": "TIMEOUT"})
@@ -210,7 +208,7 @@ def test_a_gpu_whose_links_nobody_could_read_has_not_fallen_out_of_anything() ->
     assert whats(topology) == ["gpus.2.nvlink", "gpus.numaNode"]
 
 
-def test_a_neighbour_in_mig_mode_is_no_link_that_is_down() -> None:
+def test_a_neighbour_in_mig_mode_is_not_a_link_that_is_down() -> None:
     def to(*peers: int) -> tuple[NvmlLink, ...]:
         buses = [f"00000000:{peer:02X}:00.0" for peer in peers]
         return tuple(NvmlLink(i, active=True, remote_type="gpu", remote_bus_id=bus) for i, bus in enumerate(buses))
@@ -264,7 +262,7 @@ def sysfs(*cards: tuple[str, int], nodes: dict[int, str] | None = None) -> Sysfs
     return Sysfs(files=files, links=links)
 
 
-def test_the_kernel_is_believed_about_places_and_a_cpuset_is_no_disagreement() -> None:
+def test_the_kernel_has_precedence_for_locality_and_a_cpuset_is_not_a_conflict() -> None:
     nvml = Nvml(gpus=(nvml_gpu(0, cpu_affinity="0-3", memory_affinity="0"),))
 
     topology = discover(Snapshot(nvml=nvml, sysfs=sysfs(("0000:00:00.0", 0), nodes={0: "0-15"})))
@@ -276,7 +274,7 @@ def test_the_kernel_is_believed_about_places_and_a_cpuset_is_no_disagreement() -
     assert topology.problems == ()
 
 
-def test_cpus_that_the_kernel_does_not_know_of_are_a_disagreement() -> None:
+def test_cpus_unknown_to_the_kernel_are_a_conflict() -> None:
     nvml = Nvml(gpus=(nvml_gpu(0, cpu_affinity="16-31"),))
 
     topology = discover(Snapshot(nvml=nvml, sysfs=sysfs(("0000:00:00.0", 0))))
@@ -285,12 +283,12 @@ def test_cpus_that_the_kernel_does_not_know_of_are_a_disagreement() -> None:
         Problem(
             "gpus.0.cpuAffinity",
             ProblemKind.CONFLICT,
-            "sysfs says 0-15 and is believed; the driver says 16-31",
+            "sysfs says 0-15 and is used; the driver says 16-31",
         ),
     )
 
 
-def test_a_numa_node_without_cpus_is_the_gpus_own_memory_and_not_its_place() -> None:
+def test_a_numa_node_without_cpus_is_the_gpus_memory_and_not_its_numa_node() -> None:
     nvml = Nvml(gpus=(nvml_gpu(0, memory_affinity="0,4-5", numa_node_id=4),))
 
     topology = discover(Snapshot(nvml=nvml, sysfs=sysfs(("0000:00:00.0", 4), nodes={0: "0-71", 4: "", 5: ""})))
@@ -309,7 +307,7 @@ def test_cards_that_the_driver_does_not_show_make_the_machine_partial() -> None:
     assert topology.problems[0].why == "1 cards on the bus are not visible to the driver here (0000:09:00.0)"
 
 
-def test_a_lost_gpu_is_the_one_card_that_nobody_else_claims() -> None:
+def test_a_lost_gpu_gets_the_only_card_left_over() -> None:
     lost = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex_v2": "GPU_IS_LOST"})
 
     topology = discover(
@@ -319,7 +317,7 @@ def test_a_lost_gpu_is_the_one_card_that_nobody_else_claims() -> None:
     assert (topology.gpus[1].health, topology.gpus[1].bus_id, topology.partial) == (Health.LOST, "0000:09:00.0", False)
 
 
-def test_a_gpu_that_may_not_be_opened_is_somebody_elses_and_not_lost() -> None:
+def test_a_gpu_without_permission_is_not_lost() -> None:
     theirs = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex_v2": "NO_PERMISSION"})
 
     topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0), theirs))))
@@ -328,7 +326,7 @@ def test_a_gpu_that_may_not_be_opened_is_somebody_elses_and_not_lost() -> None:
     assert topology.problems[0].why == "GPU 1 may not be opened by this process (NO_PERMISSION)"
 
 
-def test_indices_with_gaps_are_a_part_of_a_machine() -> None:
+def test_gaps_in_the_indices_make_the_machine_partial() -> None:
     assert discover(Snapshot(smi=smi(topo=TOPO.replace("GPU1", "GPU3")))).partial
 
 
@@ -478,14 +476,14 @@ FAILED = {
 
 
 @pytest.mark.parametrize(("snapshot", "what", "why"), FAILED.values(), ids=FAILED)
-def test_a_source_that_failed_is_said_and_costs_only_itself(snapshot: Snapshot, what: str, why: str) -> None:
+def test_a_failed_source_is_a_problem_and_does_not_affect_the_others(snapshot: Snapshot, what: str, why: str) -> None:
     topology = discover(snapshot)
 
     assert len(topology.gpus) == 2
     assert [problem.why for problem in topology.problems if problem.what == what and why in problem.why]
 
 
-def test_words_that_are_no_failure_are_quoted() -> None:
+def test_unknown_output_is_quoted() -> None:
     nvml = Nvml(gpus=(nvml_gpu(0),))
 
     topology = discover(Snapshot(nvml=nvml, smi={"-L": Output("what is this\n"), "of no interest": Output("x")}))
@@ -493,11 +491,11 @@ def test_words_that_are_no_failure_are_quoted() -> None:
     assert "'what is this'" in topology.problems[0].why
 
 
-def test_the_boot_is_known_and_the_host_is_not_named() -> None:
+def test_the_topology_has_the_boot_id_and_not_the_host_name() -> None:
     assert discover(Snapshot(host=Host(name="secret", boot_id="b-1"))) == NodeTopology(nvlink=Nvlink(), boot_id="b-1")
 
 
-def test_links_that_were_there_before_are_missed() -> None:
+def test_links_of_the_previous_topology_are_expected() -> None:
     before = discover(Snapshot(smi=smi(topo=TOPO, listing=LISTING)))
 
     now = discover(Snapshot(smi=smi(topo=TOPO.replace("NV4", "SYS"), listing=LISTING)), before)
@@ -505,7 +503,7 @@ def test_links_that_were_there_before_are_missed() -> None:
     assert [each.why for each in now.degraded] == ["0 of 4 NVLinks active"]
 
 
-def test_the_current_pcie_link_comes_from_whoever_knows() -> None:
+def test_the_current_pcie_link_comes_from_the_first_source_that_has_it() -> None:
     nvml = Nvml(gpus=(nvml_gpu(0, pcie_generation=1, pcie_max_generation=4, pcie_max_width=16),))
     machine = sysfs(("0000:00:00.0", 0))
     machine.files["bus/pci/devices/0000:00:00.0/current_link_width"] = "8\n"
@@ -513,7 +511,7 @@ def test_the_current_pcie_link_comes_from_whoever_knows() -> None:
     assert discover(Snapshot(nvml=nvml, sysfs=machine)).gpus[0].pcie == Pcie(1, 8, 4, 16)
 
 
-def test_nics_are_the_kernels_with_the_distances_that_nvidia_smi_printed_where_it_did() -> None:
+def test_nics_come_from_the_kernel_with_distances_of_nvidia_smi() -> None:
     machine = sysfs(("0000:00:00.0", 0))
     for name, bus_id in (("mlx5_0", "0000:0a:00.0"), ("mlx5_1", "0000:0b:00.0")):
         machine.files[f"class/infiniband/{name}/ports/1/rate"] = "400 Gb/sec (4X NDR)\n"

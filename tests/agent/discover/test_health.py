@@ -1,8 +1,8 @@
-"""What is worse than it should be, and what only looks so."""
+"""Degradations, and cases that only look like degradations."""
 
 import pytest
 
-from agent.discover.health import degradations, with_expectations
+from agent.discover.health import add_expected_lanes, find_degradations
 from agent.discover.ports import GpuPorts
 from gputopo.model import (
     Degradation,
@@ -27,23 +27,23 @@ def uplinks(*lanes: int) -> Nvlink:
 
 
 def test_an_uplink_with_fewer_lanes_than_its_siblings_is_degraded() -> None:
-    nvlink = with_expectations(uplinks(18, 17, 18), h100s(3), None)
+    nvlink = add_expected_lanes(uplinks(18, 17, 18), h100s(3), None)
 
     assert [up.expected_lanes for up in nvlink.uplinks] == [None, 18, None]
-    assert degradations(h100s(3), nvlink, {}) == [Degradation("gpu1.nvlink", "17 of 18 NVLinks active")]
+    assert find_degradations(h100s(3), nvlink, {}) == [Degradation("gpu1.nvlink", "17 of 18 NVLinks active")]
 
 
 def test_siblings_are_of_the_same_product() -> None:
     gpus = (Gpu(index=0, product="H100"), Gpu(index=1, product="H800"))
 
-    assert with_expectations(uplinks(18, 8), gpus, None) == uplinks(18, 8)
+    assert add_expected_lanes(uplinks(18, 8), gpus, None) == uplinks(18, 8)
 
 
 def test_a_gpu_that_left_the_switch_of_its_siblings_is_degraded() -> None:
-    nvlink = with_expectations(uplinks(18, 18), h100s(3), None)
+    nvlink = add_expected_lanes(uplinks(18, 18), h100s(3), None)
 
     assert nvlink.uplinks[2] == Uplink(gpu=2, fabric=0, lanes=0, expected_lanes=18, gbps=0.0)
-    assert degradations(h100s(3), nvlink, {}) == [
+    assert find_degradations(h100s(3), nvlink, {}) == [
         Degradation("gpu2.nvlink", "fallen out of the NVSwitch fabric: no NVLink is active")
     ]
 
@@ -57,31 +57,31 @@ NOT_FALLEN = {
 
 
 @pytest.mark.parametrize("other", NOT_FALLEN.values(), ids=NOT_FALLEN)
-def test_a_gpu_beside_a_switch_has_not_always_fallen_out_of_it(other: Gpu) -> None:
-    assert with_expectations(uplinks(18, 18), (*h100s(2), other), None) == uplinks(18, 18)
+def test_a_gpu_without_links_is_not_always_missing_from_the_switch(other: Gpu) -> None:
+    assert add_expected_lanes(uplinks(18, 18), (*h100s(2), other), None) == uplinks(18, 18)
 
 
-def test_one_sibling_on_a_switch_proves_nothing() -> None:
-    assert with_expectations(uplinks(18), h100s(2), None) == uplinks(18)
+def test_a_single_sibling_on_a_switch_is_not_enough() -> None:
+    assert add_expected_lanes(uplinks(18), h100s(2), None) == uplinks(18)
 
 
-def test_a_link_that_was_there_before_is_missed_also_after_indices_moved() -> None:
+def test_a_missing_link_is_found_after_indices_changed() -> None:
     before = NodeTopology(gpus=h100s(4), nvlink=Nvlink(links=(Link(a=1, b=2, lanes=4), Link(a=1, b=3, lanes=4))))
     now = (Gpu(index=0, uuid="GPU-2", product="H100"), Gpu(index=1, uuid="GPU-1", product="H100"))
 
-    nvlink = with_expectations(Nvlink(links=(Link(a=0, b=1, lanes=3),)), now, before)
+    nvlink = add_expected_lanes(Nvlink(links=(Link(a=0, b=1, lanes=3),)), now, before)
 
     assert nvlink == Nvlink(links=(Link(a=0, b=1, lanes=3, expected_lanes=4),))
-    assert degradations(now, nvlink, {}) == [Degradation("gpu0-gpu1", "3 of 4 NVLinks active")]
+    assert find_degradations(now, nvlink, {}) == [Degradation("gpu0-gpu1", "3 of 4 NVLinks active")]
 
 
-def test_links_and_uplinks_that_are_gone_altogether_are_missed() -> None:
+def test_links_and_uplinks_that_are_missing_are_degraded() -> None:
     before = NodeTopology(
         gpus=h100s(3),
         nvlink=Nvlink(links=(Link(a=0, b=1, lanes=4),), uplinks=(Uplink(gpu=2, fabric=0, lanes=18),)),
     )
 
-    nvlink = with_expectations(Nvlink(), h100s(3), before)
+    nvlink = add_expected_lanes(Nvlink(), h100s(3), before)
 
     assert nvlink == Nvlink(
         links=(Link(a=0, b=1, lanes=0, expected_lanes=4, gbps=0.0),),
@@ -89,7 +89,7 @@ def test_links_and_uplinks_that_are_gone_altogether_are_missed() -> None:
     )
 
 
-def test_what_is_still_there_is_not_missed_and_a_card_that_was_taken_out_neither() -> None:
+def test_unchanged_links_and_removed_cards_are_not_degraded() -> None:
     nvlink = Nvlink(links=(Link(a=0, b=1, lanes=4),), uplinks=(Uplink(gpu=2, fabric=0, lanes=18),))
     before = NodeTopology(
         gpus=h100s(5),
@@ -99,11 +99,11 @@ def test_what_is_still_there_is_not_missed_and_a_card_that_was_taken_out_neither
         ),
     )
 
-    assert with_expectations(nvlink, h100s(3), before) == nvlink
+    assert add_expected_lanes(nvlink, h100s(3), before) == nvlink
 
 
-def test_nothing_is_remembered_of_a_machine_whose_links_were_unknown() -> None:
-    assert with_expectations(Nvlink(), h100s(2), NodeTopology(gpus=h100s(2))) == Nvlink()
+def test_unknown_previous_links_expect_nothing() -> None:
+    assert add_expected_lanes(Nvlink(), h100s(2), NodeTopology(gpus=h100s(2))) == Nvlink()
 
 
 DIRECT = {
@@ -122,17 +122,17 @@ DIRECT = {
 
 @pytest.mark.parametrize(("ports", "expected"), DIRECT.values(), ids=DIRECT)
 def test_ports_of_direct_links(ports: dict[int, GpuPorts], expected: list[Degradation]) -> None:
-    assert degradations(h100s(2), Nvlink(), ports) == expected
+    assert find_degradations(h100s(2), Nvlink(), ports) == expected
 
 
 def test_unknown_products_have_no_siblings() -> None:
     ports = {0: GpuPorts(gpus={1: 4}, ports=4), 1: GpuPorts(gpus={0: 3}, ports=4)}
 
-    assert degradations((Gpu(index=0), Gpu(index=1)), Nvlink(), ports) == []
+    assert find_degradations((Gpu(index=0), Gpu(index=1)), Nvlink(), ports) == []
 
 
 def test_a_lost_gpu_is_degraded_also_where_links_are_unknown() -> None:
-    assert degradations((Gpu(index=4, health=Health.LOST),), None, {}) == [
+    assert find_degradations((Gpu(index=4, health=Health.LOST),), None, {}) == [
         Degradation("gpu4", "lost: the driver lists it and cannot talk to it")
     ]
 
@@ -162,7 +162,7 @@ FABRICS = {
 def test_fabric_faults(fabrics: tuple[GpuFabric | None, ...], expected: list[Degradation]) -> None:
     gpus = tuple(Gpu(index=index, fabric=fabric) for index, fabric in enumerate(fabrics))
 
-    assert degradations(gpus, None, {}) == expected
+    assert find_degradations(gpus, None, {}) == expected
 
 
 PCIE = {
@@ -175,9 +175,7 @@ PCIE = {
 
 
 @pytest.mark.parametrize(("pcie", "awake", "expected"), PCIE.values(), ids=PCIE)
-def test_a_pcie_link_is_judged_only_where_the_gpu_is_awake(
-    pcie: Pcie, awake: set[int], expected: list[Degradation]
-) -> None:
+def test_a_pcie_link_is_judged_only_in_p0(pcie: Pcie, awake: set[int], expected: list[Degradation]) -> None:
     gpus = (Gpu(index=0, pcie=pcie),)
 
-    assert degradations(gpus, None, {}, awake=frozenset(awake)) == expected
+    assert find_degradations(gpus, None, {}, gpus_at_p0=frozenset(awake)) == expected

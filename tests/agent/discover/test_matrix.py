@@ -1,10 +1,10 @@
-"""From numbers of lanes per pair to direct links or a switch."""
+"""Lanes per pair become direct links or links to a switch."""
 
 from itertools import combinations
 
 import pytest
 
-from agent.discover.matrix import matrix_ports
+from agent.discover.matrix import ports_from_lanes
 from agent.discover.ports import GpuPorts
 
 
@@ -27,7 +27,7 @@ MESHES = {
 def test_more_lanes_than_a_gpu_has_ports_are_a_switch(
     gpus: int, lanes: dict[tuple[int, int], int | None], expected: GpuPorts
 ) -> None:
-    ports, _ = matrix_ports(tuple(range(gpus)), lanes)
+    ports, _ = ports_from_lanes(tuple(range(gpus)), lanes)
 
     assert ports[0] == expected
 
@@ -35,7 +35,7 @@ def test_more_lanes_than_a_gpu_has_ports_are_a_switch(
 def test_a_gpu_with_a_link_down_has_fewer_lanes_into_the_switch() -> None:
     lanes = uniform(8, 18) | {(index, 7): 17 for index in range(7)}
 
-    ports, peers = matrix_ports(tuple(range(8)), lanes)
+    ports, peers = ports_from_lanes(tuple(range(8)), lanes)
 
     assert [ports[index].switch for index in range(8)] == [18] * 7 + [17]
     assert all(peers.values())
@@ -44,12 +44,12 @@ def test_a_gpu_with_a_link_down_has_fewer_lanes_into_the_switch() -> None:
 def test_two_groups_on_switches_do_not_reach_each_other() -> None:
     lanes = {(a, b): 12 if a // 4 == b // 4 else 0 for a, b in combinations(range(8), 2)}
 
-    _, peers = matrix_ports(tuple(range(8)), lanes)
+    _, peers = ports_from_lanes(tuple(range(8)), lanes)
 
     assert peers == {(a, b): a // 4 == b // 4 for a, b in combinations(range(8), 2)}
 
 
-def test_a_pair_that_nobody_tells_of_is_neither_apart_nor_together() -> None:
-    _, peers = matrix_ports((0, 1, 2, 3), uniform(4, 18) | {(2, 3): None})
+def test_an_unknown_pair_has_unknown_peer_access() -> None:
+    _, peers = ports_from_lanes((0, 1, 2, 3), uniform(4, 18) | {(2, 3): None})
 
     assert (2, 3) not in peers

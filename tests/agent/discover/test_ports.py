@@ -1,8 +1,8 @@
-"""What a GPU's ports lead to, by what NVML and the bus say of the far end."""
+"""The far ends of a GPU's ports, from NVML and the PCI bus."""
 
 import pytest
 
-from agent.discover.ports import GpuPorts, lane_gbps, nvml_ports
+from agent.discover.ports import GpuPorts, lane_bandwidth, ports_from_nvml
 from agent.snapshot import NvmlGpu, NvmlLink
 
 PEERS = {"0000:07:00.0": 0, "0000:0f:00.0": 1}
@@ -26,7 +26,7 @@ FAR_ENDS = {
         port(to="FFFFFFFF:FF:FF.0", kind="unknown"),
         GpuPorts(switch=1, assumed=True, ports=1, gbps=50.0),
     ),
-    "nothing told, as on NVLink 5": (port(), GpuPorts(switch=1, assumed=True, ports=1, gbps=50.0)),
+    "no far end, as on NVLink 5": (port(), GpuPorts(switch=1, assumed=True, ports=1, gbps=50.0)),
     "a GPU without an address": (port(kind="gpu"), GpuPorts(switch=1, assumed=True, ports=1, gbps=50.0)),
     "a POWER CPU": (port(to="00000000:0F:00.0", kind="ibmnpu"), GpuPorts(elsewhere=1, ports=1, gbps=50.0)),
     "a port that is down": (port(active=False), GpuPorts(ports=1)),
@@ -35,7 +35,7 @@ FAR_ENDS = {
 
 @pytest.mark.parametrize(("link", "expected"), FAR_ENDS.values(), ids=FAR_ENDS)
 def test_the_far_end_of_a_port(link: NvmlLink, expected: GpuPorts) -> None:
-    assert nvml_ports(NvmlGpu(index=0, nvlinks=(link,)), PEERS, SWITCHES) == expected
+    assert ports_from_nvml(NvmlGpu(index=0, nvlinks=(link,)), PEERS, SWITCHES) == expected
 
 
 def test_lanes_to_one_peer_are_added_and_every_active_lane_counts() -> None:
@@ -47,7 +47,7 @@ def test_lanes_to_one_peer_are_added_and_every_active_lane_counts() -> None:
         port(4, active=False),
     )
 
-    ports = nvml_ports(NvmlGpu(index=0, nvlinks=links, nvlink_count=6), PEERS, SWITCHES)
+    ports = ports_from_nvml(NvmlGpu(index=0, nvlinks=links, nvlink_count=6), PEERS, SWITCHES)
 
     assert ports == GpuPorts(gpus={1: 2}, hidden=1, elsewhere=1, ports=6, gbps=50.0)
     assert ports.active == 4
@@ -62,20 +62,20 @@ ASKED = {
 
 
 @pytest.mark.parametrize(("errors", "expected"), ASKED.values(), ids=ASKED)
-def test_having_no_nvlink_is_not_the_same_as_not_knowing(errors: dict[str, str], expected: GpuPorts | None) -> None:
-    assert nvml_ports(NvmlGpu(index=0, errors=errors), PEERS, SWITCHES) == expected
+def test_no_nvlink_differs_from_unknown(errors: dict[str, str], expected: GpuPorts | None) -> None:
+    assert ports_from_nvml(NvmlGpu(index=0, errors=errors), PEERS, SWITCHES) == expected
 
 
-def test_a_port_that_could_not_be_asked_is_not_one_that_is_down() -> None:
+def test_an_unread_port_is_not_down() -> None:
     links = (port(0, kind="switch"), NvmlLink(1, errors={"nvmlDeviceGetNvLinkState": "TIMEOUT"}))
 
-    assert nvml_ports(NvmlGpu(index=0, nvlinks=links), PEERS, SWITCHES) is None
+    assert ports_from_nvml(NvmlGpu(index=0, nvlinks=links), PEERS, SWITCHES) is None
 
 
-def test_lanes_of_different_speeds_have_no_one_speed() -> None:
+def test_lanes_of_different_speeds_have_an_unknown_speed() -> None:
     links = (NvmlLink(0, active=True, speed_mbps=25000), NvmlLink(1, active=True, speed_mbps=20000))
 
-    ports = nvml_ports(NvmlGpu(index=0, nvlinks=links), PEERS, SWITCHES)
+    ports = ports_from_nvml(NvmlGpu(index=0, nvlinks=links), PEERS, SWITCHES)
 
     assert ports is not None
     assert ports.gbps is None
@@ -92,4 +92,4 @@ SPEEDS = {
 
 @pytest.mark.parametrize(("mbps", "gbps"), SPEEDS.values(), ids=SPEEDS)
 def test_a_lane_carries_its_payload_rate_both_ways(mbps: int, gbps: float) -> None:
-    assert lane_gbps(mbps) == gbps
+    assert lane_bandwidth(mbps) == gbps

@@ -1,10 +1,10 @@
-"""Tables of products, fabric states and health bits; and the rule for sources that disagree."""
+"""Tables of products, fabric states and health bits; and the precedence of sources."""
 
 import pytest
 
 from agent.discover.fabric import gpu_fabric
-from agent.discover.precedence import Witnesses
-from agent.discover.products import family, lane_gbps
+from agent.discover.precedence import SourcePrecedence
+from agent.discover.products import architecture_family, product_lane_bandwidth
 from agent.snapshot import NvmlFabric
 from gputopo.model import FabricState, GpuFabric, Problem, ProblemKind
 
@@ -26,7 +26,7 @@ FAMILIES = {
 def test_architectures_have_the_names_that_gpu_feature_discovery_uses(
     capability: tuple[int, int] | None, architecture: int | None, name: str | None
 ) -> None:
-    assert family(capability, architecture) == name
+    assert architecture_family(capability, architecture) == name
 
 
 LANES = {
@@ -47,11 +47,11 @@ LANES = {
 
 @pytest.mark.parametrize(("product", "gbps"), LANES.items())
 def test_the_speed_of_a_lane_by_product(product: str, gbps: float | None) -> None:
-    assert lane_gbps(product) == gbps
+    assert product_lane_bandwidth(product) == gbps
 
 
-def test_no_product_has_no_speed() -> None:
-    assert lane_gbps(None) is None
+def test_an_unknown_product_has_an_unknown_speed() -> None:
+    assert product_lane_bandwidth(None) is None
 
 
 UUID = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31"
@@ -92,12 +92,12 @@ def test_fabric_membership(info: NvmlFabric | None, expected: GpuFabric | None) 
     assert gpu_fabric(info) == expected
 
 
-def test_the_first_source_that_knows_is_believed_and_a_disagreement_is_kept() -> None:
-    witnesses = Witnesses()
+def test_the_first_known_value_is_used_and_a_conflict_is_a_problem() -> None:
+    precedence = SourcePrecedence()
 
-    assert witnesses.believe("gpus.0.numaNode", sysfs=None, smi=1, nvml=0, nccl=None) == 1
-    assert witnesses.believe("gpus.1.numaNode", sysfs=0, smi=0) == 0
-    assert witnesses.believe("gpus.2.numaNode", sysfs=None) is None
-    assert witnesses.problems == [
-        Problem("gpus.0.numaNode", ProblemKind.CONFLICT, "smi says 1 and is believed; nvml says 0")
+    assert precedence.resolve("gpus.0.numaNode", sysfs=None, smi=1, nvml=0, nccl=None) == 1
+    assert precedence.resolve("gpus.1.numaNode", sysfs=0, smi=0) == 0
+    assert precedence.resolve("gpus.2.numaNode", sysfs=None) is None
+    assert precedence.problems == [
+        Problem("gpus.0.numaNode", ProblemKind.CONFLICT, "smi says 1 and is used; nvml says 0")
     ]

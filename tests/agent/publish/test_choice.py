@@ -10,8 +10,8 @@ import pytest
 
 from agent.daemon.settings import PUBLISH
 from agent.publish import Publisher
-from agent.publish.choice import Target, open_publisher
-from agent.publish.local import FeaturesFile, StandardOutput
+from agent.publish.choice import PublishTarget, open_publisher
+from agent.publish.local import FeaturesFilePublisher, StandardOutputPublisher
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
 from gputopo.kube.errors import ConfigError
@@ -23,13 +23,13 @@ from tests.api_server import Answer, api_server
     [
         pytest.param("node", NodePublisher, id="the Node"),
         pytest.param("nodefeature", NodeFeaturePublisher, id="NFD's API"),
-        pytest.param("features.d", FeaturesFile, id="NFD's folder"),
-        pytest.param("stdout", StandardOutput, id="standard output"),
+        pytest.param("features.d", FeaturesFilePublisher, id="NFD's folder"),
+        pytest.param("stdout", StandardOutputPublisher, id="standard output"),
     ],
 )
 def test_each_kind_has_its_publisher(kind: str, publisher: type[Publisher], tmp_path: Path) -> None:
     with api_server(lambda _: Answer({})) as server:
-        target = Target(kind=kind, node="n", kubeconfig=server.kubeconfig(tmp_path / "config"))
+        target = PublishTarget(kind=kind, node="n", kubeconfig=server.kubeconfig(tmp_path / "config"))
 
         assert type(open_publisher(target)) is publisher
     assert kind in PUBLISH
@@ -37,13 +37,13 @@ def test_each_kind_has_its_publisher(kind: str, publisher: type[Publisher], tmp_
 
 def test_a_kind_that_needs_credentials_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        open_publisher(Target(kind="node", node="n", kubeconfig=str(tmp_path / "none")))
+        open_publisher(PublishTarget(kind="node", node="n", kubeconfig=str(tmp_path / "none")))
 
 
 def test_what_needs_no_api_server_does_not_import_its_client() -> None:
     code = (
-        "import sys; from agent.publish.choice import Target, open_publisher; "
-        "[open_publisher(Target(kind=kind, node='n')) for kind in ('stdout', 'features.d')]; print(*sys.modules)"
+        "import sys; from agent.publish.choice import PublishTarget, open_publisher; "
+        "[open_publisher(PublishTarget(kind=kind, node='n')) for kind in ('stdout', 'features.d')]; print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.publish import Event, Outcome, PublishError
-from agent.publish.local import FeaturesFile, StandardOutput
+from agent.publish.local import FeaturesFilePublisher, StandardOutputPublisher
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import NodeFacts
 
@@ -20,8 +20,8 @@ OTHER = FACTS._replace(labels={"a": "9"})
 STATE = NodeGpus("2026-11-21T12:00:00Z", "1a2b", "0.1.0", ())
 
 
-class Clock:
-    """The time, moved by hand."""
+class AdjustableClock:
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -31,16 +31,16 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> AdjustableClock:
+    return AdjustableClock()
 
 
 @pytest.fixture
-def file(tmp_path: Path, clock: Clock) -> FeaturesFile:
-    return FeaturesFile(tmp_path / "gputopo", timedelta(minutes=10), clock)
+def file(tmp_path: Path, clock: AdjustableClock) -> FeaturesFilePublisher:
+    return FeaturesFilePublisher(tmp_path / "gputopo", timedelta(minutes=10), clock)
 
 
-def test_a_features_file_is_labels_and_an_expiry(file: FeaturesFile, tmp_path: Path) -> None:
+def test_a_features_file_is_labels_and_an_expiry(file: FeaturesFilePublisher, tmp_path: Path) -> None:
     assert file.publish(FACTS) == Outcome(written=True)
 
     assert (tmp_path / "gputopo").read_text() == "# +expiry-time=2026-11-21T12:10:00Z\na=1\nb=2\n"
@@ -48,7 +48,7 @@ def test_a_features_file_is_labels_and_an_expiry(file: FeaturesFile, tmp_path: P
 
 
 def test_a_features_file_is_left_alone_for_half_of_its_lifetime(
-    file: FeaturesFile, tmp_path: Path, clock: Clock
+    file: FeaturesFilePublisher, tmp_path: Path, clock: AdjustableClock
 ) -> None:
     file.publish(FACTS)
 
@@ -60,7 +60,9 @@ def test_a_features_file_is_left_alone_for_half_of_its_lifetime(
     assert (tmp_path / "gputopo").read_text().startswith("# +expiry-time=2026-11-21T12:15:00Z\n")
 
 
-def test_a_features_file_is_written_on_a_change_and_where_it_is_gone(file: FeaturesFile, tmp_path: Path) -> None:
+def test_a_features_file_is_written_on_a_change_and_where_it_is_gone(
+    file: FeaturesFilePublisher, tmp_path: Path
+) -> None:
     file.publish(FACTS)
 
     assert file.publish(OTHER) == Outcome(written=True)
@@ -71,9 +73,9 @@ def test_a_features_file_is_written_on_a_change_and_where_it_is_gone(file: Featu
     assert (tmp_path / "gputopo").read_text().splitlines()[1:] == ["a=9"]
 
 
-def test_a_features_file_that_cannot_be_written_is_not_taken_for_written(tmp_path: Path) -> None:
+def test_a_features_file_that_could_not_be_written_is_written_again(tmp_path: Path) -> None:
     folder = tmp_path / "features.d"
-    file = FeaturesFile(folder / "gputopo", timedelta(minutes=10))
+    file = FeaturesFilePublisher(folder / "gputopo", timedelta(minutes=10))
 
     with pytest.raises(PublishError, match=rf"cannot write {folder}/gputopo: No such file or directory"):
         file.publish(FACTS)
@@ -82,7 +84,7 @@ def test_a_features_file_that_cannot_be_written_is_not_taken_for_written(tmp_pat
     assert file.publish(FACTS) == Outcome(written=True)
 
 
-def test_a_features_file_carries_nothing_but_labels(file: FeaturesFile, tmp_path: Path) -> None:
+def test_a_features_file_carries_nothing_but_labels(file: FeaturesFilePublisher, tmp_path: Path) -> None:
     assert not file.report(STATE)
     file.announce(Event("GpuLost", "gone", warning=True))
 
@@ -91,7 +93,7 @@ def test_a_features_file_carries_nothing_but_labels(file: FeaturesFile, tmp_path
 
 def test_standard_output_shows_each_change_once() -> None:
     stream = io.StringIO()
-    output = StandardOutput(stream)
+    output = StandardOutputPublisher(stream)
 
     outcomes = [output.publish(facts) for facts in (FACTS, FACTS, OTHER)]
     states = [output.report(STATE), output.report(STATE)]
@@ -105,9 +107,9 @@ def test_standard_output_shows_each_change_once() -> None:
     assert json.loads(event) == {"reason": "GpuLost", "message": "gone", "warning": True}
 
 
-def test_standard_output_that_nobody_reads_is_said_so() -> None:
+def test_closed_standard_output_is_an_error() -> None:
     full = Path("/dev/full").open("w")  # noqa: SIM115  closing it fails too
-    output = StandardOutput(full)
+    output = StandardOutputPublisher(full)
 
     with pytest.raises(PublishError, match="cannot write to standard output: No space left on device"):
         output.publish(FACTS)

@@ -1,4 +1,4 @@
-"""Publishing to a Node where the API server is difficult. How it goes on a real one is in ``tests/e2e/agent``."""
+"""Publishing to a Node with a difficult API server. ``tests/e2e/agent`` uses a real one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def publisher(answer: Callable[[Asked], Answer], folder: Path) -> Iterator[tuple
         kube.close()
 
 
-def test_a_node_is_read_from_the_cache_but_never_from_before_our_last_write(tmp_path: Path) -> None:
+def test_a_node_is_read_from_the_cache_but_not_older_than_our_last_write(tmp_path: Path) -> None:
     own = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}}}
     reads = iter([node("7"), node("9", labels={"a": "1"}, managedFields=[own]), node("9")])
 
@@ -53,7 +53,7 @@ def test_a_node_is_read_from_the_cache_but_never_from_before_our_last_write(tmp_
 
 
 def test_a_version_that_the_server_does_not_reach_is_forgotten(tmp_path: Path) -> None:
-    """As after etcd was restored from a backup: 504 "Too large resource version", for ever if insisted upon."""
+    """After etcd is restored from a backup every read at the old version is a 504 "Too large resource version"."""
 
     def answer(request: Asked) -> Answer:
         if request.method == "GET" and request.query["resourceVersion"] == "900":
@@ -82,13 +82,13 @@ def test_what_a_conflict_names_is_dropped_and_the_rest_applied(tmp_path: Path) -
     ]
 
 
-def test_others_that_take_a_key_each_time_are_not_fought_for_ever(tmp_path: Path) -> None:
+def test_repeated_conflicts_end_in_an_error(tmp_path: Path) -> None:
     turns = iter([conflict(f".metadata.labels.{key}") for key in "abcd"])
 
     with publisher(lambda request: next(turns) if request.method == "PATCH" else node(), tmp_path) as running:
         server, publish = running
-        told = r"others keep taking keys of gputopo-agent: a \(nfd\), b \(nfd\), c \(nfd\)"
-        with pytest.raises(PublishError, match=told):
+        message = r"other field managers keep taking keys of gputopo-agent: a \(nfd\), b \(nfd\), c \(nfd\)"
+        with pytest.raises(PublishError, match=message):
             publish.publish(FACTS)
 
     assert len([each for each in server.asked if each.method == "PATCH"]) == 3
@@ -104,7 +104,7 @@ def test_a_conflict_about_something_else_is_an_error(tmp_path: Path) -> None:
         publish.publish(FACTS)
 
 
-def test_when_to_try_again_is_passed_on(tmp_path: Path) -> None:
+def test_retry_after_is_passed_on(tmp_path: Path) -> None:
     busy = Answer({"message": "busy"}, 429, {"Retry-After": "3"})
 
     with publisher(lambda _: busy, tmp_path) as (_, publish), pytest.raises(PublishError) as caught:
@@ -113,9 +113,7 @@ def test_when_to_try_again_is_passed_on(tmp_path: Path) -> None:
     assert caught.value.retry_after == 3
 
 
-def test_whose_keys_are_left_alone_is_logged_once_until_it_changes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_keys_of_other_owners_are_logged_when_they_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def owned(*keys: str) -> Answer:
         fields: object = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in keys}}}
         labels = dict.fromkeys(keys, "theirs")
@@ -130,7 +128,7 @@ def test_whose_keys_are_left_alone_is_logged_once_until_it_changes(
             publish.publish(FACTS)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "keys of Node n that others own stay theirs: a (nfd)",
-        "keys of Node n that others own stay theirs: a (nfd), b (nfd)",
-        "keys of Node n that others own stay theirs: a (nfd)",
+        "keys of Node n that other field managers own are left unchanged: a (nfd)",
+        "keys of Node n that other field managers own are left unchanged: a (nfd), b (nfd)",
+        "keys of Node n that other field managers own are left unchanged: a (nfd)",
     ]

@@ -1,4 +1,4 @@
-"""What one field manager has to write, for every way in which a key can be owned."""
+"""The apply of one field manager, for every way in which a key can be owned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from agent.publish.plan import Plan, by_manager, plan
+from agent.publish.plan import ApplyPlan, plan_apply, values_by_manager
 from gputopo.kube.objects import ManagedMetadata
 from gputopo.kube.ownership import Field
 from gputopo.labels import NodeFacts
@@ -35,37 +35,44 @@ def node(live: dict[Field, str], **owned: set[Field]) -> ManagedMetadata:
 @pytest.mark.parametrize(
     ("metadata", "wanted", "expected"),
     [
-        pytest.param(node({}), {A: "1"}, Plan({A: "1"}, {}), id="nothing there: write"),
-        pytest.param(node({A: "1"}, us={A}), {A: "1"}, Plan(None, {}), id="all so already: nothing"),
+        pytest.param(node({}), {A: "1"}, ApplyPlan({A: "1"}, {}), id="nothing there: write"),
+        pytest.param(node({A: "1"}, us={A}), {A: "1"}, ApplyPlan(None, {}), id="all so already: nothing"),
         pytest.param(
-            node({A: "1", T: "x"}, us={A, T}), {A: "1", T: "y"}, Plan({A: "1", T: "y"}, {}), id="one changed: all"
+            node({A: "1", T: "x"}, us={A, T}), {A: "1", T: "y"}, ApplyPlan({A: "1", T: "y"}, {}), id="one changed: all"
         ),
         pytest.param(
-            node({A: "1", B: "2"}, us={A, B}), {A: "1"}, Plan({A: "1"}, {}), id="one no longer true: the rest"
+            node({A: "1", B: "2"}, us={A, B}), {A: "1"}, ApplyPlan({A: "1"}, {}), id="one no longer true: the rest"
         ),
-        pytest.param(node({A: "1"}, us={A}), {}, Plan({}, {}), id="none true any more: an apply of nothing"),
-        pytest.param(node({}), {}, Plan(None, {}), id="nothing wanted, nothing there"),
-        pytest.param(node({B: "2"}, us={B}), {A: "1", B: "2"}, Plan({A: "1", B: "2"}, {}), id="one deleted: all again"),
-        pytest.param(node({A: "9"}, edit={A}), {A: "1"}, Plan(None, {A: ("edit",)}), id="somebody else's: theirs"),
-        pytest.param(node({A: "1"}, edit={A}), {A: "1"}, Plan(None, {A: ("edit",)}), id="theirs also where equal"),
+        pytest.param(node({A: "1"}, us={A}), {}, ApplyPlan({}, {}), id="none true any more: an apply of nothing"),
+        pytest.param(node({}), {}, ApplyPlan(None, {}), id="nothing wanted, nothing there"),
         pytest.param(
-            node({A: "9", B: "2"}, us={B}, edit={A}), {A: "1", B: "2"}, Plan(None, {A: ("edit",)}), id="theirs and ours"
+            node({B: "2"}, us={B}), {A: "1", B: "2"}, ApplyPlan({A: "1", B: "2"}, {}), id="one deleted: all again"
         ),
-        pytest.param(node({A: "1"}, us={A}, other={A}), {A: "1"}, Plan(None, {}), id="owned by both, equal"),
+        pytest.param(
+            node({A: "9"}, edit={A}), {A: "1"}, ApplyPlan(None, {A: ("edit",)}), id="another owner: left unchanged"
+        ),
+        pytest.param(node({A: "1"}, edit={A}), {A: "1"}, ApplyPlan(None, {A: ("edit",)}), id="theirs also where equal"),
+        pytest.param(
+            node({A: "9", B: "2"}, us={B}, edit={A}),
+            {A: "1", B: "2"},
+            ApplyPlan(None, {A: ("edit",)}),
+            id="theirs and ours",
+        ),
+        pytest.param(node({A: "1"}, us={A}, other={A}), {A: "1"}, ApplyPlan(None, {}), id="owned by both, equal"),
         pytest.param(
             node({A: "1"}, us={A}, other={A}),
             {A: "2"},
-            Plan({}, {A: ("other",)}),
+            ApplyPlan({}, {A: ("other",)}),
             id="owned by both, changed: given up",
         ),
-        pytest.param(node({A: "1"}), {A: "1"}, Plan({A: "1"}, {}), id="owned by nobody: ours from now on"),
+        pytest.param(node({A: "1"}), {A: "1"}, ApplyPlan({A: "1"}, {}), id="without owner: owned from now on"),
     ],
 )
-def test_what_is_written(metadata: ManagedMetadata, wanted: dict[Field, str], expected: Plan) -> None:
-    assert plan(metadata, US, wanted) == expected
+def test_what_is_written(metadata: ManagedMetadata, wanted: dict[Field, str], expected: ApplyPlan) -> None:
+    assert plan_apply(metadata, US, wanted) == expected
 
 
-def test_mirrors_have_a_manager_of_their_own() -> None:
+def test_mirrors_have_their_own_field_manager() -> None:
     facts = NodeFacts(labels={"a": "1"}, annotations={"t": "x"}, mirrors={"b": "2"})
 
-    assert by_manager(facts) == {FIELD_MANAGER: {A: "1", T: "x"}, MIRROR_FIELD_MANAGER: {B: "2"}}
+    assert values_by_manager(facts) == {FIELD_MANAGER: {A: "1", T: "x"}, MIRROR_FIELD_MANAGER: {B: "2"}}

@@ -1,4 +1,4 @@
-"""What an agent that starts reads back of what was published before."""
+"""A starting agent reads back the published topology."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.publish import PublishError, Recalls
-from agent.publish.local import FeaturesFile
+from agent.publish import PublishError, ReadsPublished
+from agent.publish.local import FeaturesFilePublisher
 from agent.publish.node import NodePublisher
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT
@@ -40,17 +40,17 @@ def node(annotations: dict[str, str]) -> Answer:
         pytest.param({keys.TOPOLOGY.key: '{"v":99}'}, None, id="of a version to come"),
     ],
 )
-def test_a_node_tells_what_was_published(
+def test_a_node_has_the_published_topology(
     annotations: dict[str, str], topology: NodeTopology | None, tmp_path: Path
 ) -> None:
     assert recalled(tmp_path, node(annotations)) == topology
 
 
-def test_an_api_server_that_does_not_answer_is_not_an_empty_node(tmp_path: Path) -> None:
+def test_an_api_server_error_is_not_an_empty_node(tmp_path: Path) -> None:
     with pytest.raises(PublishError):
         recalled(tmp_path, Answer({"message": "later"}, 503))
 
 
-def test_only_a_publisher_that_can_be_asked_recalls() -> None:
-    assert issubclass(NodePublisher, Recalls)
-    assert not issubclass(FeaturesFile, Recalls)
+def test_only_some_publishers_can_read_back() -> None:
+    assert issubclass(NodePublisher, ReadsPublished)
+    assert not issubclass(FeaturesFilePublisher, ReadsPublished)

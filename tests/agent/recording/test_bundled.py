@@ -1,4 +1,4 @@
-"""The recorded machines that come along, by name."""
+"""The bundled example machines, by name."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def test_every_machine_has_a_title_an_alias_and_a_recording() -> None:
     assert all(machine.title and machine.aliases and Path(machine.snapshot).is_file() for machine in listed)
 
 
-def test_a_machine_is_found_by_its_shape_and_by_what_people_call_it() -> None:
+def test_a_machine_is_found_by_name_and_by_alias() -> None:
     named = {name: each.snapshot for each in machines(folder()) for name in (each.name, *each.aliases)}
 
     assert {name: find(name, folder()) for name in named} == named

@@ -1,4 +1,4 @@
-"""What people hand to `--from`: each kind is recognised, and what is none of them gets advice."""
+"""The input of `--from`: each kind is recognised, and other input gets advice."""
 
 import json
 from pathlib import Path
@@ -38,14 +38,14 @@ def test_a_pasted_matrix() -> None:
     assert [island.gpus for island in read(TOPO).topology.islands or ()] == [(0, 1)]
 
 
-def test_what_nvidia_smi_says_instead_of_a_matrix_gets_its_advice() -> None:
+def test_an_error_of_nvidia_smi_gets_its_advice() -> None:
     seen = read("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n")
 
     assert seen.topology.gpus == ()
     assert "different versions" in seen.advice
 
 
-def test_a_matrix_and_the_list_in_one_paste_help_each_other() -> None:
+def test_a_matrix_and_a_listing_in_one_paste_are_combined() -> None:
     assert products(f"$ nvidia-smi -L\n{LISTING}$ nvidia-smi topo -m\n{TOPO}") == ["NVIDIA A40", "NVIDIA A40"]
 
 
@@ -90,12 +90,12 @@ def test_a_node_of_the_cluster(text: str) -> None:
 
 NCCL_DAMAGED = NCCL.replace("numaid", "numa")
 BAD = {
-    "nothing": ("", "there is nothing in it; give one of: `nvidia-smi topo -m`"),
-    "blank": (" \n\t\n", "there is nothing in it"),
-    "prose": ("hello\nworld\n", "What is read here: `nvidia-smi topo -m`"),
-    "broken JSON": ('{"kind": "Node"', "this begins like JSON and is not"),
-    "JSON of another kind": ('{"a": 1}', "a JSON object with the keys ['a'] is none of"),
-    "our own output": ('{"kind": "NodeTopology"}', "give the input that it was made from instead"),
+    "nothing": ("", "the input is empty; expected one of: `nvidia-smi topo -m`"),
+    "blank": (" \n\t\n", "the input is empty"),
+    "prose": ("hello\nworld\n", "Accepted: `nvidia-smi topo -m`"),
+    "broken JSON": ('{"kind": "Node"', "invalid JSON"),
+    "JSON of another kind": ('{"a": 1}', "unknown JSON object with the keys ['a']; expected one of"),
+    "our own output": ('{"kind": "NodeTopology"}', "give the input that it was made from"),
     "a snapshot of the future": ('{"format": "gputopo.io/snapshot/v9"}', "gputopo.io/snapshot/v9"),
     "a snapshot with faults": (
         '{"format": "gputopo.io/snapshot/v1", "nvml": {"gpus": [{"index": "x"}]}}',
@@ -105,18 +105,18 @@ BAD = {
         '{"format": "gputopo.io/snapshot/v1", "nvml": {"gpus": [{"index": 1000}]}}',
         "GPU index 1000 is not between 0 and 999",
     ),
-    "half a character": ('{"\ud800": 1}', "this begins like JSON and is not"),
-    "broken YAML": ("kind: [", "this begins like YAML and is not"),
-    "a date that there is not": ("kind: Node\nmetadata: {name: 2001-99-99}", "this begins like YAML and is not"),
-    "deep YAML": ("kind: Node\nmetadata: " + "[" * 5000, "this begins like YAML and is not"),
-    "deep JSON": ('{"a":' * 200_000, "this begins like JSON and is not"),
-    "YAML of another kind": ("kind: Pod\nmetadata: {name: p}", "this holds 1 objects (Pod p)"),
-    "an odd Node": ('{"kind": "Node", "metadata": {"labels": 5}}', "this is not a Node as"),
+    "half a character": ('{"\ud800": 1}', "invalid JSON"),
+    "broken YAML": ("kind: [", "invalid YAML"),
+    "a date that there is not": ("kind: Node\nmetadata: {name: 2001-99-99}", "invalid YAML"),
+    "deep YAML": ("kind: Node\nmetadata: " + "[" * 5000, "invalid YAML"),
+    "deep JSON": ('{"a":' * 200_000, "invalid JSON"),
+    "YAML of another kind": ("kind: Pod\nmetadata: {name: p}", "found 1 objects (Pod p)"),
+    "an odd Node": ('{"kind": "Node", "metadata": {"labels": 5}}', "not a Node as"),
     "several nodes": (
         json.dumps({"kind": "List", "items": [node("a"), node("b")]}),
-        "one Node is wanted, and this holds 2 objects (Node a, Node b)",
+        "expected one Node, found 2 objects (Node a, Node b)",
     ),
-    "no node": ('{"kind": "List", "items": []}', "this holds 0 objects (nothing)"),
+    "no node": ('{"kind": "List", "items": []}', "found 0 objects (nothing)"),
     "a Node without GPUs": (json.dumps(node(labels={}, annotations={})), "Node n1: the node has no annotation"),
     "a Node with a damaged annotation": (
         json.dumps(node(annotations={"gputopo.io/topology": "{"})),
@@ -129,7 +129,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
-def test_what_cannot_be_read_gets_an_answer_that_says_what_to_do(text: str, message: str) -> None:
+def test_invalid_input_gets_an_error_that_says_what_to_do(text: str, message: str) -> None:
     with pytest.raises(DocumentError) as caught:
         read(text)
 
@@ -157,11 +157,11 @@ def test_text_is_read_in_the_encodings_that_occur(data: bytes) -> None:
     assert text_of(data) == TOPO
 
 
-def test_bytes_that_are_no_text_do_not_stop_the_reading() -> None:
+def test_invalid_bytes_are_replaced() -> None:
     assert text_of(b"GPU0\xff") == "GPU0\ufffd"
 
 
-def test_the_recorded_machines_are_documents_too(tmp_path: Path) -> None:
+def test_bundled_machines_are_accepted_inputs(tmp_path: Path) -> None:
     assert tmp_path.exists()
     for snapshot in Path(folder()).glob("*/snapshot.json"):
         read(text_of(snapshot.read_bytes()))

@@ -1,4 +1,4 @@
-"""The snapshot document: what is written is read back, and what is wrong is named."""
+"""The snapshot document: round trip, and the faults of an invalid one."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_the_document_is_sorted_sparse_and_shows_texts_line_by_line() -> None:
     assert dump_snapshot(snapshot).endswith("}\n")
 
 
-def test_a_source_that_was_asked_and_said_nothing_stays_apart_from_one_that_was_not_asked() -> None:
-    asked = Snapshot(nvml=Nvml(), smi={}, sysfs=Sysfs(), host=Host())
+def test_an_empty_source_differs_from_a_source_that_was_not_read() -> None:
+    empty_sources = Snapshot(nvml=Nvml(), smi={}, sysfs=Sysfs(), host=Host())
 
-    assert load_snapshot(dump_snapshot(asked)) == asked
-    assert dump_snapshot(asked) != dump_snapshot(Snapshot())
+    assert load_snapshot(dump_snapshot(empty_sources)) == empty_sources
+    assert dump_snapshot(empty_sources) != dump_snapshot(Snapshot())
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -108,27 +108,26 @@ def test_keys_of_a_later_minor_version_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("", "this is not a JSON document: Input data was truncated", id="empty"),
-        pytest.param("GPU0 X", "this is not a JSON document: JSON is malformed: invalid character (byte 0)", id="text"),
-        pytest.param(
-            b"\xff", "this is not a JSON document: JSON is malformed: invalid character (byte 0)", id="binary"
-        ),
-        pytest.param("[1]", "this is not a snapshot: got [1]; expected an object with a 'format'", id="an array"),
+        pytest.param("", "invalid JSON: Input data was truncated", id="empty"),
+        pytest.param("GPU0 X", "invalid JSON: JSON is malformed: invalid character (byte 0)", id="text"),
+        pytest.param(b"\xff", "invalid JSON: JSON is malformed: invalid character (byte 0)", id="binary"),
+        pytest.param("[1]", "not a snapshot: got [1]; expected an object with the key 'format'", id="an array"),
         pytest.param(
             '{"kind": "Node"}',
-            'this is not a snapshot: it has no \'format\'; expected "format": "gputopo.io/snapshot/v1"',
+            'not a snapshot: the key \'format\' is missing; expected "format": "gputopo.io/snapshot/v1"',
             id="another document",
         ),
         pytest.param(
             '{"format": "gputopo.io/snapshot/v2", "nvml": 7}',
-            'this snapshot has the format "gputopo.io/snapshot/v2", and this gputopo reads gputopo.io/snapshot/v1: '
-            "read it with the gputopo that wrote it, or with a newer one",
+            'the snapshot has the format "gputopo.io/snapshot/v2"; '
+            "this version of gputopo reads gputopo.io/snapshot/v1: "
+            "use the version that wrote it, or a newer version",
             id="a newer version",
         ),
         pytest.param(
             f'{{"format": "{FORMAT}", "nvml": {{"gpus": [{{"index": "x"}}, {{}}]}}, "smi": {{"topo -m": '
             '{"stdout": ["a", 1]}}, "host": {"cpus": true}}',
-            "this is not a snapshot:\n"
+            "not a snapshot:\n"
             "$.host.cpus: got true; expected a valid integer\n"
             '$.nvml.gpus[0].index: got "x"; expected a valid integer\n'
             "$.nvml.gpus[1].index: is missing\n"
@@ -137,7 +136,7 @@ def test_keys_of_a_later_minor_version_are_ignored() -> None:
         ),
         pytest.param(
             f'{{"format": "{FORMAT}", "smi": 3, "sysfs": {{"files": ["a"]}}, "nccl": {{"{"k" * 80}": 1}}}}',
-            "this is not a snapshot:\n"
+            "not a snapshot:\n"
             "$.smi: got 3; expected an object\n"
             '$.sysfs.files: got ["a"]; expected an object\n'
             f'$.nccl: got {{"{"k" * 55}...; expected a valid string',
@@ -145,7 +144,7 @@ def test_keys_of_a_later_minor_version_are_ignored() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(text: str | bytes, message: str) -> None:
+def test_every_fault_is_listed(text: str | bytes, message: str) -> None:
     with pytest.raises(SnapshotError) as raised:
         load_snapshot(text)
 
@@ -156,7 +155,7 @@ def test_what_is_wrong_is_named(text: str | bytes, message: str) -> None:
     "text", [pytest.param("[" * 100_000, id="deep"), pytest.param('{"a": "\ud800"}', id="lone surrogate")]
 )
 def test_hostile_text_is_refused(text: str) -> None:
-    with pytest.raises(SnapshotError, match=r"^this is not a JSON document: "):
+    with pytest.raises(SnapshotError, match=r"^invalid JSON: "):
         load_snapshot(text)
 
 
@@ -177,7 +176,7 @@ def test_a_value_of_the_wrong_kind_is_not_written() -> None:
     with pytest.raises(SnapshotError) as raised:
         dump_snapshot(wrong)
 
-    assert str(raised.value) == 'this is not a snapshot:\n$.host.cpus: got "many"; expected a valid integer'
+    assert str(raised.value) == 'not a snapshot:\n$.host.cpus: got "many"; expected a valid integer'
 
 
 def test_a_written_document_obeys_the_published_schema() -> None:

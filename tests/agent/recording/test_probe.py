@@ -1,4 +1,4 @@
-"""Asking a whole machine: every source can fail alone."""
+"""Probing a whole machine: each source can fail without affecting the others."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from agent.recording.io import dump_snapshot, load_snapshot
-from agent.recording.probe import Machine, probe
+from agent.recording.probe import ProbeTarget, probe
 from agent.recording.scrub import scrub
-from agent.recording.topology import failure, observe
+from agent.recording.topology import find_failure, observe
 from agent.snapshot import Host, Nvml, Output, Snapshot, Sysfs
 from tests.agent.sources.fake_nvml import DRIVER_NOT_LOADED, FakeDriver, FakeGpu, plug
 
 BROKEN = SimpleNamespace(nvmlInit=lambda: 1 // 0, NVMLError=KeyError)
 
 
-def machine(tmp_path: Path, **parts: Any) -> Machine:
-    """A machine without a driver and without nvidia-smi, except for what is given."""
-    bare = Machine(sys=tmp_path / "sys", proc=tmp_path / "proc", nvidia_smi=None, environ={})
+def machine(tmp_path: Path, **parts: Any) -> ProbeTarget:
+    """A machine without driver and without nvidia-smi, except for the arguments."""
+    bare = ProbeTarget(sys=tmp_path / "sys", proc=tmp_path / "proc", nvidia_smi=None, environ={})
     return bare._replace(**({} if "nvml" in parts else {"nvml": plug(FakeDriver(init=DRIVER_NOT_LOADED))}), **parts)
 
 
-def test_a_machine_without_anything_is_a_snapshot_that_says_so(tmp_path: Path) -> None:
+def test_a_machine_without_driver_is_a_snapshot_with_errors(tmp_path: Path) -> None:
     snapshot = probe(machine(tmp_path))
 
     assert snapshot.nvml == Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED")
@@ -35,7 +35,7 @@ def test_a_machine_without_anything_is_a_snapshot_that_says_so(tmp_path: Path) -
     assert snapshot.recorder.startswith("gputopo ")
 
 
-def test_all_sources_are_asked(tmp_path: Path) -> None:
+def test_all_sources_are_read(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/osrelease").write_text("6.8.0\n")
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
@@ -65,7 +65,7 @@ def test_all_sources_are_asked(tmp_path: Path) -> None:
         pytest.param({"nvidia_smi": b"a\0b"}, "smi", "ValueError: embedded null byte", id="smi"),
     ],
 )
-def test_a_source_that_surprises_us_does_not_take_the_others_down(
+def test_an_exception_of_a_source_does_not_affect_the_others(
     tmp_path: Path, parts: dict[str, Any], source: str, error: str
 ) -> None:
     snapshot = probe(machine(tmp_path, **parts))
@@ -76,9 +76,9 @@ def test_a_source_that_surprises_us_does_not_take_the_others_down(
     assert [name for name in others if getattr(snapshot, name) is None] == []
 
 
-def test_this_machine_can_be_asked() -> None:
-    """Whatever it is: with or without GPU, driver and /sys."""
-    snapshot = probe(Machine(nvidia_smi=None))
+def test_this_machine_can_be_probed() -> None:
+    """With or without GPU, driver and /sys."""
+    snapshot = probe(ProbeTarget(nvidia_smi=None))
 
     assert isinstance(snapshot, Snapshot)
     assert isinstance(snapshot.host, Host)
@@ -107,4 +107,4 @@ def test_the_live_machine_goes_through_the_same_discovery(tmp_path: Path) -> Non
 
     assert [gpu.product for gpu in seen.topology.gpus] == ["NVIDIA L4"]
     assert seen.snapshot is not None
-    assert failure(seen.snapshot) is None
+    assert find_failure(seen.snapshot) is None

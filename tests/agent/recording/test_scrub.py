@@ -1,4 +1,4 @@
-"""What identifies a machine is taken out of its snapshot, and nothing else."""
+"""Identities of a machine are removed from its snapshot, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE, TWO = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-0000
 
 
 def printed(text: str, host: Host | None = None) -> str:
-    """What becomes of a text that nvidia-smi printed."""
+    """The scrubbed text of an nvidia-smi output."""
     smi = scrub(Snapshot(host=host, smi={"-q -x": Output(text)})).smi
     assert smi is not None
     return smi["-q -x"].stdout
@@ -50,7 +50,7 @@ def printed(text: str, host: Host | None = None) -> str:
         pytest.param("<module_id>7</module_id><serial></serial_of>", None, id="broken XML"),
     ],
 )
-def test_identities_are_taken_out_of_what_nvidia_smi_printed(text: str, expected: str | None) -> None:
+def test_identities_are_removed_from_nvidia_smi_output(text: str, expected: str | None) -> None:
     assert printed(text) == (text if expected is None else expected)
 
 
@@ -64,11 +64,11 @@ def test_identities_are_taken_out_of_what_nvidia_smi_printed(text: str, expected
         pytest.param("gpu", "gpu 0", "gpu 0", id="a name that is a word"),
     ],
 )
-def test_the_host_name_is_taken_out_of_the_texts(name: str, text: str, expected: str) -> None:
+def test_the_host_name_is_removed_from_texts(name: str, text: str, expected: str) -> None:
     assert printed(text, Host(name=name)) == expected
 
 
-def test_host_name_and_texts_go_and_the_rest_stays() -> None:
+def test_host_name_is_removed_and_the_rest_stays() -> None:
     snapshot = Snapshot(
         recorder="gputopo 0.1.0",
         host=Host(name="node1", kernel="6.8.0", boot_id=A, visible_devices="all"),
@@ -106,7 +106,7 @@ def test_an_empty_snapshot_stays_empty() -> None:
     assert scrub(Snapshot()) == Snapshot(scrubbed=ALWAYS)
 
 
-def test_uuids_are_replaced_by_the_same_one_wherever_they_stand() -> None:
+def test_a_uuid_is_replaced_by_the_same_uuid_everywhere() -> None:
     snapshot = Snapshot(
         host=Host(visible_devices=f"GPU-{B}"),
         nvml=Nvml(

@@ -1,9 +1,9 @@
-"""Why there is no GPU, and what to do about it."""
+"""The failure of a machine without GPU, and the advice."""
 
 import pytest
 
 from agent.failures import Failure
-from agent.recording.topology import Observation, failure, observe
+from agent.recording.topology import Observation, find_failure, observe
 from agent.snapshot import Nvml, NvmlGpu, Output, Snapshot, Sysfs
 from gputopo.model import NodeTopology
 
@@ -17,7 +17,7 @@ FAILURES = {
         Snapshot(nvml=Nvml(), smi={"-L": Output("No devices were found\n", 6)}),
         Failure.NO_DEVICE,
     ),
-    "NVML is believed": (
+    "NVML is used": (
         Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), smi={"-L": Output("", 127)}),
         Failure.NO_DRIVER,
     ),
@@ -35,13 +35,13 @@ FAILURES = {
 
 @pytest.mark.parametrize(("snapshot", "expected"), FAILURES.values(), ids=FAILURES)
 def test_the_failure_of_a_machine(snapshot: Snapshot, expected: Failure | None) -> None:
-    assert failure(snapshot) is expected
+    assert find_failure(snapshot) is expected
 
 
 ADVICE = {
     "cards without a driver": (
         Observation(NodeTopology(), Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), sysfs=Sysfs(CARD))),
-        "no GPU can be read here: the NVIDIA kernel driver is not loaded; NVIDIA GPUs on the PCI bus: 1.\nLoad it with",
+        "no GPU found: the NVIDIA kernel driver is not loaded; NVIDIA GPUs on the PCI bus: 1.\nLoad it with",
     ),
     "no cards": (
         Observation(NodeTopology(), Snapshot(nvml=Nvml(error="nvmlInit_v2: LIBRARY_NOT_FOUND"), sysfs=Sysfs())),
@@ -57,7 +57,7 @@ def test_advice_says_what_is_wrong_and_what_to_do(observation: Observation, text
     assert text in observation.advice
 
 
-def test_an_observation_keeps_what_it_was_made_from() -> None:
+def test_an_observation_keeps_its_snapshot() -> None:
     snapshot = Snapshot()
 
     assert observe(snapshot).snapshot is snapshot

@@ -1,8 +1,8 @@
-"""A driver that is not there: what ``libnvidia-ml.so.1`` would export, told from a description of a machine.
+"""A fake driver: the functions of ``libnvidia-ml.so.1``, from a description of a machine.
 
-It stands below NVIDIA's own bindings, not in their place: ``plug(FakeDriver(...))`` gives the real ``pynvml`` module
-with this driver as its C library, so structures, conversions, spellings and error classes are the real ones.
-A function that is not defined here is one that the driver does not export (FUNCTION_NOT_FOUND).
+It is below NVIDIA's own bindings: ``plug(FakeDriver(...))`` returns the real ``pynvml`` module with this driver as its
+C library, so structures, conversions, names and error classes are the real ones. A function that is not defined here is
+not exported by the driver (FUNCTION_NOT_FOUND).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FakeGpu:
 
 
 def write(out: Any, value: Any) -> int:
-    """Fill what ``byref`` points to."""
+    """Fill the target of ``byref``."""
     out._obj.value = value
     return SUCCESS
 
@@ -109,7 +109,7 @@ def point(out: Any, token: int) -> int:
 
 
 def or_not_supported(out: Any, value: Any) -> int:
-    """Fill what there is."""
+    """Return the value, or NOT_SUPPORTED where there is none."""
     return NOT_SUPPORTED if value is None else write(out, value)
 
 

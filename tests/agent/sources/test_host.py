@@ -1,4 +1,4 @@
-"""The machine around the GPUs."""
+"""Facts of the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from agent.snapshot import Host, Sysfs
-from agent.sources.host import read_host, virtualization_of
+from agent.sources.host import detect_virtualization, read_host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,9 +63,9 @@ def test_a_root_that_is_not_there_leaves_what_psutil_knows(tmp_path: Path) -> No
         pytest.param("", "", "", "", None, id="nothing known"),
     ],
 )
-def test_the_hypervisor_is_named_where_a_source_tells(
+def test_the_hypervisor_comes_from_cpu_and_firmware(
     kernel: str, cpuinfo: str, vendor: str, product: str, expected: str | None
 ) -> None:
     sysfs = Sysfs(files={"class/dmi/id/sys_vendor": f"{vendor}\n", "class/dmi/id/product_name": f"{product}\n"})
 
-    assert virtualization_of(kernel, cpuinfo, sysfs) == expected
+    assert detect_virtualization(kernel, cpuinfo, sysfs) == expected

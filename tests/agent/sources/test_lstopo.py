@@ -93,7 +93,7 @@ def test_the_machine_may_be_named_by_its_platform() -> None:
     ("version", "osdev_type", "rdma"),
     [("2.0", "3", True), ("2.0", "2", False), ("3.0", "48", True), ("3.0", "32", True), ("3.0", "3", False)],
 )
-def test_rdma_devices_are_told_by_the_type_of_their_format(version: str, osdev_type: str, rdma: bool) -> None:
+def test_rdma_devices_are_recognised_in_both_formats(version: str, osdev_type: str, rdma: bool) -> None:
     device = (
         '<object type="PCIDev" pci_busid="0000:19:00.0" pci_type="0207 [15b3:1013]">'
         f'<object type="OSDev" name="mlx5_0" osdev_type="{osdev_type}"/></object>'
@@ -142,14 +142,16 @@ def matrix(indexes: str, values: str) -> str:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        pytest.param("<topology/>", "line 1: not the <topology> of `lstopo --of xml`", id="no machine"),
-        pytest.param("<system><object/></system>", "not the <topology>", id="other XML"),
-        pytest.param(matrix("OSDev:99", "0"), "names 'OSDev:99', which is no GPU, NVSwitch or CPU", id="a stranger"),
+        pytest.param("<topology/>", "line 1: not a <topology> of `lstopo --of xml`", id="no machine"),
+        pytest.param("<system><object/></system>", "not a <topology>", id="other XML"),
+        pytest.param(
+            matrix("OSDev:99", "0"), "names 'OSDev:99', which is not a GPU, NVSwitch or CPU", id="an unknown object"
+        ),
         pytest.param(matrix("OSDev:31", "0 0"), "the NVLinkBandwidth matrix is not square", id="not square"),
         pytest.param(matrix("OSDev:31", "x"), "the NVLinkBandwidth matrix is not square", id="no number"),
     ],
 )
-def test_what_hwloc_does_not_write_is_refused(text: str, why: str) -> None:
+def test_invalid_hwloc_documents_are_rejected(text: str, why: str) -> None:
     with pytest.raises(ParseError) as refusal:
         parse_lstopo(text)
 

@@ -12,8 +12,8 @@ from agent.sources.nccl import (
     NcclNvlink,
     NcclTopology,
     NvlinkEnd,
-    Place,
-    distance,
+    PciLocation,
+    nccl_distance,
     parse_nccl,
 )
 from gputopo.model import PcieDistance
@@ -52,18 +52,18 @@ DUMP = """\
   </cpu>
 </system>
 """
-NODE0 = Place(0)
-SWITCH = Place(0, ("0000:16:00.0",))
+NODE0 = PciLocation(0)
+SWITCH = PciLocation(0, ("0000:16:00.0",))
 
 
-def test_a_dump_tells_gpus_nics_and_numa_nodes() -> None:
+def test_a_dump_has_gpus_nics_and_numa_nodes() -> None:
     assert parse_nccl(DUMP) == NcclTopology(
         cpus=(NcclCpu(0, "0-7,64-71"), NcclCpu(1, "0,63")),
         gpus=(
             NcclGpu(
                 dev=0,
                 bus_id="0000:18:00.0",
-                place=SWITCH,
+                location=SWITCH,
                 compute_capability=(9, 0),
                 nvlinks=(
                     NcclNvlink(NvlinkEnd.NVSWITCH, 5, "0000:07:00.0"),
@@ -73,7 +73,7 @@ def test_a_dump_tells_gpus_nics_and_numa_nodes() -> None:
             NcclGpu(
                 dev=1,
                 bus_id="0000:9a:00.0",
-                place=Place(1),
+                location=PciLocation(1),
                 compute_capability=(10, 3),
                 nvlinks=(
                     NcclNvlink(NvlinkEnd.GPU, 2, "0000:18:00.0"),
@@ -84,8 +84,8 @@ def test_a_dump_tells_gpus_nics_and_numa_nodes() -> None:
             ),
         ),
         nics=(
-            NcclNic(name="mlx5_0", bus_id="0000:19:00.0", place=SWITCH, speed_mbps=400_000),
-            NcclNic(name="eth0", bus_id=None, place=NODE0),
+            NcclNic(name="mlx5_0", bus_id="0000:19:00.0", location=SWITCH, speed_mbps=400_000),
+            NcclNic(name="eth0", bus_id=None, location=NODE0),
         ),
     )
 
@@ -101,15 +101,15 @@ def test_a_hand_written_file_may_stop_at_the_pci_devices() -> None:
     </pci>
   </cpu>
 </system>"""
-    place = Place(0, ("ffff:ff:01.0",))
+    place = PciLocation(0, ("ffff:ff:01.0",))
 
     assert parse_nccl(text) == NcclTopology(
         cpus=(NcclCpu(0),),
         gpus=(
-            NcclGpu(dev=None, bus_id="0001:00:00.0", place=place),
-            NcclGpu(dev=None, bus_id="0002:00:00.0", place=place),
+            NcclGpu(dev=None, bus_id="0001:00:00.0", location=place),
+            NcclGpu(dev=None, bus_id="0002:00:00.0", location=place),
         ),
-        nics=(NcclNic(name=None, bus_id="0101:00:00.0", place=place),),
+        nics=(NcclNic(name=None, bus_id="0101:00:00.0", location=place),),
     )
 
 
@@ -133,27 +133,35 @@ def test_a_virtual_machine_knows_no_numa_node_and_no_affinity() -> None:
 <system version="1"><cpu numaid="-1"><pci busid="0000:05:00.0" class="0x030200"><gpu/></pci></cpu></system>"""
 
     assert parse_nccl(text) == NcclTopology(
-        (NcclCpu(None),), (NcclGpu(dev=None, bus_id="0000:05:00.0", place=Place(None), nvlinks=()),), ()
+        (NcclCpu(None),), (NcclGpu(dev=None, bus_id="0000:05:00.0", location=PciLocation(None), nvlinks=()),), ()
     )
 
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        pytest.param(Place(0, ("s",)), Place(0, ("s",)), PcieDistance.PIX, id="one switch"),
-        pytest.param(Place(None, ("s",)), Place(None, ("s",)), PcieDistance.PIX, id="one switch, NUMA unknown"),
-        pytest.param(Place(0, ("s", "t")), Place(0, ("s", "u")), PcieDistance.PXB, id="below one upper switch"),
-        pytest.param(Place(0, ("s",)), Place(0, ("s", "u")), PcieDistance.PXB, id="a switch above the other's"),
-        pytest.param(Place(0, ("s",)), Place(0, ("t",)), PcieDistance.PHB, id="two switches of a NUMA node"),
-        pytest.param(Place(0), Place(0, ("t",)), PcieDistance.PHB, id="no switch above one of them"),
-        pytest.param(Place(0), Place(1), PcieDistance.SYS, id="two NUMA nodes"),
-        pytest.param(Place(None), Place(None), None, id="NUMA unknown"),
-        pytest.param(Place(0), Place(None), None, id="NUMA of one unknown"),
+        pytest.param(PciLocation(0, ("s",)), PciLocation(0, ("s",)), PcieDistance.PIX, id="one switch"),
+        pytest.param(
+            PciLocation(None, ("s",)), PciLocation(None, ("s",)), PcieDistance.PIX, id="one switch, NUMA unknown"
+        ),
+        pytest.param(
+            PciLocation(0, ("s", "t")), PciLocation(0, ("s", "u")), PcieDistance.PXB, id="below one upper switch"
+        ),
+        pytest.param(
+            PciLocation(0, ("s",)), PciLocation(0, ("s", "u")), PcieDistance.PXB, id="a switch above the other's"
+        ),
+        pytest.param(
+            PciLocation(0, ("s",)), PciLocation(0, ("t",)), PcieDistance.PHB, id="two switches of a NUMA node"
+        ),
+        pytest.param(PciLocation(0), PciLocation(0, ("t",)), PcieDistance.PHB, id="no switch above one of them"),
+        pytest.param(PciLocation(0), PciLocation(1), PcieDistance.SYS, id="two NUMA nodes"),
+        pytest.param(PciLocation(None), PciLocation(None), None, id="NUMA unknown"),
+        pytest.param(PciLocation(0), PciLocation(None), None, id="NUMA of one unknown"),
     ],
 )
-def test_the_distance_is_what_the_tree_tells(a: Place, b: Place, expected: PcieDistance | None) -> None:
-    assert distance(a, b) is expected
-    assert distance(b, a) is expected
+def test_the_distance_follows_the_pci_tree(a: PciLocation, b: PciLocation, expected: PcieDistance | None) -> None:
+    assert nccl_distance(a, b) is expected
+    assert nccl_distance(b, a) is expected
 
 
 def machine(inside: str = "", cpu: str = 'numaid="0"', gpu: str = "") -> str:
@@ -166,30 +174,32 @@ def machine(inside: str = "", cpu: str = 'numaid="0"', gpu: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        pytest.param("hello", "line 1: this is no whole XML document", id="no XML"),
-        pytest.param("<system/>", 'line 1: not the <system version="1">', id="no version"),
-        pytest.param("<graphs version='1'/>", 'not the <system version="1">', id="an NCCL graph"),
+        pytest.param("hello", "line 1: not a complete XML document", id="no XML"),
+        pytest.param("<system/>", 'line 1: not a <system version="1">', id="no version"),
+        pytest.param("<graphs version='1'/>", 'not a <system version="1">', id="an NCCL graph"),
         pytest.param("<system version='1'><gpu dev='0'/></system>", "no GPU in this NCCL topology", id="no cpu"),
         pytest.param(
             "<system version='1'><cpu host_hash='0x2' numaid='0'/><cpu host_hash='0x1' numaid='0'/></system>",
-            "joins 2 machines of a multi-node NVLink domain; keep the <cpu> elements of one host_hash (0x1, 0x2)",
+            "has 2 machines of a multi-node NVLink domain; keep only the <cpu> elements of one host_hash (0x1, 0x2)",
             id="several machines",
         ),
-        pytest.param(machine("<pci busid='01:00.0'/>"), "busid='01:00.0' of <pci> is no PCI bus id", id="bus id"),
-        pytest.param(machine("<pci/>"), "busid=None of <pci> is no PCI bus id", id="no bus id"),
-        pytest.param(machine(cpu="numaid='x'"), "numaid='x' of <cpu> is no number from -1", id="NUMA node"),
-        pytest.param(machine(cpu="numaid='-2'"), "numaid='-2' of <cpu> is no number from -1", id="negative NUMA node"),
+        pytest.param(machine("<pci busid='01:00.0'/>"), "busid='01:00.0' of <pci> is not a PCI bus id", id="bus id"),
+        pytest.param(machine("<pci/>"), "busid=None of <pci> is not a PCI bus id", id="no bus id"),
+        pytest.param(machine(cpu="numaid='x'"), "numaid='x' of <cpu> is not a number of at least -1", id="NUMA node"),
         pytest.param(
-            machine(cpu="numaid='0' affinity='0-7'"), "affinity='0-7' of <cpu> is no CPU mask", id="a list of CPUs"
+            machine(cpu="numaid='-2'"), "numaid='-2' of <cpu> is not a number of at least -1", id="negative NUMA node"
         ),
         pytest.param(
-            machine(cpu=f"numaid='0' affinity='{'0,' * 512}0'"), "of <cpu> is no CPU mask", id="a mask without end"
+            machine(cpu="numaid='0' affinity='0-7'"), "affinity='0-7' of <cpu> is not a CPU mask", id="a list of CPUs"
         ),
-        pytest.param(machine(gpu="sm='9'"), "sm='9' of <gpu> is no number from 10", id="compute capability"),
-        pytest.param(machine(gpu="dev='-1'"), "dev='-1' of <gpu> is no number from 0", id="device"),
+        pytest.param(
+            machine(cpu=f"numaid='0' affinity='{'0,' * 512}0'"), "of <cpu> is not a CPU mask", id="a mask without end"
+        ),
+        pytest.param(machine(gpu="sm='9'"), "sm='9' of <gpu> is not a number of at least 10", id="compute capability"),
+        pytest.param(machine(gpu="dev='-1'"), "dev='-1' of <gpu> is not a number of at least 0", id="device"),
         pytest.param(
             machine("<pci busid='0000:02:00.0'><gpu><nvlink count='0'/></gpu></pci>"),
-            "count='0' of <nvlink> is no number from 1",
+            "count='0' of <nvlink> is not a number of at least 1",
             id="no lanes",
         ),
         pytest.param(
@@ -204,7 +214,7 @@ def machine(inside: str = "", cpu: str = 'numaid="0"', gpu: str = "") -> str:
         ),
     ],
 )
-def test_what_nccl_does_not_write_is_refused(text: str, why: str) -> None:
+def test_invalid_nccl_documents_are_rejected(text: str, why: str) -> None:
     with pytest.raises(ParseError) as refusal:
         parse_nccl(text)
 

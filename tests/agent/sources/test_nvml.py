@@ -1,4 +1,4 @@
-"""One pass over NVML, against the real bindings with a driver that is described by the test."""
+"""Reading NVML, through the real bindings with a fake driver."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_nvml_is_shut_down_after_a_pass() -> None:
     assert driver.calls["nvmlShutdown"] == 1
 
 
-def test_nvml_is_shut_down_even_when_the_bindings_surprise_us() -> None:
+def test_nvml_is_shut_down_after_an_exception_of_the_bindings() -> None:
     driver = FakeDriver(FakeGpu())
     lib = plug(driver)
 
@@ -156,7 +156,7 @@ def test_nvml_is_shut_down_even_when_the_bindings_surprise_us() -> None:
     assert driver.initialised == 0
 
 
-def test_a_shutdown_that_fails_costs_nothing() -> None:
+def test_a_failed_shutdown_keeps_the_facts() -> None:
     assert read(missing=frozenset({"nvmlShutdown"})).device_count == 0
 
 
@@ -189,7 +189,7 @@ def test_ports_are_counted_by_their_state() -> None:
         pytest.param(72, 40, id="bindings younger than this table"),
     ],
 )
-def test_ports_are_asked_up_to_the_newest_known_limit(limit: int, asked: int) -> None:
+def test_ports_are_read_up_to_the_newest_known_limit(limit: int, asked: int) -> None:
     lib = plug(FakeDriver(FakeGpu(links=(FakeLink(),) * 40)))
     bindings = SimpleNamespace(**{**vars(lib), "NVML_NVLINK_MAX_LINKS": limit})
 
@@ -227,14 +227,14 @@ def test_a_hidden_far_end_is_noted_at_its_port() -> None:
     )
 
 
-def test_rubbish_in_a_bus_id_is_unreadable_not_a_crash() -> None:
+def test_garbage_in_a_bus_id_is_an_unreadable_value() -> None:
     link = gpu_of(FakeGpu(links=(FakeLink(remote_bus_id=b"\xff\xfe"),))).nvlinks[0]
 
     assert link.remote_bus_id is None
     assert link.errors == {"nvmlDeviceGetNvLinkRemotePciInfo_v2": "UNREADABLE"}
 
 
-def test_rubbish_in_a_name_is_unreadable_not_a_crash() -> None:
+def test_garbage_in_a_name_is_an_unreadable_value() -> None:
     gpu = gpu_of(FakeGpu(name=b"\xff"))
 
     assert (gpu.name, gpu.errors) == (None, {**BARE, "nvmlDeviceGetName": "UNREADABLE"})
@@ -259,7 +259,7 @@ def test_the_walk_over_the_ports_ends_where_there_are_none(
     assert [(port.link, port.active) for port in gpu_of(FakeGpu(links=links)).nvlinks] == ports
 
 
-def test_a_sick_port_tells_its_error() -> None:
+def test_a_failing_port_has_its_error() -> None:
     sick = gpu_of(FakeGpu(links=(FakeLink(error=UNKNOWN_ERROR),)))
 
     assert sick.nvlinks == (NvmlLink(link=0, errors={"nvmlDeviceGetNvLinkState": "UNKNOWN"}),)

@@ -1,10 +1,10 @@
-"""Waiting for the driver to report trouble, against the real bindings with a driver that is described by the test."""
+"""Waiting for driver events, through the real bindings with a fake driver."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent.sources.nvml.events import AGAIN_S, APPLICATION_XIDS, QUIET_S, listen
+from agent.sources.nvml.events import APPLICATION_XIDS, QUIET_S, RETRY_S, listen_for_events
 from tests.agent.sources.fake_nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -20,8 +20,8 @@ from tests.agent.sources.fake_nvml import (
 TWO = (FakeGpu(), FakeGpu(minor=1))
 
 
-class Wakes:
-    """What was woken for, and how long was paused; says stop after so many pauses that last."""
+class RecordedWakeUps:
+    """The wake-ups and waits; ``pause`` returns True after a number of waits."""
 
     def __init__(self, pauses: int) -> None:
         self.reasons: list[str] = []
@@ -34,9 +34,9 @@ class Wakes:
         return len(self.paused) >= self._left
 
 
-def listening(driver: FakeDriver, pauses: int) -> Wakes:
-    wakes = Wakes(pauses)
-    listen(plug(driver), wakes.reasons.append, wakes.pause)
+def listening(driver: FakeDriver, pauses: int) -> RecordedWakeUps:
+    wakes = RecordedWakeUps(pauses)
+    listen_for_events(plug(driver), wakes.reasons.append, wakes.pause)
     return wakes
 
 
@@ -51,13 +51,13 @@ def test_an_xid_wakes_and_a_timeout_does_not() -> None:
 
     wakes = listening(one, pauses=1)
 
-    assert (wakes.reasons, wakes.paused) == (["xid"], [QUIET_S, AGAIN_S])
+    assert (wakes.reasons, wakes.paused) == (["xid"], [QUIET_S, RETRY_S])
     assert one.registered == [0, 1]
     assert (one.sets, one.initialised) == (0, 0)
 
 
 @pytest.mark.parametrize("xid", sorted(APPLICATION_XIDS))
-def test_errors_of_programs_are_passed_over(xid: int) -> None:
+def test_application_errors_are_ignored(xid: int) -> None:
     assert listening(driver((SUCCESS, xid), (SUCCESS, 74)), pauses=1).reasons == ["xid"]
 
 
@@ -68,12 +68,12 @@ def test_a_lost_gpu_wakes_and_the_set_is_kept() -> None:
     assert one.calls["nvmlEventSetCreate"] == 1
 
 
-def test_a_set_that_broke_is_freed_and_made_anew() -> None:
+def test_a_failed_event_set_is_replaced() -> None:
     one = driver((UNKNOWN, 0), (SUCCESS, 74))
 
     wakes = listening(one, pauses=2)
 
-    assert (wakes.reasons, wakes.paused) == (["driver", "xid"], [AGAIN_S, QUIET_S, AGAIN_S])
+    assert (wakes.reasons, wakes.paused) == (["driver", "xid"], [RETRY_S, QUIET_S, RETRY_S])
     assert (one.calls["nvmlEventSetCreate"], one.sets, one.initialised) == (2, 0, 0)
 
 
@@ -96,19 +96,19 @@ def test_where_no_gpu_reports_it_is_tried_again_later() -> None:
 
     wakes = listening(one, pauses=2)
 
-    assert (wakes.reasons, wakes.paused) == ([], [AGAIN_S, AGAIN_S])
+    assert (wakes.reasons, wakes.paused) == ([], [RETRY_S, RETRY_S])
     assert (one.sets, one.initialised) == (0, 0)
 
 
 def test_a_driver_that_is_not_there_is_tried_again_later() -> None:
     one = driver(init=DRIVER_NOT_LOADED)
 
-    assert listening(one, pauses=2).paused == [AGAIN_S, AGAIN_S]
+    assert listening(one, pauses=2).paused == [RETRY_S, RETRY_S]
     assert one.initialised == 0
 
 
 def test_a_driver_without_event_sets_is_tried_again_later() -> None:
     one = FakeDriver(*TWO, missing=frozenset({"nvmlEventSetCreate"}))
 
-    assert listening(one, pauses=1).paused == [AGAIN_S]
+    assert listening(one, pauses=1).paused == [RETRY_S]
     assert one.initialised == 0

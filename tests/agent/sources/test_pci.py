@@ -1,4 +1,4 @@
-"""What the texts of /sys mean."""
+"""Interpretation of the texts of /sys."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from agent.snapshot import Sysfs
 from agent.sources.pci import (
     PciDevice,
     RdmaDevice,
-    distance,
-    gpus_of,
-    machine_of,
-    numa_nodes_of,
+    find_gpus,
+    find_numa_nodes,
+    find_rdma_devices,
+    find_switches,
+    pcie_distance,
     pcie_generation,
-    rdma_devices_of,
-    switches_of,
+    product_name,
 )
 from gputopo.model import NumaNode, Pcie, PcieDistance
 
@@ -26,7 +26,7 @@ def device(bus_id: str, pci_class: str, vendor: str = "0x10de", **files: str) ->
     return {f"{BUS}/{bus_id}/{name}": f"{text}\n" for name, text in told.items()}
 
 
-def test_gpus_are_told_from_everything_else_on_the_bus() -> None:
+def test_gpus_are_distinguished_from_other_devices() -> None:
     sysfs = Sysfs(
         files={
             **device(
@@ -48,7 +48,7 @@ def test_gpus_are_told_from_everything_else_on_the_bus() -> None:
         links={f"{BUS}/0000:c1:00.0": "devices/pci0000:c0/0000:c0:01.1/0000:c1:00.0"},
     )
 
-    assert gpus_of(sysfs) == (
+    assert find_gpus(sysfs) == (
         PciDevice("0000:07:00.0", None, None, Pcie(), ()),
         PciDevice(
             "0000:c1:00.0",
@@ -58,7 +58,7 @@ def test_gpus_are_told_from_everything_else_on_the_bus() -> None:
             ("devices", "pci0000:c0", "0000:c0:01.1", "0000:c1:00.0"),
         ),
     )
-    assert switches_of(sysfs) == (PciDevice("0000:08:00.0", None, None, Pcie(), ()),)
+    assert find_switches(sysfs) == (PciDevice("0000:08:00.0", None, None, Pcie(), ()),)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_gpus_are_told_from_everything_else_on_the_bus() -> None:
     ],
 )
 def test_unknown_is_none(files: dict[str, str], expected: PciDevice) -> None:
-    assert gpus_of(Sysfs(files=device("b", "0x030200", **files))) == (expected,)
+    assert find_gpus(Sysfs(files=device("b", "0x030200", **files))) == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ HYPERV = "devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/47505500-0001"
     ],
 )
 def test_the_distance_between_two_devices(a: PciDevice, b: PciDevice, expected: PcieDistance | None) -> None:
-    assert distance(a, b) is expected
-    assert distance(b, a) is expected
+    assert pcie_distance(a, b) is expected
+    assert pcie_distance(b, a) is expected
 
 
 def test_rdma_devices_are_in_the_order_of_their_numbers() -> None:
@@ -204,7 +204,7 @@ def test_rdma_devices_are_in_the_order_of_their_numbers() -> None:
     )
 
     nic = PciDevice("0000:42:00.0", 1, None, Pcie(), tuple(place.split("/")))
-    assert rdma_devices_of(sysfs) == (
+    assert find_rdma_devices(sysfs) == (
         RdmaDevice("mlx5_2", nic, 400, "InfiniBand"),
         RdmaDevice("mlx5_10", None, 100, None),
     )
@@ -224,13 +224,13 @@ def test_the_rate_of_a_port(rate: str, state: str, told: int | None) -> None:
     port = "class/infiniband/mlx5_0/ports/1"
     sysfs = Sysfs(files={f"{port}/rate": rate, f"{port}/state": state})
 
-    assert rdma_devices_of(sysfs) == (RdmaDevice("mlx5_0", None, told, None),)
+    assert find_rdma_devices(sysfs) == (RdmaDevice("mlx5_0", None, told, None),)
 
 
 def test_an_rdma_device_off_the_pci_bus_has_no_pci_device() -> None:
     sysfs = Sysfs(links={"class/infiniband/hns_0/device": "devices/platform/HISI00D1:00"})
 
-    assert rdma_devices_of(sysfs) == (RdmaDevice("hns_0", None, None, None),)
+    assert find_rdma_devices(sysfs) == (RdmaDevice("hns_0", None, None, None),)
 
 
 def test_numa_nodes_are_in_order_and_may_lack_cpus_or_memory() -> None:
@@ -244,7 +244,7 @@ def test_numa_nodes_are_in_order_and_may_lack_cpus_or_memory() -> None:
         }
     )
 
-    assert numa_nodes_of(sysfs) == (NumaNode(2, "0-71", None), NumaNode(10, "", 96000))
+    assert find_numa_nodes(sysfs) == (NumaNode(2, "0-71", None), NumaNode(10, "", 96000))
 
 
 @pytest.mark.parametrize(
@@ -255,5 +255,5 @@ def test_numa_nodes_are_in_order_and_may_lack_cpus_or_memory() -> None:
         pytest.param({}, None, id="absent"),
     ],
 )
-def test_the_machine_has_the_name_its_maker_gave_it(files: dict[str, str], name: str | None) -> None:
-    assert machine_of(Sysfs(files=files)) == name
+def test_the_machine_has_its_vendors_name(files: dict[str, str], name: str | None) -> None:
+    assert product_name(Sysfs(files=files)) == name

@@ -1,4 +1,4 @@
-"""Reading /sys: what is kept, what is left, what may be missing."""
+"""Reading /sys: kept, skipped and missing files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 def pci(root: Path, path: str, files: dict[str, str]) -> str:
-    """A device at a place in the tree, linked from the bus as the kernel does."""
+    """A device in the PCI tree, linked from the bus like in the kernel."""
     bus_id = path.rsplit("/", 1)[-1]
     write(root, {f"{path}/{name}": text for name, text in files.items()})
     bus = root / "bus/pci/devices"
@@ -97,7 +97,7 @@ def test_a_link_that_leads_out_of_the_root_is_not_followed(tmp_path: Path) -> No
     assert read_sysfs(root) == Sysfs()
 
 
-def test_numa_nodes_are_kept_without_what_moves(tmp_path: Path) -> None:
+def test_numa_nodes_are_kept_without_changing_values(tmp_path: Path) -> None:
     write(
         tmp_path / "devices/system/node",
         {

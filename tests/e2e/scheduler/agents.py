@@ -15,8 +15,8 @@ from typing import Self
 from agent.allocation.client import PodResources
 from agent.allocation.watch import Watch
 from agent.daemon import settings
-from agent.daemon.loop import Loop, News, Now, Probed
-from agent.daemon.metrics import Metrics
+from agent.daemon.loop import AgentLoop, LoopInput, Now, ProbeResult
+from agent.daemon.metrics import AgentMetrics
 from agent.publish.node import NodePublisher
 from agent.recording.io import load_snapshot
 from gputopo.kube.client import Kube
@@ -91,7 +91,9 @@ class Agents:
 
 class _Agent:
     def __init__(self, kube: Kube, node: str, socket: Path, snapshot: Path) -> None:
-        self._loop = Loop(settings.read(_SETTINGS | {"node": node}, {}), NodePublisher(kube, node), Metrics())
+        self._loop = AgentLoop(
+            settings.read_settings(_SETTINGS | {"node": node}, {}), NodePublisher(kube, node), AgentMetrics()
+        )
         self._kubelet = PodResources(socket)
         self._watch = Watch(self._kubelet.held)
         self._snapshot = snapshot
@@ -100,15 +102,15 @@ class _Agent:
     def turn(self) -> None:
         """What the agent does when its poll of the kubelet, or a look at the machine, has news."""
         now = Now(time.monotonic(), time.time())
-        news: list[News] = []
+        news: list[LoopInput] = []
         if (text := self._snapshot.read_text()) != self._text:
             self._text = text
-            news.append(Probed(load_snapshot(text), 0.0))
+            news.append(ProbeResult(load_snapshot(text), 0.0))
         if (reading := self._watch.poll(now.monotonic)) is not None:
             news.append(reading)
-        self._loop.turn(now, news)
+        self._loop.run_iteration(now, news)
         if news:  # the first turn recalls what an earlier agent published, the second publishes
-            self._loop.turn(now, [])
+            self._loop.run_iteration(now, [])
 
     def close(self) -> None:
         self._kubelet.close()

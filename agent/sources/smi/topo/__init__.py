@@ -1,8 +1,8 @@
-"""`nvidia-smi topo -m`: nobody's API, pasted through everything, and what everybody has at hand.
+"""`nvidia-smi topo -m`: not an API, pasted through many programs, and available on every machine.
 
 The stages, a module each: ``lines`` (text to clean lines), ``words`` (the cells of a row), ``header`` and ``affinity``
-(the other words), ``blocks`` (which lines are a matrix), ``columns`` (which cell belongs where), ``merge`` (a symmetric
-matrix and what is wrong with it), ``parse`` (all in order).
+(the other columns), ``blocks`` (which lines are a matrix), ``columns`` (the column of each cell), ``merge`` (a
+symmetric matrix and its problems), ``parse`` (all stages).
 """
 
 from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic

@@ -1,6 +1,6 @@
 """Stage 1: pasted text to plain lines: no escape codes, no markup, no Unicode lookalikes, one writer at a time.
 
-Everything is linear in the length of the text: tables for characters, and patterns that cannot backtrack far.
+Time is linear in the length of the text: translation tables, and patterns with bounded backtracking.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import re
 
 import msgspec
 
-# Terminal colours as ESC, CSI, caret notation, JSON or shell spelling; and SGR codes whose ESC was lost in a paste.
+# Terminal colours as ESC, CSI, caret notation, JSON or shell spelling; and SGR codes without their ESC.
 _ESCAPE_CODES = re.compile(
     r"(?:\x1b|␛|\^\[|\\u001[bB]|\\x1[bB]|\\033|\\e)\[[0-9;?]{0,20}[A-Za-z]"
     r"|\x9b[0-9;?]{0,20}[A-Za-z]"
     r"|\[\d{1,3}(?:;\d{1,3}){0,4}m"
     r"|\x1b[()][0-9A-B]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)"
 )
-# What only a paste out of a web page has is compiled (and then cached, by ``re``) once there is some.
+# For pastes from web pages; compiled (and cached by ``re``) only when needed.
 _ENTITY = r"&(nbsp|ensp|emsp|thinsp|Tab|NewLine|lt|gt|amp|quot|hellip|#0*9|#x0*9|#0*32|#x0*20|#0*160|#xa0);"
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "hellip": "...", "NewLine": "\n", "Tab": "\t"}
 _BREAK_TAG = r"<br\b[^<>\n]{0,40}>\n?|</?(?:p|div|pre|tr|li)\b[^<>\n]{0,200}>"
@@ -39,7 +39,7 @@ def _characters() -> dict[int, str]:
     table |= dict.fromkeys(
         [0xD7, 0x0425, 0x0445, 0x03A7, 0x03C7, 0x2715, 0x2716], "X"
     )  # times, Cyrillic Ha, Chi, crosses
-    # Frames and quotation of tables, Markdown and shells stand between words: they are blanks.
+    # Frames and quotation marks of tables, Markdown and shells become blanks.
     table |= {ord(mark): " " for mark in "|│┃║┆┊`*\"'“”\u2018\u2019«»"}
     return table
 
@@ -51,17 +51,17 @@ def _field(found: re.Match[str]) -> str:
     return "\t" if found[0] == "," else str(found[1])
 
 
-class Line(msgspec.Struct, frozen=True):
-    """A line of the text as a person counts them (from 1), cleaned."""
+class PastedLine(msgspec.Struct, frozen=True):
+    """A cleaned line of the text, numbered from 1."""
 
     number: int
     text: str
 
 
-def clean(text: str) -> list[Line]:
-    """The lines of a paste with all decoration taken off; lines that several writers interleaved are sorted apart.
+def clean_lines(text: str) -> list[PastedLine]:
+    """Return the lines of a paste without decoration; interleaved lines of several writers are grouped by writer.
 
-    Of several blank lines in a row one is left.
+    Only one of several blank lines in a row is kept.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _ESCAPE_CODES.sub("", text)
@@ -74,32 +74,32 @@ def clean(text: str) -> list[Line]:
     if "," in text:
         text = re.sub(_CSV_LINE, lambda found: re.sub(_COMMA, _field, found[0]), text)
     lines = []
-    before = "the first line is kept even if blank: there is always a line"
+    before = "not blank: the first line is always kept"
     for number, line in enumerate(text.translate(_CHARACTERS).split("\n"), 1):
         if line or before:
-            lines.append(Line(number, line))
+            lines.append(PastedLine(number, line))
         before = line
     return _separate_writers(lines)
 
 
-# `srun -l`, `pdsh` and `kubectl logs --prefix` put the writer's name before each line and mix the lines of many.
+# `srun -l`, `pdsh` and `kubectl logs --prefix` put the writer's name before each line and interleave writers.
 _WRITER = re.compile(r"\s{0,8}(?!(?:GPU|NIC|mlx)\d)(\[?[A-Za-z0-9][\w./@-]{0,80}\]?):?(?<=[:\]])(?:[ \t]|$)")
 
 
 _HEADER = re.compile(r"GPU\d.*(?:GPU\d|Affinity)", re.IGNORECASE)
 
 
-def _writer(line: Line) -> str:
+def _writer(line: PastedLine) -> str:
     named = _WRITER.match(line.text)
     return named[1] if named else ""
 
 
-def _separate_writers(lines: list[Line]) -> list[Line]:
-    """Group lines by the writer named before them, where at least two writers wrote a header each."""
+def _separate_writers(lines: list[PastedLine]) -> list[PastedLine]:
+    """Group lines by the writer named before them, where at least two writers have a header each."""
     headers = {_writer(line) for line in lines if _HEADER.search(line.text) and "=" not in line.text}
     if len(headers - {""}) < 2:
         return lines
-    by_writer: dict[str, list[Line]] = {}
+    by_writer: dict[str, list[PastedLine]] = {}
     for line in lines:
         by_writer.setdefault(_writer(line), []).append(line)
     return [line for writer in by_writer for line in by_writer[writer]]

@@ -1,4 +1,4 @@
-"""What `nvidia-smi topo -m` says, as values."""
+"""The parsed matrix of `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Cell = PcieDistance | int | None
 
 
 class TopoGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of the matrix: its label and the affinity columns as printed; None where blank, "N/A" or not shown."""
+    """A GPU of the matrix: its index and the affinity columns as printed; None where blank, "N/A" or absent."""
 
     index: int  # the number in its label: "GPU3"
     cpu_affinity: str | None = None  # cpulist: "0-63,128-191"
@@ -22,22 +22,22 @@ class TopoGpu(msgspec.Struct, frozen=True, kw_only=True):
 class TopoNic(msgspec.Struct, frozen=True, kw_only=True):
     """An RDMA device of the matrix."""
 
-    label: str  # of its column: "NIC0", or in older drivers the device's name
-    name: str | None  # "mlx5_3"; None where the column says "NIC0" and no legend says what that is
+    label: str  # of its column: "NIC0", or the device's name in older drivers
+    name: str | None  # "mlx5_3"; None where the column is "NIC0" and the legend is missing
     distances: tuple[PcieDistance | None, ...]  # to each GPU, in the order of TopoMatrix.gpus
 
 
 class TopoMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """One matrix, symmetric by construction. ``problems`` names all that is missing, odd or contradictory."""
+    """One matrix, always symmetric. ``problems`` names all that is missing, unusual or contradictory."""
 
     gpus: tuple[TopoGpu, ...]  # ascending by index
     cells: tuple[tuple[Cell, ...], ...]  # in the order of ``gpus``, both ways
     nics: tuple[TopoNic, ...] = ()  # in the order of the columns
-    # False for `topo -mp` (PCIe only): a distance is then only what lies on PCIe, and NVLinks are unknown.
+    # False for `topo -mp` (PCIe only): NVLinks are unknown.
     nvlink_shown: bool = True
     problems: tuple[Problem, ...] = ()
 
     @property
     def known_cells(self) -> int:
-        """How much of the matrix is known: what tells a whole copy from a cut one."""
+        """The number of known cells, which tells a complete copy from a cut one."""
         return sum(cell is not None for row in self.cells for cell in row)

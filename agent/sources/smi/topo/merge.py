@@ -1,14 +1,14 @@
-"""Stage 5: a table to a symmetric matrix. Each pair is said twice; what one row lacks, the other may tell."""
+"""Stage 5: a table to a symmetric matrix. Each pair is in two rows; the rows complete each other."""
 
 from __future__ import annotations
 
 import re
 
 from agent.sources.errors import ParseError
-from agent.sources.kernel_list import single_number
-from agent.sources.smi.topo.affinity import Affinity, affinity_words, first_run, read_affinity
-from agent.sources.smi.topo.blocks import Block
-from agent.sources.smi.topo.columns import Table, incomplete, place, quote
+from agent.sources.kernel_list import parse_single_number
+from agent.sources.smi.topo.affinity import RowAffinity, affinity_words, first_run, read_affinity
+from agent.sources.smi.topo.blocks import MatrixBlock
+from agent.sources.smi.topo.columns import PlacedTable, incomplete_problem, place_cells, quote_line
 from agent.sources.smi.topo.header import DEVICE
 from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic
 from agent.sources.smi.topo.words import ELLIPSIS, UNKNOWN
@@ -20,32 +20,32 @@ _ORDER = list(PcieDistance)
 _DISTANCES = {distance.value: distance for distance in PcieDistance}
 
 
-def to_matrix(block: Block, cut_at: int | None) -> TopoMatrix:
-    """The matrix of a block. ``cut_at``: the number of the text's last line if no line end follows it."""
-    table = place(block)
+def to_matrix(block: MatrixBlock, cut_at: int | None) -> TopoMatrix:
+    """Return the matrix of a block. ``cut_at``: the number of the text's last line if it has no line end."""
+    table = place_cells(block)
     problems = list(table.problems)
     gpus = _gpu_indices(table)
-    cells = _symmetric(table, gpus, problems)
-    problems += _missing(table, block, gpus)
+    cells = _symmetric_cells(table, gpus, problems)
+    problems += _missing_parts(table, block, gpus)
     problems += _unknown_pairs(gpus, cells)
     affinities = _affinities(table, block, cut_at, problems)
     problems += _odd_affinities(table, affinities, len(block.header.affinity) if block.header else 0)
     return TopoMatrix(
-        gpus=tuple(_gpu(index, affinities.get(f"GPU{index}", Affinity())) for index in gpus),
+        gpus=tuple(_to_gpu(index, affinities.get(f"GPU{index}", RowAffinity())) for index in gpus),
         cells=cells,
-        nics=_nics(table, block, gpus, problems),
+        nics=_read_nics(table, block, gpus, problems),
         nvlink_shown=_nvlink_shown(block, cells, problems),
         problems=tuple(problems),
     )
 
 
-def _gpu(index: int, affinity: Affinity) -> TopoGpu:
+def _to_gpu(index: int, affinity: RowAffinity) -> TopoGpu:
     return TopoGpu(
         index=index, cpu_affinity=affinity.cpu, numa_affinity=affinity.numa, gpu_numa_id=affinity.gpu_numa_id
     )
 
 
-def _gpu_indices(table: Table) -> list[int]:
+def _gpu_indices(table: PlacedTable) -> list[int]:
     labels = {*table.rows, *(column for column in table.columns if column)}
     indices = sorted(int(label[3:]) for label in labels if label.startswith("GPU"))
     if len(indices) > MAX_GPUS:
@@ -53,7 +53,7 @@ def _gpu_indices(table: Table) -> list[int]:
     return indices
 
 
-def _typed(word: str | None) -> Cell:
+def _parse_cell(word: str | None) -> Cell:
     if word is None:
         return None
     if word.startswith("NV"):
@@ -61,31 +61,31 @@ def _typed(word: str | None) -> Cell:
     return _DISTANCES.get(word)
 
 
-def _symmetric(table: Table, gpus: list[int], problems: list[Problem]) -> tuple[tuple[Cell, ...], ...]:
+def _symmetric_cells(table: PlacedTable, gpus: list[int], problems: list[Problem]) -> tuple[tuple[Cell, ...], ...]:
     size = len(gpus)
     matrix: list[list[Cell]] = [[None] * size for _ in gpus]
     for i in range(size):
         for j in range(i + 1, size):
             a, b = f"GPU{gpus[i]}", f"GPU{gpus[j]}"
-            there, back = _typed(table.cells.get((a, b))), _typed(table.cells.get((b, a)))
-            matrix[i][j] = matrix[j][i] = agreed = _agree(there, back)
+            there, back = _parse_cell(table.cells.get((a, b))), _parse_cell(table.cells.get((b, a)))
+            matrix[i][j] = matrix[j][i] = agreed = _agreed_cell(there, back)
             if there is not None and back is not None and there != back:
-                problems.append(_conflict(a, b, (there, back), agreed))
+                problems.append(_conflict_problem(a, b, (there, back), agreed))
             problems += _unknown_words(table, a, b)
     return tuple(tuple(row) for row in matrix)
 
 
-def _unknown_words(table: Table, a: str, b: str) -> list[Problem]:
-    """What is said of two GPUs in a word that is not known (here, or yet), such as "C2C" and "ERR!"."""
-    said = ((a, table.cells.get((a, b), "")), (b, table.cells.get((b, a), "")))
+def _unknown_words(table: PlacedTable, a: str, b: str) -> list[Problem]:
+    """The problem for cells with an unknown word, such as "C2C" and "ERR!"."""
+    cells = ((a, table.cells.get((a, b), "")), (b, table.cells.get((b, a), "")))
     odd = [
-        f"the row of {label} says {word[1:]}" for label, word in said if word.startswith(UNKNOWN) and word != UNKNOWN
+        f"the row of {label} says {word[1:]}" for label, word in cells if word.startswith(UNKNOWN) and word != UNKNOWN
     ]
     return [Problem(f"topo -m {a}-{b}", ProblemKind.UNKNOWN, f"{', '.join(odd)}: not a known word")] if odd else []
 
 
-def _agree(there: Cell, back: Cell) -> Cell:
-    """What both rows vouch for: a link needs both its ends, and then has the lanes of the weaker."""
+def _agreed_cell(there: Cell, back: Cell) -> Cell:
+    """Return the value that both rows support: a link needs both ends, and has the lanes of the smaller number."""
     if there is None or back is None or there == back:
         return back if there is None else there
     if isinstance(there, int) and isinstance(back, int):
@@ -94,43 +94,51 @@ def _agree(there: Cell, back: Cell) -> Cell:
     return max(distances, key=_ORDER.index)
 
 
-def _words(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     return cell.value if isinstance(cell, PcieDistance) else f"NV{cell}"
 
 
-def _conflict(a: str, b: str, said: tuple[Cell, Cell], agreed: Cell) -> Problem:
-    why = f"the row of {a} says {_words(said[0])}, that of {b} says {_words(said[1])}: taken as {_words(agreed)}"
+def _conflict_problem(a: str, b: str, cells: tuple[Cell, Cell], agreed: Cell) -> Problem:
+    first, second, used = (_cell_text(cell) for cell in (*cells, agreed))
+    why = f"the row of {a} says {first}, the row of {b} says {second}: {used} is used"
     return Problem(f"topo -m {a}-{b}", ProblemKind.CONFLICT, why)
 
 
-def _missing(table: Table, block: Block, gpus: list[int]) -> list[Problem]:
-    """What a whole matrix would have: a row and a column for each GPU, every index, and the affinity columns."""
+def _missing_parts(table: PlacedTable, block: MatrixBlock, gpus: list[int]) -> list[Problem]:
+    """The problems for missing parts: rows, columns, GPU indices and affinity columns."""
     problems = []
     rows = [index for index in gpus if f"GPU{index}" not in table.rows]
     if rows:
-        problems.append(incomplete("topo -m rows", f"no usable row for {_list(rows)}: other rows tell of its links"))
+        problems.append(
+            incomplete_problem("topo -m rows", f"no usable row for {_list_gpus(rows)}: links are taken from other rows")
+        )
     columns = [index for index in gpus if f"GPU{index}" not in table.columns]
     if columns:
-        problems.append(incomplete("topo -m columns", f"no column for {_list(columns)}: lines are cut on the right"))
+        problems.append(
+            incomplete_problem("topo -m columns", f"no column for {_list_gpus(columns)}: lines are cut on the right")
+        )
     nameless = [f"column {at + 1}" for at, column in enumerate(table.columns) if column is None]
     if nameless:
-        problems.append(incomplete("topo -m columns", f"nothing names {', '.join(nameless)}: left out"))
+        problems.append(incomplete_problem("topo -m columns", f"{', '.join(nameless)} without a name: left out"))
     skipped = sorted(set(range(gpus[-1])) - set(gpus))
     if skipped:
-        problems.append(incomplete("topo -m", f"{_list(skipped[:_NAMED_PAIRS])} not shown, though higher indices are"))
+        problems.append(
+            incomplete_problem("topo -m", f"{_list_gpus(skipped[:_NAMED_PAIRS])} not shown, though higher indices are")
+        )
     if block.header and (block.header.cut or not block.header.affinity):
         last = block.header.affinity[-1] if block.header.affinity else block.header.labels[-1]
-        why = f"{quote(block.header.number, block.header.text)} ends after {last}: columns may be missing on the right"
-        problems.append(incomplete("topo -m columns", why))
-    short = [row for row in table.rows.values() if len(row.seen.cells) < len(table.columns)]
+        header = quote_line(block.header.number, block.header.text)
+        why = f"{header} ends after {last}: columns may be missing on the right"
+        problems.append(incomplete_problem("topo -m columns", why))
+    short = [row for row in table.rows.values() if len(row.scanned.cells) < len(table.columns)]
     if short:
-        first = f"{quote(short[0].number, short[0].text)} has {len(short[0].seen.cells)} cells"
+        first = f"{quote_line(short[0].number, short[0].text)} has {len(short[0].scanned.cells)} cells"
         why = f"{len(short)} rows are shorter than the header's {len(table.columns)} columns, beginning with {first}"
-        problems.append(incomplete("topo -m rows", why))
+        problems.append(incomplete_problem("topo -m rows", why))
     return problems
 
 
-def _list(indices: list[int]) -> str:
+def _list_gpus(indices: list[int]) -> str:
     return ", ".join(f"GPU{index}" for index in indices)
 
 
@@ -141,16 +149,18 @@ def _unknown_pairs(gpus: list[int], cells: tuple[tuple[Cell, ...], ...]) -> list
         return []
     named = ", ".join(f"GPU{a}-GPU{b}" for a, b in pairs[:_NAMED_PAIRS])
     more = f" and {len(pairs) - _NAMED_PAIRS} more" if len(pairs) > _NAMED_PAIRS else ""
-    return [incomplete("nvlink", f"nothing in the text says how these are connected: {named}{more}")]
+    return [incomplete_problem("nvlink", f"the text does not show how these are connected: {named}{more}")]
 
 
-def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[Problem]) -> dict[str, Affinity]:
-    """The affinities by label. A word at the very end of a text without line end may have been cut: "0" of "0-1"."""
+def _affinities(
+    table: PlacedTable, block: MatrixBlock, cut_at: int | None, problems: list[Problem]
+) -> dict[str, RowAffinity]:
+    """Return the affinities by label. The last word of a text without line end may be cut: "0" of "0-1"."""
     columns = len(block.header.affinity) if block.header else 0
     words = {label: affinity_words(row.tail, columns)[0] for label, row in table.rows.items()}
     runs = [run for each in words.values() if len(each) == columns > 1 and (run := first_run(each[0]))]
     run = runs[0] if runs else None
-    found = {label: read_affinity(row.body, row.seen, columns, run) for label, row in table.rows.items()}
+    found = {label: read_affinity(row.body, row.scanned, columns, run) for label, row in table.rows.items()}
     found = {label: _without_doubtful_numa(label, each, block, problems) for label, each in found.items()}
     last = block.rows[-1]
     more = affinity_words(last.tail, columns)[1]
@@ -163,24 +173,28 @@ def _affinities(table: Table, block: Block, cut_at: int | None, problems: list[P
         for place, value in enumerate(found[last.label])
     ]
     if kept != list(found[last.label]) or shown < columns:
-        why = f"the text ends in {quote(last.number, last.tail)}: its last word may be cut, and is not used"
-        problems.append(incomplete(f"topo -m row {last.label}", why))
-    return found | {last.label: Affinity(*kept)}
+        why = f"the text ends in {quote_line(last.number, last.tail)}: its last word may be cut, and is not used"
+        problems.append(incomplete_problem(f"topo -m row {last.label}", why))
+    return found | {last.label: RowAffinity(*kept)}
 
 
-def _without_doubtful_numa(label: str, affinity: Affinity, block: Block, problems: list[Problem]) -> Affinity:
-    """The affinities without a NUMA affinity that is too large, or too long for a header that may be cut at "NUMA"."""
-    node = single_number(affinity.numa)
+def _without_doubtful_numa(
+    label: str, affinity: RowAffinity, block: MatrixBlock, problems: list[Problem]
+) -> RowAffinity:
+    """Drop a NUMA affinity that is too large, or too long for a header that may be cut at "NUMA"."""
+    node = parse_single_number(affinity.numa)
     cut = block.header is not None and block.header.short and len(affinity.numa or "") >= len("NUMA")
     if not cut and (node is None or node <= _MAX_NODE):
         return affinity
-    why = f"NUMA affinity {affinity.numa} is {'cut' if cut else 'no NUMA node, but the rest of a CPU list'}: not used"
-    problems.append(incomplete(f"gpus.{label.removeprefix('GPU')}.numaNode", why))
+    why = (
+        f"NUMA affinity {affinity.numa} is {'cut' if cut else 'not a NUMA node, but the rest of a CPU list'}: not used"
+    )
+    problems.append(incomplete_problem(f"gpus.{label.removeprefix('GPU')}.numaNode", why))
     return affinity._replace(numa=None)
 
 
-def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int) -> list[Problem]:
-    """Rows whose affinities are fewer or more than they should be, or contradict those of another row."""
+def _odd_affinities(table: PlacedTable, affinities: dict[str, RowAffinity], columns: int) -> list[Problem]:
+    """The problems for rows with too few or too many affinities, or that contradict another row."""
     problems = []
     width = len(table.columns)
     shows_numa = any(affinity.numa for affinity in affinities.values())
@@ -193,13 +207,13 @@ def _odd_affinities(table: Table, affinities: dict[str, Affinity], columns: int)
         words, rest = affinity_words(row.tail, columns)
         glued = rest[:1].isdigit() or (words and affinity.cpu is not None)
         if len(words) > columns > 0:
-            why = f"{quote(row.number, row.text)} has more words behind its cells than the header has columns"
-            problems.append(incomplete(what, why))
-        elif glued and len(words) < columns and affinity.numa is None and len(row.seen.cells) == width:
-            why = f"{quote(row.number, row.text)} shows no NUMA affinity, or it is glued to the CPUs"
-            problems.append(incomplete(what, why))
+            why = f"{quote_line(row.number, row.text)} has more words after its cells than the header has columns"
+            problems.append(incomplete_problem(what, why))
+        elif glued and len(words) < columns and affinity.numa is None and len(row.scanned.cells) == width:
+            why = f"{quote_line(row.number, row.text)} shows no NUMA affinity, or it is glued to the CPUs"
+            problems.append(incomplete_problem(what, why))
         elif shows_numa and affinity.numa is None:
-            problems.append(incomplete(what, "its row shows no NUMA affinity, though others do"))
+            problems.append(incomplete_problem(what, "its row shows no NUMA affinity, though others do"))
         first, node = numa_of.setdefault(affinity.cpu or label, (label, affinity.numa))
         if node != affinity.numa:
             why = f"{first} and {label} share CPUs {affinity.cpu}, but show NUMA affinity {node} and {affinity.numa}"
@@ -213,29 +227,29 @@ def _may_be_cut(value: str | None, ends_early: bool, others: list[str | None]) -
     return ends_early or any(other is not None and other.startswith(value) for other in others)
 
 
-def _nics(table: Table, block: Block, gpus: list[int], problems: list[Problem]) -> tuple[TopoNic, ...]:
+def _read_nics(table: PlacedTable, block: MatrixBlock, gpus: list[int], problems: list[Problem]) -> tuple[TopoNic, ...]:
     names = block.nic_names
     labels = [column for column in table.columns if column and column != ELLIPSIS and not column.startswith("GPU")]
     nics = []
     for label in dict.fromkeys(labels):
         distances = []
         for gpu in gpus:
-            there = _typed(table.cells.get((f"GPU{gpu}", label)))
-            back = _typed(table.cells.get((label, f"GPU{gpu}")))
-            agreed = _agree(there, back)
+            there = _parse_cell(table.cells.get((f"GPU{gpu}", label)))
+            back = _parse_cell(table.cells.get((label, f"GPU{gpu}")))
+            agreed = _agreed_cell(there, back)
             if there is not None and back is not None and there != back:
-                problems.append(_conflict(f"GPU{gpu}", label, (there, back), agreed))
+                problems.append(_conflict_problem(f"GPU{gpu}", label, (there, back), agreed))
             distances.append(agreed if isinstance(agreed, PcieDistance) else None)
         if label not in table.rows and not re.fullmatch(DEVICE, label):
             why = f"the header's word {label} is taken for a network device, but it has no row"
-            problems.append(incomplete(f"topo -m column {label}", why))
+            problems.append(incomplete_problem(f"topo -m column {label}", why))
         name = names.get(label) if label.startswith("NIC") else label
         nics.append(TopoNic(label=label, name=name, distances=tuple(distances)))
     return tuple(nics)
 
 
-def _nvlink_shown(block: Block, cells: tuple[tuple[Cell, ...], ...], problems: list[Problem]) -> bool:
-    """Whether NVLinks would show if there were any: `topo -mp` leaves them out, and NV# out of its legend."""
+def _nvlink_shown(block: MatrixBlock, cells: tuple[tuple[Cell, ...], ...], problems: list[Problem]) -> bool:
+    """Return whether the matrix shows NVLinks: `topo -mp` leaves them out, and NV# out of its legend."""
     if any(isinstance(cell, int) for row in cells for cell in row):
         return True
     legend = "\n".join(block.legend)

@@ -1,4 +1,4 @@
-"""From pasted text to one machine's matrix: the stages in order, and the choice among several matrices."""
+"""Parses pasted text to the matrix of one machine: all stages, and the choice among several matrices."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from functools import lru_cache
 import msgspec
 
 from agent.sources.errors import ParseError
-from agent.sources.smi.topo.blocks import Block, find_blocks
-from agent.sources.smi.topo.columns import quote
-from agent.sources.smi.topo.lines import Line, clean
+from agent.sources.smi.topo.blocks import MatrixBlock, find_blocks
+from agent.sources.smi.topo.columns import quote_line
+from agent.sources.smi.topo.lines import PastedLine, clean_lines
 from agent.sources.smi.topo.matrix import TopoMatrix
 from agent.sources.smi.topo.merge import to_matrix
 from gputopo.model import Problem, ProblemKind
 
-_WANTED = "Paste the output of `nvidia-smi topo -m`: a line of GPU names, then a row for each GPU"
+_EXPECTED = "Paste the output of `nvidia-smi topo -m`: a line of GPU names, then a row for each GPU"
 
 
-@lru_cache(maxsize=1)  # `--from` refuses a bad paste before discovery reads it; a running node prints the same again
+@lru_cache(maxsize=1)  # `--from` parses a paste before discovery does; a node prints the same text again
 def parse_topo(text: str) -> TopoMatrix:
-    """Read `nvidia-smi topo -m` as people paste it, in linear time.
+    """Parse `nvidia-smi topo -m` as people paste it, in linear time.
 
-    A whole paste is read exactly. From a damaged one comes what is certain, and ``problems`` says what is not there;
-    an island is never wrong in silence. Of several matrices the one that the others are copies of is taken, else the
-    first, and a problem names the others. Raises ``ParseError`` where there is none, or none that can be trusted.
+    A complete paste is parsed exactly. Of a damaged one only certain facts are used, and ``problems`` says what is
+    missing; an island is never wrong without a problem. Of several matrices the most complete copy of the first is
+    used, and a problem names matrices that differ. Raises ``ParseError`` where there is no matrix, or none that can be
+    trusted.
     """
-    lines = clean(text)
+    lines = clean_lines(text)
     blocks = find_blocks(lines)
     cut_at = None if text.rstrip(" \t").endswith(("\n", "\r")) else lines[-1].number
-    matrices = _readable([block for block in blocks if not block.is_p2p], cut_at)
+    matrices = _read_blocks([block for block in blocks if not block.is_p2p], cut_at)
     if not matrices:
-        raise ParseError(_nothing_here(lines, blocks))
-    return _choose(matrices)
+        raise ParseError(_no_matrix_error(lines, blocks))
+    return _choose_matrix(matrices)
 
 
-def _readable(blocks: list[Block], cut_at: int | None) -> list[tuple[Block, TopoMatrix]]:
-    """The blocks that can be read; where none can, the first one's error."""
+def _read_blocks(blocks: list[MatrixBlock], cut_at: int | None) -> list[tuple[MatrixBlock, TopoMatrix]]:
+    """Return the blocks that can be parsed; raise the first error if there are none."""
     matrices, errors = [], []
     for block in blocks:
         try:
@@ -47,21 +48,22 @@ def _readable(blocks: list[Block], cut_at: int | None) -> list[tuple[Block, Topo
     return matrices
 
 
-def _nothing_here(lines: list[Line], blocks: list[Block]) -> str:
+def _no_matrix_error(lines: list[PastedLine], blocks: list[MatrixBlock]) -> str:
     if blocks:
         row = blocks[0].rows[0]
         return (
-            f"topo -m: {quote(row.number, row.text)} is of `nvidia-smi topo -p2p`, which shows what peers may do, "
-            f"not how they are connected. {_WANTED}"
+            f"topo -m: {quote_line(row.number, row.text)} is of `nvidia-smi topo -p2p`, which shows peer "
+            f"capabilities, not links.  {_EXPECTED}"
         )
     for line in lines:
         if "GPU0" in line.text.upper():
-            return f"topo -m: no row of a matrix follows {quote(line.number, line.text)}. {_WANTED}"
+            return f"topo -m: no row of a matrix follows {quote_line(line.number, line.text)}. {_EXPECTED}"
     first = next((line for line in lines if line.text.strip()), None)
-    return f"topo -m: {quote(first.number, first.text) if first else 'the text is empty'}: no matrix in it. {_WANTED}"
+    found = quote_line(first.number, first.text) if first else "the text is empty"
+    return f"topo -m: {found}: no matrix found. {_EXPECTED}"
 
 
-def _choose(matrices: list[tuple[Block, TopoMatrix]]) -> TopoMatrix:
+def _choose_matrix(matrices: list[tuple[MatrixBlock, TopoMatrix]]) -> TopoMatrix:
     with_header = [each for each in matrices if each[0].header is not None]
     matrices = with_header or matrices
     matrices = [each for each in matrices if each[1].nvlink_shown] or matrices
@@ -71,17 +73,17 @@ def _choose(matrices: list[tuple[Block, TopoMatrix]]) -> TopoMatrix:
     others = [block for block, matrix in matrices if not _is_copy(first, matrix)]
     if not others:
         return best
-    lines = " and ".join(quote(block.rows[0].number, _name(block)) for block in others[:3])
-    why = f"the text holds {len(others)} more matrices that differ from the one shown: {lines}; paste one machine's"
+    lines = " and ".join(quote_line(block.rows[0].number, _block_name(block)) for block in others[:3])
+    why = f"the text has {len(others)} more matrices that differ from the one shown: {lines}; paste one machine's"
     return msgspec.structs.replace(best, problems=(*best.problems, Problem("topo -m", ProblemKind.CONFLICT, why)))
 
 
-def _name(block: Block) -> str:
+def _block_name(block: MatrixBlock) -> str:
     return block.header.text if block.header else block.rows[0].text
 
 
 def _is_copy(one: TopoMatrix, other: TopoMatrix) -> bool:
-    """Whether two matrices can be of one machine: the same GPUs, and no pair said in two ways."""
+    """Return whether two matrices can be of one machine: the same GPUs, and no contradicting cell."""
     if [gpu.index for gpu in one.gpus] != [gpu.index for gpu in other.gpus]:
         return False
     pairs = zip((c for row in one.cells for c in row), (c for row in other.cells for c in row), strict=True)

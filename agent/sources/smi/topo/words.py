@@ -1,7 +1,7 @@
-"""Stage 2: the words of a row, told apart even where a terminal glued them or broke a line inside one.
+"""Stage 2: the cells of a row, separated even where a terminal glued them or broke a line inside one.
 
-The cells of `topo -m` as its legend names them (drivers 384 to 610; SOC was the name of SYS before), those of
-`topo -p2p`, which has the same shape and another meaning, and what stands for a column that somebody left out.
+The cells of `topo -m` as in its legend (drivers 384 to 610; SOC is the old name of SYS), those of `topo -p2p`, which
+looks the same and means something else, and placeholders for a column that was left out by hand.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import takewhile
 
 import msgspec
 
-FOLD = "\x1f"  # where a line was broken in the paste and joined again; cleaned text holds no control characters
+FOLD = "\x1f"  # a joined line break; cleaned text has no control characters
 SELF = "X"
 UNKNOWN = "?"
 ELLIPSIS = "..."
-MAX_CELLS = 512  # a row of 64 GPUs and more NICs than any machine has; bounds the work on a line of garbage
+MAX_CELLS = 512  # more than any machine has; limits the work on a line of garbage
 P2P = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 
 _PCIE = "|".join(f"{FOLD}?".join(word) for word in ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC"))
@@ -35,52 +35,50 @@ _NEXT_CELL = re.compile(rf"{_BETWEEN}((?P<plain>{_CELL})|\.\.\.+|X(?=\d+[-,]))",
 _PLACEHOLDER = re.compile(
     rf"{_BETWEEN}((?P<first>\?{{1,3}}(?!\S)|C2C\b|ERR!)|(?:[A-Z?#][A-Z0-9?#/!]{{0,5}}|-{{1,3}})(?![\w-]))"
 )
-# Behind the last cell these are no cells: the beginning of one in a line that is cut, or an affinity.
+# After the last cell these are not cells, but the start of a cut cell, or an affinity.
 _NO_LAST_CELL = frozenset({"N", "NO", "NOD", "NV", "S", "SY", "SO", "P", "PI", "PX", "PH", "N/", "N/A", "#"})
 
 
-class Scan(msgspec.Struct, frozen=True):
-    """What a row says after its label: its cells in order, where the last one starts, and the text behind them."""
+class CellScan(msgspec.Struct, frozen=True):
+    """The scanned text of a row after its label: its cells, and the positions of the last cell."""
 
-    cells: tuple[
-        str, ...
-    ]  # "X", "NV12", "PIX", "SYS", ...; ELLIPSIS; UNKNOWN and the word that is no cell, if it is one
+    cells: tuple[str, ...]  # "X", "NV12", "PIX", "SYS", ...; ELLIPSIS; UNKNOWN with an unknown word
     last_start: int
     end: int
 
 
-def starts_cells(text: str, at: int) -> bool:
-    """Whether the cells of a row begin there: with a plain one, or a word that stands for an unknown one."""
+def cells_start_at(text: str, at: int) -> bool:
+    """Return whether the cells of a row begin there: with a known cell, or a placeholder for an unknown one."""
     if found := _NEXT_CELL.match(text, at):
         return found["plain"] is not None
     unknown = _PLACEHOLDER.match(text, at)
     return unknown is not None and unknown["first"] is not None
 
 
-def scan(body: str, columns: int = 0) -> Scan:
-    """Read cells until something else comes.
+def scan_cells(body: str, columns: int = 0) -> CellScan:
+    """Scan cells up to the first word that is not a cell.
 
-    A word that is no cell counts as one if cells follow it, or up to the number of ``columns``, where that is known.
+    An unknown word counts as a cell if cells follow it, or up to the number of ``columns``, where that is known.
     """
     cells: list[str] = []
-    doubtful: list[re.Match[str]] = []
+    pending: list[re.Match[str]] = []
     last_start = end = at = 0
-    while len(cells) + len(doubtful) < MAX_CELLS:
+    while len(cells) + len(pending) < MAX_CELLS:
         if found := _NEXT_CELL.match(body, at):
-            cells += [_unknown(word[1]) for word in doubtful]
-            doubtful = []
+            cells += [_unknown(word[1]) for word in pending]
+            pending = []
             cells.append(_canonical(found[1]))
             last_start, end = found.start(1), found.end()
             at = end
         elif placeholder := _PLACEHOLDER.match(body, at):
-            doubtful.append(placeholder)
+            pending.append(placeholder)
             at = placeholder.end()
         else:
             break
-    for word in takewhile(lambda word: word[1] not in _NO_LAST_CELL, doubtful[: max(0, columns - len(cells))]):
+    for word in takewhile(lambda word: word[1] not in _NO_LAST_CELL, pending[: max(0, columns - len(cells))]):
         cells.append(_unknown(word[1]))
         last_start, end = word.start(1), word.end()
-    return Scan(tuple(cells), last_start, end)
+    return CellScan(tuple(cells), last_start, end)
 
 
 def _unknown(word: str) -> str:

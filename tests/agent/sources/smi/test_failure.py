@@ -1,12 +1,12 @@
-"""What nvidia-smi prints when it cannot do its work."""
+"""Error messages of nvidia-smi."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.failures import Failure
-from agent.sources.smi.failure import classify
-from agent.sources.smi.lines import Line, lines
+from agent.sources.smi.failure import classify_failure
+from agent.sources.smi.lines import OutputLine, split_lines
 
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
@@ -55,7 +55,7 @@ LISTED = "GPU 0: NVIDIA L4 (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
             Failure.NO_LIBRARY,
             id="no library, NVML's words",
         ),
-        pytest.param("Failed to initialize NVML: Something new", Failure.UNKNOWN, id="words that nobody knows yet"),
+        pytest.param("Failed to initialize NVML: Something new", Failure.UNKNOWN, id="unknown words"),
         pytest.param(
             "Failed to initialize NVML: GPU access blocked by the operating system", Failure.BLOCKED, id="WSL"
         ),
@@ -84,8 +84,8 @@ LISTED = "GPU 0: NVIDIA L4 (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
         pytest.param("", None, id="nothing"),
     ],
 )
-def test_failures_are_told_by_their_words(text: str, expected: Failure | None) -> None:
-    assert classify(text) is expected
+def test_failures_are_recognised_by_their_message(text: str, expected: Failure | None) -> None:
+    assert classify_failure(text) is expected
 
 
 @pytest.mark.parametrize(
@@ -105,22 +105,22 @@ def test_failures_are_told_by_their_words(text: str, expected: Failure | None) -
         (255, None),
     ],
 )
-def test_without_words_the_exit_code_tells(exit_code: int, expected: Failure | None) -> None:
-    assert classify("in words that nobody knows yet", exit_code) is expected
+def test_without_a_message_the_exit_code_is_used(exit_code: int, expected: Failure | None) -> None:
+    assert classify_failure("in words that nobody knows yet", exit_code) is expected
 
 
-def test_a_listing_with_one_gpu_lost_is_no_failure_whatever_the_exit_code() -> None:
-    assert classify(LOST + LISTED, 15) is None
+def test_a_listing_with_one_lost_gpu_is_not_a_failure() -> None:
+    assert classify_failure(LOST + LISTED, 15) is None
 
 
-def test_words_count_more_than_the_exit_code() -> None:
-    assert classify(NO_DRIVER, 255) is Failure.NO_DRIVER
+def test_the_message_has_precedence_over_the_exit_code() -> None:
+    assert classify_failure(NO_DRIVER, 255) is Failure.NO_DRIVER
 
 
 @given(st.text(), st.integers())
 def test_any_text_is_classified(text: str, exit_code: int) -> None:
-    assert classify(text, exit_code) in {None, *Failure}
+    assert classify_failure(text, exit_code) in {None, *Failure}
 
 
 def test_lines_that_are_blank_are_left_out_and_the_others_keep_their_number() -> None:
-    assert list(lines("\n a\t\n\n\tb")) == [Line(2, "a", 1), Line(4, "b", 1)]
+    assert list(split_lines("\n a\t\n\n\tb")) == [OutputLine(2, "a", 1), OutputLine(4, "b", 1)]

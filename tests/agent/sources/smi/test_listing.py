@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agent.sources.errors import ParseError
 from agent.sources.smi.listing import ListedGpu, ListedMig, Listing, parse_listing
-from agent.sources.smi.unreachable import Unreachable
+from agent.sources.smi.unreachable import UnreachableGpu
 
 A = "GPU-11111111-2222-3333-4444-5555555555aa"
 B = "GPU-11111111-2222-3333-4444-5555555555bb"
@@ -62,7 +62,7 @@ def test_a_gpu_that_cannot_be_reached_does_not_hide_the_others() -> None:
     text = f"Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\nGPU 0: NVIDIA L4 (UUID: {A})"
 
     assert parse_listing(text) == Listing(
-        (ListedGpu(0, "NVIDIA L4", A),), (Unreachable(1, "0000:34:00.0", "Unknown Error"),)
+        (ListedGpu(0, "NVIDIA L4", A),), (UnreachableGpu(1, "0000:34:00.0", "Unknown Error"),)
     )
 
 
@@ -75,7 +75,7 @@ def test_a_gpu_that_cannot_be_reached_does_not_hide_the_others() -> None:
         pytest.param("bash: nvidia-smi: command not found", "not a line of", id="no command"),
     ],
 )
-def test_a_refusal_quotes_the_line(text: str, why: str) -> None:
+def test_an_error_quotes_the_line(text: str, why: str) -> None:
     with pytest.raises(ParseError) as refusal:
         parse_listing(text)
 

@@ -31,8 +31,8 @@ def status(*said: str) -> str:
         pytest.param("53125 MB/s", LinkStatus(0, active=True, mbps=53125), id="megabytes"),
         pytest.param("<inactive>", LinkStatus(0, active=False), id="down"),
         pytest.param("inActive", LinkStatus(0, active=False), id="down, in other letters"),
-        pytest.param("Unknown Error", LinkStatus(0, active=None, said="Unknown Error"), id="neither"),
-        pytest.param("", LinkStatus(0, active=None, said=""), id="nothing"),
+        pytest.param("Unknown Error", LinkStatus(0, active=None, raw="Unknown Error"), id="neither"),
+        pytest.param("", LinkStatus(0, active=None, raw=""), id="nothing"),
     ],
 )
 def test_a_link_is_up_at_a_rate_or_down_or_unknown(said: str, expected: LinkStatus) -> None:
@@ -66,7 +66,7 @@ def test_a_machine_without_nvlink_ports_prints_nothing() -> None:
     assert parse_nvlink_status("") == ()
 
 
-def test_a_gpu_that_cannot_be_reached_is_passed_over() -> None:
+def test_an_unreachable_gpu_is_skipped() -> None:
     text = "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\n" + status("25 GB/s")
 
     assert [gpu.gpu.index for gpu in parse_nvlink_status(text)] == [0]
@@ -79,14 +79,14 @@ def test_a_gpu_that_cannot_be_reached_is_passed_over() -> None:
         pytest.param(status("25 GB/s") + "hello", "line 3: 'hello': not a line of `nvidia-smi nvlink`", id="other"),
         pytest.param(status("25 GB/s") * 2, "line 3: 'GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-1", id="two outputs"),
         pytest.param(
-            status("25 GB/s") + "Link 0: 1 GB/s", "line 3: 'Link 0: 1 GB/s': link 0 of GPU 0 comes", id="link"
+            status("25 GB/s") + "Link 0: 1 GB/s", "line 3: 'Link 0: 1 GB/s': link 0 of GPU 0 is listed twice", id="link"
         ),
         pytest.param(
             "Failed to initialize NVML: Unknown Error", "line 1: 'Failed to initialize NVML: Unknown", id="fail"
         ),
     ],
 )
-def test_a_refusal_quotes_the_line(text: str, why: str) -> None:
+def test_an_error_quotes_the_line(text: str, why: str) -> None:
     with pytest.raises(ParseError) as refusal:
         parse_nvlink_status(text)
 

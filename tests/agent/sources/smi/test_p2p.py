@@ -28,7 +28,7 @@ PAIR = P2pMatrix((0, 1), ((None, OK), (CNS, None)))
         ),
     ],
 )
-def test_a_matrix_is_found_in_every_dress(text: str) -> None:
+def test_a_matrix_is_found_in_any_surrounding_text(text: str) -> None:
     assert parse_p2p(text) == PAIR
 
 
@@ -53,12 +53,16 @@ def test_every_word_of_the_legend_is_known(word: str, status: P2pStatus) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        pytest.param("", "no line like 'GPU0 GPU1 ...' begins a matrix", id="empty"),
-        pytest.param("Failed to initialize NVML: Unknown Error", "no line like 'GPU0 GPU1 ...'", id="failed"),
+        pytest.param("", "no header line like 'GPU0 GPU1 ...'", id="empty"),
+        pytest.param("Failed to initialize NVML: Unknown Error", "no header line like 'GPU0 GPU1 ...'", id="failed"),
         pytest.param("GPU0 GPU1\nGPU0 X OK", "line 1: 'GPU0 GPU1': the row of GPU1 is missing", id="row cut"),
         pytest.param("GPU0 GPU1\nGPU0 X OK\nLegend:", "line 3: 'Legend:': expected the row of GPU1", id="row lost"),
         pytest.param("GPU0 GPU1\nGPU0 X", "line 2: 'GPU0 X': 1 cells for 2 GPUs", id="cell lost"),
-        pytest.param("GPU0 GPU1\nGPU0 X NV4", "line 2: 'GPU0 X NV4': 'NV4' is none of OK, CNS, GNS", id="topo -m"),
+        pytest.param(
+            "GPU0 GPU1\nGPU0 X NV4",
+            "line 2: 'GPU0 X NV4': unknown value 'NV4', expected one of OK, CNS, GNS",
+            id="topo -m",
+        ),
         pytest.param("GPU0 GPU1\nGPU0 OK X", "'OK' on the diagonal", id="diagonal"),
         pytest.param("GPU0 GPU1\nGPU0 X X", "'X' off the diagonal", id="X elsewhere"),
         pytest.param("GPU0 GPU0\nGPU0 X X", "line 1: 'GPU0 GPU0': a GPU has two columns", id="two columns"),

@@ -1,12 +1,12 @@
-"""``nvidia-smi -q -x`` and ``nvidia-smi -q``: the same machine in both, and what newer and broken machines say."""
+"""``nvidia-smi -q -x`` and ``nvidia-smi -q``: the same machine in both, newer drivers and broken machines."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.errors import ParseError
-from agent.sources.smi.query import QueriedGpu, QueriedMig, Query, parse_query
-from agent.sources.smi.unreachable import Unreachable
+from agent.sources.smi.query import QueriedGpu, QueriedMig, SmiQuery, parse_query
+from agent.sources.smi.unreachable import UnreachableGpu
 from gputopo.model import FabricState, GpuFabric, Pcie
 
 UUID = "GPU-11111111-2222-3333-4444-5555555555aa"
@@ -161,7 +161,7 @@ H100 = QueriedGpu(
     ],
 )
 def test_xml_and_text_say_the_same(text: str) -> None:
-    assert parse_query(text) == Query("580.105.08", "13.0", 1, (H100,))
+    assert parse_query(text) == SmiQuery("580.105.08", "13.0", 1, (H100,))
 
 
 @pytest.mark.parametrize("text", [AS_XML, AS_TEXT], ids=["XML", "text"])
@@ -254,7 +254,7 @@ def fabric(**known: str) -> str:
                     ("maximal PCIe width", "wide"),
                 )
             ),
-            id="words that nobody knows yet",
+            id="unknown words",
         ),
         pytest.param(
             "<fb_memory_usage><total>16 GiB</total></fb_memory_usage>",
@@ -263,7 +263,7 @@ def fabric(**known: str) -> str:
         ),
     ],
 )
-def test_a_value_is_a_fact_or_unknown_with_its_words(inside: str, expected: QueriedGpu) -> None:
+def test_an_unreadable_value_is_unknown_with_its_text(inside: str, expected: QueriedGpu) -> None:
     assert gpu(inside) == expected
 
 
@@ -289,7 +289,7 @@ def test_an_error_is_never_taken_for_a_name(said: str) -> None:
     "said",
     ["", "N/A", "[N/A]", "Not Supported", "[Not Supported]", "Requested functionality has been deprecated"],
 )
-def test_no_value_is_unknown_without_a_word(said: str) -> None:
+def test_a_missing_value_is_unknown_without_text(said: str) -> None:
     assert gpu(f"<product_name>{said}</product_name>") == bare()
 
 
@@ -358,33 +358,33 @@ def test_every_fact_has_a_name_when_it_cannot_be_read() -> None:
 def test_gpus_have_no_index_where_only_some_are_described() -> None:
     text = '<nvidia_smi_log><attached_gpus>8</attached_gpus><gpu id="00000000:01:00.0"/></nvidia_smi_log>'
 
-    assert parse_query(text) == Query(None, None, 8, (QueriedGpu(index=None, bus_id="0000:01:00.0"),))
+    assert parse_query(text) == SmiQuery(None, None, 8, (QueriedGpu(index=None, bus_id="0000:01:00.0"),))
 
 
-def test_a_driver_version_that_is_none_is_unknown() -> None:
+def test_an_invalid_driver_version_is_unknown() -> None:
     text = "<nvidia_smi_log><driver_version>Driver Not Loaded</driver_version></nvidia_smi_log>"
 
-    assert parse_query(text) == Query(None, None, None, ())
+    assert parse_query(text) == SmiQuery(None, None, None, ())
 
 
 @pytest.mark.parametrize("text", [AS_XML, AS_TEXT], ids=["XML", "text"])
 def test_a_gpu_that_cannot_be_reached_does_not_hide_the_others(text: str) -> None:
     query = parse_query("Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\n" + text)
 
-    assert query == Query("580.105.08", "13.0", 1, (H100,), (Unreachable(1, "0000:34:00.0", "Unknown Error"),))
+    assert query == SmiQuery("580.105.08", "13.0", 1, (H100,), (UnreachableGpu(1, "0000:34:00.0", "Unknown Error"),))
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        pytest.param("", "no GPU is described here, it is empty", id="empty"),
-        pytest.param("\nhello : you\n", "no GPU is described here, it begins with 'hello : you'", id="other text"),
-        pytest.param(AS_XML[:900], "this is no whole XML document", id="cut XML"),
-        pytest.param("GPU 0000:01:00.0\n" * 65, "65 GPUs are described here", id="more GPUs than a machine has"),
+        pytest.param("", "no GPU found: the text is empty", id="empty"),
+        pytest.param("\nhello : you\n", "no GPU found: the text begins with 'hello : you'", id="other text"),
+        pytest.param(AS_XML[:900], "not a complete XML document", id="cut XML"),
+        pytest.param("GPU 0000:01:00.0\n" * 65, "65 GPUs found", id="more GPUs than a machine has"),
         pytest.param('<?xml version="1.0"?><system/>', "line 1: <system> is not the <nvidia_smi_log>", id="other XML"),
     ],
 )
-def test_what_is_no_query_is_refused(text: str, why: str) -> None:
+def test_other_text_is_rejected(text: str, why: str) -> None:
     with pytest.raises(ParseError) as refusal:
         parse_query(text)
 

@@ -1,4 +1,4 @@
-"""Running nvidia-smi: real processes, short scripts in its place."""
+"""Running nvidia-smi: real processes, with short scripts in its place."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_every_command_is_run_with_its_arguments_in_the_c_locale(script: Path) -
     }
 
 
-def test_a_command_that_fails_is_kept_and_the_next_is_asked(script: Path) -> None:
+def test_a_failed_command_is_kept_and_the_next_one_runs(script: Path) -> None:
     script.write_text("#!/bin/sh\necho out\necho bad >&2\nexit 18\n")
 
     assert read_smi(str(script), PATH) == dict.fromkeys(COMMANDS, Output("out\n", 18, "bad\n"))
 
 
-def test_a_program_that_is_not_there_is_not_looked_for_again(tmp_path: Path) -> None:
+def test_a_missing_program_is_started_once(tmp_path: Path) -> None:
     absent = str(tmp_path / "nvidia-smi")
 
     assert read_smi(absent, PATH) == {"-L": Output("", 127, f"{absent}: No such file or directory\n")}
 
 
-def test_a_driver_that_hangs_is_left_alone(script: Path) -> None:
+def test_after_a_timeout_no_command_is_run(script: Path) -> None:
     script.write_text("#!/bin/sh\necho first\necho second >&2\nexec sleep 60\n")
 
     assert read_smi(str(script), PATH, timeout_s=0.5) == {

@@ -1,4 +1,4 @@
-"""A pasted `topo -m` becomes a matrix, and what is wrong with the paste becomes problems."""
+"""A pasted `topo -m` becomes a matrix, and damage becomes problems."""
 
 from __future__ import annotations
 
@@ -133,17 +133,17 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             "",
             [2, SYS, 1, 1, SYS, 2],
             [
-                ("topo -m rows", "no usable row for GPU1: other rows tell of its links"),
+                ("topo -m rows", "no usable row for GPU1: links are taken from other rows"),
             ],
-            id="a row is missing: the other rows tell",
+            id="a row is missing: the other rows are used",
         ),
         pytest.param(
             RING[RING.index("GPU2    SYS") :],
             "",
             [2, SYS, 1, 1, SYS, None],
             [
-                ("topo -m rows", "no usable row for GPU2, GPU3: other rows tell of its links"),
-                ("nvlink", "nothing in the text says how these are connected: GPU2-GPU3"),
+                ("topo -m rows", "no usable row for GPU2, GPU3: links are taken from other rows"),
+                ("nvlink", "the text does not show how these are connected: GPU2-GPU3"),
             ],
             id="two rows are missing: one pair is unknown",
         ),
@@ -154,7 +154,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             [
                 ("topo -m row GPU3", ("line 5 (GPU3 NV1 NV2 X): its X is in column 3, not in 4, "
                 "its own; the row is not used")),
-                ("topo -m rows", "no usable row for GPU3: other rows tell of its links"),
+                ("topo -m rows", "no usable row for GPU3: links are taken from other rows"),
             ],
             id="a cell is lost before the X: the row is set aside",
         ),
@@ -174,8 +174,11 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             "GPU0     X      X      SYS     NV1 ",
             [2, SYS, 1, 1, SYS, 2],
             [
-                ("topo -m row GPU0", "line 2 (GPU0 X X SYS NV1 0-31 0): it has more than one X; the row is not used"),
-                ("topo -m rows", "no usable row for GPU0: other rows tell of its links"),
+                (
+                    "topo -m row GPU0",
+                    "line 2 (GPU0 X X SYS NV1 0-31 0): the row has more than one X; the row is not used",
+                ),
+                ("topo -m rows", "no usable row for GPU0: links are taken from other rows"),
             ],
             id="two X in a row",
         ),
@@ -184,9 +187,9 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             "GPU0    SYS     NV2     SYS     NV1 ",
             [2, SYS, 1, 1, SYS, 2],
             [
-                ("topo -m row GPU0", ("line 2 (GPU0 SYS NV2 SYS NV1 0-31 0): SYS stands where its "
-                "X should be; the row is not used")),
-                ("topo -m rows", "no usable row for GPU0: other rows tell of its links"),
+                ("topo -m row GPU0", ("line 2 (GPU0 SYS NV2 SYS NV1 0-31 0): SYS is in the place of "
+                "its X; the row is not used")),
+                ("topo -m rows", "no usable row for GPU0: links are taken from other rows"),
             ],
             id="no X in a row",
         ),
@@ -194,21 +197,21 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             "GPU0     X      NV2",
             "GPU0     X      SYS",
             [SYS, SYS, 1, 1, SYS, 2],
-            [("topo -m GPU0-GPU1", "the row of GPU0 says SYS, that of GPU1 says NV2: taken as SYS")],
+            [("topo -m GPU0-GPU1", "the row of GPU0 says SYS, the row of GPU1 says NV2: SYS is used")],
             id="a link on one side only is none",
         ),
         pytest.param(
             "GPU0     X      NV2",
             "GPU0     X      NV1",
             [1, SYS, 1, 1, SYS, 2],
-            [("topo -m GPU0-GPU1", "the row of GPU0 says NV1, that of GPU1 says NV2: taken as NV1")],
+            [("topo -m GPU0-GPU1", "the row of GPU0 says NV1, the row of GPU1 says NV2: NV1 is used")],
             id="the weaker side of a link counts",
         ),
         pytest.param(
             "GPU0     X      NV2     SYS",
             "GPU0     X      NV2     PIX",
             [2, SYS, 1, 1, SYS, 2],
-            [("topo -m GPU0-GPU2", "the row of GPU0 says PIX, that of GPU2 says SYS: taken as SYS")],
+            [("topo -m GPU0-GPU2", "the row of GPU0 says PIX, the row of GPU2 says SYS: SYS is used")],
             id="the farther distance counts",
         ),
         pytest.param(
@@ -216,7 +219,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             "GPU0     X      ERR     SYS",
             [2, SYS, 1, 1, SYS, 2],
             [("topo -m GPU0-GPU1", "the row of GPU0 says ERR: not a known word")],
-            id="a word that is no cell: the other row tells",
+            id="an unknown word: the other row is used",
         ),
         pytest.param(
             "    GPU3    CPU Affinity    NUMA Affinity\n",
@@ -228,7 +231,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
                     "line 5 (GPU3 NV1 SYS NV2 X 32-63 1) has its X in the column that the header calls GPU8",
                 )
             ],
-            id="a wrong name in the header: the X tells",
+            id="a wrong name in the header: the X decides",
         ),
         pytest.param(
             "        GPU0    GPU1    GPU2    GPU3    CPU",
@@ -240,14 +243,14 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
                     "line 1 (GPU2 GPU3 CPU Affinity NUMA Affinity) names 2 columns, but rows have 4 cells",
                 )
             ],
-            id="a header that lost its beginning: the X tells",
+            id="a header that lost its beginning: the X decides",
         ),
         pytest.param(
             RING[: RING.index("\n") + 1],
             "",
             [2, SYS, 1, 1, SYS, 2],
-            [("topo -m header", "the header line is missing: columns are named after the rows' X")],
-            id="no header: the X tells",
+            [("topo -m header", "the header line is missing: columns are named by the X of the rows")],
+            id="no header: the X decides",
         ),
         pytest.param(
             "    CPU Affinity    NUMA Affinity\n",
@@ -267,7 +270,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
                     "CPU Affinity: columns may be missing on the right"),
                 ),
                 *[
-                    (f"gpus.{i}.numaNode", (f"line {i + 2} ({line}) has more words behind its cells than "
+                    (f"gpus.{i}.numaNode", (f"line {i + 2} ({line}) has more words after its cells than "
                     "the header has columns"))
                     for i, line in enumerate(" ".join(each.split()) for each in RING.splitlines()[1:])
                 ],
@@ -282,7 +285,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
                 ("topo -m column NIC0", ("line 5 (GPU3 NV1 SYS NV2 X 32-63 1) has its X in the column "
                 "that the header calls NIC0")),
             ],
-            id="a GPU's column called a NIC: the X tells",
+            id="a GPU's column called a NIC: the X decides",
         ),
         pytest.param(
             "GPU1    GPU2",
@@ -292,7 +295,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
                 ("topo -m header", ("line 1 (GPU0 GPU1 GPU3 CPU Affinity NUMA Affinity) names 3 columns, "
                 "but rows have 4 cells")),
             ],
-            id="a name lost in the middle of the header: the X tells",
+            id="a name lost in the middle of the header: the X decides",
         ),
         pytest.param(
             "GPU3    NV1",
@@ -300,7 +303,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             [2, SYS, 1, 1, SYS, 2],
             [
                 ("topo -m row GPU4", ("line 5 (GPU4 NV1 SYS NV2 X 32-63 1) has its X in the column of GPU3: "
-                "it is taken for the row of that")),
+                "the row is used for GPU3")),
             ],
             id="a row's name misread: header and X tell",
         ),
@@ -320,7 +323,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             "32-63           91\nGPU3",
             [2, SYS, 1, 1, SYS, 2],
             [
-                ("gpus.2.numaNode", "NUMA affinity 91 is no NUMA node, but the rest of a CPU list: not used"),
+                ("gpus.2.numaNode", "NUMA affinity 91 is not a NUMA node, but the rest of a CPU list: not used"),
                 ("gpus.2.numaNode", "its row shows no NUMA affinity, though others do"),
                 ("gpus.3.numaNode", "GPU2 and GPU3 share CPUs 32-63, but show NUMA affinity None and 1"),
             ],
@@ -342,7 +345,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
         ),
     ],
 )  # fmt: skip
-def test_damage_is_repaired_where_the_rest_tells_and_always_said(
+def test_damage_is_repaired_where_possible_and_always_a_problem(
     old: str, new: str, cells: list[Cell], expected: list[tuple[str, str]]
 ) -> None:
     assert RING.count(old) == 1
@@ -367,7 +370,7 @@ def test_damage_is_repaired_where_the_rest_tells_and_always_said(
                         "contradict each other: neither is used"
                     ),
                 ),
-                ("topo -m rows", "no usable row for GPU0: other rows tell of its links"),
+                ("topo -m rows", "no usable row for GPU0: links are taken from other rows"),
             ],
             id="a row again, but different",
         ),
@@ -391,7 +394,7 @@ def test_damage_is_repaired_where_the_rest_tells_and_always_said(
         ),
     ],
 )
-def test_a_row_said_twice_counts_once_if_both_agree(added: str, expected: list[tuple[str, str]]) -> None:
+def test_a_duplicate_row_counts_once_if_both_agree(added: str, expected: list[tuple[str, str]]) -> None:
     matrix = parse_topo(RING + added)
 
     assert (upper(matrix), problems(matrix)) == ([2, SYS, 1, 1, SYS, 2], expected)
@@ -411,13 +414,13 @@ def test_a_row_of_a_gpu_that_is_cut_off_in_the_middle_of_the_text_counts_to_its_
 
 
 def test_a_row_without_links_in_place_of_a_nics_is_not_used() -> None:
-    """The header calls GPU2's column a NIC's, and GPU2's row is gone."""
+    """The header names a NIC in GPU2's column, and GPU2's row is missing."""
     matrix = parse_topo("\tGPU0\tGPU1\tNIC0\tCPU Affinity\nGPU0\tX\tNV1\tNV1\t0\nGPU1\tNV1\tX\tSYS\t0\n")
 
     assert matrix.cells == ((None, 1), (1, None))
     assert problems(matrix)[0] == (
         "topo -m row GPU0",
-        "line 2 (GPU0 X NV1 NV1 0): NIC0 is no GPU, but has NVLinks there; the row is not used",
+        "line 2 (GPU0 X NV1 NV1 0): NIC0 is not a GPU, but has NVLinks there; the row is not used",
     )
 
 
@@ -428,7 +431,7 @@ def test_lines_that_are_all_cut_at_one_width_are_right_as_far_as_they_go() -> No
     assert problems(matrix) == [
         ("topo -m columns", "no column for GPU2, GPU3: lines are cut on the right"),
         ("topo -m columns", "line 1 (GPU0 GPU1) ends after GPU1: columns may be missing on the right"),
-        ("nvlink", "nothing in the text says how these are connected: GPU2-GPU3"),
+        ("nvlink", "the text does not show how these are connected: GPU2-GPU3"),
     ]
 
 
@@ -438,10 +441,10 @@ def test_a_header_that_is_cut_within_a_name_leaves_that_column_out() -> None:
     matrix = parse_topo("\n".join([names[:-1], *rows]) + "\n")
 
     assert islands(matrix) == [list(range(11))]
-    assert problems(matrix)[0][1].endswith("ends in a second GPU1: a longer name was cut; it is left out")
+    assert problems(matrix)[0][1].endswith("ends in a second GPU1, the rest of a longer name: it is left out")
 
 
-def test_columns_and_rows_left_out_are_said() -> None:
+def test_missing_columns_and_rows_are_problems() -> None:
     matrix = parse_topo(
         "        GPU0    GPU1    ...     GPU7    CPU Affinity\n"
         "GPU0     X      NV12    ...     NV12    0-31\n"
@@ -454,16 +457,16 @@ def test_columns_and_rows_left_out_are_said() -> None:
     assert problems(matrix) == [("topo -m", "GPU2, GPU3, GPU4, GPU5, GPU6 not shown, though higher indices are")]
 
 
-def test_without_header_nameless_columns_are_counted_out_and_the_rest_is_said() -> None:
-    """Columns 1 and 2 stand before GPU2's X; 5 has NVLinks, so it and 4 are GPUs; 6 can be anything."""
+def test_without_header_unnamed_columns_are_numbered_and_the_rest_is_a_problem() -> None:
+    """Columns 1 and 2 are before GPU2's X; 5 has NVLinks, so 4 and 5 are GPUs; 6 is unknown."""
     matrix = parse_topo("GPU2\tNV4\tSYS\t X \tNV4\tNV4\tSYS\n")
 
     assert [gpu.index for gpu in matrix.gpus] == [0, 1, 2, 3, 4]
     assert islands(matrix) == [[0, 2, 3, 4], [1]]
-    assert ("topo -m columns", "nothing names column 6: left out") in problems(matrix)
+    assert ("topo -m columns", "column 6 without a name: left out") in problems(matrix)
 
 
-def test_more_cells_than_the_header_has_names_are_said() -> None:
+def test_more_cells_than_header_names_are_a_problem() -> None:
     matrix = parse_topo("\tGPU0\tGPU1\nGPU0\tX\tNV1\tSYS\nGPU1\tNV1\tX\tPIX\n")
 
     assert matrix.cells == ((None, 1), (1, None))
@@ -479,14 +482,16 @@ def test_many_unknown_pairs_are_counted() -> None:
     assert matrix.problems[-1].why.endswith("GPU1-GPU13 and 93 more")  # 15 * 14 / 2 pairs without GPU0, 12 named
 
 
-def test_a_nic_said_in_two_ways_is_a_conflict() -> None:
+def test_contradicting_nic_cells_are_a_conflict() -> None:
     matrix = parse_topo(PAIR.replace("NIC0\tPIX", "NIC0\tPXB"))
 
     assert matrix.nics[0].distances == (PXB, SYS)
-    assert problems(matrix) == [("topo -m GPU0-NIC0", "the row of GPU0 says PIX, that of NIC0 says PXB: taken as PXB")]
+    assert problems(matrix) == [
+        ("topo -m GPU0-NIC0", "the row of GPU0 says PIX, the row of NIC0 says PXB: PXB is used")
+    ]
 
 
-def test_a_word_of_the_header_that_has_no_row_is_taken_for_a_nic_and_said() -> None:
+def test_a_header_word_without_row_counts_as_a_nic_with_a_problem() -> None:
     matrix = parse_topo("\tGPU0\tib0\tCPU Affinity\nGPU0\t X \tSYS\t0-7\n")
 
     assert matrix.nics == (TopoNic(label="ib0", name="ib0", distances=(SYS,)),)
@@ -539,14 +544,14 @@ def test_numa_is_short_for_numa_affinity_unless_values_show_that_lines_are_cut_t
 
 
 @pytest.mark.parametrize("word", ["C2C", "ERR!"])
-def test_a_pair_said_in_no_known_word_is_unknown_and_named(word: str) -> None:
+def test_a_pair_with_an_unknown_word_is_unknown_and_named(word: str) -> None:
     matrix = parse_topo(RING.replace("NV1 ", f"{word} "))
 
     assert upper(matrix) == [2, SYS, None, None, SYS, 2]
     assert problems(matrix) == [
         ("topo -m GPU0-GPU3", f"the row of GPU0 says {word}, the row of GPU3 says {word}: not a known word"),
         ("topo -m GPU1-GPU2", f"the row of GPU1 says {word}, the row of GPU2 says {word}: not a known word"),
-        ("nvlink", "nothing in the text says how these are connected: GPU0-GPU3, GPU1-GPU2"),
+        ("nvlink", "the text does not show how these are connected: GPU0-GPU3, GPU1-GPU2"),
     ]
     assert numa(matrix) == [0, 0, 1, 1]
 
@@ -562,7 +567,7 @@ def test_a_text_that_ends_in_a_row_set_aside_is_read() -> None:
     assert numa(parse_topo(RING + "GPU2 NV9 NV9 NV9 NV9")) == [0, 0, 1, 1]
 
 
-def test_affinities_glued_beyond_repair_are_said() -> None:
+def test_affinities_glued_beyond_repair_are_a_problem() -> None:
     """A terminal put "0-31" and "0-1" together."""
     matrix = parse_topo("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-310-1\n")
 
@@ -590,7 +595,7 @@ def test_of_matrices_that_differ_the_first_whole_one_is_taken_and_the_others_are
     assert "2 more matrices that differ from the one shown: line 7 (GPU0 GPU1 NIC0" in matrix.problems[0].why
 
 
-def test_topo_mp_beside_topo_m_is_no_contradiction() -> None:
+def test_topo_mp_with_topo_m_is_not_a_conflict() -> None:
     text = "$ nvidia-smi topo -mp\n" + PAIR.replace("NV4", "SYS") + "$ nvidia-smi topo -m\n" + PAIR
 
     assert parse_topo(text).cells == ((None, 4), (4, None))
@@ -617,7 +622,7 @@ def test_a_legend_before_any_matrix_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("", "topo -m: the text is empty: no matrix in it. Paste the output", id="nothing"),
+        pytest.param("", "topo -m: the text is empty: no matrix found. Paste the output", id="nothing"),
         pytest.param("\nFailed to initialize NVML", r"line 2 \(Failed to initialize NVML\): no matrix", id="error"),
         pytest.param("\tGPU0\tGPU1\n", r"no row of a matrix follows line 1 \(GPU0 GPU1\)", id="header only"),
         pytest.param("  GPU0  GPU1\nGPU0  0   15\nGPU1  15  0\n", "no row of a matrix follows line 1", id="rocm-smi"),
@@ -640,7 +645,7 @@ def test_a_legend_before_any_matrix_is_nothing() -> None:
         pytest.param(
             "\tGPU0\tGPU1\tNIC0\tNIC2\nGPU0\tX\tNV1\tPIX\tSYS\tSYS\nGPU1\tNV1\tX\tPIX\tSYS\tSYS\n",
             "do not fit the names in line 1",
-            id="a NIC's name lost, and no row tells which",
+            id="a NIC's name lost, and no row names it",
         ),
         pytest.param(
             "\tGPU0\tGPU2\nGPU0\tX\tNV1\n", "do not fit the names in line 1", id="a GPU that only the header leaves out"
@@ -650,10 +655,10 @@ def test_a_legend_before_any_matrix_is_nothing() -> None:
             "do not fit the names in line 1",
             id="a name lost, and no row of another",
         ),
-        pytest.param("GPU0 X SYS\nGPU2 SYS X\n", r"line 2 \(GPU2 SYS X\) has its X in column 2: which", id="no header"),
+        pytest.param("GPU0 X SYS\nGPU2 SYS X\n", r"line 2 \(GPU2 SYS X\) has its X in column 2: its", id="no header"),
         pytest.param(
             "\tGPU0\tGPU1\nGPU0\tX\tNV1\nGPU1\tX\tNV1\n",
-            r"line 3 \(GPU1 X NV1\) has its X in column 1, as GPU0 has",
+            r"line 3 \(GPU1 X NV1\) has its X in column 1, like GPU0",
             id="two rows have their X in one column",
         ),
         pytest.param(
@@ -672,7 +677,7 @@ def test_a_legend_before_any_matrix_is_nothing() -> None:
         pytest.param("see " * 60 + "GPU0", r"line 1 \(see .{96}\.\.\.\)", id="a long line is quoted in part"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused_with_the_line(text: str, message: str) -> None:
+def test_unreadable_text_is_rejected_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ParseError, match=message):
         parse_topo(text)
 
@@ -708,7 +713,7 @@ def test_a_legend_on_one_line_with_the_rows_is_read() -> None:
     assert parse_topo((PAIR + LEGEND).replace("\n", " ")) == parse_topo(PAIR + LEGEND)
 
 
-def test_a_word_under_a_heading_of_ones_own_is_not_guessed_at() -> None:
+def test_a_value_under_an_unknown_heading_is_not_used() -> None:
     matrix = parse_topo("| | GPU0 | GPU1 | NUMA |\n|---|---|---|---|\n| GPU0 | X | NV4 | 0 |\n| GPU1 | NV4 | X | 1 |\n")
 
     assert matrix.gpus == (TopoGpu(index=0), TopoGpu(index=1))
@@ -719,7 +724,7 @@ def test_a_header_without_rows_gives_way_to_the_next() -> None:
     assert parse_topo("GPU0 GPU1 GPU2\n\nwas cut; here it is:\n" + PAIR).cells == ((None, 4), (4, None))
 
 
-def test_a_line_under_the_header_that_names_a_device_again_is_no_part_of_it() -> None:
+def test_a_line_that_repeats_a_device_is_not_part_of_the_header() -> None:
     matrix = parse_topo(RING.replace("    CPU Affinity    NUMA Affinity\n", "\nNIC0 NIC0 NIC1\n"))
 
     assert (upper(matrix), matrix.nics) == ([2, SYS, 1, 1, SYS, 2], ())
@@ -731,7 +736,7 @@ def test_a_broken_numa_list_is_joined_though_its_beginning_looks_whole() -> None
     assert numa(parse_topo(text)) == ["0-1"]
 
 
-def test_a_line_that_is_no_part_of_the_row_is_not_joined() -> None:
+def test_a_line_that_is_not_part_of_the_row_is_not_joined() -> None:
     assert parse_topo(
         RING.replace("NUMA Affinity\n", "NUMA Affinity\nof my machine\n---\n") + "12 apples\n"
     ) == parse_topo(RING)

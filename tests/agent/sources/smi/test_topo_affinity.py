@@ -1,44 +1,50 @@
-"""The affinity columns of a row are read where they stand, blank ones included."""
+"""The affinity columns of a row are read in their place, including blank ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent.sources.smi.topo.affinity import Affinity, affinity_words, first_run, read_affinity, unglue
-from agent.sources.smi.topo.words import FOLD, scan
+from agent.sources.smi.topo.affinity import RowAffinity, affinity_words, first_run, read_affinity, split_glued_node
+from agent.sources.smi.topo.words import FOLD, scan_cells
 
 
 @pytest.mark.parametrize(
     ("body", "columns", "expected"),
     [
-        pytest.param("\t X \t0-63\t0\t\tN/A", 3, Affinity("0-63", "0", None), id="all columns"),
-        pytest.param(" X 0-71 0,5-11 4", 3, Affinity("0-71", "0,5-11", "4"), id="Grace"),
-        pytest.param(" X 0-63 0-1", 2, Affinity("0-63", "0-1"), id="two columns"),
-        pytest.param(" X 1-1", 1, Affinity("1-1"), id="one column"),
-        pytest.param(" X 0-11, 24-35 0", 2, Affinity("0-11,24-35", "0"), id="a blank within the CPU list"),
-        pytest.param(" x 0-63 n/a n/a", 3, Affinity("0-63"), id="lower case"),
-        pytest.param("\t X \t\t\t\tN/A", 3, Affinity(), id="tabs, CPU and NUMA blank"),
-        pytest.param("\t X \t\t0\t\tN/A", 3, Affinity(None, "0"), id="tabs, CPU blank"),
-        pytest.param("\t X \t0-63\t\t\tN/A", 3, Affinity("0-63"), id="tabs, NUMA blank"),
-        pytest.param("\t X \t\t1", 2, Affinity(None, "1"), id="tabs, CPU blank, two columns"),
-        pytest.param("\t X \t0-63\t", 3, Affinity("0-63"), id="tabs, cut behind the CPUs"),
-        pytest.param("\t X \t0-63\t??\t", 2, Affinity("0-63"), id="tabs, a word that is no affinity"),
-        pytest.param("    X      NODE            0               N/A", 3, Affinity(None, "0"), id="a gap for the CPUs"),
-        pytest.param("    X      NODE    0-31            N/A", 3, Affinity("0-31"), id="no gap before the CPUs"),
-        pytest.param("    X      NODE", 3, Affinity(), id="nothing"),
-        pytest.param(" X SYS 0-45,92-1370     N/A", 3, Affinity("0-45,92-137", "0"), id="NUMA node glued to the CPUs"),
-        pytest.param(" X SYS 0-150", 2, Affinity("0-15", "0"), id="glued to one run as long as other rows'"),
-        pytest.param(" X 0-63 0 N/A 7", 3, Affinity("0-63"), id="a word too many"),
-        pytest.param(" X 0-31 64-95 0", 2, Affinity(), id="a word too many: a list in parts"),
-        pytest.param(" X 0-63 0 <-- my GPU 3", 2, Affinity("0-63", "0"), id="a remark behind"),
-        pytest.param(" X 0-63 0 N/A", 0, Affinity("0-63", "0"), id="columns not known"),
-        pytest.param(f" X 0-63,12{FOLD}8-191 0", 2, Affinity("0-63,128-191", "0"), id="a list broken"),
-        pytest.param(f" X 0-63{FOLD}0 N/A", 3, Affinity("0-63", "0"), id="a line broken between two columns"),
-        pytest.param(f"    X      NODE {FOLD}           0    N/A", 3, Affinity("0"), id="broken, so gaps tell nothing"),
+        pytest.param("\t X \t0-63\t0\t\tN/A", 3, RowAffinity("0-63", "0", None), id="all columns"),
+        pytest.param(" X 0-71 0,5-11 4", 3, RowAffinity("0-71", "0,5-11", "4"), id="Grace"),
+        pytest.param(" X 0-63 0-1", 2, RowAffinity("0-63", "0-1"), id="two columns"),
+        pytest.param(" X 1-1", 1, RowAffinity("1-1"), id="one column"),
+        pytest.param(" X 0-11, 24-35 0", 2, RowAffinity("0-11,24-35", "0"), id="a blank within the CPU list"),
+        pytest.param(" x 0-63 n/a n/a", 3, RowAffinity("0-63"), id="lower case"),
+        pytest.param("\t X \t\t\t\tN/A", 3, RowAffinity(), id="tabs, CPU and NUMA blank"),
+        pytest.param("\t X \t\t0\t\tN/A", 3, RowAffinity(None, "0"), id="tabs, CPU blank"),
+        pytest.param("\t X \t0-63\t\t\tN/A", 3, RowAffinity("0-63"), id="tabs, NUMA blank"),
+        pytest.param("\t X \t\t1", 2, RowAffinity(None, "1"), id="tabs, CPU blank, two columns"),
+        pytest.param("\t X \t0-63\t", 3, RowAffinity("0-63"), id="tabs, cut behind the CPUs"),
+        pytest.param("\t X \t0-63\t??\t", 2, RowAffinity("0-63"), id="tabs, a word that is no affinity"),
+        pytest.param(
+            "    X      NODE            0               N/A", 3, RowAffinity(None, "0"), id="a gap for the CPUs"
+        ),
+        pytest.param("    X      NODE    0-31            N/A", 3, RowAffinity("0-31"), id="no gap before the CPUs"),
+        pytest.param("    X      NODE", 3, RowAffinity(), id="nothing"),
+        pytest.param(
+            " X SYS 0-45,92-1370     N/A", 3, RowAffinity("0-45,92-137", "0"), id="NUMA node glued to the CPUs"
+        ),
+        pytest.param(" X SYS 0-150", 2, RowAffinity("0-15", "0"), id="glued to one run as long as other rows'"),
+        pytest.param(" X 0-63 0 N/A 7", 3, RowAffinity("0-63"), id="a word too many"),
+        pytest.param(" X 0-31 64-95 0", 2, RowAffinity(), id="a word too many: a list in parts"),
+        pytest.param(" X 0-63 0 <-- my GPU 3", 2, RowAffinity("0-63", "0"), id="a remark behind"),
+        pytest.param(" X 0-63 0 N/A", 0, RowAffinity("0-63", "0"), id="columns not known"),
+        pytest.param(f" X 0-63,12{FOLD}8-191 0", 2, RowAffinity("0-63,128-191", "0"), id="a list broken"),
+        pytest.param(f" X 0-63{FOLD}0 N/A", 3, RowAffinity("0-63", "0"), id="a line broken between two columns"),
+        pytest.param(
+            f"    X      NODE {FOLD}           0    N/A", 3, RowAffinity("0"), id="broken, so gaps tell nothing"
+        ),
     ],
 )
-def test_affinities_are_read_where_they_stand(body: str, columns: int, expected: Affinity) -> None:
-    assert read_affinity(body, scan(body), columns, run=16) == expected
+def test_affinities_are_read_in_their_columns(body: str, columns: int, expected: RowAffinity) -> None:
+    assert read_affinity(body, scan_cells(body), columns, run=16) == expected
 
 
 def test_a_break_between_digits_is_read_so_that_the_words_fit_the_columns() -> None:
@@ -61,7 +67,7 @@ def test_a_break_between_digits_is_read_so_that_the_words_fit_the_columns() -> N
         pytest.param("0-63 0,5-", ["0-63"], id="a list that is cut"),
     ],
 )
-def test_a_list_that_cannot_be_is_never_read_as_two(tail: str, words: list[str]) -> None:
+def test_an_invalid_list_is_not_split(tail: str, words: list[str]) -> None:
     assert affinity_words(tail, 2)[0] == words
 
 
@@ -79,10 +85,10 @@ def test_a_list_that_cannot_be_is_never_read_as_two(tail: str, words: list[str])
         pytest.param("0-3,9-99999", None, None, id="no cut makes sense"),
     ],
 )
-def test_a_numa_node_glued_to_a_cpu_list_is_parted_where_the_runs_tell(
+def test_a_numa_node_glued_to_a_cpu_list_is_split_by_range_length(
     word: str, run: int | None, parts: tuple[str, str] | None
 ) -> None:
-    assert unglue(word, run) == parts
+    assert split_glued_node(word, run) == parts
 
 
 def test_the_first_run_of_a_cpu_list_is_counted() -> None:

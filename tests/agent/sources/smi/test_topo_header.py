@@ -1,10 +1,10 @@
-"""The header line is told from others, and read."""
+"""The header line is recognised and parsed."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent.sources.smi.topo.header import AFFINITY_COLUMNS, Header, parse_header
+from agent.sources.smi.topo.header import AFFINITY_COLUMNS, MatrixHeader, parse_header
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from agent.sources.smi.topo.header import AFFINITY_COLUMNS, Header, parse_header
     ],
 )  # fmt: skip
 def test_a_header_names_its_columns(text: str, labels: list[str], columns: int) -> None:
-    expected = Header(7, text.strip(), tuple(labels), AFFINITY_COLUMNS[:columns], cut=False)
+    expected = MatrixHeader(7, text.strip(), tuple(labels), AFFINITY_COLUMNS[:columns], cut=False)
 
     assert parse_header(text, 7) == expected
 
@@ -37,7 +37,7 @@ def test_a_header_names_its_columns(text: str, labels: list[str], columns: int) 
 def test_numa_at_the_end_of_a_header_is_the_numa_affinity() -> None:
     text = "GPU0 GPU1 CPU Affinity NUMA"
 
-    assert parse_header(text, 7) == Header(7, text, ("GPU0", "GPU1"), AFFINITY_COLUMNS[:2], cut=False, short=True)
+    assert parse_header(text, 7) == MatrixHeader(7, text, ("GPU0", "GPU1"), AFFINITY_COLUMNS[:2], cut=False, short=True)
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_a_header_that_is_cut_says_so(text: str) -> None:
         pytest.param("/dev/GPU0/GPU1", id="a path"),
     ],
 )
-def test_other_lines_are_no_header(text: str) -> None:
+def test_other_lines_are_not_a_header(text: str) -> None:
     assert parse_header(text, 1) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.sources.smi.topo.lines import Line, clean
+from agent.sources.smi.topo.lines import PastedLine, clean_lines
 
 
 @pytest.mark.parametrize(
@@ -33,27 +33,33 @@ from agent.sources.smi.topo.lines import Line, clean
         pytest.param("", [""], id="nothing is one blank line"),
     ],
 )
-def test_decoration_is_taken_off(text: str, lines: list[str]) -> None:
-    assert [line.text for line in clean(text)] == lines
+def test_decoration_is_removed(text: str, lines: list[str]) -> None:
+    assert [line.text for line in clean_lines(text)] == lines
 
 
 def test_lines_keep_the_number_that_a_person_counts() -> None:
-    assert clean("a\n\n\nb") == [Line(1, "a"), Line(2, ""), Line(4, "b")]
+    assert clean_lines("a\n\n\nb") == [PastedLine(1, "a"), PastedLine(2, ""), PastedLine(4, "b")]
 
 
-def test_lines_of_two_writers_are_sorted_apart_if_each_wrote_a_header() -> None:
+def test_lines_of_two_writers_are_grouped_if_each_has_a_header() -> None:
     text = "0: GPU0 GPU1\n1: GPU0 GPU1\n1: GPU0 X\nnote\n0: GPU0 X"
 
-    assert [line.text for line in clean(text)] == ["0: GPU0 GPU1", "0: GPU0 X", "1: GPU0 GPU1", "1: GPU0 X", "note"]
+    assert [line.text for line in clean_lines(text)] == [
+        "0: GPU0 GPU1",
+        "0: GPU0 X",
+        "1: GPU0 GPU1",
+        "1: GPU0 X",
+        "note",
+    ]
 
 
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param("INFO: GPU0 GPU1\nWARN: other\nINFO: GPU0 X", id="one writer wrote the matrix"),
-        pytest.param("GPU0 GPU1 CPU Affinity\nNIC0: mlx5_0\nX: y", id="nobody is named before the header"),
+        pytest.param("GPU0 GPU1 CPU Affinity\nNIC0: mlx5_0\nX: y", id="no writer is named before the header"),
         pytest.param("a: GPU0 = GPU1\nb: GPU0 = GPU1\na: x", id="no headers"),
     ],
 )
 def test_other_lines_keep_their_order(text: str) -> None:
-    assert [line.text for line in clean(text)] == text.split("\n")
+    assert [line.text for line in clean_lines(text)] == text.split("\n")

@@ -1,10 +1,10 @@
-"""Cells are told apart however they are glued, broken or spelled."""
+"""Cells are recognised even if glued, broken or spelled differently."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent.sources.smi.topo.words import FOLD, MAX_CELLS, scan, starts_cells
+from agent.sources.smi.topo.words import FOLD, MAX_CELLS, cells_start_at, scan_cells
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ from agent.sources.smi.topo.words import FOLD, MAX_CELLS, scan, starts_cells
         pytest.param("0 15", [], "0 15", id="no cells"),
     ],
 )
-def test_cells_are_read_up_to_the_first_word_that_is_none(body: str, cells: list[str], rest: str) -> None:
-    seen = scan(body)
+def test_cells_are_read_up_to_the_first_other_word(body: str, cells: list[str], rest: str) -> None:
+    seen = scan_cells(body)
 
     assert (list(seen.cells), body[seen.end :]) == (cells, rest)
 
@@ -53,7 +53,7 @@ def test_cells_are_read_up_to_the_first_word_that_is_none(body: str, cells: list
 def test_behind_the_last_cell_unknown_words_count_up_to_the_header_s_columns(
     body: str, cells: list[str], rest: str
 ) -> None:
-    seen = scan(body, columns=3)
+    seen = scan_cells(body, columns=3)
 
     assert (list(seen.cells), body[seen.end :]) == (cells, rest)
 
@@ -62,13 +62,13 @@ def test_behind_the_last_cell_unknown_words_count_up_to_the_header_s_columns(
     ("text", "expected"),
     [("  X", True), ("NV1", True), ("? X", True), ("C2C X", True), ("ERR!", True), ("... X", False), ("not", False)],
 )
-def test_a_row_starts_with_a_cell_or_what_stands_for_an_unknown_one(text: str, *, expected: bool) -> None:
-    assert starts_cells(text, 0) == expected
+def test_a_row_starts_with_a_cell_or_a_placeholder(text: str, *, expected: bool) -> None:
+    assert cells_start_at(text, 0) == expected
 
 
-def test_a_row_without_end_is_read_to_a_bound() -> None:
-    assert len(scan("SYS " * 10_000).cells) == MAX_CELLS
+def test_a_very_long_row_is_read_up_to_a_limit() -> None:
+    assert len(scan_cells("SYS " * 10_000).cells) == MAX_CELLS
 
 
 def test_the_place_of_the_last_cell_is_known() -> None:
-    assert scan("  X   NV4   0").last_start == 6
+    assert scan_cells("  X   NV4   0").last_start == 6
