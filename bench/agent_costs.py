@@ -24,7 +24,7 @@ from pathlib import Path
 
 from agent_process import LIBRARIES
 
-from agent.recording.bundled import find, folder
+from agent.recording.bundled import bundled_directory, find_recording
 from tests.agent.allocation.kubelet import kubelet, listing, pod
 
 ROUNDS = 5
@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def _machine() -> str:
-    found = find("8h100-2n-nvswitch18", folder())
+    found = find_recording("8h100-2n-nvswitch18", bundled_directory())
     assert found is not None
     return found
 

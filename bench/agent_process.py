@@ -32,7 +32,7 @@ def full(config: str, socket: str) -> dict[str, float]:
     from agent.daemon.loop import AgentLoop, Now, ProbeResult  # noqa: PLC0415
     from agent.daemon.main import clock, open_machine_access, open_publisher_from  # noqa: PLC0415
     from agent.daemon.metrics import AgentMetrics  # noqa: PLC0415
-    from agent.recording.probe import ProbeTarget, probe  # noqa: PLC0415
+    from agent.recording.probe import ProbeTarget, probe_machine  # noqa: PLC0415
     from tests.agent.sources.fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug  # noqa: PLC0415
 
     gpus = (
@@ -59,7 +59,7 @@ def full(config: str, socket: str) -> dict[str, float]:
                 cpu = time.process_time()
             now = Now(1000.0 + 0.01 * number, time.time())
             reading = watch.poll(now.monotonic)
-            loop.run_iteration(now, [ProbeResult(probe(here), 0.0), *([] if reading is None else [reading])])
+            loop.run_iteration(now, [ProbeResult(probe_machine(here), 0.0), *([] if reading is None else [reading])])
         cpu = time.process_time() - cpu
         polls = time.process_time()
         for _ in range(PASSES):

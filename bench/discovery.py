@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.discover import discover
 from agent.recording.io import load_snapshot
-from gputopo.labels import decode, encode
+from gputopo.labels import decode_topology, encode_topology
 from gputopo.render import renderer
 
 ROUNDS = 51
@@ -32,13 +32,13 @@ def main() -> None:
     text = SNAPSHOT.read_text(encoding="utf-8")
     snapshot = load_snapshot(text)
     topology = discover(snapshot)
-    facts = encode(topology)
+    facts = encode_topology(topology)
     steps: dict[str, Callable[[], object]] = {
         "json.loads of the snapshot (yardstick)": lambda: json.loads(text),
         "load_snapshot": lambda: load_snapshot(text),
         "discover": lambda: discover(snapshot),
-        "encode": lambda: encode(topology),
-        "decode": lambda: decode(facts.labels, facts.annotations),
+        "encode": lambda: encode_topology(topology),
+        "decode": lambda: decode_topology(facts.labels, facts.annotations),
         "render tree": lambda: renderer("tree")(topology),
         "render svg": lambda: renderer("svg")(topology),
     }

@@ -15,21 +15,21 @@ from random import Random
 import msgspec
 
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.node import Machine, Node, read_node
-from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_pod
-from scheduler_core.cache.node_table import NodeTable, table_of, with_records
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.node import Node, NodeFacts, parse_node
+from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_pod
+from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_records
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.evaluation.ranking import Standings
+from scheduler_core.evaluation.ranking import Rankings
 from scheduler_core.extender.extender import Extender
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import PodRequest, read_request
+from scheduler_core.request.pod_request import PodRequest, parse_request
 from tests.machines import MACHINES
 
 SIZES = (500, 5_000, 15_000)
@@ -61,7 +61,7 @@ def main() -> None:
         print(f"{size:>6} {len(set(table.states.values()))} states differ")
 
 
-def _anew(table: NodeTable, body: bytes) -> dict[str, Step]:
+def _anew(table: Snapshot, body: bytes) -> dict[str, Step]:
     serial = iter(range(10**9))
     one = next(iter(table.records.values()))
 
@@ -79,20 +79,20 @@ def _anew(table: NodeTable, body: bytes) -> dict[str, Step]:
     }
 
 
-def _served(table: NodeTable, body: bytes) -> dict[str, Step]:
+def _served(table: Snapshot, body: bytes) -> dict[str, Step]:
     """As the server does: with all that is kept, and caught up with what changed since."""
     knowledge = _known(table)
     extender = Extender(knowledge, POLICY, lambda: NOW, lambda _: None)
     serial = iter(range(10**9))
     name, other = list(table.records)[:2]
     profiles = [request("q", 2, {"min_vram": f"{at}Gi"}).profile for at in range(1, 9)]
-    standings = Standings(knowledge)
+    standings = Rankings(knowledge)
 
     def answering(gpus: int, **wishes: str) -> Step:
         def step() -> None:
             asked = _pod(f"p{next(serial)}", gpus, wishes)
             extender.filter(asked, NAMES.decode(body))
-            knowledge.forget(asked.metadata.uid)
+            knowledge.forget_assumed_pod(asked.metadata.uid)
 
         return step
 
@@ -102,24 +102,24 @@ def _served(table: NodeTable, body: bytes) -> dict[str, Step]:
     def pod_event() -> None:
         at = next(serial)
         gone = f"uid-x{at - 1}"
-        knowledge.take(Batch(PodSeen, (PodSeen(f"uid-x{at}", pod(f"x{at}", 1), name),), (gone,)), NOW)
+        knowledge.apply_batch(Batch(PodUpdate, (PodUpdate(f"uid-x{at}", pod(f"x{at}", 1), name),), (gone,)), NOW)
         for profile in profiles:
-            standings.of(profile, POLICY)
+            standings.ranking_for(profile, POLICY)
 
     def node_event() -> None:
         told = table.records[other].machine
         changed = msgspec.structs.replace(told, degraded=next(serial) % 2 == 0)
-        knowledge.take(Batch(NodeSeen, (NodeSeen(other, changed),)), NOW)
+        knowledge.apply_batch(Batch(NodeUpdate, (NodeUpdate(other, changed),)), NOW)
         for profile in profiles:
-            standings.of(profile, POLICY)
+            standings.ranking_for(profile, POLICY)
 
     def word() -> None:
         told = table.records[other].gpus
         assert told is not None
         later = msgspec.structs.replace(told, observed_at=f"2026-11-18T11:00:{next(serial) % 60:02}Z")
-        knowledge.take(Batch(GpusSeen, (GpusSeen(other, later),)), NOW)
+        knowledge.apply_batch(Batch(NodeGpusUpdate, (NodeGpusUpdate(other, later),)), NOW)
         for profile in profiles:
-            standings.of(profile, POLICY)
+            standings.ranking_for(profile, POLICY)
 
     return {
         "decode and Filter: 1 GPU": answering(1),
@@ -133,33 +133,33 @@ def _served(table: NodeTable, body: bytes) -> dict[str, Step]:
     }
 
 
-def _known(table: NodeTable) -> Knowledge:
+def _known(table: Snapshot) -> ClusterCache:
     """The same nodes, as the watches show them."""
-    knowledge = Knowledge(POLICY)
+    knowledge = ClusterCache(POLICY)
     records = table.records.values()
     pods = [
-        PodSeen(f"{each.uid}-{record.name}", each._replace(uid=f"{each.uid}-{record.name}"), record.name)
+        PodUpdate(f"{each.uid}-{record.name}", each._replace(uid=f"{each.uid}-{record.name}"), record.name)
         for record in records
         for each in record.pods
     ]
-    gpus = [GpusSeen(record.name, record.gpus) for record in records if record.gpus is not None]
-    nodes = tuple(NodeSeen(record.name, record.machine) for record in records)
-    knowledge.take(Batch(NodeSeen, nodes, complete=True), NOW)
-    knowledge.take(Batch(PodSeen, tuple(pods), complete=True), NOW)
-    knowledge.take(Batch(GpusSeen, tuple(gpus), complete=True), NOW)
+    gpus = [NodeGpusUpdate(record.name, record.gpus) for record in records if record.gpus is not None]
+    nodes = tuple(NodeUpdate(record.name, record.machine) for record in records)
+    knowledge.apply_batch(Batch(NodeUpdate, nodes, is_full_list=True), NOW)
+    knowledge.apply_batch(Batch(PodUpdate, tuple(pods), is_full_list=True), NOW)
+    knowledge.apply_batch(Batch(NodeGpusUpdate, tuple(gpus), is_full_list=True), NOW)
     return knowledge
 
 
-def fleet(size: int) -> NodeTable:
+def fleet(size: int) -> Snapshot:
     """Nodes of six shapes in turn, up to half of the GPUs in use; a fifth has a pod whose GPUs nobody has named."""
     random = Random(size)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in SHAPES]
-    return table_of(
+    return snapshot_of(
         (node(f"gpu-node-{at:05}-pool-a1b2c3", *machines[at % 6], random) for at in range(size)), NOW, POLICY
     )
 
 
-def node(name: str, topology: NodeTopology, told: Machine, random: Random) -> NodeRecord:
+def node(name: str, topology: NodeTopology, told: NodeFacts, random: Random) -> NodeRecord:
     """One node with a life of its own."""
     busy = random.sample(topology.gpus, random.randint(0, len(topology.gpus) // 2))
     held = tuple(Allocation(gpu=gpu.uuid or "", pod=PodRef("team", "busy", "c")) for gpu in busy)
@@ -169,24 +169,24 @@ def node(name: str, topology: NodeTopology, told: Machine, random: Random) -> No
     return NodeRecord(name, told, NodeGpus("2026-11-18T11:00:00Z", told.topology_hash or "", "1", held), tuple(pods))
 
 
-def machine(topology: NodeTopology) -> Machine:
+def machine(topology: NodeTopology) -> NodeFacts:
     """What its Node object tells."""
-    facts = encode(topology)
+    facts = encode_topology(topology)
     metadata = {"labels": facts.labels, "annotations": facts.annotations}
     status = {"allocatable": {WHOLE: str(len(topology.gpus))}}
-    return read_node(msgspec.convert({"metadata": metadata, "status": status}, Node))
+    return parse_node(msgspec.convert({"metadata": metadata, "status": status}, Node))
 
 
 def request(name: str, gpus: int, wishes: dict[str, str]) -> PodRequest:
     """What a pod asks."""
-    found = read_request(_pod(name, gpus, wishes))
+    found = parse_request(_pod(name, gpus, wishes))
     assert isinstance(found, PodRequest)
     return found
 
 
 def pod(name: str, gpus: int) -> Occupant:
     """A pod on a node."""
-    found = read_occupant(_pod(name, gpus, {}))
+    found = parse_occupant(_pod(name, gpus, {}))
     assert found is not None
     return found
 

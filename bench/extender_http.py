@@ -26,19 +26,19 @@ from evaluate import NOW, POLICY, fleet
 
 from gputopo.crd.nodegpus import PodRef
 from gputopo.labels.reasons import Reason
-from gputopo.process.daemon import bound
-from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.node_table import NodeTable
-from scheduler_core.extender.decision_log import Decisions
-from scheduler_core.extender.extender import Extender, Record
-from scheduler_core.extender.handlers import verbs
-from scheduler_core.extender.http import Reply, Verb, verbs_app
-from scheduler_core.extender.metrics import Metrics
-from scheduler_core.extender.wire import arguments, filter_result, priorities
+from gputopo.process.daemon import bind_socket
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.extender.decision_log import DecisionLog
+from scheduler_core.extender.extender import DecisionRecord, Extender
+from scheduler_core.extender.handlers import handlers
+from scheduler_core.extender.http import Handler, Reply, extender_app
+from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.wire import filter_result, host_priorities, parse_extender_args
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Pod
-from scheduler_core.runtime.http_server import Listener, serve
+from scheduler_core.runtime.http_server import Listener, serve_listeners
 
 SIZES = (500, 5_000, 15_000)
 ROUNDS = 160
@@ -170,11 +170,11 @@ class Peer:
         return b"".join(parts)
 
 
-def floor_verbs() -> dict[str, Verb]:
+def floor_verbs() -> dict[str, Handler]:
     """Decode, and encode as much as the extender would."""
 
     def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
-        asked = arguments(sent)
+        asked = parse_extender_args(sent)
         count, refused = wanted(asked.pod)
         names = islice(asked.names, count)
         return Reply(
@@ -182,7 +182,7 @@ def floor_verbs() -> dict[str, Verb]:
         )
 
     def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
-        return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
+        return Reply(200, host_priorities([(name, 5) for name in parse_extender_args(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}
 
@@ -193,48 +193,48 @@ def wanted(pod: Pod) -> tuple[int, bool]:
     return int(count), kind == "refused"
 
 
-def our_verbs(table: NodeTable) -> dict[str, Verb]:
+def our_verbs(table: Snapshot) -> dict[str, Handler]:
     """The extender's, which knows the nodes."""
-    knowledge = Knowledge(POLICY)
+    knowledge = ClusterCache(POLICY)
     for batch in batches(table):
-        knowledge.take(batch, NOW)
-    metrics, decisions = Metrics(), Decisions(256)
+        knowledge.apply_batch(batch, NOW)
+    metrics, decisions = ExtenderMetrics(), DecisionLog(256)
 
-    def record(made: Record) -> None:
-        metrics.note_decision(made)
-        decisions.keep(made)
+    def record(made: DecisionRecord) -> None:
+        metrics.count_decision(made)
+        decisions.add_decision(made)
 
-    return verbs(Extender(knowledge, POLICY, lambda: NOW, record), metrics, time.monotonic)
+    return handlers(Extender(knowledge, POLICY, lambda: NOW, record), metrics, time.monotonic)
 
 
-def batches(table: NodeTable) -> Iterator[Batch[Any]]:
+def batches(table: Snapshot) -> Iterator[Batch[Any]]:
     """What the watches would deliver."""
     nodes, pods, words = [], [], []
     for name, record in table.records.items():
-        nodes.append(NodeSeen(name, record.machine))
+        nodes.append(NodeUpdate(name, record.machine))
         for pod in record.pods:
             own = pod._replace(uid=f"{pod.uid}-{name}", name=f"{pod.name}-{name}")
-            pods.append(PodSeen(own.uid, own, name))
+            pods.append(PodUpdate(own.uid, own, name))
         if record.gpus is not None:
             told = tuple(
                 msgspec.structs.replace(each, pod=PodRef(each.pod.namespace, f"{each.pod.name}-{name}", "c"))
                 for each in record.gpus.allocations or ()
             )
-            words.append(GpusSeen(name, msgspec.structs.replace(record.gpus, allocations=told)))
-    yield Batch(NodeSeen, tuple(nodes), complete=True)
-    yield Batch(PodSeen, tuple(pods), complete=True)
-    yield Batch(GpusSeen, tuple(words), complete=True)
+            words.append(NodeGpusUpdate(name, msgspec.structs.replace(record.gpus, allocations=told)))
+    yield Batch(NodeUpdate, tuple(nodes), is_full_list=True)
+    yield Batch(PodUpdate, tuple(pods), is_full_list=True)
+    yield Batch(NodeGpusUpdate, tuple(words), is_full_list=True)
 
 
 def serve_one(kind: str, size: int) -> None:
     """Be the floor, or ours; prints the port."""
     answers = floor_verbs() if kind == "floor" else our_verbs(fleet(size))
-    listener = Listener(verbs_app(answers, lambda: None, 1 << 26, "", time.monotonic), bound(("127.0.0.1", 0)))
+    listener = Listener(extender_app(answers, lambda: None, 1 << 26, "", time.monotonic), bind_socket(("127.0.0.1", 0)))
     gc.collect()
     gc.freeze()
 
     async def main() -> None:
-        await serve([listener], asyncio.Event(), lambda: print(listener.port, flush=True))
+        await serve_listeners([listener], asyncio.Event(), lambda: print(listener.port, flush=True))
 
     uvloop.run(main())
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import agent
 import gputopo
 import scheduler_core
-from agent.recording.bundled import folder
+from agent.recording.bundled import bundled_directory
 
 _MB = 1_000_000
 
@@ -40,7 +40,7 @@ def list_files(installed: Distribution) -> Iterator[Path]:
     if installed.metadata["Name"] == "gputopo":
         for package in (agent, gputopo, scheduler_core):
             yield from Path(package.__path__[0]).resolve().rglob("*")
-        yield from Path(folder()).resolve().rglob("*")
+        yield from Path(bundled_directory()).resolve().rglob("*")
 
 
 def disk_usage(installed: Distribution) -> int:

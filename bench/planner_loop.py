@@ -29,35 +29,35 @@ import msgspec
 
 from gputopo.crd.nodegpus import content_hash
 from gputopo.crd.reservations import POOL
-from gputopo.kube.objects import Metadata
-from gputopo.kube.projection import Delta, Reduction
-from gputopo.kube.watch_stream import Watch
-from gputopo.labels import encode, keys
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, ReservationSeen
-from scheduler_core.cache.watch import KEPT
+from gputopo.kube.objects import ObjectMeta
+from gputopo.kube.projection import Delta, Projection
+from gputopo.kube.watch_stream import WatchStream
+from gputopo.labels import encode_topology, keys
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, ReservationUpdate
+from scheduler_core.cache.watch import RESERVATION_SOURCES
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.commit.actions import (
+    Action,
     CreateLedger,
     CreateReservation,
-    LetGo,
-    Write,
+    UngateAndPin,
     WriteLedger,
     WriteStatus,
 )
-from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.gang.pod_source import Candidate, planner_sources
-from scheduler_core.planner.leader.context import Clock, Settled
+from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
+from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.hold_search import HoldTask
-from scheduler_core.planner.leader.plan_task import Task, placing
-from scheduler_core.planner.leader.queue import Pace
-from scheduler_core.planner.leader.term import Term
-from scheduler_core.planner.leader.writer import Answer, Outcome
+from scheduler_core.planner.leader.plan_task import PlanTask, run_plan
+from scheduler_core.planner.leader.queue import QueueTiming
+from scheduler_core.planner.leader.term import LeaderTerm
+from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.packing.model import LEVELS
-from scheduler_core.planner.packing.singles import Placer
-from scheduler_core.policy.cached_reader import Reader
+from scheduler_core.planner.packing.singles import SinglePodPlacer
+from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN
-from scheduler_core.runtime.event_writer import Tell
+from scheduler_core.runtime.event_writer import EventDraft
 from tests.api_objects import Object, gpu_node
 from tests.e2e.gangs import members
 from tests.e2e.scheduler.running import gpu_pod
@@ -125,36 +125,36 @@ class Stage:
         self.first_s = 0.0  # to work out all nodes once
         self._now = self._due = 0.0
         self._spent, self._count, self._rate = spent, nodes, rate
-        self._sources = {**planner_sources(Reader(lambda: BUILT_IN)), **KEPT}
-        self._reductions = {kind: Reduction(source) for kind, source in self._sources.items()}
+        self._sources = {**planner_sources(MemoizedParser(lambda: BUILT_IN)), **RESERVATION_SOURCES}
+        self._reductions = {kind: Projection(source) for kind, source in self._sources.items()}
         self._pods: dict[str, Object] = {}
         self._version = 1000
-        self._writes: deque[Write] = deque()
+        self._writes: deque[Action] = deque()
         self._lines: list[bytes] = []
-        self._tasks: deque[Task] = deque()
-        self._placer = Placer()
+        self._tasks: deque[PlanTask] = deque()
+        self._placer = SinglePodPlacer()
         self._to_bind: deque[str] = deque()
-        settled = Settled(POOL, "default", Terms(gated=True), Pace(), LEVELS)
-        clock = Clock(lambda: self._now, lambda: START + self._now)
-        self._term = Term(settled, lambda: BUILT_IN, "bench", self, clock)
+        settled = PlannerConfig(POOL, "default", CommitTerms(gated=True), QueueTiming(), LEVELS)
+        clock = TermClock(lambda: self._now, lambda: START + self._now)
+        self._term = LeaderTerm(settled, lambda: BUILT_IN, "bench", self, clock)
 
     def begin(self, gangs: int, pods: list[Object]) -> None:
         """Everything is listed; ``gangs`` run already."""
-        self._term.read(None)
-        self._term.round()
+        self._term.apply_ledger(None)
+        self._term.run_round()
         (create,) = self._writes
         self._writes.clear()
-        self._term.answered(Answer(create, Outcome.DONE, self._written(POOL)))
+        self._term.apply_answer(WriteAnswer(create, WriteOutcome.DONE, self._written(POOL)))
         for kind in self._sources:
-            if kind is Candidate:
+            if kind is PlannerPod:
                 self._pods = {each["metadata"]["uid"]: each for each in pods}
                 found = [*pods, *(member(gang, at, self._count) for gang in range(gangs) for at in range(GANG))]
             else:
-                many = gangs if kind is ReservationSeen else self._count
+                many = gangs if kind is ReservationUpdate else self._count
                 found = [MAKERS[kind](at, self._count) for at in range(many if kind in MAKERS else 0)]
-            self._take(kind, self._reductions[kind].listed(msgspec.Raw(_encode(each)) for each in found))
+            self._take(kind, self._reductions[kind].apply_list(msgspec.Raw(_encode(each)) for each in found))
         began = time.thread_time()
-        self._term.view.knowledge.table  # noqa: B018  all of it is worked out once: that is no pod's to pay
+        self._term.view.cache.table  # noqa: B018  all of it is worked out once: that is no pod's to pay
         self.first_s = time.thread_time() - began
         self._spent.seconds.clear()
 
@@ -169,60 +169,60 @@ class Stage:
             self._show()
             if self._tasks:
                 with self._spent.on("plan"):
-                    found = placing(self._tasks.popleft(), self._placer)
+                    found = run_plan(self._tasks.popleft(), self._placer)
                 with self._spent.on("round"):
-                    self._term.planned(found)
+                    self._term.apply_plan(found)
             if self._now >= self._due:
                 self.rounds, self._due = self.rounds + 1, self._now + 1.0  # it ticks once a second
                 with self._spent.on("round"):
-                    self._term.round()
+                    self._term.run_round()
 
     def _answer(self, most: int) -> None:
-        now: list[Write] = []
-        kept: deque[Write] = deque()
+        now: list[Action] = []
+        kept: deque[Action] = deque()
         for what in self._writes:
-            now_too = not isinstance(what, LetGo) or most > 0
-            most -= isinstance(what, LetGo)
+            now_too = not isinstance(what, UngateAndPin) or most > 0
+            most -= isinstance(what, UngateAndPin)
             (now if now_too else kept).append(what)
         self._writes = kept
-        answers = [Answer(what, Outcome.DONE, self._carried_out(what)) for what in now]
+        answers = [WriteAnswer(what, WriteOutcome.DONE, self._carried_out(what)) for what in now]
         with self._spent.on("answer"):
             for answer in answers:
-                self._term.answered(answer)
+                self._term.apply_answer(answer)
 
     def _show(self) -> None:
         """The watch of pods: each event comes in a chunk of its own."""
         lines, self._lines = self._lines, []
         with self._spent.on("read"):
             deltas = [
-                self._reductions[Candidate].changed(events)
+                self._reductions[PlannerPod].apply_events(events)
                 for line in lines
-                for events in Watch("watch", Chunks([line]))  # type: ignore[arg-type]
+                for events in WatchStream("watch", Chunks([line]))  # type: ignore[arg-type]
             ]
         with self._spent.on("take"):
             for delta in deltas:
-                self._take(Candidate, delta)
+                self._take(PlannerPod, delta)
 
-    def _carried_out(self, what: Write) -> Metadata | None:
-        if isinstance(what, LetGo):
+    def _carried_out(self, what: Action) -> ObjectMeta | None:
+        if isinstance(what, UngateAndPin):
             pod = self._pods[what.member.uid]
-            patch = pod_patches.let_go(what.member, what.seat, what.reservation)
+            patch = pod_patches.ungate_and_pin_patch(what.member, what.seat, what.reservation)
             pod["metadata"]["annotations"] |= patch["metadata"]["annotations"]
             pod["spec"] |= {"affinity": patch["spec"].get("affinity")}
             del pod["spec"]["schedulingGates"]
             pod["status"] = pod["status"] | {"conditions": []}
             self._to_bind.append(what.member.uid)
             self._happen(pod)
-            return Metadata(name=what.member.name, uid=what.member.uid, resource_version=str(self._version))
+            return ObjectMeta(name=what.member.name, uid=what.member.uid, resource_version=str(self._version))
         if isinstance(what, CreateReservation):
             return self._written(what.name)
         if isinstance(what, CreateLedger | WriteLedger | WriteStatus):
             return self._written(what.key[1])
         return None
 
-    def _written(self, name: str) -> Metadata:
+    def _written(self, name: str) -> ObjectMeta:
         self._version += 1
-        return Metadata(name=name, uid=f"uid-{name}", resource_version=str(self._version), generation=self._version)
+        return ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(self._version), generation=self._version)
 
     def _bind(self, uid: str) -> None:
         pod = self._pods[uid]
@@ -238,31 +238,31 @@ class Stage:
         self._lines.append(_encode({"type": "MODIFIED", "object": pod}) + b"\n")
 
     def _take(self, kind: type[Any], delta: Delta[Any]) -> None:
-        if delta.seen or delta.gone or delta.complete:
-            self._term.take(Batch(kind, *delta))
+        if delta.updates or delta.removed or delta.is_full_list:
+            self._term.apply_batch(Batch(kind, *delta))
 
-    def write(self, what: Write) -> None:
+    def execute_action(self, what: Action) -> None:
         """Carry it out."""
         self._writes.append(what)
 
-    def plan(self, task: Task) -> None:
+    def start_plan(self, task: PlanTask) -> None:
         """Work it out."""
         self._tasks.append(task)
 
-    def hold(self, task: HoldTask) -> None:
+    def start_hold_search(self, task: HoldTask) -> None:
         """Nobody waits for so long."""
 
-    def wake(self, seconds: float) -> None:
+    def schedule_round(self, seconds: float) -> None:
         """Have a round after that time, or sooner."""
         self._due = min(self._due, self._now + seconds)
 
-    def note(self, answer: Answer) -> None:
+    def count_answer(self, answer: WriteAnswer) -> None:
         """Nobody counts."""
 
-    def tell(self, what: Tell) -> None:
+    def write_event(self, what: EventDraft) -> None:
         """Nobody listens."""
 
-    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+    def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
         """Nobody counts."""
 
 
@@ -283,7 +283,7 @@ class Chunks:
 def node(at: int, _: int) -> Object:
     """As its agent published it, of the simulated shapes in turn."""
     name = _name(at)
-    facts = encode(on_node(_shape(at), name))
+    facts = encode_topology(on_node(_shape(at), name))
     found = gpu_node(name, 8, {**facts.labels, **facts.mirrors})
     found["metadata"]["annotations"] = dict(facts.annotations)
     return found
@@ -291,7 +291,7 @@ def node(at: int, _: int) -> Object:
 
 def word(at: int, _: int) -> Object:
     """Its kubelet has given out nothing."""
-    text = encode(on_node(_shape(at), _name(at))).annotations[keys.TOPOLOGY.key]
+    text = encode_topology(on_node(_shape(at), _name(at))).annotations[keys.TOPOLOGY.key]
     return {
         "metadata": {"name": _name(at)},
         "observedAt": "2026-11-21T22:30:00Z",
@@ -362,7 +362,11 @@ def reservation(gang: int, nodes: int) -> Object:
     }
 
 
-MAKERS: dict[type[Any], Callable[[int, int], Object]] = {NodeSeen: node, GpusSeen: word, ReservationSeen: reservation}
+MAKERS: dict[type[Any], Callable[[int, int], Object]] = {
+    NodeUpdate: node,
+    NodeGpusUpdate: word,
+    ReservationUpdate: reservation,
+}
 _FIELDS = (
     "containers", "dnsPolicy", "enableServiceLinks", "restartPolicy", "schedulerName", "schedulingGates",
     "securityContext", "terminationGracePeriodSeconds", "annotations", "image", "imagePullPolicy", "name", "resources",

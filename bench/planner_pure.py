@@ -25,17 +25,17 @@ from evaluate import NOW, POLICY, machine, node, request
 
 from gputopo.labels.domains import BLOCK, RACK, ZONE
 from scheduler_core.cache.events import Batch
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode
-from scheduler_core.cache.node_table import table_of
+from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
+from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.planner.gang.gang import Gang as Queued
 from scheduler_core.planner.gang.gang import GangPhase
-from scheduler_core.planner.gang.member import GangName, Member, Wanted
-from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
-from scheduler_core.planner.leader.hold_search import HoldTask, holding
-from scheduler_core.planner.leader.plan_task import Names
-from scheduler_core.planner.packing.plan import NodeView, Options, Plan, plan
-from scheduler_core.planner.packing.singles import plan_singles
-from scheduler_core.request.full_pod import StockSpec
+from scheduler_core.planner.gang.member import GangName, GangRequest, Member
+from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
+from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
+from scheduler_core.planner.leader.plan_task import ReservationNames
+from scheduler_core.planner.packing.plan import GangPlan, NodeView, PlanOptions, plan_gang
+from scheduler_core.planner.packing.singles import plan_single_pods
+from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import Metadata
 from tests.machines import MACHINES
 
@@ -94,32 +94,36 @@ def _timed() -> None:
     for seed, gang in enumerate(GANGS):
         view, members = fleet(seed), crew(gang)
         fit = _median(lambda view=view, gang=gang: first_fit(view, gang))  # type: ignore[misc]
-        first = _took(lambda view=view, members=members: plan(members, view))  # type: ignore[misc]
-        again = _median(lambda view=view, members=members: plan(members, view))  # type: ignore[misc]
-        found = plan(members, view)
-        nodes = len({seat.node for seat in found.seats}) if isinstance(found, Plan) else 0
-        exact = "exact" if isinstance(found, Plan) and found.exact else ""
+        first = _took(lambda view=view, members=members: plan_gang(members, view))  # type: ignore[misc]
+        again = _median(lambda view=view, members=members: plan_gang(members, view))  # type: ignore[misc]
+        found = plan_gang(members, view)
+        nodes = len({seat.node for seat in found.seats}) if isinstance(found, GangPlan) else 0
+        exact = "exact" if isinstance(found, GangPlan) and found.exact else ""
         print(f"{gang!s:<36} {fit:12.1f} {first:9.0f} {again:9.0f} {again / fit:7.1f} {nodes:>6} {exact}")
     view, pods = fleet(99), [each for gpus in (1, 2, 4, 8) for each in crew(Gang(BATCH // 4, gpus))]
-    first = _took(lambda: plan_singles(pods, view, Options()))
-    again = _median(lambda: plan_singles(pods, view, Options()))
+    first = _took(lambda: plan_single_pods(pods, view, PlanOptions()))
+    again = _median(lambda: plan_single_pods(pods, view, PlanOptions()))
     print(f"{BATCH} single pods: first {first:.0f} ms, again {again:.0f} ms, {BATCH / again * 1000:.0f} pods/s")
     print(f"\n{'room to hold, 5,000 nodes':<36} {'ms':>9} {'nodes':>6}")
     for seed, gang in enumerate(ROOMS):
         job = _job(fleet(seed), gang)
-        took = _took(lambda job=job: holding(job))  # type: ignore[misc]
-        create = holding(job).create
+        took = _took(lambda job=job: search_hold(job))  # type: ignore[misc]
+        create = search_hold(job).create
         print(f"{gang!s:<36} {took:9.0f} {0 if create is None else len(create.spec.held):>6}")
 
 
 def _job(view: NodeView, gang: Gang) -> HoldTask:
     """Half of the pods have deadlines."""
-    random, ends, members = Random(0), Ends(), tuple(crew(gang))
+    random, ends, members = Random(0), PodDeadlines(), tuple(crew(gang))
     pods = (pod.uid for record in view.table.records.values() for pod in record.pods)
-    ends.take(Batch(PodEnd, tuple(PodEnd(uid, NOW + random.random() * 1e5) for uid in pods if random.random() < 0.5)))
+    ends.apply_pod_deadlines(
+        Batch(
+            PodDeadline, tuple(PodDeadline(uid, NOW + random.random() * 1e5) for uid in pods if random.random() < 0.5)
+        )
+    )
     queued = Queued(GangName("team", "bench"), GangPhase.QUEUED, "", ready=members, size=len(members))
-    names, nodes = Names("gputopo", lambda: "0"), tuple(view.table.records)
-    return HoldTask(queued, (), view, nodes, ends, Options(), names, NOW, POLICY, lambda: False)
+    names, nodes = ReservationNames("gputopo", lambda: "0"), tuple(view.table.records)
+    return HoldTask(queued, (), view, nodes, ends, PlanOptions(), names, NOW, POLICY, lambda: False)
 
 
 def _counted() -> None:
@@ -147,12 +151,12 @@ def _once(at: int, what: str) -> None:
     if what == "first-fit":
         first_fit(view, FEW[at])
     elif what == "plan":
-        plan(members, view)
+        plan_gang(members, view)
 
 
 def first_fit(view: NodeView, gang: Gang) -> int:
     """Each member on the first node with enough free GPUs. Answers how many found one."""
-    free = {name: state.count("nvidia.com/gpu") for name, state in view.table.states.items()}
+    free = {name: state.free_devices("nvidia.com/gpu") for name, state in view.table.states.items()}
     found = 0
     for _ in range(gang.members):
         for name, count in free.items():
@@ -169,7 +173,7 @@ def fleet(seed: int, nodes: int = NODES) -> NodeView:
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in SHAPES]
     records = [node(f"gpu-node-{at:05}", *machines[at // 16 % len(SHAPES)], random) for at in range(nodes)]
     rules = {
-        record.name: StockNode(
+        record.name: FullNode(
             metadata=Metadata(
                 name=record.name,
                 labels={RACK[0]: f"r{at // 16}", BLOCK[0]: f"b{at // 256}", ZONE[0]: f"z{at // 2000}"},
@@ -177,13 +181,13 @@ def fleet(seed: int, nodes: int = NODES) -> NodeView:
         )
         for at, record in enumerate(records)
     }
-    return NodeView(table_of(records, NOW, POLICY), rules, lambda _: POLICY)
+    return NodeView(snapshot_of(records, NOW, POLICY), rules, lambda _: POLICY)
 
 
 def crew(gang: Gang) -> list[Member]:
     """Its members."""
-    wanted = Wanted(GangName("team", "bench"), gang.members, required=gang.required)
-    rules = PodRules(StockSpec())
+    wanted = GangRequest(GangName("team", "bench"), gang.members, required=gang.required)
+    rules = SchedulingRules(FullPodSpec())
     requests = (request(f"w-{gang.gpus}-{at}", gang.gpus, gang.wishes) for at in range(gang.members))
     return [Member(each.uid, "team", each.name, "1", wanted, each, NOW, rules=rules) for each in requests]
 

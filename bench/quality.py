@@ -18,10 +18,10 @@ from statistics import fmean
 
 from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.assumed_machines import islands, nvswitch
-from scheduler_core.simulation.hosts import Hosts, NodeSpec, read_nodes
+from scheduler_core.simulation.hosts import SimulatedCluster, SimulatedNode, read_nodes
 from scheduler_core.simulation.measures import Figures
-from scheduler_core.simulation.policies import run
-from scheduler_core.simulation.workload import Recipe, drawn, generated, read_jobs
+from scheduler_core.simulation.policies import run_policy
+from scheduler_core.simulation.workload import WorkloadRecipe, draw_jobs, generate_jobs, read_jobs
 
 DOCS = Path(__file__).parent.parent / "docs" / "quality.md"
 NODES, JOBS = 32, 3000
@@ -67,9 +67,9 @@ def island_table() -> str:
 def on_shape(shape: str, policy: str, seed: int) -> Figures:
     """One replay of the islands' workload."""
     machine, sizes = SHAPES[shape]
-    specs = [NodeSpec(f"n{number}", machine) for number in range(NODES)]
-    jobs = generated(Recipe(sizes, 0.9, JOBS), NODES * len(machine.gpus), Random(seed))
-    return run(policy, specs, jobs, Policy(), seed)
+    specs = [SimulatedNode(f"n{number}", machine) for number in range(NODES)]
+    jobs = generate_jobs(WorkloadRecipe(sizes, 0.9, JOBS), NODES * len(machine.gpus), Random(seed))
+    return run_policy(policy, specs, jobs, Policy(), seed)
 
 
 def trace_table(folder: Path, seeds: int) -> str:
@@ -89,7 +89,9 @@ def on_trace(folder: Path, policy: str, trace: str, seed: int) -> Figures:
     """One replay of a trace."""
     specs = read_nodes((folder / "openb_node_list_gpu_node.csv").read_text())
     kinds = read_jobs((folder / f"openb_pod_list_{trace}.csv").read_text())
-    return run(policy, specs, drawn(kinds, Hosts(specs).capacity, 1.3, Random(seed)), Policy(), seed)
+    return run_policy(
+        policy, specs, draw_jobs(kinds, SimulatedCluster(specs).capacity, 1.3, Random(seed)), Policy(), seed
+    )
 
 
 def replace(name: str, text: str) -> None:

@@ -42,14 +42,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gputopo.crd.nodegpus import content_hash
 from gputopo.kube.rbac import NODE_GPUS
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from gputopo.labels.reasons import Reason
-from gputopo.process.daemon import bound
-from scheduler_core.cache.staleness import AHEAD_S
+from gputopo.process.daemon import bind_socket
+from scheduler_core.cache.staleness import MAX_CLOCK_AHEAD_S
 from scheduler_core.extender import scheduler_config
-from scheduler_core.extender.http import Reply, Verb, verbs_app
-from scheduler_core.extender.wire import arguments, filter_result, priorities
-from scheduler_core.runtime.http_server import Listener, serve
+from scheduler_core.extender.http import Handler, Reply, extender_app
+from scheduler_core.extender.wire import filter_result, host_priorities, parse_extender_args
+from scheduler_core.runtime.http_server import Listener, serve_listeners
 from tests.api_objects import GPU, Object, gpu_node
 from tests.e2e import binaries, servers
 from tests.e2e.cluster import Cluster, wait_for
@@ -192,7 +192,7 @@ def bound_pods(cluster: Cluster, scheduler: Server) -> float:
 
 def configuration(setup: Setup, prefix: str | None) -> str:
     """The shipped configuration, but for what the set-up changes."""
-    document: Object = yaml.safe_load(scheduler_config.configuration([GPU]))
+    document: Object = yaml.safe_load(scheduler_config.render_configuration([GPU]))
     document["leaderElection"] = {"leaderElect": False}
     document["clientConnection"] = {"qps": 5000, "burst": 10000}
     if not setup.all_nodes:
@@ -210,10 +210,10 @@ def populate(cluster: Cluster, size: int) -> None:
     shapes = [make() for make in SHAPES.values()]
     nodes, words = [], []
     # Nobody confirms it meanwhile, and of nodes whose word is too old, or too far ahead, less is gone by.
-    observed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + AHEAD_S - 60.0))
+    observed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + MAX_CLOCK_AHEAD_S - 60.0))
     for at in range(size):
         name = f"gpu-node-{at:05}-pool-a1b2c3"
-        facts = encode(on_node(shapes[at % len(shapes)], name))
+        facts = encode_topology(on_node(shapes[at % len(shapes)], name))
         node = gpu_node(name, 8, {**facts.labels, **facts.mirrors})
         node["metadata"]["annotations"] = dict(facts.annotations)
         nodes.append(("/api/v1/nodes", node))
@@ -281,21 +281,23 @@ def _listens(prefix: str) -> bool:
 
 def serve_no_op(port: int) -> None:
     """Be the no-op extender."""
-    listener = Listener(verbs_app(no_op_verbs(), lambda: None, 1 << 26, "", time.monotonic), bound(("127.0.0.1", port)))
-    uvloop.run(serve([listener], asyncio.Event()))
+    listener = Listener(
+        extender_app(no_op_verbs(), lambda: None, 1 << 26, "", time.monotonic), bind_socket(("127.0.0.1", port))
+    )
+    uvloop.run(serve_listeners([listener], asyncio.Event()))
 
 
-def no_op_verbs() -> dict[str, Verb]:
+def no_op_verbs() -> dict[str, Handler]:
     """Pass every node, score all alike; refuse what is marked."""
 
     def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
-        asked = arguments(sent)
+        asked = parse_extender_args(sent)
         if REFUSED in (asked.pod.metadata.annotations or {}):
             return Reply(200, filter_result((), dict.fromkeys(asked.names, Reason.BANDWIDTH.value)))
         return Reply(200, filter_result(list(asked.names), {}))
 
     def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
-        return Reply(200, priorities([(name, 5) for name in arguments(sent).names]))
+        return Reply(200, host_priorities([(name, 5) for name in parse_extender_args(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}
 

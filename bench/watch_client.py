@@ -22,7 +22,7 @@ from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import OBSERVER
 from scheduler_core.cache.events import Batch
-from scheduler_core.cache.watch import SOURCES, watching
+from scheduler_core.cache.watch import SOURCES, make_watches
 from tests.api_server import kubeconfig
 
 EVENTS = 5_000
@@ -62,7 +62,7 @@ def read(kube: Kube) -> int:
     """Read and decode what the watch reads and decodes, and keep nothing."""
     number = 0
     for source in SOURCES.values():
-        for page in kube.pages(source.resource, source.kind, source.query):
+        for page in kube.list_pages(source.resource, source.kind, source.query):
             number += len(page.items)
     return number
 
@@ -77,7 +77,7 @@ def sync(kube: Kube) -> dict[type[Any], Batch[Any]]:
         if len(delivered) == len(SOURCES):
             done.set()
 
-    watching(kube, take, time.monotonic).start()
+    make_watches(kube, take, time.monotonic).start()
     done.wait()
     return delivered
 
@@ -108,10 +108,10 @@ def events(kube: Kube, url: str) -> dict[str, float]:
 
     def take(batch: Batch[Any]) -> None:
         delivered.add(batch.kind)
-        if len(delivered) == len(SOURCES) and (batch.complete or any("last" in each.key for each in batch.seen)):
+        if len(delivered) == len(SOURCES) and (batch.is_full_list or any("last" in each.key for each in batch.updates)):
             done.set()
 
-    watching(kube, take, time.monotonic).start()
+    make_watches(kube, take, time.monotonic).start()
     done.wait()
     time.sleep(0.5)  # the watches are being opened
     found: dict[str, float] = {}

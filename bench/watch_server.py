@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from tests.machines import MACHINES
 
 NODE_BYTES, POD_BYTES = 10_000, 6_000
@@ -35,7 +35,7 @@ def _padded(made: Object, size: int) -> bytes:
 
 def _node() -> bytes:
     topology = MACHINES["hgx_h100"]()
-    facts = encode(topology)
+    facts = encode_topology(topology)
     conditions = [
         {"type": kind, "status": "False", "lastHeartbeatTime": "2026-11-21T08:00:00Z", "reason": "x", "message": "x"}
         for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")

@@ -16,9 +16,9 @@ from evaluate import NOW, POLICY, SIZES, fleet, machine, pod, request
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import NodeTable, table_of
+from scheduler_core.cache.node_table import Snapshot, snapshot_of
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.explain import document, explain
+from scheduler_core.explain import explain, explanation_document
 from tests.machines import MACHINES
 
 ROUNDS = 5
@@ -41,7 +41,7 @@ def main() -> None:
                 _row(table, f"{size:>6} {kind:<12} {name:<38}", gpus, wishes)
 
 
-def _row(table: NodeTable, head: str, gpus: int, wishes: dict[str, str]) -> None:
+def _row(table: Snapshot, head: str, gpus: int, wishes: dict[str, str]) -> None:
     serial = iter(range(10**9))
 
     def fresh() -> dict[str, str]:
@@ -50,7 +50,7 @@ def _row(table: NodeTable, head: str, gpus: int, wishes: dict[str, str]) -> None
 
     decide = _median(lambda: evaluate(request("p", gpus, fresh()), table, table.states, POLICY))
     told = explain(request("p", gpus, wishes), table, None, POLICY, NOW)
-    tell = _median(lambda: document(explain(request("p", gpus, fresh()), table, None, POLICY, NOW)))
+    tell = _median(lambda: explanation_document(explain(request("p", gpus, fresh()), table, None, POLICY, NOW)))
     print(f"{head} {decide:9.0f} {tell:10.0f} {tell / decide:6.1f} {len(told.suited):>6}")
 
 
@@ -63,7 +63,7 @@ def _median(step: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def full(size: int) -> NodeTable:
+def full(size: int) -> Snapshot:
     """Nodes with at most two free GPUs, the others held by pods of one or two."""
     random = Random(size)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in FULL]
@@ -80,7 +80,7 @@ def full(size: int) -> NodeTable:
             pods.append(pod(name, len(taken)))
         word = NodeGpus("2026-11-18T11:00:00Z", told.topology_hash or "", "1", tuple(held))
         records.append(NodeRecord(f"gpu-node-{at:05}", told, word, tuple(pods)))
-    return table_of(records, NOW, POLICY)
+    return snapshot_of(records, NOW, POLICY)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import yaml
 
 from daemonset import gating, guarding
 from gputopo.crd import nodegpus, reservations
-from scheduler_core.extender.scheduler_config import Caller, configuration
+from scheduler_core.extender.scheduler_config import Caller, render_configuration
 
 HERE = Path(__file__).parent
 RULES = "alerts/rules.yaml"
@@ -26,7 +26,7 @@ PLANNER_RULES = "alerts/planner.yaml"
 
 def definition() -> str:
     """The CustomResourceDefinition of ``NodeGpus``."""
-    return _head("gputopo/crd/nodegpus.py") + yaml.safe_dump(nodegpus.crd(), sort_keys=False, width=120)
+    return _head("gputopo/crd/nodegpus.py") + yaml.safe_dump(nodegpus.nodegpus_crd(), sort_keys=False, width=120)
 
 
 def planner_definitions() -> str:
@@ -70,8 +70,8 @@ FILES: dict[str, Callable[[], str]] = {
     "base/crd.yaml": definition,
     "components/monitoring/prometheus-rule.yaml": partial(prometheus_rule, "gputopo-agent", RULES),
     # Without a head of its own: what `gputopo scheduler-config` prints in a cluster whose nodes have no MIG devices.
-    "scheduler/default/scheduler-config.yaml": partial(configuration, ()),
-    "scheduler/cluster-scheduler/scheduler-config.yaml": partial(configuration, (), Caller.CLUSTER),
+    "scheduler/default/scheduler-config.yaml": partial(render_configuration, ()),
+    "scheduler/cluster-scheduler/scheduler-config.yaml": partial(render_configuration, (), Caller.CLUSTER),
     "scheduler/components/monitoring/prometheus-rule.yaml": partial(
         prometheus_rule, "gputopo-scheduler", SCHEDULER_RULES
     ),
@@ -92,7 +92,7 @@ FILES: dict[str, Callable[[], str]] = {
     "chart/files/alerts.yaml": partial(copy, RULES),
     "chart/files/scheduler-alerts.yaml": partial(copy, SCHEDULER_RULES),
     "chart/files/planner-alerts.yaml": partial(copy, PLANNER_RULES),
-    "chart/files/scheduler-config.yaml": partial(configuration, ()),
+    "chart/files/scheduler-config.yaml": partial(render_configuration, ()),
 }
 
 

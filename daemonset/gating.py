@@ -14,7 +14,7 @@ import yaml
 
 from gputopo.labels import keys
 from gputopo.labels.keys import SCHEDULER_NAME
-from scheduler_core.planner.gang.conventions import RULES, Rule
+from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS, GangConvention
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 STOCK_SCHEDULER = "default-scheduler"  # what the API server fills in where a pod names none
@@ -33,7 +33,7 @@ class Gated(NamedTuple):
 
 def gangs() -> list[dict[str, Any]]:
     """For pods that name a gang, or are to be planned, of our scheduler or of a labelled namespace."""
-    named = (_has([keys.POD_GANG.key]), _says(keys.POD_PLANNED.key, ["true"]), *map(_named_by, RULES))
+    named = (_has([keys.POD_GANG.key]), _says(keys.POD_PLANNED.key, ["true"]), *map(_named_by, GANG_CONVENTIONS))
     which = f"{_SAID}.exists(said,\n{_either(named)})"
     label = {keys.GANGS_ENABLED.key: keys.GANGS_ENABLED.example}
     ours = Gated("gputopo-gangs", (SCHEDULER_NAME,), which)
@@ -95,7 +95,7 @@ def _policy(gated: Gated) -> list[dict[str, Any]]:
     ]
 
 
-def _named_by(rule: Rule) -> str:
+def _named_by(rule: GangConvention) -> str:
     """Whether a pod is known as a gang's by a rule."""
     terms = ["has(object.spec.schedulingGroup)" if rule.native else _has(rule.keys, " && each[key] != ''")]
     if rule.needs:

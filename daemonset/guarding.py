@@ -14,7 +14,7 @@ from typing import Any
 
 from gputopo.kube.rbac import LEDGERS
 from gputopo.labels import keys
-from scheduler_core.planner.commit.controllers import OWNERS
+from scheduler_core.planner.commit.controllers import CONTROLLER_KINDS
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 NAME = "gputopo-planner-pods"
@@ -130,7 +130,7 @@ def _variables() -> dict[str, str]:
 
 
 def _validations() -> dict[str, str]:
-    stripped = sorted({owner.finalizer for owner in OWNERS.values() if owner.finalizer is not None})
+    stripped = sorted({owner.finalizer for owner in CONTROLLER_KINDS.values() if owner.finalizer is not None})
     same = " && ".join(f"object.spec.?{field} == oldObject.spec.?{field}" for field in _KEPT)
     return {
         "changes pods, and none of their subresources": "request.operation == 'DELETE' || variables.isUpdate",

@@ -10,17 +10,17 @@ from pathlib import Path
 import click
 
 from agent.daemon.metrics import CATALOGUE as OF_AGENT
-from agent.recording.bundled import find, folder
-from agent.recording.inputs import read
+from agent.recording.bundled import bundled_directory, find_recording
+from agent.recording.inputs import read_observation
 from agent.recording.io import snapshot_schema
 from gputopo.cli import main as cli
-from gputopo.crd.reference import reference
+from gputopo.crd.reference import labels_page
 from gputopo.render import renderer
 from gputopo.render.schema import schema_text
 from scheduler_core.extender.metrics import CATALOGUE as OF_EXTENDER
 from scheduler_core.observe.metrics import CATALOGUE as OF_OBSERVER
 from scheduler_core.planner.metrics import CATALOGUE as OF_PLANNER
-from scheduler_core.policy.file import schema as policy_schema
+from scheduler_core.policy.file import policy_schema
 
 
 def command_line() -> str:
@@ -108,17 +108,17 @@ def picture(name: str) -> Callable[[], str]:
     """A recorded machine, drawn."""
 
     def draw() -> str:
-        snapshot = find(name, folder())
+        snapshot = find_recording(name, bundled_directory())
         if snapshot is None:
             raise SystemExit(f"there is no recorded machine {name!r}")
-        return renderer("svg")(read(Path(snapshot).read_text(encoding="utf-8")).topology)
+        return renderer("svg")(read_observation(Path(snapshot).read_text(encoding="utf-8")).topology)
 
     return draw
 
 
 DOCS = Path(__file__).parent
 PAGES = {
-    "labels.md": reference,
+    "labels.md": labels_page,
     "metrics.md": metrics,
     "cli.md": command_line,
     "schema/node-topology.v1.json": schema_text,

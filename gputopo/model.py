@@ -146,7 +146,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.health is Health.OK
 
 
-class _Bonded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Bond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """NVLinks with the same two ends."""
 
     lanes: int  # active on both sides: the weaker side counts
@@ -159,7 +159,7 @@ class _Bonded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.expected_lanes is not None and self.lanes < self.expected_lanes
 
 
-class Link(_Bonded, frozen=True, kw_only=True, omit_defaults=True):
+class Link(_Bond, frozen=True, kw_only=True, omit_defaults=True):
     """The active NVLinks that join two GPUs directly, bonded into one edge, ``a < b``."""
 
     a: int  # GPU index
@@ -170,7 +170,7 @@ class Link(_Bonded, frozen=True, kw_only=True, omit_defaults=True):
         _check_lanes(self, f"link {self.a}-{self.b}")
 
 
-class Uplink(_Bonded, frozen=True, kw_only=True, omit_defaults=True):
+class Uplink(_Bond, frozen=True, kw_only=True, omit_defaults=True):
     """The active NVLinks from a GPU into an NVSwitch fabric, bonded into one edge."""
 
     gpu: int  # GPU index
@@ -270,7 +270,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return None if self.nvlink is None else _islands(self.usable, self.nvlink, self.joinable)
 
     @property
-    def doubtful(self) -> frozenset[int]:
+    def uncertain_gpus(self) -> frozenset[int]:
         """The GPUs whose island could be larger than ``islands`` says: an unknown pair leads out of it."""
         if self.nvlink is None or self.islands is None:
             return frozenset()
@@ -288,7 +288,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         complete = fabric.state is FabricState.COMPLETED and fabric.status is None
         return fabric if complete and fabric.cluster_uuid is not None and fabric.clique is not None else None
 
-    def slow(self) -> NodeTopology:
+    def stable_facts(self) -> NodeTopology:
         """The same without what moves while the machine stays as it is.
 
         A GPU's PCIe speed drops while it is idle; the rate of a NIC goes and comes with its cable and the far switch;
@@ -301,7 +301,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         nics = [msgspec.structs.replace(nic, rate_gbps=None) for nic in self.nics]
         return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics), problems=())
 
-    def gpu(self, index: int) -> Gpu:
+    def get_gpu(self, index: int) -> Gpu:
         """The GPU of that index. Raises ``ModelError`` that names the indices there are."""
         for gpu in self.gpus:
             if gpu.index == index:

@@ -47,7 +47,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     why: tuple[str, ...]  # sentences, the deciding one first
 
 
-class Edge(msgspec.Struct, frozen=True):
+class PathEdge(msgspec.Struct, frozen=True):
     """Two GPUs that NVLink joins without another GPU in between."""
 
     kind: PathKind
@@ -56,11 +56,11 @@ class Edge(msgspec.Struct, frozen=True):
     gbps: float | None
 
 
-def path(topology: NodeTopology, a: int, b: int) -> Path:
+def find_path(topology: NodeTopology, a: int, b: int) -> Path:
     """How GPU ``a`` and GPU ``b`` talk. Raises ``ModelError`` where one of them is not there, or they are the same."""
     if a == b:
         raise ModelError(f"GPU {a} and GPU {b} are the same: a path needs two")
-    one, other = topology.gpu(a), topology.gpu(b)
+    one, other = topology.get_gpu(a), topology.get_gpu(b)
     lost = [gpu.index for gpu in (one, other) if not gpu.usable]
     if lost:
         names = " and ".join(f"GPU{index}" for index in lost)
@@ -70,7 +70,7 @@ def path(topology: NodeTopology, a: int, b: int) -> Path:
         return _mig(topology, one, other, partitioned)
     if topology.nvlink is None:
         return _unknown(topology, one, other)
-    joined = edges(topology, topology.nvlink)
+    joined = nvlink_edges(topology, topology.nvlink)
     if edge := joined.get(_pair(a, b)):
         return _direct(topology, one, other, edge)
     if hops := _hops(joined, a, b):
@@ -82,20 +82,20 @@ def _pair(a: int, b: int) -> tuple[int, int]:
     return min(a, b), max(a, b)
 
 
-def edges(topology: NodeTopology, nvlink: Nvlink) -> dict[tuple[int, int], Edge]:
+def nvlink_edges(topology: NodeTopology, nvlink: Nvlink) -> dict[tuple[int, int], PathEdge]:
     """Every pair that active NVLink joins; where both ways exist, the direct one. MIG and lost GPUs have none."""
     joinable = topology.joinable
-    joined: dict[tuple[int, int], Edge] = {}
+    joined: dict[tuple[int, int], PathEdge] = {}
     uplinks = [up for up in nvlink.uplinks if up.lanes and up.gpu in joinable]
     for up in uplinks:
         for far in uplinks:
             if up.gpu < far.gpu and up.fabric == far.fabric:
                 weak = min((up, far), key=lambda end: end.lanes)
                 rate = None if up.gbps is None or far.gbps is None else min(up.gbps, far.gbps)
-                joined[up.gpu, far.gpu] = Edge(PathKind.NVSWITCH, weak.lanes, weak.expected_lanes, rate)
+                joined[up.gpu, far.gpu] = PathEdge(PathKind.NVSWITCH, weak.lanes, weak.expected_lanes, rate)
     for link in nvlink.links:
         if link.lanes and link.a in joinable and link.b in joinable:
-            joined[link.a, link.b] = Edge(PathKind.NVLINK, link.lanes, link.expected_lanes, link.gbps)
+            joined[link.a, link.b] = PathEdge(PathKind.NVLINK, link.lanes, link.expected_lanes, link.gbps)
     return joined
 
 
@@ -116,7 +116,7 @@ def _hops(joined: Iterable[tuple[int, int]], a: int, b: int) -> tuple[int, ...]:
     return ()
 
 
-def _direct(topology: NodeTopology, one: Gpu, other: Gpu, edge: Edge) -> Path:
+def _direct(topology: NodeTopology, one: Gpu, other: Gpu, edge: PathEdge) -> Path:
     if edge.kind is PathKind.NVSWITCH:
         why = [f"both are attached to one NVSwitch fabric, each by at least {_nvlinks(edge.lanes)}"]
     else:
@@ -140,7 +140,7 @@ def _relayed(
     topology: NodeTopology,
     ends: tuple[Gpu, Gpu],
     hops: tuple[int, ...],
-    joined: dict[tuple[int, int], Edge],
+    joined: dict[tuple[int, int], PathEdge],
     no_nvlink: str,
 ) -> Path:
     """NVLink does not route over a GPU: CUDA copies between the two over PCIe, while NCCL may relay."""
@@ -216,7 +216,7 @@ def _over_pcie(topology: NodeTopology, one: Gpu, other: Gpu, why: tuple[str, ...
         unknown = " and ".join(f"GPU{index}" for rate, index in rates if rate is None)
         return _pcie_path(one, other, distance, None, (*why, way, f"the PCIe link of {unknown} is not known"))
     rate, index = min(known)
-    link = topology.gpu(index).pcie
+    link = topology.get_gpu(index).pcie
     bound = f"PCIe generation {link.max_generation} x{link.max_width} of GPU{index}: at most {rate:g} GB/s both ways"
     return _pcie_path(one, other, distance, rate, (*why, way, bound))
 

@@ -18,9 +18,11 @@ from itertools import combinations
 from typing import NamedTuple
 
 from gputopo.model import Gpu, ModelError, NodeTopology, PcieDistance
-from gputopo.paths import PathKind, edges, pcie_gbps
+from gputopo.paths import PathKind, nvlink_edges, pcie_gbps
 
-EXACT = 16  # GPUs; for larger sets a lower bound, exact where a fabric joins all pairs alike, as on every one built
+MAX_EXACT_GPUS = (
+    16  # GPUs; for larger sets a lower bound, exact where a fabric joins all pairs alike, as on every one built
+)
 Reach = Sequence[int]  # for each GPU, by its place, those that it reaches, as bits
 _NEARNESS = {distance: len(PcieDistance) - place for place, distance in enumerate(PcieDistance)}
 
@@ -34,7 +36,7 @@ class Ring(NamedTuple):
     distance: PcieDistance | None  # over PCIe
 
     @property
-    def quality(self) -> tuple[bool, float, int, int, float]:
+    def sort_key(self) -> tuple[bool, float, int, int, float]:
         """What rings compare by: NVLink before PCIe; by rate there, here by distance first. Unknown is worst."""
         if self.kind in (PathKind.NVLINK, PathKind.NVSWITCH):
             return True, self.gbps or 0.0, self.lanes or 0, 0, 0.0
@@ -47,19 +49,19 @@ class Rings:
     def __init__(self, indices: Sequence[int], hops: Sequence[Ring]) -> None:
         """``hops`` are those of all pairs of GPUs, in the order of ``itertools.combinations``."""
         self._place = {index: place for place, index in enumerate(indices)}
-        best_first = sorted(set(hops), key=lambda hop: hop.quality, reverse=True)
+        best_first = sorted(set(hops), key=lambda hop: hop.sort_key, reverse=True)
         pairs = list(combinations(range(len(indices)), 2))
         # For each threshold, which places each place reaches by a hop at least that good, as bits.
         self._levels = [(hop, _reach(len(indices), pairs, hops, hop)) for hop in best_first]
-        self._closed = lru_cache(maxsize=1 << EXACT)(self._closed_at)
-        self._found = lru_cache(maxsize=1 << EXACT)(self._found_at)
+        self._closed = lru_cache(maxsize=1 << MAX_EXACT_GPUS)(self._closed_at)
+        self._found = lru_cache(maxsize=1 << MAX_EXACT_GPUS)(self._found_at)
 
-    def of(self, gpus: Iterable[int]) -> Ring | None:
+    def ring_through(self, gpus: Iterable[int]) -> Ring | None:
         """The best ring through exactly these GPUs (indices); None for fewer than two."""
         members = self._mask(gpus)
         return None if members.bit_count() < 2 else self._closed(members)
 
-    def best(self, size: int, among: Iterable[int] | None = None) -> Ring | None:
+    def best_ring(self, size: int, among: Iterable[int] | None = None) -> Ring | None:
         """The best ring that any ``size`` of these GPUs (default: of all) form; None for less than two, or too few."""
         members = (1 << len(self._place)) - 1 if among is None else self._mask(among)
         return None if size < 2 or members.bit_count() < size else self._found(members, size)
@@ -85,7 +87,7 @@ class Rings:
         return self._levels[bisect_left(self._levels, True, key=lambda level: holds(level[1]))][0]
 
 
-def rings(topology: NodeTopology) -> Rings:
+def rings_of(topology: NodeTopology) -> Rings:
     """The rings of a machine's usable GPUs."""
     return _shared(tuple(gpu.index for gpu in topology.usable), tuple(_hops(topology)))
 
@@ -97,7 +99,7 @@ def _shared(indices: tuple[int, ...], hops: tuple[Ring, ...]) -> Rings:
 
 def _hops(topology: NodeTopology) -> Iterator[Ring]:
     """What joins each pair of usable GPUs: NVLink where there is any, else PCIe."""
-    joined = {} if topology.nvlink is None else edges(topology, topology.nvlink)
+    joined = {} if topology.nvlink is None else nvlink_edges(topology, topology.nvlink)
     place = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
     for one, other in combinations(topology.usable, 2):
         edge = joined.get((one.index, other.index))
@@ -119,7 +121,7 @@ def _slower(one: Gpu, other: Gpu) -> float | None:
 def _reach(size: int, pairs: list[tuple[int, int]], hops: Sequence[Ring], threshold: Ring) -> tuple[int, ...]:
     reach = [0] * size
     for (one, other), hop in zip(pairs, hops, strict=True):
-        if hop.quality >= threshold.quality:
+        if hop.sort_key >= threshold.sort_key:
             reach[one] |= 1 << other
             reach[other] |= 1 << one
     return tuple(reach)
@@ -142,7 +144,7 @@ def _closes(reach: Reach, members: int) -> bool:
         return False
     if _closure_is_complete(reach, members):
         return True
-    return len(places) <= EXACT and _cycle_of(reach, members, len(places))
+    return len(places) <= MAX_EXACT_GPUS and _cycle_of(reach, members, len(places))
 
 
 def _closure_is_complete(reach: Reach, members: int) -> bool:
@@ -201,7 +203,7 @@ def _within(reach: Reach, part: int, size: int) -> bool:
         return True  # all pairs: any of them form a ring
     if size == count:
         return _closes(reach, part)
-    if count <= EXACT:
+    if count <= MAX_EXACT_GPUS:
         return _cycle_of(reach, part, size)
     best_joined = sorted(_bits(part), key=lambda place: -(reach[place] & part).bit_count())[:size]
     return _closes(reach, sum(1 << place for place in best_joined))

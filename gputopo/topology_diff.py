@@ -15,7 +15,7 @@ import msgspec
 from gputopo.model import Gpu, Nic, NodeTopology
 
 
-class Change(msgspec.Struct, frozen=True):
+class TopologyChange(msgspec.Struct, frozen=True):
     """One fact that differs. ``before`` or ``after`` is None where the fact is absent or unknown."""
 
     what: str  # "gpus.3.numa_node", "link 0-3", "islands"
@@ -23,17 +23,17 @@ class Change(msgspec.Struct, frozen=True):
     after: str | None
 
 
-def changes(before: NodeTopology, after: NodeTopology) -> tuple[Change, ...]:
+def topology_changes(before: NodeTopology, after: NodeTopology) -> tuple[TopologyChange, ...]:
     """Every difference, GPUs first. Current PCIe speeds are left out: they change while nothing does.
 
     The rates of NICs stay in: who asks what changed wants to know of a port that lost its link.
     """
-    before, after = (msgspec.structs.replace(each.slow(), nics=each.nics) for each in (before, after))
+    before, after = (msgspec.structs.replace(each.stable_facts(), nics=each.nics) for each in (before, after))
     names = _names(before, after), _names(after, before)
     shared = frozenset(names[0].values()) & frozenset(names[1].values())
     one, other = _facts(before, names[0], shared), _facts(after, names[1], shared)
     return tuple(
-        Change(what, one.get(what), other.get(what))
+        TopologyChange(what, one.get(what), other.get(what))
         for what in dict.fromkeys((*one, *other))
         if one.get(what) != other.get(what)
     )

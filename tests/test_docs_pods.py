@@ -11,11 +11,11 @@ import yaml
 from gputopo.kube.rbac import READER
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
-from gputopo.rings import rings
+from gputopo.rings import rings_of
 from scheduler_core.explain.advice import SEE
-from scheduler_core.request.manifest import read_pods
-from scheduler_core.request.pod_request import PodRequest, Wish, read_request
-from scheduler_core.request.workload_type import Workload
+from scheduler_core.request.manifest import parse_pods
+from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
+from scheduler_core.request.workload_type import WorkloadType
 from tests.machines import MACHINES
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -30,8 +30,8 @@ def test_every_key_of_a_pod_has_its_place(key: keys.Key) -> None:
     assert any(f"`{key.key}`" in line for line in headings)
 
 
-@pytest.mark.parametrize("word", [*Wish, *Workload], ids=str)
-def test_every_word_is_told(word: Wish | Workload) -> None:
+@pytest.mark.parametrize("word", [*Strength, *WorkloadType], ids=str)
+def test_every_word_is_told(word: Strength | WorkloadType) -> None:
     assert f"`{word.value}`" in PODS
 
 
@@ -39,12 +39,12 @@ def test_every_word_is_told(word: Wish | Workload) -> None:
     "text", [each for each in EXAMPLES if "kind: Pod" in each], ids=lambda text: text[45:70].strip()
 )
 def test_examples_are_understood(text: str) -> None:
-    (pod,) = read_pods(text)
-    request = read_request(pod)
+    (pod,) = parse_pods(text)
+    request = parse_request(pod)
 
     assert isinstance(request, PodRequest)
     assert request.profile.gpus
-    assert any(value is not None for value in request.profile.wishes)
+    assert any(value is not None for value in request.profile.constraints)
 
 
 def test_the_role_is_the_one_that_the_commands_obey() -> None:
@@ -66,11 +66,11 @@ def test_the_role_is_the_one_that_the_commands_obey() -> None:
 )
 def test_rates_in_the_table_are_those_of_the_machines(machine: str, row: str) -> None:
     topology = MACHINES[machine]()
-    islands, found = topology.islands, rings(topology)
+    islands, found = topology.islands, rings_of(topology)
     assert islands is not None
     told = []
     for size in (4, 2):
-        ring = found.best(size)
+        ring = found.best_ring(size)
         assert ring is not None
         told.append(f"{ring.gbps:.0f}" if ring.lanes else "PCIe: refused")
 

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.node import read_node
+from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import table_of
+from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.policy.file import WeightsModel, parse
+from scheduler_core.policy.file import WeightsModel, parse_policy_file
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.request.manifest import read_pods
+from scheduler_core.request.manifest import parse_pods
 from scheduler_core.request.pod_request import PodRequest
-from scheduler_core.request.workload_type import NAMES
+from scheduler_core.request.workload_type import DETECTION_RULE_NAMES
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, node, occupant, record
 
@@ -53,24 +53,24 @@ def _rows(body: str) -> Iterator[Row]:
 def _record(name: str, machine: str, used: list[str], labels: dict[str, str]) -> NodeRecord:
     if "shared" in machine:
         pods = tuple(occupant(f"p{at}", 1, vram=share, workload="inference") for at, share in enumerate(used))
-        return NodeRecord(name, read_node(node(labels=_SHARED, allocatable={"nvidia.com/gpu": 10})), pods=pods)
+        return NodeRecord(name, parse_node(node(labels=_SHARED, allocatable={"nvidia.com/gpu": 10})), pods=pods)
     there = [occupant("there", int(used[0]), workload=used[1])] if used else []
     held = {"there": list(range(int(used[0])))} if used else {}
     return record(name, MACHINES[_MACHINES[machine]](), held=held, pods=there, labels=labels)
 
 
 def _answer(policies: Policies, profile: str, pod: str, rows: list[Row]) -> dict[str, str]:
-    (read,) = read_pods(pod)
-    placement = next(each for each in policies.placements if each.policy.name == profile)
+    (read,) = parse_pods(pod)
+    placement = next(each for each in policies.profiles if each.policy.name == profile)
     schedulers = placement.match.schedulers
     spec = msgspec.structs.replace(read.spec, scheduler_name=next(iter(schedulers), read.spec.scheduler_name))
-    request = policies.read(msgspec.structs.replace(read, spec=spec))
+    request = policies.parse_pod(msgspec.structs.replace(read, spec=spec))
     assert isinstance(request, PodRequest)
-    assert policies.placement(request) is placement
-    table = table_of((row.record for row in rows), NOW, policies.common)
+    assert policies.profile_for(request) is placement
+    table = snapshot_of((row.record for row in rows), NOW, policies.node_policy)
     found = evaluate(request, table, list(table.records), placement.policy)
     return {
-        name: found.failed[name].name if name in found.failed else f"{found.scores[name].points:.2f}"
+        name: found.rejected[name].name if name in found.rejected else f"{found.scores[name].points:.2f}"
         for name in table.records
     }
 
@@ -78,7 +78,7 @@ def _answer(policies: Policies, profile: str, pod: str, rows: list[Row]) -> dict
 @pytest.mark.parametrize(("title", "body"), EXAMPLES, ids=[title for title, _ in EXAMPLES])
 def test_nodes_of_the_example_score_what_it_says(title: str, body: str) -> None:
     policy, pod = re.findall(r"```yaml\n(.*?)```", body, re.DOTALL)
-    policies = parse(policy, title).policies
+    policies = parse_policy_file(policy, title).policies
     rows = list(_rows(body))
 
     for profile in rows[0].answers:
@@ -89,13 +89,13 @@ def test_there_are_four_examples_and_every_policy_file_on_the_page_is_one() -> N
     files = [each for each in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) if "PlacementPolicy" in each]
 
     assert len(EXAMPLES) == 4
-    assert len([parse(each, "page").policies for each in files]) == 5
+    assert len([parse_policy_file(each, "page").policies for each in files]) == 5
 
 
 def test_every_rule_and_every_factor_is_told() -> None:
     factors = [field.alias for field in WeightsModel.model_fields.values()]
 
-    assert [name for name in (*NAMES, *factors) if f"`{name}`" not in TEXT] == []
+    assert [name for name in (*DETECTION_RULE_NAMES, *factors) if f"`{name}`" not in TEXT] == []
 
 
 def test_reasons_on_the_page_are_reasons() -> None:

@@ -40,7 +40,7 @@ class PodResourcesError(Exception):
     """The kubelet was not reached or did not answer."""
 
 
-class PodResources:
+class PodResourcesClient:
     """Calls one kubelet over one connection, which is kept and reopened after an error."""
 
     def __init__(
@@ -51,7 +51,7 @@ class PodResources:
         self._clock: Final = clock
         self._connection: _Http2Connection | None = None
 
-    def held(self) -> tuple[HeldDevices, ...]:
+    def list_held_devices(self) -> tuple[HeldDevices, ...]:
         """Return the devices of all device plugins that containers on this node hold. Raises ``PodResourcesError``."""
         deadline = self._clock() + self._timeout_s
         previous, self._connection = self._connection, None

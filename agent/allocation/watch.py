@@ -18,23 +18,23 @@ KEEP_S = 60.0  # longer than a restart of the kubelet; later the allocations are
 SETTLE_S = 10.0  # a starting kubelet needs some seconds from its socket to its pods
 
 
-class Reading(NamedTuple):
+class AllocationReport(NamedTuple):
     """The devices that containers hold. ``held`` is None where unknown; ``error`` is the error of the last poll."""
 
     held: frozenset[HeldDevices] | None = None
     error: str | None = None
 
 
-class Watch:
+class AllocationWatch:
     """Polls and remembers the last report."""
 
     def __init__(self, list_held: Callable[[], tuple[HeldDevices, ...]]) -> None:
         self._list_held = list_held
-        self._last_returned: Reading | None = None
+        self._last_returned: AllocationReport | None = None
         self._answered = float("-inf")  # the last answer of the kubelet
         self._settled = float("-inf")  # from this time on missing devices count as released
 
-    def poll(self, now: float) -> Reading | None:
+    def poll(self, now: float) -> AllocationReport | None:
         """Poll once; return the report if it differs from the last one returned."""
         reading = self._read(now)
         if reading == self._last_returned:
@@ -42,16 +42,16 @@ class Watch:
         self._last_returned = reading
         return reading
 
-    def _read(self, now: float) -> Reading:
-        previous = self._last_returned or Reading()
+    def _read(self, now: float) -> AllocationReport:
+        previous = self._last_returned or AllocationReport()
         try:
             held = frozenset(each._replace(devices=tuple(sorted(each.devices))) for each in self._list_held())
         except PodResourcesError as error:
             self._settled = float("inf")  # until it answers again
-            return Reading(previous.held if now - self._answered <= KEEP_S else None, str(error))
+            return AllocationReport(previous.held if now - self._answered <= KEEP_S else None, str(error))
         if self._settled == float("inf"):
             self._settled = now + SETTLE_S
         self._answered = now
         if previous.held is not None and not previous.held <= held and now < self._settled:
             held |= previous.held
-        return Reading(held)
+        return AllocationReport(held)

@@ -12,15 +12,15 @@ import click
 
 from agent.daemon.settings import TABLE, read_settings
 from gputopo.process import logs
-from gputopo.process.daemon import fail, outlive_peers
-from gputopo.process.settings import SettingError, options
+from gputopo.process.daemon import fail, ignore_sigpipe
+from gputopo.process.settings import SettingError, command_options
 
 EXIT_FAILED = 1
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Run one pass, publish, and exit.")
-@options(TABLE)
+@command_options(TABLE)
 def agent(*, once: bool, **flags: str | None) -> None:
     """Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod.
 
@@ -37,11 +37,11 @@ def agent(*, once: bool, **flags: str | None) -> None:
     except SettingError as error:
         fail(str(error))
     if not once:
-        outlive_peers()
-    handler = logs.start(settings.log, sys.stderr, ("agent", "gputopo"), {"node": settings.node})
+        ignore_sigpipe()
+    handler = logs.start_logging(settings.log, sys.stderr, ("agent", "gputopo"), {"node": settings.node})
     try:
         problem = publish_once(settings) if once else publish_forever(settings)
     finally:
-        logs.stop(handler)
+        logs.stop_logging(handler)
     if problem is not None:
         fail(problem, EXIT_FAILED)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.daemon.gpu_name import stable_name
-from agent.publish import Event
+from agent.publish import NodeEvent
 from gputopo.model import NodeTopology
 
 LOST, DEGRADED, RECOVERED = "GpuLost", "GpuTopologyDegraded", "GpuTopologyRecovered"
 
 
-def events_between(before: NodeTopology | None, after: NodeTopology) -> tuple[Event, ...]:
+def events_between(before: NodeTopology | None, after: NodeTopology) -> tuple[NodeEvent, ...]:
     """Return the Events for lost GPUs, new degradations and recoveries: at most one Event of each kind.
 
     ``before`` is None where nothing was published yet. GPUs are named by UUID, because indices change. A lost GPU is
@@ -27,7 +27,7 @@ def events_between(before: NodeTopology | None, after: NodeTopology) -> tuple[Ev
         (DEGRADED, [f"{what}: {why}" for what, why in worse.items()]),
         (RECOVERED, [f"{what} has recovered" for what in better]),
     )
-    return tuple(Event(kind, "; ".join(sorted(each)), kind != RECOVERED) for kind, each in reports if each)
+    return tuple(NodeEvent(kind, "; ".join(sorted(each)), kind != RECOVERED) for kind, each in reports if each)
 
 
 def _lost_gpu_names(topology: NodeTopology) -> set[str]:

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from agent.daemon.status import AgentStatus
-from gputopo.process.daemon import bound
+from gputopo.process.daemon import bind_socket
 
 HANG_TIMEOUT_S = 120.0  # the loop runs every five seconds; one API call may take half a minute
 _CONNECTIONS = 128
@@ -148,7 +148,7 @@ def serve_health(
     clock: Callable[[], float],
 ) -> Iterator[tuple[str, int]]:
     """Serve within the block; yields host and port. Raises ``OSError`` where the address cannot be bound."""
-    where = bound(address)
+    where = bind_socket(address)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # accepted sockets inherit them
         where.setsockopt(socket.SOL_SOCKET, option, _BUFFERS)
     host, port, *_ = where.getsockname()

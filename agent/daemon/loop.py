@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from agent.allocation.devices import allocations_from_devices
-from agent.allocation.watch import Reading
+from agent.allocation.watch import AllocationReport
 from agent.daemon.discovery_pass import DiscoveryState, needs_restart, run_discovery_pass
 from agent.daemon.metrics import AgentMetrics
 from agent.daemon.publication import Publication
@@ -62,7 +62,7 @@ class IterationResult(NamedTuple):
     exit_reason: str | None  # why this process must exit and be restarted; None: continue
 
 
-LoopInput = ProbeResult | Reading | WakeUp
+LoopInput = ProbeResult | AllocationReport | WakeUp
 
 
 class AgentLoop:
@@ -74,7 +74,7 @@ class AgentLoop:
         self._schedule = NodeSchedule(settings.node)
         self._publication = Publication(publisher, self._schedule, settings.heartbeat_s, metrics)
         self._state = DiscoveryState()
-        self._allocation_report = Reading(None, "not polled yet" if settings.socket else "disabled")
+        self._allocation_report = AllocationReport(None, "not polled yet" if settings.socket else "disabled")
         self._last_pass_at = float("-inf")
         self._next_pass_at = float("-inf")
         self._probing_since: float | None = None
@@ -87,7 +87,7 @@ class AgentLoop:
         for each in inputs:
             if isinstance(each, ProbeResult):
                 self._handle_probe(now, each)
-            elif isinstance(each, Reading):
+            elif isinstance(each, AllocationReport):
                 self._handle_allocations(now, each)
             else:
                 self._handle_wake_up(now, each)
@@ -139,7 +139,7 @@ class AgentLoop:
         )
         self._last_pass_at = now
 
-    def _handle_allocations(self, now: Now, report: Reading) -> None:
+    def _handle_allocations(self, now: Now, report: AllocationReport) -> None:
         if report.error != self._allocation_report.error:
             level = logging.INFO if report.error is None else logging.WARNING
             _log.log(level, "podresources", extra={"fields": {"error": report.error}})

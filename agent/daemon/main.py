@@ -63,23 +63,23 @@ def open_machine_access(settings: AgentSettings) -> MachineAccess:
     """Return the access to this machine, or to the recorded machine that replaces it."""
     watch = None
     if settings.socket is not None:
-        from agent.allocation.client import PodResources  # noqa: PLC0415  imports HTTP/2
-        from agent.allocation.watch import Watch  # noqa: PLC0415
+        from agent.allocation.client import PodResourcesClient  # noqa: PLC0415  imports HTTP/2
+        from agent.allocation.watch import AllocationWatch  # noqa: PLC0415
 
-        watch = Watch(PodResources(settings.socket).held)
+        watch = AllocationWatch(PodResourcesClient(settings.socket).list_held_devices)
     if settings.node_source is not None:
         return MachineAccess(
             partial(load_recorded_machine, settings.node_source),
             ("file", partial(_file_version, settings.node_source)),
             watch,
         )
-    from agent.recording.probe import probe  # noqa: PLC0415  imports the driver's libraries
+    from agent.recording.probe import probe_machine  # noqa: PLC0415  imports the driver's libraries
 
     driver: tuple[str, Callable[[], Hashable]] = (
         "driver",
         partial(_driver_version, Path("/sys/module/nvidia/version")),
     )
-    return MachineAccess(probe, driver, watch, _listen_for_driver_events if settings.events else None)
+    return MachineAccess(probe_machine, driver, watch, _listen_for_driver_events if settings.events else None)
 
 
 def _listen_for_driver_events(wake: Callable[[str], None], wait: Callable[[float], bool]) -> None:

@@ -13,53 +13,61 @@ from prometheus_client import CollectorRegistry
 from agent.daemon.gpu_name import stable_name
 from agent.daemon.status import AgentStatus
 from gputopo.model import Link, NodeTopology, Uplink
-from gputopo.process.metrics import BUILD, About, Catalogue, Sample, Times
+from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample
 
 _PASS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # without persistence mode a pass takes seconds
 
 COUNTERS = {
-    "gputopo_passes": About(("outcome",), "Discovery passes: ok, or failed because NVML did not answer."),
-    "gputopo_wakeups": About(("reason",), "Extra passes, by their cause."),
-    "gputopo_source_failures": About(("source",), "Passes in which a source failed."),
-    "gputopo_writes": About(("object",), "Successful writes: node, nodegpus, event."),
-    "gputopo_publish_failures": About(("object",), "Failed writes: node, nodegpus, event."),
+    "gputopo_passes": MetricHelp(("outcome",), "Discovery passes: ok, or failed because NVML did not answer."),
+    "gputopo_wakeups": MetricHelp(("reason",), "Extra passes, by their cause."),
+    "gputopo_source_failures": MetricHelp(("source",), "Passes in which a source failed."),
+    "gputopo_writes": MetricHelp(("object",), "Successful writes: node, nodegpus, event."),
+    "gputopo_publish_failures": MetricHelp(("object",), "Failed writes: node, nodegpus, event."),
 }
-TIMES = {"gputopo_pass_duration_seconds": Times((), "Duration of a discovery pass.", _PASS_SECONDS)}
+TIMES = {"gputopo_pass_duration_seconds": HistogramHelp((), "Duration of a discovery pass.", _PASS_SECONDS)}
 # The label of a GPU is its UUID, else its bus id or index.
 GAUGES = {
-    "gputopo_build_info": About(("version", "python"), "Always 1; version of the agent and of Python."),
-    "gputopo_gpu_info": About(("gpu", "index", "product", "bus_id", "numa_node"), "Always 1; facts of a GPU."),
-    "gputopo_gpu_up": About(("gpu",), "1 where the driver can reach the GPU, 0 where the GPU is lost."),
-    "gputopo_gpu_memory_bytes": About(("gpu",), "Memory of a GPU; no series where unknown."),
-    "gputopo_gpu_holders": About(("gpu",), "Containers that hold the GPU or a part of it; no series where unknown."),
-    "gputopo_island_gpus": About(
+    "gputopo_build_info": MetricHelp(("version", "python"), "Always 1; version of the agent and of Python."),
+    "gputopo_gpu_info": MetricHelp(("gpu", "index", "product", "bus_id", "numa_node"), "Always 1; facts of a GPU."),
+    "gputopo_gpu_up": MetricHelp(("gpu",), "1 where the driver can reach the GPU, 0 where the GPU is lost."),
+    "gputopo_gpu_memory_bytes": MetricHelp(("gpu",), "Memory of a GPU; no series where unknown."),
+    "gputopo_gpu_holders": MetricHelp(
+        ("gpu",), "Containers that hold the GPU or a part of it; no series where unknown."
+    ),
+    "gputopo_island_gpus": MetricHelp(
         ("island", "interconnect"), "GPUs in an NVLink island; an island is named by the index of its first GPU."
     ),
-    "gputopo_island_bandwidth_gigabytes_per_second": About(
+    "gputopo_island_bandwidth_gigabytes_per_second": MetricHelp(
         ("island", "interconnect"),
         "NVLink bandwidth per GPU in an island, both ways: the lowest of its GPUs.",
     ),
-    "gputopo_link_lanes": About(
+    "gputopo_link_lanes": MetricHelp(
         ("a", "b"), "Active NVLinks between two GPUs (by index), or from a GPU to an NVSwitch."
     ),
-    "gputopo_link_expected_lanes": About(("a", "b"), "Expected active NVLinks; no series where unknown."),
-    "gputopo_link_bandwidth_gigabytes_per_second": About(("a", "b"), "Bandwidth of the active NVLinks, both ways."),
-    "gputopo_link_state": About(("a", "b", "state"), "1 for the current state of a link: up, degraded or down."),
-    "gputopo_degraded": About(("what",), "1 for each degradation in the last pass."),
-    "gputopo_published_degraded": About(
+    "gputopo_link_expected_lanes": MetricHelp(("a", "b"), "Expected active NVLinks; no series where unknown."),
+    "gputopo_link_bandwidth_gigabytes_per_second": MetricHelp(
+        ("a", "b"), "Bandwidth of the active NVLinks, both ways."
+    ),
+    "gputopo_link_state": MetricHelp(("a", "b", "state"), "1 for the current state of a link: up, degraded or down."),
+    "gputopo_degraded": MetricHelp(("what",), "1 for each degradation in the last pass."),
+    "gputopo_published_degraded": MetricHelp(
         (), "1 where the published topology is degraded; recovery is published after the hold-down."
     ),
-    "gputopo_observed_timestamp_seconds": About((), "The last pass in which NVML answered; observedAt in NodeGpus."),
-    "gputopo_source_up": About(
+    "gputopo_observed_timestamp_seconds": MetricHelp(
+        (), "The last pass in which NVML answered; observedAt in NodeGpus."
+    ),
+    "gputopo_source_up": MetricHelp(
         ("source",), "1 where a source answered in the last pass; 0 where its last good facts are used."
     ),
-    "gputopo_source_good_timestamp_seconds": About(("source",), "When a source last answered."),
-    "gputopo_podresources_up": About((), "1 where the kubelet reports the allocated GPUs."),
-    "gputopo_keys_kept_by_others": About((), "Labels that are not written because another field manager owns them."),
-    "gputopo_published": About((), "1 where the current state is published, 0 while a change is pending."),
-    "gputopo_ready": About((), "1 where /readyz succeeds."),
+    "gputopo_source_good_timestamp_seconds": MetricHelp(("source",), "When a source last answered."),
+    "gputopo_podresources_up": MetricHelp((), "1 where the kubelet reports the allocated GPUs."),
+    "gputopo_keys_kept_by_others": MetricHelp(
+        (), "Labels that are not written because another field manager owns them."
+    ),
+    "gputopo_published": MetricHelp((), "1 where the current state is published, 0 while a change is pending."),
+    "gputopo_ready": MetricHelp((), "1 where /readyz succeeds."),
 }
-CATALOGUE = Catalogue(COUNTERS, GAUGES, times=TIMES)
+CATALOGUE = MetricCatalogue(COUNTERS, GAUGES, times=TIMES)
 
 
 class AgentMetrics:
@@ -77,7 +85,7 @@ class AgentMetrics:
 
     def register_status(self, status: Callable[[], AgentStatus]) -> None:
         """Register the gauges of the status, which is read at every scrape."""
-        CATALOGUE.tell(self.registry, lambda: status_samples(status()))
+        CATALOGUE.register_samples(self.registry, lambda: status_samples(status()))
 
 
 def status_samples(status: AgentStatus) -> Iterator[Sample]:

@@ -8,10 +8,10 @@ from agent.daemon.delivery import Delivery
 from agent.daemon.events import events_between
 from agent.daemon.metrics import AgentMetrics
 from agent.daemon.schedule import NodeSchedule
-from agent.publish import Event, Outcome, Publisher, PublishError, ReadsPublished
+from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, ReadsPublished
 from gputopo import __version__
 from gputopo.crd.nodegpus import Allocation, NodeGpus, content_hash
-from gputopo.labels import EncodeError, NodeFacts, encode, keys
+from gputopo.labels import EncodedTopology, EncodeError, encode_topology, keys
 from gputopo.model import NodeTopology
 
 _log = logging.getLogger("gputopo.agent")
@@ -24,12 +24,14 @@ class Publication:
         self._publisher = publisher
         self._metrics = metrics
         self._published_read: Delivery[ReadsPublished, NodeTopology | None] = Delivery(
-            lambda source: source.recall(), schedule, float("inf")
+            lambda source: source.read_published(), schedule, float("inf")
         )
         if isinstance(publisher, ReadsPublished):
             self._published_read.set_wanted(publisher, float("-inf"))
-        self._facts: Delivery[NodeFacts, Outcome] = Delivery(publisher.publish, schedule, heartbeat_s)
-        self._state: Delivery[NodeGpus, bool] = Delivery(publisher.report, schedule, heartbeat_s, _compared_fields)
+        self._facts: Delivery[EncodedTopology, PublishOutcome] = Delivery(
+            publisher.publish_facts, schedule, heartbeat_s
+        )
+        self._state: Delivery[NodeGpus, bool] = Delivery(publisher.write_state, schedule, heartbeat_s, _compared_fields)
         self._wanted_topology: NodeTopology | None = None  # the topology of the wanted facts
         self.published: NodeTopology | None = None  # the topology of the confirmed facts, of this or an earlier agent
         self.kept_by_others: tuple[str, ...] = ()
@@ -88,7 +90,7 @@ class Publication:
     def set_topology(self, topology: NodeTopology, now: float, *, mirror: bool) -> None:
         """Set the topology to publish on the Node."""
         try:
-            facts = encode(topology)
+            facts = encode_topology(topology)
         except EncodeError as error:  # the machine exceeds a limit: the published facts stay
             _log.error("encode", extra={"fields": {"error": str(error)}})
             return
@@ -120,13 +122,13 @@ class Publication:
         for event in events_between(before, self._wanted_topology):
             self._write_event(event)
 
-    def _write_event(self, event: Event) -> None:
+    def _write_event(self, event: NodeEvent) -> None:
         """Write an Event, without retry: the labels carry the same information."""
         fields = {"reason": event.reason, "message": event.message}
         _log.log(logging.WARNING if event.warning else logging.INFO, "event", extra={"fields": fields})
         error = None
         try:
-            self._publisher.announce(event)
+            self._publisher.write_event(event)
         except PublishError as refused:
             error = str(refused)
         self._record_result("event", error, written=True)

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.process.settings import Setting, address, flag, log_form, one_of, path, seconds, values
+from gputopo.process.settings import (
+    Setting,
+    log_setting,
+    parse_address,
+    parse_flag,
+    parse_one_of,
+    parse_path,
+    parse_seconds,
+    read_values,
+)
 from gputopo.timing import HEARTBEAT_S
 
 PUBLISH = {  # kind -> the argument that may follow after a colon
@@ -38,14 +47,14 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> AgentSettings:
     """Return the settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
-    found = values(TABLE, flags, environ)
+    found = read_values(TABLE, flags, environ)
     found["node"] = found["node"] or socket.gethostname()
     return AgentSettings(**found)
 
 
 def _destination(text: str) -> tuple[str, str | None]:
     kind, colon, place = text.partition(":")
-    one_of(*PUBLISH)(kind)
+    parse_one_of(*PUBLISH)(kind)
     if colon and (PUBLISH[kind] is None or not place):
         raise ValueError(f"{kind} takes no argument" if PUBLISH[kind] is None else f"write {kind}:{PUBLISH[kind]}")
     return kind, place or None
@@ -78,7 +87,7 @@ TABLE = (
         "auto",
         "auto|off",
         "Also write the nvidia.com/ labels of GPU Feature Discovery, except those that another component owns.",
-        flag("auto"),
+        parse_flag("auto"),
     ),
     Setting(
         "interval_s",
@@ -88,7 +97,7 @@ TABLE = (
         "SECONDS",
         "Time between discovery passes, plus or minus 10 %. A driver event starts an extra pass at once, so this only "
         "limits how late a change without an event is noticed. A pass takes a tenth of a second.",
-        seconds(1),
+        parse_seconds(1),
     ),
     Setting(
         "heartbeat_s",
@@ -98,7 +107,7 @@ TABLE = (
         "SECONDS",
         "How often NodeGpus is refreshed and removed labels are restored, plus or minus 10 %. Readers treat an "
         "observation older than three times this as unknown; 15,000 nodes make 50 writes a second.",
-        seconds(10),
+        parse_seconds(10),
     ),
     Setting(
         "hold_s",
@@ -108,7 +117,7 @@ TABLE = (
         "SECONDS",
         "Recovery hold-down: how long a link or GPU must be healthy before it is published as healthy. Degradation is "
         "published at once. Each label change makes schedulers retry every pending pod, so flapping is filtered out.",
-        seconds(0),
+        parse_seconds(0),
     ),
     Setting(
         "grace_s",
@@ -118,7 +127,7 @@ TABLE = (
         "SECONDS",
         "How long NVML or the API server may fail before the agent becomes unready, and before it exits where only "
         "a new process can recover. Longer than a driver reload.",
-        seconds(0),
+        parse_seconds(0),
     ),
     Setting(
         "socket",
@@ -127,7 +136,7 @@ TABLE = (
         "/var/lib/kubelet/pod-resources/kubelet.sock",
         "PATH|off",
         "The kubelet's PodResources socket, which reports the GPUs allocated to each pod. Polled every second.",
-        path,
+        parse_path,
     ),
     Setting(
         "events",
@@ -137,7 +146,7 @@ TABLE = (
         "on|off",
         "Wait for driver events (XID, lost GPU). This keeps the driver in use: a driver upgrade that unloads the "
         "kernel module must stop this agent first, like every NVML client, or run it with `off`.",
-        flag("on"),
+        parse_flag("on"),
     ),
     Setting(
         "listen",
@@ -146,9 +155,9 @@ TABLE = (
         ":9438",
         "HOST:PORT|off",
         "The address of /metrics, /healthz and /readyz.",
-        address,
+        parse_address,
     ),
-    log_form(line="a pass"),
+    log_setting(line="a pass"),
     Setting(
         "node_source",
         "--node-source",
@@ -157,6 +166,6 @@ TABLE = (
         "FILE",
         "Publish this recorded machine (`gputopo record`) instead of the real one. The file is read at every pass. For "
         "tests and demonstrations.",
-        path,
+        parse_path,
     ),
 )

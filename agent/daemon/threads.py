@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from agent.allocation.watch import POLL_S, Watch
+from agent.allocation.watch import POLL_S, AllocationWatch
 from agent.daemon.loop import AgentLoop, LoopInput, Now, ProbeResult, WakeUp
 from agent.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ class MachineAccess(NamedTuple):
 
     probe: Callable[[], Snapshot]
     signature: tuple[str, Callable[[], Hashable]]  # wake-up reason, and the value that changes: "driver", its version
-    watch: Watch | None = None  # of the kubelet
+    watch: AllocationWatch | None = None  # of the kubelet
     listen: Callable[[Callable[[str], None], Callable[[float], bool]], None] | None = None  # to driver events
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.labels import NodeFacts
+from gputopo.labels import EncodedTopology
 from gputopo.model import NodeTopology
 
 
@@ -22,14 +22,14 @@ class PublishError(Exception):
         self.retry_after = retry_after
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PublishOutcome(msgspec.Struct, frozen=True):
     """The result of a publication."""
 
     written: bool  # False: already published; no write was made
     kept_by_others: tuple[str, ...] = ()  # keys of other field managers, left unchanged
 
 
-class Event(msgspec.Struct, frozen=True):
+class NodeEvent(msgspec.Struct, frozen=True):
     """A Kubernetes Event about this node."""
 
     reason: str  # CamelCase: "GpuLost"
@@ -40,15 +40,15 @@ class Event(msgspec.Struct, frozen=True):
 class Publisher(Protocol):
     """A destination of facts. Every method raises ``PublishError``."""
 
-    def publish(self, facts: NodeFacts) -> Outcome:
+    def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         """Write these facts to the node."""
         ...
 
-    def report(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> bool:
         """Write the node's ``NodeGpus``; True: written, False: already current."""
         ...
 
-    def announce(self, event: Event) -> None:
+    def write_event(self, event: NodeEvent) -> None:
         """Write a Kubernetes Event on the Node, where the destination has Events."""
         ...
 
@@ -57,6 +57,6 @@ class Publisher(Protocol):
 class ReadsPublished(Protocol):
     """A publisher that can read back what an earlier process published."""
 
-    def recall(self) -> NodeTopology | None:
+    def read_published(self) -> NodeTopology | None:
         """Return the topology that is published now; None where there is none that can be decoded."""
         ...

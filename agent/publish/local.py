@@ -9,9 +9,9 @@ from typing import TextIO
 
 import msgspec
 
-from agent.publish import Event, Outcome, PublishError
+from agent.publish import NodeEvent, PublishError, PublishOutcome
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.labels import NodeFacts
+from gputopo.labels import EncodedTopology
 
 
 class FeaturesFilePublisher:
@@ -30,23 +30,23 @@ class FeaturesFilePublisher:
         self._written: dict[str, str] | None = None
         self._renew_at = datetime.min.replace(tzinfo=UTC)
 
-    def publish(self, facts: NodeFacts) -> Outcome:
+    def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         """Write the labels if they changed, the file is missing, or half of its lifetime is over."""
         now = self._now()
         if facts.labels == self._written and now < self._renew_at and self._path.exists():
-            return Outcome(written=False)
+            return PublishOutcome(written=False)
         expiry = (now + self._lifetime).strftime("%Y-%m-%dT%H:%M:%SZ")
         lines = [f"# +expiry-time={expiry}", *(f"{key}={value}" for key, value in sorted(facts.labels.items()))]
         self._replace("\n".join(lines) + "\n")
         self._written = dict(facts.labels)
         self._renew_at = now + self._lifetime / 2
-        return Outcome(written=True)
+        return PublishOutcome(written=True)
 
-    def report(self, state: NodeGpus) -> bool:  # noqa: ARG002  part of the protocol
+    def write_state(self, state: NodeGpus) -> bool:  # noqa: ARG002  part of the protocol
         """Write nothing: NFD supports labels only."""
         return False
 
-    def announce(self, event: Event) -> None:
+    def write_event(self, event: NodeEvent) -> None:
         """Write nothing: there is no API server."""
 
     def _replace(self, text: str) -> None:
@@ -64,19 +64,19 @@ class StandardOutputPublisher:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._facts: NodeFacts | None = None
+        self._facts: EncodedTopology | None = None
         self._state: NodeGpus | None = None
 
-    def publish(self, facts: NodeFacts) -> Outcome:
+    def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         """Print the facts."""
         if facts == self._facts:
-            return Outcome(written=False)
+            return PublishOutcome(written=False)
         self._facts = facts
         published = facts.labels | facts.mirrors | facts.annotations
         self._print("".join(f"{key}={value}\n" for key, value in published.items()))
-        return Outcome(written=True)
+        return PublishOutcome(written=True)
 
-    def report(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> bool:
         """Print the state."""
         if state == self._state:
             return False
@@ -84,7 +84,7 @@ class StandardOutputPublisher:
         self._print(msgspec.json.encode(state).decode() + "\n")
         return True
 
-    def announce(self, event: Event) -> None:
+    def write_event(self, event: NodeEvent) -> None:
         """Print the event."""
         self._print(msgspec.json.encode(event).decode() + "\n")
 

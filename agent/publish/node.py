@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from agent.publish import Event, Outcome, PublishError
+from agent.publish import NodeEvent, PublishError, PublishOutcome
 from agent.publish.plan import FieldValues, plan_apply, values_by_manager
 from agent.publish.state import StateWriter, raise_publish_errors
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ConflictError
 from gputopo.kube.objects import Managed, ManagedMetadata
-from gputopo.kube.ownership import Field, field_of
+from gputopo.kube.ownership import OwnedField, field_of
 from gputopo.kube.rbac import NODES
-from gputopo.labels import AnnotationError, NodeFacts, decode, keys
+from gputopo.labels import AnnotationError, EncodedTopology, decode_topology, keys
 from gputopo.model import NodeTopology
 
 _log = logging.getLogger(__name__)
@@ -30,13 +30,13 @@ class NodePublisher:
         self._node = node
         self._state = StateWriter(kube, node)
         self._version = _ANY_VERSION
-        self._logged_owners: dict[Field, tuple[str, ...]] = {}
+        self._logged_owners: dict[OwnedField, tuple[str, ...]] = {}
 
-    def publish(self, facts: NodeFacts) -> Outcome:
+    def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         """Write these facts to the Node, except keys that other field managers own."""
         with raise_publish_errors():
             metadata = self._read_node()
-            owned_by_others: dict[Field, tuple[str, ...]] = {}
+            owned_by_others: dict[OwnedField, tuple[str, ...]] = {}
             written = False
             for manager, wanted in values_by_manager(facts).items():
                 planned = plan_apply(metadata, manager, wanted)
@@ -46,28 +46,28 @@ class NodePublisher:
                     owned_by_others |= refused_fields
                     written |= wrote
         self._log_foreign_keys(owned_by_others)
-        return Outcome(written, tuple(sorted(field.key for field in owned_by_others)))
+        return PublishOutcome(written, tuple(sorted(field.key for field in owned_by_others)))
 
-    def recall(self) -> NodeTopology | None:
+    def read_published(self) -> NodeTopology | None:
         """Return the topology in the Node's annotation. A damaged one counts as missing: it will be replaced."""
         with raise_publish_errors():
             annotations = self._read_node().annotations
         try:
-            return None if keys.TOPOLOGY.key not in annotations else decode({}, annotations)
+            return None if keys.TOPOLOGY.key not in annotations else decode_topology({}, annotations)
         except AnnotationError:
             return None
 
-    def report(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> bool:
         """Write the node's ``NodeGpus``."""
-        return self._state.report(state)
+        return self._state.write_state(state)
 
-    def announce(self, event: Event) -> None:
+    def write_event(self, event: NodeEvent) -> None:
         """Create a Kubernetes Event on the Node."""
-        self._state.announce(event)
+        self._state.write_event(event)
 
     def _read_node(self) -> ManagedMetadata:
         """Read the Node from the server's cache, but not older than our last write to it."""
-        query = Query(metadata_only=True, version=self._version)
+        query = ListOptions(metadata_only=True, version=self._version)
         self._version = (
             _ANY_VERSION  # if that version does not exist any more (a restored etcd), the next pass reads again
         )
@@ -75,9 +75,11 @@ class NodePublisher:
         self._version = metadata.resource_version
         return metadata
 
-    def _apply_facts(self, uid: str, manager: str, facts: FieldValues) -> tuple[dict[Field, tuple[str, ...]], bool]:
+    def _apply_facts(
+        self, uid: str, manager: str, facts: FieldValues
+    ) -> tuple[dict[OwnedField, tuple[str, ...]], bool]:
         """Apply the facts without those in conflict. Returns the conflicts with their owners, and whether it wrote."""
-        refused_fields: dict[Field, tuple[str, ...]] = {}
+        refused_fields: dict[OwnedField, tuple[str, ...]] = {}
         for _ in range(_MAX_ATTEMPTS):
             try:
                 self._version = self._kube.apply(NODES, manager, _node_body(self._node, uid, facts)).resource_version
@@ -93,7 +95,7 @@ class NodePublisher:
             f"Node {self._node}: other field managers keep taking keys of {manager}: {_list_owners(refused_fields)}"
         )
 
-    def _log_foreign_keys(self, owned_by_others: dict[Field, tuple[str, ...]]) -> None:
+    def _log_foreign_keys(self, owned_by_others: dict[OwnedField, tuple[str, ...]]) -> None:
         """Log the keys that other field managers own, when they change."""
         if owned_by_others != self._logged_owners:
             self._logged_owners = owned_by_others
@@ -113,5 +115,5 @@ def _node_body(node: str, uid: str, facts: FieldValues) -> dict[str, Any]:
     return {"apiVersion": NODES.api_version, "kind": "Node", "metadata": metadata}
 
 
-def _list_owners(owned_by_others: dict[Field, tuple[str, ...]]) -> str:
+def _list_owners(owned_by_others: dict[OwnedField, tuple[str, ...]]) -> str:
     return ", ".join(f"{field.key} ({' and '.join(who)})" for field, who in sorted(owned_by_others.items()))

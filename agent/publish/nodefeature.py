@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.publish import Event, Outcome, PublishError
+from agent.publish import NodeEvent, PublishError, PublishOutcome
 from agent.publish.state import StateWriter, raise_publish_errors
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
-from gputopo.kube.objects import Metadata, NodeFeature, Partial
+from gputopo.kube.objects import NodeFeature, ObjectMeta, PartialObject
 from gputopo.kube.rbac import NODE_FEATURES, NODES
-from gputopo.labels import NodeFacts
+from gputopo.labels import EncodedTopology
 from gputopo.labels.keys import FIELD_MANAGER, NFD_NODE_NAME
 
 _NO_NFD = (
@@ -35,27 +35,27 @@ class NodeFeaturePublisher:
         self._namespace = namespace
         self._state = StateWriter(kube, node)
 
-    def publish(self, facts: NodeFacts) -> Outcome:
+    def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         """Write the labels to the ``NodeFeature``. It is deleted with the Node."""
         with raise_publish_errors():
-            query = Query(metadata_only=True, version="0")
-            node = self._kube.get(NODES, self._node, Partial, query).metadata
+            query = ListOptions(metadata_only=True, version="0")
+            node = self._kube.get(NODES, self._node, PartialObject, query).metadata
             if self._is_current(facts.labels, node):
-                return Outcome(written=False)
+                return PublishOutcome(written=False)
             self._kube.apply(NODE_FEATURES, FIELD_MANAGER, self._body(facts.labels, node))
-            return Outcome(written=True)
+            return PublishOutcome(written=True)
 
-    def report(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> bool:
         """Write the node's ``NodeGpus``."""
-        return self._state.report(state)
+        return self._state.write_state(state)
 
-    def announce(self, event: Event) -> None:
+    def write_event(self, event: NodeEvent) -> None:
         """Create a Kubernetes Event on the Node."""
-        self._state.announce(event)
+        self._state.write_event(event)
 
-    def _is_current(self, labels: dict[str, str], node: Metadata) -> bool:
+    def _is_current(self, labels: dict[str, str], node: ObjectMeta) -> bool:
         try:
-            stored = self._kube.get(NODE_FEATURES, self._name, NodeFeature, Query(namespace=self._namespace))
+            stored = self._kube.get(NODE_FEATURES, self._name, NodeFeature, ListOptions(namespace=self._namespace))
         except NotFoundError as error:
             if error.kind_missing:
                 raise PublishError(_NO_NFD) from error
@@ -64,7 +64,7 @@ class NodeFeaturePublisher:
         named = stored.metadata.labels.get(NFD_NODE_NAME) == self._node
         return stored.spec.labels == labels and owners == [node.uid] and named
 
-    def _body(self, labels: dict[str, str], node: Metadata) -> dict[str, Any]:
+    def _body(self, labels: dict[str, str], node: ObjectMeta) -> dict[str, Any]:
         owner = {"apiVersion": NODES.api_version, "kind": "Node", "name": node.name, "uid": node.uid}
         return {
             "apiVersion": NODE_FEATURES.api_version,

@@ -9,30 +9,33 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gputopo.kube.objects import ManagedMetadata
-from gputopo.kube.ownership import Field, owned, owners, values
-from gputopo.labels import NodeFacts
+from gputopo.kube.ownership import OwnedField, field_values, owned_fields, owners
+from gputopo.labels import EncodedTopology
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
 
-FieldValues = dict[Field, str]
+FieldValues = dict[OwnedField, str]
 
 
 class ApplyPlan(NamedTuple):
     """The planned apply of one field manager."""
 
     apply: FieldValues | None  # all fields that the manager will own; None: already current
-    others: dict[Field, tuple[str, ...]]  # wanted fields of other owners, with their names
+    others: dict[OwnedField, tuple[str, ...]]  # wanted fields of other owners, with their names
 
 
-def values_by_manager(facts: NodeFacts) -> dict[str, FieldValues]:
+def values_by_manager(facts: EncodedTopology) -> dict[str, FieldValues]:
     """Return the field values that each of our field managers wants on the Node."""
-    own = {Field("labels", key): value for key, value in facts.labels.items()}
-    own |= {Field("annotations", key): value for key, value in facts.annotations.items()}
-    return {FIELD_MANAGER: own, MIRROR_FIELD_MANAGER: {Field("labels", key): v for key, v in facts.mirrors.items()}}
+    own = {OwnedField("labels", key): value for key, value in facts.labels.items()}
+    own |= {OwnedField("annotations", key): value for key, value in facts.annotations.items()}
+    return {
+        FIELD_MANAGER: own,
+        MIRROR_FIELD_MANAGER: {OwnedField("labels", key): v for key, v in facts.mirrors.items()},
+    }
 
 
 def plan_apply(metadata: ManagedMetadata, manager: str, wanted: FieldValues) -> ApplyPlan:
     """Return what ``manager`` must apply to own the wanted fields, except those of other owners."""
-    own_fields, live = owned(metadata, manager), values(metadata)
+    own_fields, live = owned_fields(metadata, manager), field_values(metadata)
     other_owners = owners(metadata, besides=manager)
     # A field that only others own is left to them even with the same value: shared ownership would cause a conflict at
     # their next change. A shared field is given up as soon as our value differs, because that would be a conflict.

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from agent.publish import Event, PublishError
+from agent.publish import NodeEvent, PublishError
 from gputopo.crd import nodegpus
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube import events
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import KubeError, NotFoundError, UnavailableError
-from gputopo.kube.events import Reporter, Subject
-from gputopo.kube.objects import NodeGpus as Stored
-from gputopo.kube.objects import Partial
+from gputopo.kube.events import EventReporter, EventSubject
+from gputopo.kube.objects import NodeGpusObject as Stored
+from gputopo.kube.objects import PartialObject
 from gputopo.kube.rbac import EVENTS, NODE_GPUS, NODES
 from gputopo.labels.keys import FIELD_MANAGER
 
@@ -44,7 +44,7 @@ class StateWriter:
         self._node = node
         self._now = now
 
-    def report(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> bool:
         """Write the node's ``NodeGpus``; False: already current. It is deleted with its Node."""
         with raise_publish_errors():
             uid = self._node_uid()
@@ -56,18 +56,20 @@ class StateWriter:
                 raise PublishError(_NO_CRD) from error
             return True
 
-    def announce(self, event: Event) -> None:
+    def write_event(self, event: NodeEvent) -> None:
         """Create a Kubernetes Event on the Node: ``kubectl describe node`` shows it."""
         with raise_publish_errors():
-            subject = Subject(NODES, "Node", self._node, self._node_uid())
-            reporter = Reporter(FIELD_MANAGER, self._node)
-            event_object = events.event(
+            subject = EventSubject(NODES, "Node", self._node, self._node_uid())
+            reporter = EventReporter(FIELD_MANAGER, self._node)
+            event_object = events.event_body(
                 subject, reporter, event.reason, event.message, self._now(), warning=event.warning
             )
             self._kube.create(EVENTS, event_object)
 
     def _node_uid(self) -> str:
-        return self._kube.get(NODES, self._node, Partial, Query(metadata_only=True, version="0")).metadata.uid
+        return self._kube.get(
+            NODES, self._node, PartialObject, ListOptions(metadata_only=True, version="0")
+        ).metadata.uid
 
     def _is_current(self, state: NodeGpus, node_uid: str) -> bool:
         try:

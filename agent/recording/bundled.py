@@ -23,14 +23,14 @@ class BundledMachine(msgspec.Struct, frozen=True):
     snapshot: str  # path of its recording
 
 
-def folder() -> str:
+def bundled_directory() -> str:
     """Return the directory of the bundled machines."""
     package = os.path.dirname(gputopo.__file__)
     installed = os.path.join(package, "machines")
     return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(package), "fixtures", "machines")
 
 
-def machines(root: str) -> Iterator[BundledMachine]:
+def list_machines(root: str) -> Iterator[BundledMachine]:
     """Yield the machines in a directory, by name."""
     import tomllib  # noqa: PLC0415  only for the list
 
@@ -39,7 +39,7 @@ def machines(root: str) -> Iterator[BundledMachine]:
         yield BundledMachine(name, tuple(facts["aliases"]), facts["title"], _snapshot_path(root, name))
 
 
-def find(name: str, root: str) -> str | None:
+def find_recording(name: str, root: str) -> str | None:
     """Return the path of the recording of a machine by name or alias; None where there is no such machine.
 
     The aliases are on one line of each ``case.toml``, so that the rest need not be parsed.

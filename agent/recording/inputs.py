@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agent.recording.topology import Observation, observe
+from agent.recording.topology import Observation, observe_snapshot
 from agent.snapshot import Output, Snapshot, SnapshotError
 from agent.sources.errors import ParseError
 from gputopo.model import ModelError
@@ -28,23 +28,23 @@ ACCEPTED = (
 )
 
 
-class DocumentError(ValueError):
+class InputError(ValueError):
     """The input is not of a known kind, or is damaged."""
 
 
-def text_of(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Return the text of a file in UTF-8 or in the UTF-16 of PowerShell."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="replace")
     return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="replace")
 
 
-def read(text: str) -> Observation:
+def read_observation(text: str) -> Observation:
     """Return the observation in an input of any accepted kind. Raises ``DocumentError``."""
     try:
         return _reader_for(text)(text)
     except (ParseError, SnapshotError, ModelError) as error:
-        raise DocumentError(str(error)) from error
+        raise InputError(str(error)) from error
 
 
 # Each reader imports its own parser, to keep start-up short.
@@ -53,7 +53,7 @@ def read(text: str) -> Observation:
 def _reader_for(text: str) -> Callable[[str], Observation]:
     start = text.lstrip()[:4096]
     if not start:
-        raise DocumentError(f"the input is empty; expected one of: {ACCEPTED}")
+        raise InputError(f"the input is empty; expected one of: {ACCEPTED}")
     if start.startswith("{"):
         return _from_json
     if start.startswith("<") and "<system" in start:
@@ -89,59 +89,57 @@ def _from_topo(text: str) -> Observation:
         from agent.sources.smi.failure import classify_failure  # noqa: PLC0415  only without a matrix
 
         if classify_failure(text) is not None:  # nvidia-smi's error message instead of a matrix
-            return observe(Snapshot(smi={"topo -m": Output(text)}))
-        raise DocumentError(f"{error}\nAccepted: {ACCEPTED}") from error
+            return observe_snapshot(Snapshot(smi={"topo -m": Output(text)}))
+        raise InputError(f"{error}\nAccepted: {ACCEPTED}") from error
     smi = {"topo -m": Output(text)}
     listing = "\n".join(line for line in text.splitlines() if re.match(_LISTING, line))
-    return observe(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
+    return observe_snapshot(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
 
 
 def _from_listing(text: str) -> Observation:
     from agent.sources.smi.listing import parse_listing  # noqa: PLC0415
 
     parse_listing(text)
-    return observe(Snapshot(smi={"-L": Output(text)}))
+    return observe_snapshot(Snapshot(smi={"-L": Output(text)}))
 
 
 def _from_query(text: str) -> Observation:
     from agent.sources.smi.query import parse_query  # noqa: PLC0415
 
     parse_query(text)
-    return observe(Snapshot(smi={"-q -x": Output(text)}))
+    return observe_snapshot(Snapshot(smi={"-q -x": Output(text)}))
 
 
 def _from_nccl(text: str) -> Observation:
     from agent.sources.nccl import parse_nccl  # noqa: PLC0415
 
     parse_nccl(text)
-    return observe(Snapshot(nccl=text))
+    return observe_snapshot(Snapshot(nccl=text))
 
 
 def _from_lstopo(text: str) -> Observation:
     from agent.sources.lstopo import parse_lstopo  # noqa: PLC0415
 
     parse_lstopo(text)
-    return observe(Snapshot(lstopo=text))
+    return observe_snapshot(Snapshot(lstopo=text))
 
 
 def _from_json(text: str) -> Observation:
     try:
         document: dict[str, Any] = decode(text, dict)
     except msgspec.DecodeError as error:
-        raise DocumentError(f"invalid JSON: {error}") from error
+        raise InputError(f"invalid JSON: {error}") from error
     if document.get("kind") in ("Node", "List", "NodeList"):
         from agent.recording.node_input import observation_from_node  # noqa: PLC0415
 
         return observation_from_node(document)
     if document.get("kind") == "NodeTopology":
-        raise DocumentError(
-            "the output of `gputopo show -o json` is not accepted; give the input that it was made from"
-        )
+        raise InputError("the output of `gputopo show -o json` is not accepted; give the input that it was made from")
     if "format" in document:
         from agent.recording.io import convert_snapshot  # noqa: PLC0415
 
-        return observe(convert_snapshot(document))
-    raise DocumentError(f"unknown JSON object with the keys {sorted(document)[:8]}; expected one of: {ACCEPTED}")
+        return observe_snapshot(convert_snapshot(document))
+    raise InputError(f"unknown JSON object with the keys {sorted(document)[:8]}; expected one of: {ACCEPTED}")
 
 
 def _from_yaml(text: str) -> Observation:
@@ -151,9 +149,9 @@ def _from_yaml(text: str) -> Observation:
         # Not libyaml: deep nesting raises a RecursionError here, and ends the process there.
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
-        raise DocumentError(f"invalid YAML: {error}") from error
+        raise InputError(f"invalid YAML: {error}") from error
     if not isinstance(document, dict):
-        raise DocumentError(f"unexpected YAML {type(document).__name__}; expected one of: {ACCEPTED}")
+        raise InputError(f"unexpected YAML {type(document).__name__}; expected one of: {ACCEPTED}")
     from agent.recording.node_input import observation_from_node  # noqa: PLC0415
 
     return observation_from_node(document)

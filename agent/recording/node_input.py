@@ -11,7 +11,7 @@ import msgspec
 
 from agent.recording.topology import Observation
 from agent.sources.errors import ParseError
-from gputopo.labels import AnnotationError, NoTopologyError, decode
+from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
 from gputopo.process.decoding import convert
 
 
@@ -42,6 +42,6 @@ def observation_from_node(document: dict[str, Any]) -> Observation:
             f"expected one Node, found {len(nodes)} objects ({names}); name one Node in the kubectl command"
         )
     try:
-        return Observation(decode(nodes[0].metadata.labels, nodes[0].metadata.annotations))
+        return Observation(decode_topology(nodes[0].metadata.labels, nodes[0].metadata.annotations))
     except (AnnotationError, NoTopologyError) as error:
         raise ParseError(f"Node {nodes[0].metadata.name}: {error}") from error

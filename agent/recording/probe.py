@@ -25,7 +25,7 @@ class ProbeTarget(NamedTuple):
     nvml: Any = None  # the NVML bindings; None: pynvml
 
 
-def probe(target: ProbeTarget | None = None) -> Snapshot:
+def probe_machine(target: ProbeTarget | None = None) -> Snapshot:
     """Return the unchanged output of all sources. Never raises: an exception of a source is in ``Snapshot.errors``."""
     target = target or ProbeTarget()
     errors: dict[str, str] = {}

@@ -31,7 +31,7 @@ _NO_UUID = "00000000-0000-0000-0000-000000000000"  # NVML's value for "no multi-
 _SHORTEST_NAME = 4  # shorter host names are also ordinary words: "gpu", "h1"
 
 
-def scrub(snapshot: Snapshot, *, uuids: bool = False) -> Snapshot:
+def scrub_snapshot(snapshot: Snapshot, *, uuids: bool = False) -> Snapshot:
     """Return the snapshot without identities; ``scrubbed`` lists what was removed. Scrubbing twice changes nothing."""
     done = {*snapshot.scrubbed, "hostname", "processes", "serial", *(["uuid"] if uuids else [])}
     cleaned = _map_texts(snapshot, _cleaner(snapshot))

@@ -31,7 +31,7 @@ class Observation(msgspec.Struct, frozen=True):
         return f"no GPU found: {found.headline}{bus}.\n{found.advice}"
 
 
-def observe(snapshot: Snapshot) -> Observation:
+def observe_snapshot(snapshot: Snapshot) -> Observation:
     """Return the topology of a snapshot, live or recorded."""
     return Observation(discover(snapshot), snapshot)
 

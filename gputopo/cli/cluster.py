@@ -64,7 +64,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
-    with cluster(kubeconfig, context) as kube:
+    with connected_cluster(kubeconfig, context) as kube:
         found = read_nodes(kube, selector)
     now = datetime.now(UTC)
     if output in ("json", "yaml"):
@@ -91,13 +91,15 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
       gputopo pods -n training -o json | jq '.items[] | select((.gpusByIsland | length) > 1) | .name'
     """
     from gputopo.cluster.document import pod_list  # noqa: PLC0415  start-up of all other commands
-    from gputopo.cluster.pods import placements  # noqa: PLC0415
-    from gputopo.cluster.read import read_nodes, running_pods, unseen_pods  # noqa: PLC0415
+    from gputopo.cluster.pods import pod_placements  # noqa: PLC0415
+    from gputopo.cluster.read import pods_without_allocation, read_nodes, running_pods  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
-    with cluster(kubeconfig, context) as kube:
+    with connected_cluster(kubeconfig, context) as kube:
         machines = read_nodes(kube)
-        found = placements(machines, running_pods(kube, namespace)) + unseen_pods(kube, machines, namespace)
+        found = pod_placements(machines, running_pods(kube, namespace)) + pods_without_allocation(
+            kube, machines, namespace
+        )
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
@@ -126,7 +128,7 @@ def cleanup(
       kubectl delete -k daemonset/overlays/default && gputopo cleanup --all
       gputopo cleanup --node gpu-7 --dry-run
     """
-    from gputopo.cluster.cleanup import definitions, find, plans, remove  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.cleanup import apply_removals, find_definitions, find_planner_objects, find_removals  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.rbac import CLEANER  # noqa: PLC0415
 
     if (node is None) != everything:
@@ -134,12 +136,12 @@ def cleanup(
     if crd and not everything:
         raise click.UsageError("--crd takes the NodeGpus of all nodes away: it goes with --all only")
     failed = 0
-    with cluster(kubeconfig, context, CLEANER) as kube:
+    with connected_cluster(kubeconfig, context, CLEANER) as kube:
         if crd:
             _refuse_while_gated(kube)
-        removals = (plans(kube) if crd else []) + find(kube, node)
-        for batch in (removals, definitions(kube) if crd else []):
-            for removal, error in ((each, None) for each in batch) if dry_run else remove(kube, batch):
+        removals = (find_planner_objects(kube) if crd else []) + find_removals(kube, node)
+        for batch in (removals, find_definitions(kube) if crd else []):
+            for removal, error in ((each, None) for each in batch) if dry_run else apply_removals(kube, batch):
                 failed += error is not None
                 click.echo(
                     f"{'would remove' if dry_run else 'removed'} {removal}" if error is None else f"FAILED {error}"
@@ -151,9 +153,9 @@ def cleanup(
 
 
 def _refuse_while_gated(kube: Kube) -> None:
-    from gputopo.cluster.gates import gated  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.gates import list_gated  # noqa: PLC0415  start-up of all other commands
 
-    held = gated(kube)
+    held = list_gated(kube)
     if held:
         first = held[0].metadata
         several = f", {len(held)} in all," if len(held) > 1 else ""
@@ -171,19 +173,19 @@ COMMANDS = (nodes, pods, cleanup)
 def topology_of_node(name: str, kubeconfig: str | None = None, context: str | None = None) -> NodeTopology:
     """The topology that a node of the cluster carries, or the end of the program with advice."""
     from gputopo.cluster.read import read_node  # noqa: PLC0415  start-up of all other commands
-    from gputopo.labels import AnnotationError, NoTopologyError, decode  # noqa: PLC0415
+    from gputopo.labels import AnnotationError, NoTopologyError, decode_topology  # noqa: PLC0415
 
-    with cluster(kubeconfig, context) as kube:
+    with connected_cluster(kubeconfig, context) as kube:
         metadata = read_node(kube, name)
     try:
-        return decode(metadata.labels, metadata.annotations)
+        return decode_topology(metadata.labels, metadata.annotations)
     except (AnnotationError, NoTopologyError) as error:
         click.echo(f"gputopo: node {name}: {error}", err=True)
         sys.exit(NO_CLUSTER)
 
 
 @contextmanager
-def cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
+def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
     """A connection; what goes wrong on it ends the program with its message."""
     from gputopo.kube.connect import connect  # noqa: PLC0415
     from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
@@ -226,10 +228,10 @@ def print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
         return
     import os  # noqa: PLC0415  start-up of all other commands
 
-    from gputopo.cluster.terminal import lines  # noqa: PLC0415
+    from gputopo.cluster.terminal import table_lines  # noqa: PLC0415
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    printed = lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)
+    printed = table_lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)
     click.echo("\n".join(printed))
 
 
@@ -246,16 +248,16 @@ def print_document(document: dict[str, Any], output: str) -> None:
 
 def pages(url: str) -> Iterator[bytes]:
     """What a running extender or planner answers, page after page; the program ends where it does not."""
-    from gputopo.cli.terminal import fail  # noqa: PLC0415
+    from gputopo.cli.terminal import exit_with_error  # noqa: PLC0415
     from gputopo.process.page_reader import PageError, read_pages  # noqa: PLC0415  start-up of all other commands
 
     try:
         yield from read_pages(url)
     except PageError as error:
-        fail(str(error), NO_CLUSTER)
+        exit_with_error(str(error), NO_CLUSTER)
 
 
-def page(url: str) -> bytes:
+def fetch_page(url: str) -> bytes:
     """What a running extender or planner answers on one page; the program ends where it does not."""
     return b"".join(pages(url))
 
@@ -264,7 +266,7 @@ def print_text(text: Callable[[int, bool], str]) -> None:
     """A text on standard output. ``text``: of a width in columns, and whether only ASCII may be in it."""
     import os  # noqa: PLC0415  start-up of all other commands
 
-    from gputopo.cli.terminal import says_unicode, write_out  # noqa: PLC0415
+    from gputopo.cli.terminal import supports_unicode, write_out  # noqa: PLC0415
 
     width = os.get_terminal_size().columns if sys.stdout.isatty() else _UNSEEN
-    write_out(text(width, not says_unicode()))
+    write_out(text(width, not supports_unicode()))

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import click
 import msgspec
 
-from gputopo.cli.cluster import cluster, cluster_options
-from gputopo.cli.terminal import fail, read_bytes, write_out
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 from gputopo.process.decoding import decode
 
-FOUND = 1
+FINDINGS_EXIT_CODE = 1
 CALLERS = ("second", "cluster")  # scheduler_core.extender.scheduler_config.Caller
 
 
@@ -83,17 +83,17 @@ def scheduler_config(
         raise click.UsageError(f"--namespace {namespace!r} is no name of a namespace")
     _refuse_others(named)
     resources = frozenset(named) or _resources(
-        _listed(source) if source else _asked(where["kubeconfig"], where["context"])
+        _listed(source) if source else _nodes_of_cluster(where["kubeconfig"], where["context"])
     )
     if checked is None:
-        from scheduler_core.extender.scheduler_config import Caller, configuration  # noqa: PLC0415  start-up of all other commands
+        from scheduler_core.extender.scheduler_config import Caller, render_configuration  # noqa: PLC0415  start-up of all other commands
 
-        write_out(configuration(resources, Caller(caller), namespace))
+        write_out(render_configuration(resources, Caller(caller), namespace))
         return
     findings = _findings(checked, resources)
     if findings:
         write_out("\n".join(map(str, findings)))
-        sys.exit(FOUND)
+        sys.exit(FINDINGS_EXIT_CODE)
 
 
 def _refuse_others(named: tuple[str, ...]) -> None:
@@ -110,12 +110,16 @@ def _refuse_others(named: tuple[str, ...]) -> None:
 def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
     import yaml  # noqa: PLC0415  20 ms, and only a check needs it
 
-    from scheduler_core.extender.scheduler_config_check import ConfigurationError, check, read  # noqa: PLC0415
+    from scheduler_core.extender.scheduler_config_check import (  # noqa: PLC0415
+        ConfigurationError,
+        check_configuration,
+        parse_configuration,
+    )
 
     try:
-        return check(read(yaml.safe_load(read_bytes(name))), resources)
+        return check_configuration(parse_configuration(yaml.safe_load(read_bytes(name))), resources)
     except (yaml.YAMLError, ConfigurationError, ValueError, RecursionError) as error:  # ValueError: no date, no UTF-8
-        fail(f"{name}: {error}")
+        exit_with_error(f"{name}: {error}")
 
 
 def _resources(nodes: Iterable[_Node]) -> frozenset[str]:
@@ -126,11 +130,11 @@ def _listed(name: str) -> tuple[_Node, ...]:
     try:
         return decode(read_bytes(name), _Nodes).items
     except msgspec.DecodeError as error:
-        fail(f"{name}: this is no list of nodes, as `kubectl get nodes -o json` prints it: {error}")
+        exit_with_error(f"{name}: this is no list of nodes, as `kubectl get nodes -o json` prints it: {error}")
 
 
-def _asked(kubeconfig: str | None, context: str | None) -> list[_Node]:
+def _nodes_of_cluster(kubeconfig: str | None, context: str | None) -> list[_Node]:
     from gputopo.kube.rbac import NODES  # noqa: PLC0415  --from needs no cluster
 
-    with cluster(kubeconfig, context) as kube:
-        return kube.items(NODES, _Node)
+    with connected_cluster(kubeconfig, context) as kube:
+        return kube.list_objects(NODES, _Node)

@@ -10,17 +10,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import NO_CLUSTER, cluster, cluster_options, pages, print_document, print_table, print_text
-from gputopo.cli.terminal import fail
+from gputopo.cli.cluster import (
+    NO_CLUSTER,
+    cluster_options,
+    connected_cluster,
+    pages,
+    print_document,
+    print_table,
+    print_text,
+)
+from gputopo.cli.terminal import exit_with_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from scheduler_core.planner.gang.member import GangName
-    from scheduler_core.planner.report.listing import GangSeen
-    from scheduler_core.planner.report.model import GangStory
-    from scheduler_core.planner.report.planner_page import Said
-    from scheduler_core.planner.report.read import Seen
+    from scheduler_core.planner.report.listing import GangSummary
+    from scheduler_core.planner.report.model import GangExplanation
+    from scheduler_core.planner.report.planner_page import PlannerGangState
+    from scheduler_core.planner.report.read import GangSnapshot
     from scheduler_core.policy.profiles import Policies
 
 _TRIALS_S = 5.0  # for all plans that are tried; what was found until then is told
@@ -74,17 +82,17 @@ def gangs(
 
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
     from scheduler_core.planner.report.document import gang_list  # noqa: PLC0415
-    from scheduler_core.planner.report.listing import gangs_of  # noqa: PLC0415
+    from scheduler_core.planner.report.listing import list_gangs  # noqa: PLC0415
     from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
     from scheduler_core.planner.report.tables import gang_table  # noqa: PLC0415
     from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
 
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"both --namespace {namespace} and --all-namespaces: give one of the two")
-    said = {} if server is None else _said(server)
-    with cluster(kubeconfig, context, GANG_READER) as kube:
+    said = {} if server is None else _planner_states(server)
+    with connected_cluster(kubeconfig, context, GANG_READER) as kube:
         seen = read_gangs(kube, namespace, BUILT_IN, time.time())
-    found = gangs_of(seen, time.time(), said)
+    found = list_gangs(seen, time.time(), said)
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
     else:
@@ -93,28 +101,28 @@ def gangs(
         click.echo(line, err=True)
 
 
-def _remarks(seen: Seen, found: Sequence[GangSeen]) -> Iterator[str]:
+def _remarks(seen: GangSnapshot, found: Sequence[GangSummary]) -> Iterator[str]:
     """What a table of gangs does not show."""
     import time  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
-    from scheduler_core.planner.report.leadership import nobody_plans  # noqa: PLC0415
-    from scheduler_core.planner.report.listing import ungated  # noqa: PLC0415
+    from scheduler_core.planner.report.leadership import no_planner_reason  # noqa: PLC0415
+    from scheduler_core.planner.report.listing import ungated_gangs  # noqa: PLC0415
 
     if seen.unread:
         yield _UNREAD.format(", ".join(seen.unread))
-    absent = nobody_plans(seen, time.time())
+    absent = no_planner_reason(seen, time.time())
     if absent is not None:
         yield f"gputopo: {absent}"
     if any(each.phase == GangPhase.REFUSED.value for each in found):
         yield _REFUSED
-    left = ungated(seen)
+    left = ungated_gangs(seen)
     if left:
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         yield _UNGATED.format(", ".join(left[:_NAMED]) + more)
 
 
-class Asked(NamedTuple):
+class GangQuery(NamedTuple):
     """Which gang, and where to ask."""
 
     name: str
@@ -125,7 +133,7 @@ class Asked(NamedTuple):
     policies: Policies
 
 
-def why_gang(asked: Asked, output: str) -> None:
+def why_gang(asked: GangQuery, output: str) -> None:
     """Tell why a gang is where it is, or is nowhere; ends the program where there is none of that name."""
     import time  # noqa: PLC0415  start-up of all other commands
 
@@ -133,46 +141,46 @@ def why_gang(asked: Asked, output: str) -> None:
     from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.planner.gang.member import GangName  # noqa: PLC0415
     from scheduler_core.planner.packing.model import LEVELS  # noqa: PLC0415
-    from scheduler_core.planner.report.explain import About, NoGangError, tell  # noqa: PLC0415
-    from scheduler_core.planner.report.leadership import levels_of  # noqa: PLC0415
-    from scheduler_core.planner.report.prospects import Rules  # noqa: PLC0415
+    from scheduler_core.planner.report.explain import GangQuestion, NoGangError, explain_gang  # noqa: PLC0415
+    from scheduler_core.planner.report.leadership import planner_levels  # noqa: PLC0415
+    from scheduler_core.planner.report.prospects import PlanRules  # noqa: PLC0415
     from scheduler_core.planner.report.read import read_all, read_opted_in  # noqa: PLC0415
 
     name = GangName(asked.namespace, asked.name)
-    said = None if asked.server is None else _said(asked.server).get(name)
-    with cluster(asked.kubeconfig, asked.context, GANG_READER) as kube:
+    said = None if asked.server is None else _planner_states(asked.server).get(name)
+    with connected_cluster(asked.kubeconfig, asked.context, GANG_READER) as kube:
         seen = read_all(kube, asked.policies, time.time())
-        gang = seen.view.roster.gang(name)
+        gang = seen.view.gang_members.get_gang(name)
         elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE
         opted_in = read_opted_in(kube, asked.namespace) if elsewhere else None
     until = time.monotonic() + _TRIALS_S
-    rules = Rules(asked.policies, levels_of(seen) or LEVELS, lambda: time.monotonic() > until)
+    rules = PlanRules(asked.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > until)
     try:
-        told = tell(seen, About(name, rules, said, opted_in), time.time())
+        told = explain_gang(seen, GangQuestion(name, rules, said, opted_in), time.time())
     except NoGangError as error:
-        fail(str(error), NO_CLUSTER)
+        exit_with_error(str(error), NO_CLUSTER)
     _print(told, output)
 
 
-def _said(server: str) -> Mapping[GangName, Said]:
+def _planner_states(server: str) -> Mapping[GangName, PlannerGangState]:
     """What a running planner says of all gangs."""
     # As everywhere here: start-up of all other commands.
-    from scheduler_core.planner.report.planner_page import NotAPlannerError, read_said  # noqa: PLC0415
+    from scheduler_core.planner.report.planner_page import NotAPlannerError, parse_planner_page  # noqa: PLC0415
 
     if not server.startswith(("http://", "https://")):
         raise click.UsageError(f"--server {server!r}: write a URL like http://127.0.0.1:9439")
     url = f"{server.rstrip('/')}/gangs"
     try:
-        return {name: said for text in pages(url) for name, said in read_said(text).items()}
+        return {name: said for text in pages(url) for name, said in parse_planner_page(text).items()}
     except NotAPlannerError as error:
-        fail(f"{url}: {error}", NO_CLUSTER)
+        exit_with_error(f"{url}: {error}", NO_CLUSTER)
 
 
-def _print(told: GangStory, output: str) -> None:
-    from scheduler_core.planner.report.document import document  # noqa: PLC0415  start-up of all other commands
-    from scheduler_core.planner.report.text import text  # noqa: PLC0415
+def _print(told: GangExplanation, output: str) -> None:
+    from scheduler_core.planner.report.document import explanation_document  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.planner.report.text import render_text  # noqa: PLC0415
 
     if output != "text":
-        print_document(document(told), output)
+        print_document(explanation_document(told), output)
         return
-    print_text(lambda width, ascii_only: text(told, width, ascii_only=ascii_only))
+    print_text(lambda width, ascii_only: render_text(told, width, ascii_only=ascii_only))

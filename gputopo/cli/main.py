@@ -20,7 +20,15 @@ from gputopo.cli.cluster import COMMANDS, cluster_options, topology_of_node
 from gputopo.cli.extras import missing_extra_message
 from gputopo.cli.policy import policy
 from gputopo.cli.simulate import simulate_command, what_if
-from gputopo.cli.terminal import ends_well, fail, paint, read_bytes, says_unicode, write_file, write_out
+from gputopo.cli.terminal import (
+    exit_with_error,
+    read_bytes,
+    run_program,
+    supports_unicode,
+    terminal_paint,
+    write_file,
+    write_out,
+)
 from gputopo.cli.why import why
 
 if TYPE_CHECKING:
@@ -88,30 +96,30 @@ def _release() -> click.Command:
     return release
 
 
-class _Late(NamedTuple):
+class _LazyCommand(NamedTuple):
     load: Callable[[], click.Command]
     summary: str  # the first sentence of the command's own help, so that a list of commands imports none
 
 
 # Commands that are imported when they are asked for.
-LATE = {
-    "agent": _Late(_agent, "Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod."),
-    "extender": _Late(_extender, "Serve kube-scheduler: which nodes suit a GPU pod, and how well."),
-    "gangs": _Late(
+LAZY_COMMANDS = {
+    "agent": _LazyCommand(_agent, "Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod."),
+    "extender": _LazyCommand(_extender, "Serve kube-scheduler: which nodes suit a GPU pod, and how well."),
+    "gangs": _LazyCommand(
         _gangs, "List the gangs of a cluster: who gathers, waits, has places or runs; those in trouble first."
     ),
-    "observe": _Late(
+    "observe": _LazyCommand(
         _observe, "Watch how the cluster's own schedulers place GPU pods, and tell what each placement cost."
     ),
-    "planner": _Late(
+    "planner": _LazyCommand(
         _planner, "Plan gangs: pods that start together or not at all, each pinned to its place and let go at once."
     ),
-    "release": _Late(
+    "release": _LazyCommand(
         _release,
         "Let pods go that gputopo's gate holds, without a place: their scheduler takes them as it takes any others.",
     ),
-    "replay": _Late(_replay, "Make the decisions of FILE again, and say which come out otherwise."),
-    "scheduler-config": _Late(
+    "replay": _LazyCommand(_replay, "Make the decisions of FILE again, and say which come out otherwise."),
+    "scheduler-config": _LazyCommand(
         _scheduler_config, "Print the KubeSchedulerConfiguration that calls the extender, or check one that is in use."
     ),
 }
@@ -127,16 +135,16 @@ class _Commands(click.Group):
             message = missing_extra_message(ctx.invoked_subcommand, error.name)
             if message is None:
                 raise
-            fail(f"{ctx.invoked_subcommand}: {message}")
+            exit_with_error(f"{ctx.invoked_subcommand}: {message}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *LATE])
+        return sorted([*super().list_commands(ctx), *LAZY_COMMANDS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return LATE[cmd_name].load() if cmd_name in LATE else super().get_command(ctx, cmd_name)
+        return LAZY_COMMANDS[cmd_name].load() if cmd_name in LAZY_COMMANDS else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        late = {name: click.Command(name, help=each.summary) for name, each in LATE.items()}
+        late = {name: click.Command(name, help=each.summary) for name, each in LAZY_COMMANDS.items()}
         click.Group(commands={**self.commands, **late}).format_commands(ctx, formatter)
 
 
@@ -179,13 +187,13 @@ def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **of
       gputopo show --from dgx-1 -o matrix --ascii
       gputopo show --node gpu-7
     """
-    topology = _of_cluster(source, **of_cluster) or _topology(source)
+    topology = _cluster_topology(source, **of_cluster) or _topology(source)
     from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
 
     try:
-        write_out(renderer(output, ascii_only=ascii_only or not says_unicode(), paint=paint())(topology))
+        write_out(renderer(output, ascii_only=ascii_only or not supports_unicode(), paint=terminal_paint())(topology))
     except RenderError as error:
-        fail(f"-o {output}: {error}")
+        exit_with_error(f"-o {output}: {error}")
     if check and topology.degraded:
         sys.exit(DEGRADED)
 
@@ -218,7 +226,7 @@ def labels(source: str | None, mirror: str, annotations: bool) -> None:
     try:
         write_out(render_labels(topology, mirrors=mirror == "auto", annotations=annotations))
     except RenderError as error:
-        fail(str(error))
+        exit_with_error(str(error))
 
 
 @main.command()
@@ -235,10 +243,10 @@ def record(output: str | None, scrub_uuids: bool) -> None:
       gputopo record --scrub-uuids | gzip > for-the-vendor.json.gz
     """
     from agent.recording.io import dump_snapshot  # noqa: PLC0415
-    from agent.recording.probe import probe  # noqa: PLC0415  imports what talks to the driver
-    from agent.recording.scrub import scrub  # noqa: PLC0415
+    from agent.recording.probe import probe_machine  # noqa: PLC0415  imports what talks to the driver
+    from agent.recording.scrub import scrub_snapshot  # noqa: PLC0415
 
-    text = dump_snapshot(scrub(probe(), uuids=scrub_uuids))
+    text = dump_snapshot(scrub_snapshot(probe_machine(), uuids=scrub_uuids))
     if output is None:
         write_out(text)
     else:
@@ -264,14 +272,14 @@ def diff(*, before: str | None, after: str | None, exit_code: bool, **of_cluster
     """
     if of_cluster["node"] is not None and after is None:
         before, after = None, before  # the only machine named is what the node is compared with
-    first = _of_cluster(before, **of_cluster)
+    first = _cluster_topology(before, **of_cluster)
     if first is None and before is None:
         raise click.UsageError("say with what to compare: BEFORE, or --node NAME")
     from gputopo.render.topology_diff import render_changes  # noqa: PLC0415
-    from gputopo.topology_diff import changes  # noqa: PLC0415  other commands do without
+    from gputopo.topology_diff import topology_changes  # noqa: PLC0415  other commands do without
 
-    found = changes(first or _topology(before), _topology(after))
-    write_out(render_changes(found, paint=paint()))
+    found = topology_changes(first or _topology(before), _topology(after))
+    write_out(render_changes(found, paint=terminal_paint()))
     if found and exit_code:
         sys.exit(DEGRADED)
 
@@ -290,15 +298,15 @@ def path(a: int, b: int, source: str | None, ascii_only: bool) -> None:
       gputopo path 0 7 --from dgx-1
     """
     from gputopo.model import ModelError  # noqa: PLC0415  start-up of --help and --version
-    from gputopo.paths import path as path_between  # noqa: PLC0415
+    from gputopo.paths import find_path as path_between  # noqa: PLC0415
     from gputopo.render.path import render_path  # noqa: PLC0415
 
     topology = _topology(source)
     try:
         found = path_between(topology, a, b)
     except ModelError as error:
-        fail(str(error))
-    write_out(render_path(found, ascii_only=ascii_only or not says_unicode()))
+        exit_with_error(str(error))
+    write_out(render_path(found, ascii_only=ascii_only or not supports_unicode()))
 
 
 @main.command()
@@ -306,7 +314,7 @@ def machines() -> None:
     """List the machines that come with gputopo, for `--from`."""
     from agent.recording import bundled as recorded  # noqa: PLC0415  reads the file system
 
-    for machine in recorded.machines(recorded.folder()):
+    for machine in recorded.list_machines(recorded.bundled_directory()):
         click.echo(f"{machine.name:<34} {', '.join(machine.aliases):<26} {machine.title}")
 
 
@@ -332,7 +340,7 @@ for _command in (*COMMANDS, policy, what_if, why):
     main.add_command(_command)
 
 
-def _of_cluster(
+def _cluster_topology(
     source: str | None, *, node: str | None, kubeconfig: str | None, context: str | None
 ) -> NodeTopology | None:
     """The topology of the node asked for; None where none is."""
@@ -345,50 +353,52 @@ def _of_cluster(
 
 def _topology(source: str | None) -> NodeTopology:
     """The topology asked for, or the end of the program with advice."""
-    from agent.recording.inputs import DocumentError, read  # noqa: PLC0415  start-up of --help and --version
+    from agent.recording.inputs import InputError, read_observation  # noqa: PLC0415  start-up of --help and --version
 
     if source is None:
-        from agent.recording.probe import probe  # noqa: PLC0415  imports what talks to the driver
-        from agent.recording.topology import observe  # noqa: PLC0415
+        from agent.recording.probe import probe_machine  # noqa: PLC0415  imports what talks to the driver
+        from agent.recording.topology import observe_snapshot  # noqa: PLC0415
 
-        seen = observe(probe())
+        seen = observe_snapshot(probe_machine())
     else:
         try:
-            seen = read(_read(source))
-        except DocumentError as error:
-            fail(f"{source}: {error}")
+            seen = read_observation(_read(source))
+        except InputError as error:
+            exit_with_error(f"{source}: {error}")
     if not seen.topology.gpus:
-        fail(f"{seen.advice}\nTo look at another machine: gputopo show --from NAME ({_names()})", NO_GPU)
+        exit_with_error(f"{seen.advice}\nTo look at another machine: gputopo show --from NAME ({_names()})", NO_GPU)
     return seen.topology
 
 
 def _read(source: str) -> str:
     """The text of a file, of standard input, or of a machine that comes along."""
-    from agent.recording.inputs import text_of  # noqa: PLC0415  start-up of --help and --version
+    from agent.recording.inputs import decode_text  # noqa: PLC0415  start-up of --help and --version
 
     known = source == "-" or os.path.exists(source)  # noqa: PTH110  pathlib costs 8 ms of start-up
-    return text_of(read_bytes(source if known else _recorded(source)))
+    return decode_text(read_bytes(source if known else _recorded(source)))
 
 
 def _recorded(name: str) -> str:
     """The file of a recorded machine."""
     from agent.recording import bundled as recorded  # noqa: PLC0415  only for a name
 
-    snapshot = recorded.find(name, recorded.folder())
+    snapshot = recorded.find_recording(name, recorded.bundled_directory())
     if snapshot is None:
-        fail(f"there is no file {name!r} and no machine of that name comes with gputopo ({_names()})")
+        exit_with_error(f"there is no file {name!r} and no machine of that name comes with gputopo ({_names()})")
     return snapshot
 
 
 def _names() -> str:
     from agent.recording import bundled as recorded  # noqa: PLC0415  only for a message
 
-    return ", ".join(sorted(alias for each in recorded.machines(recorded.folder()) for alias in each.aliases))
+    return ", ".join(
+        sorted(alias for each in recorded.list_machines(recorded.bundled_directory()) for alias in each.aliases)
+    )
 
 
 def run() -> None:
     """The console script."""
-    ends_well(main)
+    run_program(main)
 
 
 main.add_command(simulate_command(_topology))

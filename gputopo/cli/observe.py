@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputopo.cli.cluster import NO_CLUSTER, cluster, cluster_options
-from gputopo.cli.terminal import fail, write_out
+from gputopo.cli.cluster import NO_CLUSTER, cluster_options, connected_cluster
+from gputopo.cli.terminal import exit_with_error, write_out
 from gputopo.kube.rbac import OBSERVER
-from gputopo.process.settings import options
+from gputopo.process.settings import command_options
 from scheduler_core.observe import settings
-from scheduler_core.observe.settings import Settings
-from scheduler_core.runtime.bootstrap import begun
+from scheduler_core.observe.settings import ObserverSettings
+from scheduler_core.runtime.bootstrap import configured
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @cluster_options
-@options(settings.TABLE)
+@command_options(settings.TABLE)
 def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None) -> None:
     """Watch how the cluster's own schedulers place GPU pods, and tell what each placement cost.
 
@@ -46,31 +46,33 @@ def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None)
       gputopo observe -o jsonl | jq 'select(.verdict == "worse") | .text'
       kubectl apply -k daemonset/scheduler/observe
     """
-    with begun(settings.read, flags) as read, cluster(kubeconfig, context, OBSERVER) as kube:
+    with configured(settings.read_settings, flags) as read, connected_cluster(kubeconfig, context, OBSERVER) as kube:
         troubles = asyncio.run(_observe(kube, read))
     if troubles is not None:
-        fail(f"not all of the cluster could be listed{troubles}", NO_CLUSTER)
+        exit_with_error(f"not all of the cluster could be listed{troubles}", NO_CLUSTER)
 
 
-async def _observe(kube: Kube, read: Settings) -> str | None:
+async def _observe(kube: Kube, read: ObserverSettings) -> str | None:
     """Until its end. What went wrong, where nothing could be told."""
     # As for every server: --help does without the extra "cluster".
-    from scheduler_core.cache.full_pods import OBSERVED  # noqa: PLC0415
-    from scheduler_core.cache.watch import watching  # noqa: PLC0415
-    from scheduler_core.observe.service import Service, listener_of  # noqa: PLC0415
+    from scheduler_core.cache.full_pods import FULL_POD_SOURCES  # noqa: PLC0415
+    from scheduler_core.cache.watch import make_watches  # noqa: PLC0415
+    from scheduler_core.observe.service import ObserverService, listener_of  # noqa: PLC0415
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
-    from scheduler_core.runtime.event_loop import run  # noqa: PLC0415
+    from scheduler_core.runtime.event_loop import run_daemon  # noqa: PLC0415
 
-    service = Service(read, Policy(), _say)
+    service = ObserverService(read, Policy(), _say)
     listeners = []
     if read.listen is not None:
         try:
             listeners.append(listener_of(service, read.listen))
             _log.info("listening", extra={"fields": {"port": listeners[0].port}})
         except OSError as error:
-            fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error.strerror}")
-    await run(service, listeners, lambda deliver: watching(kube, deliver, time.monotonic, sources=OBSERVED))
-    return None if service.synced else "".join(f": {each}" for each in service.troubles)
+            exit_with_error(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error.strerror}")
+    await run_daemon(
+        service, listeners, lambda deliver: make_watches(kube, deliver, time.monotonic, sources=FULL_POD_SOURCES)
+    )
+    return None if service.synced else "".join(f": {each}" for each in service.watch_errors)
 
 
 def _say(text: str) -> None:

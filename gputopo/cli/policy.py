@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputopo.cli.terminal import fail, read_bytes, write_out
+from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 
 if TYPE_CHECKING:
     from scheduler_core.policy.file import PolicyFile
@@ -35,7 +35,7 @@ def check(file: str) -> None:
       gputopo policy check policy.yaml
       kubectl get configmap -n gputopo gputopo-policy -o jsonpath='{.data.policy\\.yaml}' | gputopo policy check -
     """
-    profiles = [placement.policy.name for placement in _read(file).policies.placements]
+    profiles = [placement.policy.name for placement in _read(file).policies.profiles]
     write_out(f"{file}: fine; profiles, in the order in which they are tried: {', '.join(profiles)}\n")
 
 
@@ -49,17 +49,17 @@ def show(file: str | None) -> None:
       gputopo policy show
       gputopo policy show policy.yaml | grep -v 'built in'
     """
-    from scheduler_core.policy.show import shown, text  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.policy.show import effective_values, render_text  # noqa: PLC0415  start-up of all other commands
 
-    write_out(text(shown(None if file is None else _read(file))))
+    write_out(render_text(effective_values(None if file is None else _read(file))))
 
 
 def _read(file: str) -> PolicyFile:
-    from scheduler_core.policy.file import PolicyError, parse  # noqa: PLC0415
+    from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415
 
     try:
-        return parse(read_bytes(file).decode(), file)
+        return parse_policy_file(read_bytes(file).decode(), file)
     except UnicodeDecodeError as error:
-        fail(f"{file}: this is no text: {error}")
+        exit_with_error(f"{file}: this is no text: {error}")
     except PolicyError as error:
-        fail(str(error))
+        exit_with_error(str(error))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import NO_CLUSTER, cluster, cluster_options
+from gputopo.cli.cluster import NO_CLUSTER, cluster_options, connected_cluster
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
-    from gputopo.kube.objects import Pod
+    from gputopo.kube.objects import PartialPod
 
 _ROUNDS = 3  # a pod that was changed, or gated, meanwhile is tried again
 _AGAIN = "pods/{0.namespace}/{0.name}: it was gated meanwhile; remove the planner and its policies first"
 
 
-class _Asked(NamedTuple):
+class _ReleaseQuery(NamedTuple):
     """Which pods."""
 
     namespace: str | None  # None: all
@@ -67,31 +67,31 @@ def release(
 
     if namespace is None and not everything:
         namespace = default_namespace(where["kubeconfig"], where["context"])
-    asked = _Asked(namespace, frozenset(pods), gang)
-    with cluster(where["kubeconfig"], where["context"], RELEASER) as kube:
-        failed = _tell(kube, asked) if dry_run else _release(kube, asked)
+    asked = _ReleaseQuery(namespace, frozenset(pods), gang)
+    with connected_cluster(where["kubeconfig"], where["context"], RELEASER) as kube:
+        failed = _print_dry_run(kube, asked) if dry_run else _release(kube, asked)
     if failed:
         sys.exit(NO_CLUSTER)
 
 
-def _tell(kube: Kube, asked: _Asked) -> int:
+def _print_dry_run(kube: Kube, asked: _ReleaseQuery) -> int:
     """A dry run; how many are not as they were asked for."""
-    from gputopo.cluster.gates import Released  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.gates import ReleaseResult  # noqa: PLC0415  start-up of all other commands
 
-    found = _held(kube, asked)
+    found = _gated_pods(kube, asked)
     for pod in found:
-        click.echo(f"would release {Released(pod)}")
+        click.echo(f"would release {ReleaseResult(pod)}")
     return _nothing(asked, {pod.metadata.name for pod in found})
 
 
-def _release(kube: Kube, asked: _Asked) -> int:
+def _release(kube: Kube, asked: _ReleaseQuery) -> int:
     """Release them; how many could not be, or are not as they were asked for."""
-    from gputopo.cluster.gates import release as let_go  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.gates import release_pods as let_go  # noqa: PLC0415  start-up of all other commands
 
     seen: set[str] = set()
     failed: dict[str, str] = {}  # UID -> why
     for _ in range(_ROUNDS):
-        found = _held(kube, asked)
+        found = _gated_pods(kube, asked)
         if not found:
             return _nothing(asked, seen)
         seen |= {pod.metadata.name for pod in found}
@@ -101,13 +101,13 @@ def _release(kube: Kube, asked: _Asked) -> int:
                 click.echo(f"released {each}")
             else:
                 failed[each.pod.metadata.uid] = str(each.error)
-    left = _held(kube, asked)
+    left = _gated_pods(kube, asked)
     for pod in left:
         click.echo(f"FAILED {failed.get(pod.metadata.uid) or _AGAIN.format(pod.metadata)}")
     return len(left) + _nothing(asked, seen)
 
 
-def _nothing(asked: _Asked, seen: set[str]) -> int:
+def _nothing(asked: _ReleaseQuery, seen: set[str]) -> int:
     """Say what was not there; how many that were named."""
     missing = sorted(asked.names - seen)
     for name in missing:
@@ -119,25 +119,25 @@ def _nothing(asked: _Asked, seen: set[str]) -> int:
     return len(missing)
 
 
-def _held(kube: Kube, asked: _Asked) -> list[Pod]:
-    from gputopo.cluster.gates import gated  # noqa: PLC0415  start-up of all other commands
+def _gated_pods(kube: Kube, asked: _ReleaseQuery) -> list[PartialPod]:
+    from gputopo.cluster.gates import list_gated  # noqa: PLC0415  start-up of all other commands
 
     belongs = _belongs(asked)
-    return [pod for pod in gated(kube, asked.namespace) if belongs(pod)]
+    return [pod for pod in list_gated(kube, asked.namespace) if belongs(pod)]
 
 
-def _belongs(asked: _Asked) -> Callable[[Pod], bool]:
+def _belongs(asked: _ReleaseQuery) -> Callable[[PartialPod], bool]:
     if asked.names:
         return lambda pod: pod.metadata.name in asked.names
     return (lambda _: True) if asked.gang is None else (lambda pod: _gang(pod) == asked.gang)
 
 
-def _gang(pod: Pod) -> str | None:
+def _gang(pod: PartialPod) -> str | None:
     """The name of the pod's gang, as `gputopo gangs` has it."""
-    from scheduler_core.planner.gang.conventions import named  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.planner.gang.conventions import named_gang  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.request.pod import Metadata  # noqa: PLC0415
 
     metadata, group = pod.metadata, pod.spec.scheduling_group
     found = Metadata(metadata.name, metadata.namespace, metadata.uid, metadata.labels, metadata.annotations)
-    wanted = named(found, None if group is None else group.pod_group_name)
+    wanted = named_gang(found, None if group is None else group.pod_group_name)
     return None if wanted is None else wanted.gang.name

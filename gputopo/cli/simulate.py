@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster, cluster_options
-from gputopo.cli.terminal import fail, read_bytes, write_out
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
-    from scheduler_core.cache.list_once import Cluster
+    from scheduler_core.cache.list_once import ClusterSnapshot
     from scheduler_core.policy.policy import Policy
-    from scheduler_core.request.full_pod import StockPod
-    from scheduler_core.simulation.hosts import NodeSpec
-    from scheduler_core.simulation.workload import Job
+    from scheduler_core.request.full_pod import FullPod
+    from scheduler_core.simulation.hosts import SimulatedNode
+    from scheduler_core.simulation.workload import SimulatedJob
 
 _POLICIES = "ours,spread,pack,fgd"
 _SIZES = "1:45,2:25,3:8,4:15,5:7"
@@ -121,114 +121,118 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
 
     import msgspec  # noqa: PLC0415
 
-    from scheduler_core.cache.list_once import barred_nodes, read_cluster  # noqa: PLC0415
+    from scheduler_core.cache.list_once import read_cluster, rejected_nodes  # noqa: PLC0415
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
-    from scheduler_core.request.pod_request import Refused, read_request  # noqa: PLC0415
-    from scheduler_core.simulation.what_if import text  # noqa: PLC0415
+    from scheduler_core.request.pod_request import InvalidRequest, parse_request  # noqa: PLC0415
+    from scheduler_core.simulation.what_if import render_text  # noqa: PLC0415
     from scheduler_core.simulation.what_if import what_if as answered  # noqa: PLC0415
 
     pod, policy, now = _pod(filename), Policy(), time.time()
-    request = read_request(pod)
-    if isinstance(request, Refused):
-        fail(f"{filename}: {request.reason}")
-    if not request.profile.ask.programs:
-        fail(f"{filename}: pod {pod.metadata.name} asks for no GPU")
+    request = parse_request(pod)
+    if isinstance(request, InvalidRequest):
+        exit_with_error(f"{filename}: {request.reason}")
+    if not request.profile.device_request.steps_by_resource:
+        exit_with_error(f"{filename}: pod {pod.metadata.name} asks for no GPU")
     if source is not None:
         found = _snapshot(source, now)
     else:
-        with cluster(kubeconfig, context) as kube:
+        with connected_cluster(kubeconfig, context) as kube:
             found = read_cluster(kube, now, policy)
-    barred = barred_nodes(pod.spec, found)
+    barred = rejected_nodes(pod.spec, found)
     answer = answered(request, found.table, [name for name in found.table.records if name not in barred], policy)
-    write_out(text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
+    write_out(render_text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
 
 
-def _simulate(specs: Sequence[NodeSpec], wanted: _Load, compared: _Compared, seeds: Sequence[int], output: str) -> None:
+def _simulate(
+    specs: Sequence[SimulatedNode], wanted: _Load, compared: _Compared, seeds: Sequence[int], output: str
+) -> None:
     import json  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
-    from scheduler_core.simulation.policies import POLICIES, WORDS, run  # noqa: PLC0415
-    from scheduler_core.simulation.report.page import page  # noqa: PLC0415
-    from scheduler_core.simulation.report.summary import document, summaries, text  # noqa: PLC0415
+    from scheduler_core.simulation.policies import DESCRIPTIONS, POLICIES, run_policy  # noqa: PLC0415
+    from scheduler_core.simulation.report.page import render_page  # noqa: PLC0415
+    from scheduler_core.simulation.report.summary import render_text, report_document, summaries  # noqa: PLC0415
 
     for name in compared.policies:
         if name not in POLICIES:
-            fail(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+            exit_with_error(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
     gpus = sum(len(spec.topology.usable) for spec in specs)
     figures = []
     for seed in seeds:
         jobs = _jobs(wanted, gpus, seed)
-        figures += [run(name, specs, jobs, Policy(), seed) for name in compared.policies]
+        figures += [run_policy(name, specs, jobs, Policy(), seed) for name in compared.policies]
         figures += [
-            run("ours", specs, jobs, policy, seed, as_served=True)._replace(policy=f"ours:{name}")
+            run_policy("ours", specs, jobs, policy, seed, as_served=True)._replace(policy=f"ours:{name}")
             for name, policy in compared.profiles.items()
         ]
     asked = wanted.workload or f"{wanted.jobs} jobs of {wanted.sizes} GPUs at a load of {wanted.load:.0%}"
     about = f"{len(specs)} nodes with {gpus} GPUs; {asked}; {len(seeds)} seeds from {seeds[0]}."
     if output == "json":
-        write_out(json.dumps(document(figures, about), indent=2) + "\n")
+        write_out(json.dumps(report_document(figures, about), indent=2) + "\n")
     else:
-        words = WORDS | {f"ours:{name}": f"gputopo, all pods by the profile {name}" for name in compared.profiles}
-        write_out((page if output == "html" else text)(summaries(figures), words, about))
+        words = DESCRIPTIONS | {
+            f"ours:{name}": f"gputopo, all pods by the profile {name}" for name in compared.profiles
+        }
+        write_out((render_page if output == "html" else render_text)(summaries(figures), words, about))
 
 
 def _profiles(source: str) -> dict[str, Policy]:
-    from scheduler_core.policy.file import PolicyError, parse  # noqa: PLC0415  pydantic, and only --policy needs it
+    from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415  pydantic, and only --policy needs it
 
     try:
-        placements = parse(read_bytes(source).decode(), source).policies.placements
+        placements = parse_policy_file(read_bytes(source).decode(), source).policies.profiles
     except UnicodeDecodeError as error:
-        fail(f"{source}: this is no text: {error}")
+        exit_with_error(f"{source}: this is no text: {error}")
     except PolicyError as error:
-        fail(str(error))
+        exit_with_error(str(error))
     return {each.policy.name: each.policy for each in placements}
 
 
-def _nodes(source: str, topology: Callable[[str], NodeTopology]) -> list[NodeSpec]:
+def _nodes(source: str, topology: Callable[[str], NodeTopology]) -> list[SimulatedNode]:
     import time  # noqa: PLC0415  start-up of all other commands
 
-    from scheduler_core.simulation.hosts import ClusterError, NodeSpec, read_nodes  # noqa: PLC0415
+    from scheduler_core.simulation.hosts import ClusterError, SimulatedNode, read_nodes  # noqa: PLC0415
     from scheduler_core.simulation.snapshot import idle_nodes  # noqa: PLC0415
 
     many = _MANY.fullmatch(source)
     if many is not None:
         machine = topology(many["machine"])
-        return [NodeSpec(f"{many['machine']}-{number:05}", machine) for number in range(int(many["count"]))]
+        return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(many["count"]))]
     text = read_bytes(source)
     if text.lstrip().startswith(b"{"):
         return idle_nodes(_snapshot(source, time.time(), text))
     try:
         return read_nodes(text.decode())
     except (ClusterError, UnicodeDecodeError) as error:
-        fail(f"{source}: {error}")
+        exit_with_error(f"{source}: {error}")
 
 
-def _jobs(wanted: _Load, gpus: int, seed: int) -> list[Job]:
+def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
     from random import Random  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.policy.demand_mix import WHOLE_GPU  # noqa: PLC0415
-    from scheduler_core.simulation.workload import Recipe, WorkloadError, drawn, generated, read_jobs  # noqa: PLC0415
+    from scheduler_core.simulation.workload import WorkloadError, WorkloadRecipe, draw_jobs, generate_jobs, read_jobs  # noqa: PLC0415
 
     random = Random(seed)  # noqa: S311  no secret
     if wanted.workload is None:
         sizes = {int(size): float(weight) for size, weight in _SIZE.findall(wanted.sizes)}
         if not sizes or not _valid(wanted.sizes):
-            fail(f"--sizes {wanted.sizes!r}: say GPUS:WEIGHT, separated by commas, like {_SIZES}")
-        return generated(Recipe(sizes, wanted.load, wanted.jobs), gpus, random)
+            exit_with_error(f"--sizes {wanted.sizes!r}: say GPUS:WEIGHT, separated by commas, like {_SIZES}")
+        return generate_jobs(WorkloadRecipe(sizes, wanted.load, wanted.jobs), gpus, random)
     try:
         jobs = read_jobs(read_bytes(wanted.workload).decode())
     except (WorkloadError, UnicodeDecodeError) as error:
-        fail(f"{wanted.workload}: {error}")
+        exit_with_error(f"{wanted.workload}: {error}")
     if any(job.duration != float("inf") for job in jobs):
         return jobs
-    return drawn(jobs, gpus * WHOLE_GPU, wanted.until, random)
+    return draw_jobs(jobs, gpus * WHOLE_GPU, wanted.until, random)
 
 
 def _valid(sizes: str) -> bool:
     return all(_SIZE.fullmatch(each) for each in sizes.split(","))
 
 
-def _snapshot(source: str, now: float, text: bytes | None = None) -> Cluster:
+def _snapshot(source: str, now: float, text: bytes | None = None) -> ClusterSnapshot:
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.simulation.hosts import ClusterError  # noqa: PLC0415
     from scheduler_core.simulation.snapshot import read_snapshot  # noqa: PLC0415
@@ -236,13 +240,13 @@ def _snapshot(source: str, now: float, text: bytes | None = None) -> Cluster:
     try:
         return read_snapshot(read_bytes(source) if text is None else text, now, Policy())
     except ClusterError as error:
-        fail(f"{source}: {error}")
+        exit_with_error(f"{source}: {error}")
 
 
-def _pod(filename: str) -> StockPod:
-    from scheduler_core.request.manifest import ManifestError, read_pods  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
+def _pod(filename: str) -> FullPod:
+    from scheduler_core.request.manifest import ManifestError, parse_pods  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
-        return read_pods(read_bytes(filename).decode())[0]
+        return parse_pods(read_bytes(filename).decode())[0]
     except (ManifestError, UnicodeDecodeError) as error:
-        fail(f"{filename}: {error}")
+        exit_with_error(f"{filename}: {error}")

@@ -21,7 +21,7 @@ MAX_BYTES = 64 * 1024 * 1024  # far above any real document; a device file or a 
 _ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 
 
-def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+def exit_with_error(message: str, code: int = BAD_INPUT) -> NoReturn:
     """End the program with a sentence on standard error."""
     click.echo(f"gputopo: {message}", err=True)
     sys.exit(code)
@@ -34,13 +34,13 @@ def read_bytes(source: str) -> bytes:
             with open(source, "rb") as file:  # noqa: PTH123  pathlib costs 8 ms of start-up
                 data = file.read(MAX_BYTES + 1)
         elif sys.stdin is None:
-            fail("standard input is closed; name a file, or pipe something into `--from -`")
+            exit_with_error("standard input is closed; name a file, or pipe something into `--from -`")
         else:
             data = sys.stdin.buffer.read(MAX_BYTES + 1)
     except OSError as error:
-        fail(f"cannot read {source}: {error.strerror}")
+        exit_with_error(f"cannot read {source}: {error.strerror}")
     if len(data) > MAX_BYTES:
-        fail(f"{source}: more than {MAX_BYTES} bytes are no topology")
+        exit_with_error(f"{source}: more than {MAX_BYTES} bytes are no topology")
     return data
 
 
@@ -57,13 +57,13 @@ def write_file(name: str, text: str) -> None:
     except OSError as error:
         if not direct:
             partial.unlink(missing_ok=True)
-        fail(f"cannot write {name!r}: {error.strerror}")
+        exit_with_error(f"cannot write {name!r}: {error.strerror}")
 
 
 def write_out(text: str) -> None:
     """Write to standard output; what its encoding cannot say is escaped."""
     if sys.stdout is None:
-        fail("standard output is closed")
+        exit_with_error("standard output is closed")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=not text.endswith("\n"))
@@ -71,10 +71,10 @@ def write_out(text: str) -> None:
     except BrokenPipeError:
         raise  # the reader has seen enough: click's and the shell's business
     except OSError as error:
-        fail(f"cannot write to standard output: {error.strerror}")
+        exit_with_error(f"cannot write to standard output: {error.strerror}")
 
 
-def says_unicode() -> bool:
+def supports_unicode() -> bool:
     """Whether standard output can show box-drawing characters."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
@@ -84,7 +84,7 @@ def says_unicode() -> bool:
     return True
 
 
-def paint() -> Paint:
+def terminal_paint() -> Paint:
     """How roles of text are coloured: not at all where nobody looks or NO_COLOR is set (no-color.org)."""
     if os.environ.get("NO_COLOR") or sys.stdout is None or not sys.stdout.isatty():
         return lambda _, text: text
@@ -103,7 +103,7 @@ def _style(role: str, text: str) -> str:
     return click.style(text, dim=kind in ("dim", "frame", "unknown"))
 
 
-def ends_well(program: Callable[[], object]) -> None:
+def run_program(program: Callable[[], object]) -> None:
     """Run a program as a shell expects it to end: killed by SIGPIPE when its reader goes, 70 after an error of ours."""
     import signal  # noqa: PLC0415  here alone
 
@@ -114,4 +114,4 @@ def ends_well(program: Callable[[], object]) -> None:
         import traceback  # noqa: PLC0415
 
         traceback.print_exc()
-        fail("this is an error of gputopo's: please report it, with the input if you can share it", 70)
+        exit_with_error("this is an error of gputopo's: please report it, with the input if you can share it", 70)

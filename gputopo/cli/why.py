@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import NO_CLUSTER, cluster, cluster_options, page, print_document, print_text
-from gputopo.cli.terminal import fail, read_bytes
+from gputopo.cli.cluster import NO_CLUSTER, cluster_options, connected_cluster, fetch_page, print_document, print_text
+from gputopo.cli.terminal import exit_with_error, read_bytes
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from scheduler_core.explain import Explanation
     from scheduler_core.policy.profiles import Policies
-    from scheduler_core.request.full_pod import StockPod
-    from scheduler_core.request.manifest import Written
+    from scheduler_core.request.full_pod import FullPod
+    from scheduler_core.request.manifest import ManifestPod
 
 _UNREAD = "you may not list PlacementReservations and PlacementLedgers, so what planners keep for gangs is not counted"
 _KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
@@ -36,7 +36,7 @@ class _Options(NamedTuple):
     policy: str | None
 
 
-class Judging(NamedTuple):
+class PodQuery(NamedTuple):
     """What is looked at, and by which rules."""
 
     node: str | None  # None: all
@@ -94,13 +94,13 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
     written = None if asked.filename is None else _written(asked.filename)
     namespace = asked.namespace or _namespace(asked)
     if asked.server is not None:
-        told = _asked(f"{asked.server.rstrip('/')}/explain/{namespace}/{name}")
+        told = _explanation_of_extender(f"{asked.server.rstrip('/')}/explain/{namespace}/{name}")
     else:
-        with cluster(asked.kubeconfig, asked.context) as kube:
+        with connected_cluster(asked.kubeconfig, asked.context) as kube:
             if written is not None:
-                told = _of_file(kube, written, namespace, Judging(asked.node, policies))
+                told = _explain_manifest(kube, written, namespace, PodQuery(asked.node, policies))
             else:
-                told = _of_pod(kube, (namespace, name or ""), Judging(asked.node, policies))
+                told = _explain_cluster_pod(kube, (namespace, name or ""), PodQuery(asked.node, policies))
     _print(told, output)
 
 
@@ -116,22 +116,22 @@ def _named(what: tuple[str, ...]) -> tuple[str, str | None]:
 
 
 def _why_gang(name: str, asked: _Options, output: str) -> None:
-    from gputopo.cli.gangs import Asked, why_gang  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cli.gangs import GangQuery, why_gang  # noqa: PLC0415  start-up of all other commands
 
     if asked.filename is not None or asked.node is not None:
         raise click.UsageError("a gang is asked about by its name, and all nodes are looked at: no -f, no --node")
     policies, namespace = _policies(asked.policy), asked.namespace or _namespace(asked)
-    why_gang(Asked(name, namespace, asked.kubeconfig, asked.context, asked.server, policies), output)
+    why_gang(GangQuery(name, namespace, asked.kubeconfig, asked.context, asked.server, policies), output)
 
 
-def _written(filename: str) -> Written:
+def _written(filename: str) -> ManifestPod:
     """The pod in a file that asks for GPUs, of several the first."""
-    from scheduler_core.request.manifest import ManifestError, read_written  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
+    from scheduler_core.request.manifest import ManifestError, parse_manifest  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
-        pods = read_written(read_bytes(filename).decode())
+        pods = parse_manifest(read_bytes(filename).decode())
     except (ManifestError, UnicodeDecodeError) as error:
-        fail(f"{filename}: {error}")
+        exit_with_error(f"{filename}: {error}")
     return next((pod for pod in pods if _wants_gpus(pod.pod)), pods[0])
 
 
@@ -140,22 +140,22 @@ def _policies(filename: str | None) -> Policies:
 
     if filename is None:
         return BUILT_IN
-    from scheduler_core.policy.file import PolicyError, parse  # noqa: PLC0415  0.2 s, and only --policy needs it
+    from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415  0.2 s, and only --policy needs it
 
     try:
-        return parse(read_bytes(filename).decode(), filename).policies
+        return parse_policy_file(read_bytes(filename).decode(), filename).policies
     except UnicodeDecodeError as error:
-        fail(f"{filename}: this is no text: {error}")
+        exit_with_error(f"{filename}: this is no text: {error}")
     except PolicyError as error:
-        fail(str(error))
+        exit_with_error(str(error))
 
 
-def _wants_gpus(pod: StockPod) -> bool:
+def _wants_gpus(pod: FullPod) -> bool:
     """Whether it is any of our business; one that asks for GPUs in a way that is not understood is."""
-    from scheduler_core.request.pod_request import PodRequest, read_request  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.request.pod_request import PodRequest, parse_request  # noqa: PLC0415  start-up of all other commands
 
-    found = read_request(pod)
-    return not isinstance(found, PodRequest) or bool(found.profile.ask.programs)
+    found = parse_request(pod)
+    return not isinstance(found, PodRequest) or bool(found.profile.device_request.steps_by_resource)
 
 
 def _namespace(asked: _Options) -> str:
@@ -164,26 +164,26 @@ def _namespace(asked: _Options) -> str:
     return default_namespace(asked.kubeconfig, asked.context)
 
 
-def _of_pod(kube: Kube, named: tuple[str, str], judging: Judging) -> Explanation:
+def _explain_cluster_pod(kube: Kube, named: tuple[str, str], judging: PodQuery) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.cache.list_once import read_pod  # noqa: PLC0415
-    from scheduler_core.planner.report.gates import beforehand  # noqa: PLC0415
+    from scheduler_core.planner.report.gates import gates_reason  # noqa: PLC0415
     from scheduler_core.planner.report.read import read_pod as read_member  # noqa: PLC0415
 
     pod, member = read_pod(kube, *named), read_member(kube, *named)
-    told = _explained(kube, pod, judging, None if pod.finished else pod.spec.node_name)
+    told = _explain(kube, pod, judging, None if pod.finished else pod.spec.node_name)
     ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.finished else ()
-    before = None if member is None else beforehand(member)
-    return replace(told, beforehand=before, scheduler_said=pod.scheduler_said, notes=(*told.notes, *ended))
+    before = None if member is None else gates_reason(member)
+    return replace(told, beforehand=before, scheduler_said=pod.scheduler_message, notes=(*told.notes, *ended))
 
 
-def _of_file(kube: Kube, written: Written, namespace: str, judging: Judging) -> Explanation:
+def _explain_manifest(kube: Kube, written: ManifestPod, namespace: str, judging: PodQuery) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     metadata = written.pod.metadata
     named = replace(metadata, namespace=metadata.namespace or namespace, name=metadata.name or "(without a name)")
-    told = _explained(kube, replace(written.pod, metadata=named), judging, None)
+    told = _explain(kube, replace(written.pod, metadata=named), judging, None)
     unread = (
         f"{key} is said in the metadata of what makes the pod, where nobody reads it: pods have it from the template "
         "(spec.template.metadata)"
@@ -192,52 +192,52 @@ def _of_file(kube: Kube, written: Written, namespace: str, judging: Judging) -> 
     return replace(told, notes=(*told.notes, *unread))
 
 
-def _explained(kube: Kube, pod: StockPod, judging: Judging, bound: str | None) -> Explanation:
+def _explain(kube: Kube, pod: FullPod, judging: PodQuery, bound: str | None) -> Explanation:
     import time  # noqa: PLC0415  start-up of all other commands
 
     from msgspec.structs import replace  # noqa: PLC0415
 
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
-    from scheduler_core.cache.list_once import barred_nodes, read_cluster, seen_by  # noqa: PLC0415
-    from scheduler_core.explain import explain, grouped, refusal, with_keepers  # noqa: PLC0415
-    from scheduler_core.request.pod_request import Refused  # noqa: PLC0415
+    from scheduler_core.cache.list_once import read_cluster, rejected_nodes, table_for_pod  # noqa: PLC0415
+    from scheduler_core.explain import explain, explain_malformed, group_by_reason, with_reservations  # noqa: PLC0415
+    from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
     node, policies = judging
-    metadata, request = pod.metadata, policies.read(pod)
-    if isinstance(request, Refused):
-        return refusal(metadata.namespace, metadata.name, request.reason)
-    if not request.profile.ask.programs:
-        fail(
+    metadata, request = pod.metadata, policies.parse_pod(pod)
+    if isinstance(request, InvalidRequest):
+        return explain_malformed(metadata.namespace, metadata.name, request.reason)
+    if not request.profile.device_request.steps_by_resource:
+        exit_with_error(
             f"pod {metadata.namespace}/{metadata.name} asks for no GPU ({', '.join(GPU_RESOURCES)}, "
             f"{MIG_RESOURCE_PREFIX}*), so nobody asks gputopo: kubectl describe pod tells what kube-scheduler says"
         )
     now = time.time()
-    cluster = read_cluster(kube, now, policies.common)
+    cluster = read_cluster(kube, now, policies.node_policy)
     if node is not None and node not in cluster.table.records:
-        fail(f"there is no node {node}", NO_CLUSTER)
-    left_out = {} if bound is not None else barred_nodes(pod.spec, cluster)
+        exit_with_error(f"there is no node {node}", NO_CLUSTER)
+    left_out = {} if bound is not None else rejected_nodes(pod.spec, cluster)
     names = [name for name in cluster.table.records if name not in left_out] if node is None else [node]
-    table = seen_by(metadata.uid, cluster)
-    told = explain(request, table, names, policies.placement(request).policy, now, bound)
-    told = with_keepers(told, table, cluster.counting or (), metadata.uid)
-    unread = (_UNREAD,) if cluster.counting is None else ()
-    return replace(told, barred=grouped(left_out if node is None else {}), notes=(*told.notes, *unread))
+    table = table_for_pod(metadata.uid, cluster)
+    told = explain(request, table, names, policies.profile_for(request).policy, now, bound)
+    told = with_reservations(told, table, cluster.active_reservations or (), metadata.uid)
+    unread = (_UNREAD,) if cluster.active_reservations is None else ()
+    return replace(told, barred=group_by_reason(left_out if node is None else {}), notes=(*told.notes, *unread))
 
 
-def _asked(url: str) -> Explanation:
+def _explanation_of_extender(url: str) -> Explanation:
     """What a running extender says."""
-    from scheduler_core.explain import NoExplanationError, read  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.explain import NoExplanationError, parse_explanation  # noqa: PLC0415  start-up of all other commands
 
     try:
-        return read(page(url))
+        return parse_explanation(fetch_page(url))
     except NoExplanationError as error:
-        fail(f"{url} is no extender of this version: {error}", NO_CLUSTER)
+        exit_with_error(f"{url} is no extender of this version: {error}", NO_CLUSTER)
 
 
 def _print(told: Explanation, output: str) -> None:
-    from scheduler_core.explain import document, text  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.explain import explanation_document, render_text  # noqa: PLC0415  start-up of all other commands
 
     if output != "text":
-        print_document(document(told), output)
+        print_document(explanation_document(told), output)
         return
-    print_text(lambda width, ascii_only: text(told, width, ascii_only=ascii_only))
+    print_text(lambda width, ascii_only: render_text(told, width, ascii_only=ascii_only))

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import KubeError, NotFoundError
-from gputopo.kube.objects import Managed, ManagedMetadata, Metadata, Partial
-from gputopo.kube.ownership import Field, owned, owners
+from gputopo.kube.objects import Managed, ManagedMetadata, ObjectMeta, PartialObject
+from gputopo.kube.ownership import OwnedField, owned_fields, owners
 from gputopo.kube.rbac import DEFINITIONS, LEDGERS, NODE_FEATURES, NODE_GPUS, NODES, RESERVATIONS, Resource
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER, NFD_NODE_NAME
 
@@ -28,10 +28,10 @@ class Removal(NamedTuple):
     """One thing to remove: the fields of a manager on a Node, or an object as a whole."""
 
     resource: Resource
-    metadata: Metadata
+    metadata: ObjectMeta
     manager: str = ""  # of a Node's fields; "" for an object
-    fields: tuple[Field, ...] = ()  # that go
-    shared: tuple[Field, ...] = ()  # that we give up and others keep
+    fields: tuple[OwnedField, ...] = ()  # that go
+    shared: tuple[OwnedField, ...] = ()  # that we give up and others keep
 
     def __str__(self) -> str:
         within = f"{self.metadata.namespace}/" if self.metadata.namespace and self.resource == RESERVATIONS else ""
@@ -44,33 +44,33 @@ class Removal(NamedTuple):
         )
 
 
-def find(kube: Kube, node: str | None) -> list[Removal]:
+def find_removals(kube: Kube, node: str | None) -> list[Removal]:
     """What there is to remove of one node, or of all. Raises ``NotFoundError`` where there is no such node."""
-    metadata_only = Query(metadata_only=True)
+    metadata_only = ListOptions(metadata_only=True)
     nodes = (
         [kube.get(NODES, node, Managed, metadata_only)]
         if node is not None
-        else kube.items(NODES, Managed, metadata_only)
+        else kube.list_objects(NODES, Managed, metadata_only)
     )
-    removals = [removal for each in nodes for removal in of_node(each.metadata)]
+    removals = [removal for each in nodes for removal in node_removals(each.metadata)]
     removals += [Removal(NODE_GPUS, each.metadata) for each in _states(kube, node)]
     features = _listed(
         kube,
         NODE_FEATURES,
         Managed,
-        Query(labels="" if node is None else f"{NFD_NODE_NAME}={node}", metadata_only=True),
+        ListOptions(labels="" if node is None else f"{NFD_NODE_NAME}={node}", metadata_only=True),
     )
     return removals + [Removal(NODE_FEATURES, each.metadata) for each in features if _made_by_us(each.metadata)]
 
 
-def plans(kube: Kube) -> list[Removal]:
+def find_planner_objects(kube: Kube) -> list[Removal]:
     """What planners wrote down. The ledgers first: without one no reservation counts."""
-    query = Query(metadata_only=True)
-    listed = ((kind, _listed(kube, kind, Partial, query)) for kind in (LEDGERS, RESERVATIONS))
+    query = ListOptions(metadata_only=True)
+    listed = ((kind, _listed(kube, kind, PartialObject, query)) for kind in (LEDGERS, RESERVATIONS))
     return [Removal(kind, each.metadata) for kind, found in listed for each in found]
 
 
-def definitions(kube: Kube) -> list[Removal]:
+def find_definitions(kube: Kube) -> list[Removal]:
     """The CustomResourceDefinitions of ours that are there. Without them no object of these kinds can be."""
     names = (f"{kind.plural}.{kind.group}" for kind in (LEDGERS, RESERVATIONS, NODE_GPUS))
     return [removal for name in names for removal in _definition(kube, name)]
@@ -78,20 +78,20 @@ def definitions(kube: Kube) -> list[Removal]:
 
 def _definition(kube: Kube, name: str) -> Iterator[Removal]:
     with suppress(NotFoundError):
-        yield Removal(DEFINITIONS, kube.get(DEFINITIONS, name, Partial, Query(metadata_only=True)).metadata)
+        yield Removal(DEFINITIONS, kube.get(DEFINITIONS, name, PartialObject, ListOptions(metadata_only=True)).metadata)
 
 
-def of_node(metadata: ManagedMetadata) -> Iterator[Removal]:
+def node_removals(metadata: ManagedMetadata) -> Iterator[Removal]:
     """What our field managers own on a Node."""
     for manager in MANAGERS:
-        mine = sorted(owned(metadata, manager))
+        mine = sorted(owned_fields(metadata, manager))
         theirs = owners(metadata, besides=manager)
         if mine:
             goes = tuple(field for field in mine if field not in theirs)
             yield Removal(NODES, metadata, manager, goes, tuple(field for field in mine if field in theirs))
 
 
-def remove(kube: Kube, removals: Iterable[Removal]) -> Iterator[tuple[Removal, KubeError | None]]:
+def apply_removals(kube: Kube, removals: Iterable[Removal]) -> Iterator[tuple[Removal, KubeError | None]]:
     """Remove each, and say what became of it: None is done. What is gone already is done."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(lambda removal: (removal, _removed(kube, removal)), removals)
@@ -112,19 +112,19 @@ def _removed(kube: Kube, removal: Removal) -> KubeError | None:
     return None
 
 
-def _states(kube: Kube, node: str | None) -> list[Partial]:
+def _states(kube: Kube, node: str | None) -> list[PartialObject]:
     if node is None:
-        return _listed(kube, NODE_GPUS, Partial, Query(metadata_only=True))
+        return _listed(kube, NODE_GPUS, PartialObject, ListOptions(metadata_only=True))
     try:
-        return [kube.get(NODE_GPUS, node, Partial, Query(metadata_only=True))]
+        return [kube.get(NODE_GPUS, node, PartialObject, ListOptions(metadata_only=True))]
     except NotFoundError:
         return []
 
 
-def _listed(kube: Kube, resource: Resource, kind: type[T], query: Query) -> list[T]:
+def _listed(kube: Kube, resource: Resource, kind: type[T], query: ListOptions) -> list[T]:
     """All objects of a kind, none where the cluster does not have that kind."""
     try:
-        return kube.items(resource, kind, query)
+        return kube.list_objects(resource, kind, query)
     except NotFoundError:
         return []
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import KubeError, NotFoundError
-from gputopo.kube.objects import Pod
+from gputopo.kube.objects import PartialPod
 from gputopo.kube.rbac import PODS
-from gputopo.labels.gate import others, released
+from gputopo.labels.gate import other_gates, remove_gate_patch
 from gputopo.labels.keys import GATE
 
 # No pod with a gate has a node, so those that run are not even sent.
@@ -18,16 +18,16 @@ _WAITING = "spec.nodeName=,status.phase=Pending"
 _AT_ONCE = 8  # calls; thousands of pods are let go in seconds without being a burden to the API server
 
 
-class Released(NamedTuple):
+class ReleaseResult(NamedTuple):
     """What became of one pod."""
 
-    pod: Pod
+    pod: PartialPod
     error: KubeError | None = None  # None: done, or there is no such pod any more
 
     @property
     def others(self) -> tuple[str, ...]:
         """Gates of others that hold it still."""
-        return others(gate.name for gate in self.pod.spec.scheduling_gates)
+        return other_gates(gate.name for gate in self.pod.spec.scheduling_gates)
 
     def __str__(self) -> str:
         """``pods/NAMESPACE/NAME``, and who else holds it."""
@@ -36,29 +36,29 @@ class Released(NamedTuple):
         return f"pods/{metadata.namespace}/{metadata.name}{held}"
 
 
-def gated(kube: Kube, namespace: str | None = None) -> list[Pod]:
+def list_gated(kube: Kube, namespace: str | None = None) -> list[PartialPod]:
     """The pods that our gate holds, of a namespace or of all."""
-    pods = kube.items(PODS, Pod, Query(namespace, fields=_WAITING))
+    pods = kube.list_objects(PODS, PartialPod, ListOptions(namespace, fields=_WAITING))
     return [pod for pod in pods if any(gate.name == GATE for gate in pod.spec.scheduling_gates)]
 
 
-def release(kube: Kube, pods: Iterable[Pod]) -> Iterator[Released]:
+def release_pods(kube: Kube, pods: Iterable[PartialPod]) -> Iterator[ReleaseResult]:
     """Take our gate away from each."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(lambda pod: _released(kube, pod), pods)
 
 
-def _released(kube: Kube, pod: Pod) -> Released:
+def _released(kube: Kube, pod: PartialPod) -> ReleaseResult:
     try:
         kube.patch(PODS, _ungated(pod))
     except NotFoundError:
-        return Released(pod)
+        return ReleaseResult(pod)
     except KubeError as error:
-        return Released(pod, error)
-    return Released(pod)
+        return ReleaseResult(pod, error)
+    return ReleaseResult(pod)
 
 
-def _ungated(pod: Pod) -> dict[str, Any]:
+def _ungated(pod: PartialPod) -> dict[str, Any]:
     metadata = pod.metadata
     identity = {
         "name": metadata.name,
@@ -66,4 +66,4 @@ def _ungated(pod: Pod) -> dict[str, Any]:
         "uid": metadata.uid,
         "resourceVersion": metadata.resource_version,
     }
-    return released(identity, (gate.name for gate in pod.spec.scheduling_gates))
+    return remove_gate_patch(identity, (gate.name for gate in pod.spec.scheduling_gates))

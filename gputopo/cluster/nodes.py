@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.kube.objects import Metadata
-from gputopo.labels import AnnotationError, NoTopologyError, decode
+from gputopo.kube.objects import ObjectMeta
+from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
 from gputopo.model import NodeTopology
 from gputopo.timing import STALE_AFTER_S
 
@@ -25,7 +25,7 @@ class GpuNode(msgspec.Struct, frozen=True):
     trouble: str | None = None  # why its annotation cannot be read; the topology is then what labels alone tell
 
     @property
-    def held(self) -> dict[int, int] | None:
+    def held_devices(self) -> dict[int, int] | None:
         """GPU index -> how many devices of it (shares, MIG devices) containers hold; None: unknown."""
         if self.state is None or self.state.allocations is None:
             return None
@@ -39,7 +39,7 @@ class GpuNode(msgspec.Struct, frozen=True):
     @property
     def free(self) -> frozenset[int] | None:
         """The usable GPUs of which nobody holds anything; None: unknown."""
-        held = self.held
+        held = self.held_devices
         return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
 
     def age(self, now: datetime) -> timedelta | None:
@@ -47,18 +47,18 @@ class GpuNode(msgspec.Struct, frozen=True):
         return None if self.state is None or (seen := _time(self.state.observed_at)) is None else now - seen
 
 
-def gpu_nodes(nodes: Iterable[Metadata], states: Mapping[str, NodeGpus]) -> list[GpuNode]:
+def gpu_nodes(nodes: Iterable[ObjectMeta], states: Mapping[str, NodeGpus]) -> list[GpuNode]:
     """The nodes that have GPUs, by name; the others are left out."""
     found = (_gpu_node(metadata, states.get(metadata.name)) for metadata in nodes)
     return sorted((node for node in found if node is not None), key=lambda node: node.name)
 
 
-def _gpu_node(metadata: Metadata, state: NodeGpus | None) -> GpuNode | None:
+def _gpu_node(metadata: ObjectMeta, state: NodeGpus | None) -> GpuNode | None:
     try:
         try:
-            return GpuNode(metadata.name, decode(metadata.labels, metadata.annotations), state)
+            return GpuNode(metadata.name, decode_topology(metadata.labels, metadata.annotations), state)
         except AnnotationError as error:
-            return GpuNode(metadata.name, decode(metadata.labels, {}), state, str(error))
+            return GpuNode(metadata.name, decode_topology(metadata.labels, {}), state, str(error))
     except NoTopologyError:
         return None
 

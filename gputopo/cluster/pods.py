@@ -15,7 +15,7 @@ import msgspec
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.paths import PathKind
-from gputopo.rings import Ring, rings
+from gputopo.rings import Ring, rings_of
 
 
 class PodName(NamedTuple):
@@ -43,53 +43,53 @@ class PodGpus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_node(self) -> float | None:
         """Its ring's rate as a part of the best on its node: 0.5 is half of what was there to be had."""
-        return share(self.ring, self.best_on_node)
+        return rate_share(self.ring, self.best_on_node)
 
     @property
     def of_cluster(self) -> float | None:
         """The same, of the best in the cluster."""
-        return share(self.ring, self.best_in_cluster)
+        return rate_share(self.ring, self.best_in_cluster)
 
 
-def share(has: Ring | None, best: Ring | None) -> float | None:
+def rate_share(has: Ring | None, best: Ring | None) -> float | None:
     """The rate of one ring as a part of another's, at most 1; None where a rate is unknown."""
     if has is None or best is None or has.gbps is None or not best.gbps:
         return None
     return min(1.0, has.gbps / best.gbps)
 
 
-def lesser(has: Ring | None, best: Ring | None) -> bool:
+def is_worse(has: Ring | None, best: Ring | None) -> bool:
     """Whether one ring is known to be worse than another; where one of the two is unknown, it is not."""
     if has is None or best is None or PathKind.UNKNOWN in (has.kind, best.kind):
         return False
-    rates_decide = has.quality[0] and best.quality[0]  # both over NVLink
-    return has.quality < best.quality and not (rates_decide and None in (has.gbps, best.gbps))
+    rates_decide = has.sort_key[0] and best.sort_key[0]  # both over NVLink
+    return has.sort_key < best.sort_key and not (rates_decide and None in (has.gbps, best.gbps))
 
 
-def placements(nodes: Iterable[GpuNode], running: frozenset[PodName]) -> list[PodGpus]:
+def pod_placements(nodes: Iterable[GpuNode], running: frozenset[PodName]) -> list[PodGpus]:
     """Every running pod that holds GPUs of these nodes, worst first.
 
     The kubelet may go on listing a pod that has ended (before Kubernetes 1.34): it is left out by not being running.
     """
-    machines = [_Machine(node) for node in nodes]
-    anywhere = _BestIn(machines)
+    machines = [_NodeRings(node) for node in nodes]
+    anywhere = _BestRings(machines)
     found = [
         _placement(machine, pod, held, anywhere)
         for machine in machines
-        for pod, held in _held(machine.node).items()
+        for pod, held in _devices_by_pod(machine.node).items()
         if pod in running
     ]
     return sorted(found, key=_worst_first)
 
 
-class _Machine:
+class _NodeRings:
     """What is asked of a node for each of its pods, worked out once."""
 
     def __init__(self, node: GpuNode) -> None:
         topology = node.topology
         self.node = node
         self.usable = {gpu.uuid: gpu for gpu in topology.usable if gpu.uuid is not None}
-        self.rings = rings(topology)
+        self.rings = rings_of(topology)
         self.products = tuple((gpu.product, gpu.index) for gpu in topology.usable)
         islands = topology.islands
         self.island_of = (
@@ -98,7 +98,7 @@ class _Machine:
 
     def best(self, product: str | None, size: int) -> Ring | None:
         """The best ring that ``size`` usable GPUs of a product form here."""
-        return self.rings.best(size, [index for each, index in self.products if each == product])
+        return self.rings.best_ring(size, [index for each, index in self.products if each == product])
 
     def pieces(self, indices: tuple[int, ...]) -> tuple[int, ...] | None:
         """How many of these GPUs are in each island, most first."""
@@ -107,37 +107,37 @@ class _Machine:
         return tuple(sorted(Counter(self.island_of[index] for index in indices).values(), reverse=True))
 
 
-class _Held(msgspec.Struct):
+class _PodDevices(msgspec.Struct):
     """What one pod holds on a node."""
 
     uuids: list[str] = msgspec.field(default_factory=list)
     shared: bool = False
 
 
-def _held(node: GpuNode) -> dict[PodName, _Held]:
-    pods: dict[PodName, _Held] = {}
+def _devices_by_pod(node: GpuNode) -> dict[PodName, _PodDevices]:
+    pods: dict[PodName, _PodDevices] = {}
     for each in (node.state.allocations if node.state is not None else None) or ():
-        held = pods.setdefault(PodName(each.pod.namespace, each.pod.name), _Held())
+        held = pods.setdefault(PodName(each.pod.namespace, each.pod.name), _PodDevices())
         if each.gpu not in held.uuids:
             held.uuids.append(each.gpu)
         held.shared |= each.replica is not None or each.mig_device is not None
     return pods
 
 
-class _BestIn:
+class _BestRings:
     """The best ring that ``size`` GPUs of a product form on any of some machines."""
 
-    def __init__(self, machines: Iterable[_Machine]) -> None:
+    def __init__(self, machines: Iterable[_NodeRings]) -> None:
         # Machines of one shape answer alike: ask each shape once, however many nodes have it.
         self._shapes = list({(machine.rings, machine.products): machine for machine in machines}.values())
         self.of = cache(self._of)
 
     def _of(self, product: str | None, size: int) -> Ring | None:
         found = (machine.best(product, size) for machine in self._shapes)
-        return max((ring for ring in found if ring is not None), key=lambda ring: ring.quality, default=None)
+        return max((ring for ring in found if ring is not None), key=lambda ring: ring.sort_key, default=None)
 
 
-def _placement(machine: _Machine, pod: PodName, held: _Held, anywhere: _BestIn) -> PodGpus:
+def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, anywhere: _BestRings) -> PodGpus:
     missing = tuple(uuid for uuid in held.uuids if uuid not in machine.usable)
     known = sorted((machine.usable[uuid] for uuid in held.uuids if uuid in machine.usable), key=lambda gpu: gpu.index)
     indices = tuple(gpu.index for gpu in known)
@@ -152,8 +152,8 @@ def _placement(machine: _Machine, pod: PodName, held: _Held, anywhere: _BestIn) 
         plain,
         islands=machine.pieces(indices),
         numa=None if None in nodes else tuple(sorted(node for node in nodes if node is not None)),
-        ring=machine.rings.of(indices),
-        best_on_node=machine.best(product, size) if product else machine.rings.best(size),
+        ring=machine.rings.ring_through(indices),
+        best_on_node=machine.best(product, size) if product else machine.rings.best_ring(size),
         best_in_cluster=anywhere.of(product, size) if product else None,
     )
 
@@ -164,6 +164,6 @@ def _worst_first(pod: PodGpus) -> tuple[object, ...]:
     Within these by how much of it they have, then by the ring itself, for a rate alone does not tell PCIe from PCIe.
     """
     parts = [1.0 if part is None else part for part in (pod.of_node, pod.of_cluster)]
-    on_node, in_cluster = lesser(pod.ring, pod.best_on_node), lesser(pod.ring, pod.best_in_cluster)
+    on_node, in_cluster = is_worse(pod.ring, pod.best_on_node), is_worse(pod.ring, pod.best_in_cluster)
     rank = 0 if pod.missing else 1 if on_node else 2 if in_cluster else 3 if pod.ring is not None else 4
-    return (rank, *parts, pod.ring.quality if pod.ring is not None else (), -pod.count, pod.pod)
+    return (rank, *parts, pod.ring.sort_key if pod.ring is not None else (), -pod.count, pod.pod)

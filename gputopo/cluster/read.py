@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
 from gputopo.cluster.pods import PodGpus, PodName
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
-from gputopo.kube.objects import Metadata, NodeGpus, Partial, Pod
+from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialObject, PartialPod
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 
@@ -17,29 +17,29 @@ _ASK_EACH = 32  # nodes; for more than that all pods are listed at once
 
 def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
     """The GPU nodes of the cluster. Where ``NodeGpus`` is not served, what moves is unknown and nothing fails."""
-    nodes = kube.items(NODES, Partial, Query(labels=selector, metadata_only=True))
+    nodes = kube.list_objects(NODES, PartialObject, ListOptions(labels=selector, metadata_only=True))
     return gpu_nodes((node.metadata for node in nodes), _states(kube))
 
 
-def read_node(kube: Kube, name: str) -> Metadata:
+def read_node(kube: Kube, name: str) -> ObjectMeta:
     """One node. Raises ``NotFoundError``."""
-    return kube.get(NODES, name, Partial, Query(metadata_only=True)).metadata
+    return kube.get(NODES, name, PartialObject, ListOptions(metadata_only=True)).metadata
 
 
 def running_pods(kube: Kube, namespace: str | None) -> frozenset[PodName]:
     """The pods that run, of a namespace or of all: names only, so a large cluster's can be listed."""
-    query = Query(namespace, fields="status.phase=Running", metadata_only=True)
-    pods = kube.items(PODS, Partial, query)
+    query = ListOptions(namespace, fields="status.phase=Running", metadata_only=True)
+    pods = kube.list_objects(PODS, PartialObject, query)
     return frozenset(PodName(pod.metadata.namespace, pod.metadata.name) for pod in pods)
 
 
-def unseen_pods(kube: Kube, nodes: Iterable[GpuNode], namespace: str | None) -> list[PodGpus]:
+def pods_without_allocation(kube: Kube, nodes: Iterable[GpuNode], namespace: str | None) -> list[PodGpus]:
     """Running pods that were given GPUs on nodes of which nobody says who holds what, by name."""
-    wanted = sorted(node.name for node in nodes if node.held is None)
+    wanted = sorted(node.name for node in nodes if node.held_devices is None)
     per_node = [f",spec.nodeName={name}" for name in wanted] if len(wanted) <= _ASK_EACH else [""]
     found = []
     for node in per_node:
-        for pod in kube.items(PODS, Pod, Query(namespace, fields=f"status.phase=Running{node}")):
+        for pod in kube.list_objects(PODS, PartialPod, ListOptions(namespace, fields=f"status.phase=Running{node}")):
             count = sum(_gpus(container.resources.limits) for container in pod.spec.containers)
             if count and pod.spec.node_name in wanted:
                 name = PodName(pod.metadata.namespace, pod.metadata.name)
@@ -47,9 +47,9 @@ def unseen_pods(kube: Kube, nodes: Iterable[GpuNode], namespace: str | None) -> 
     return sorted(found, key=lambda each: each.pod)
 
 
-def _states(kube: Kube) -> dict[str, NodeGpus]:
+def _states(kube: Kube) -> dict[str, NodeGpusObject]:
     try:
-        return {state.metadata.name: state for state in kube.items(NODE_GPUS, NodeGpus)}
+        return {state.metadata.name: state for state in kube.list_objects(NODE_GPUS, NodeGpusObject)}
     except NotFoundError:
         return {}
 

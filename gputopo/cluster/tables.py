@@ -9,10 +9,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from gputopo.cluster.nodes import STALE_AFTER, GpuNode
-from gputopo.cluster.pods import PodGpus, lesser
+from gputopo.cluster.pods import PodGpus, is_worse
 from gputopo.model import Island, NodeTopology
 from gputopo.paths import PathKind
-from gputopo.render.wording import UNKNOWN, gib, gpu_names, number, visible
+from gputopo.render.wording import UNKNOWN, escape_invisible, format_gib, format_number, gpu_names
 from gputopo.rings import Ring
 
 NONE = "-"
@@ -65,7 +65,7 @@ def _products(topology: NodeTopology) -> str:
     counts = Counter(gpu.product for gpu in topology.usable)
     if not counts:
         return NONE
-    names = [visible(product) if product else UNKNOWN for product in counts]
+    names = [escape_invisible(product) if product else UNKNOWN for product in counts]
     if len(names) == 1:
         return names[0]
     return ", ".join(f"{count} {name}" for name, count in zip(names, counts.values(), strict=True))
@@ -112,12 +112,12 @@ def _wide(node: GpuNode) -> tuple[Cell, ...]:
     notes = [node.trouble] if node.trouble else [problem.why for problem in topology.problems[:1]]
     return (
         Cell(UNKNOWN if islands is None else largest.interconnect.value if largest else NONE),
-        Cell(NONE if largest is None or largest.gbps is None else number(largest.gbps)),
+        Cell(NONE if largest is None or largest.gbps is None else format_number(largest.gbps)),
         Cell(UNKNOWN if None in numa else "-".join(str(numa[each]) for each in sorted(numa, key=str)) or NONE),
-        Cell(" ".join(sorted(UNKNOWN if each is None else gib(each) for each in memory)) or NONE),
-        Cell(visible(topology.driver_version or UNKNOWN)),
-        Cell(visible(node.state.agent_version) if node.state is not None else NONE),
-        Cell(visible("; ".join(notes)), "bad" if node.trouble else ""),
+        Cell(" ".join(sorted(UNKNOWN if each is None else format_gib(each) for each in memory)) or NONE),
+        Cell(escape_invisible(topology.driver_version or UNKNOWN)),
+        Cell(escape_invisible(node.state.agent_version) if node.state is not None else NONE),
+        Cell(escape_invisible("; ".join(notes)), "bad" if node.trouble else ""),
     )
 
 
@@ -155,7 +155,7 @@ def _ring(ring: Ring | None) -> str:
         return NONE
     if ring.kind is PathKind.UNKNOWN:
         return UNKNOWN
-    rate = UNKNOWN if ring.gbps is None else number(ring.gbps)
+    rate = UNKNOWN if ring.gbps is None else format_number(ring.gbps)
     if ring.kind is not PathKind.PCIE:
         return f"{rate} {ring.kind.value}"
     # What is between two cards, on different sockets above all, is slower than their links: by how much nobody says.
@@ -166,7 +166,7 @@ def _ring(ring: Ring | None) -> str:
 def _has(pod: PodGpus) -> Cell:
     """How much of the best on its node, and how much of the best in the cluster, the pod's ring is."""
     parts = [part for part in (pod.of_node, pod.of_cluster) if part is not None]
-    less = lesser(pod.ring, pod.best_on_node) or lesser(pod.ring, pod.best_in_cluster)
+    less = is_worse(pod.ring, pod.best_on_node) or is_worse(pod.ring, pod.best_in_cluster)
     if not parts:
         return Cell("less", "bad") if less else Cell(NONE)
     # Over PCIe the rates can be alike where the way is not.
@@ -175,6 +175,6 @@ def _has(pod: PodGpus) -> Cell:
 
 
 def _few(names: Iterable[str]) -> str:
-    listed = [visible(name) for name in names]
+    listed = [escape_invisible(name) for name in names]
     rest = len(listed) - _SHOWN
     return ", ".join(listed[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -10,7 +10,7 @@ Paint = Callable[[str, str], str]  # (role, text) -> text with colour
 GAP = "  "
 
 
-def lines(table: Table, paint: Paint) -> Iterator[str]:
+def table_lines(table: Table, paint: Paint) -> Iterator[str]:
     """In columns, as kubectl prints them: never folded or cut. By hand, for a cluster has pods by the ten thousand."""
     widths = [
         max(len(title), *(len(row[place].text) for row in table.rows), 0) for place, title in enumerate(table.titles)

@@ -15,7 +15,7 @@ _KEPT = (
 _OWN = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
 
 
-class Kind(NamedTuple):
+class CrdKind(NamedTuple):
     """What a custom resource is called, and what ``kubectl get`` shows of it."""
 
     kind: str
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     short: tuple[str, ...] = ()
 
 
-def definition(kind: Kind, schema: dict[str, Any], *, status: bool = False) -> dict[str, Any]:
+def crd_definition(kind: CrdKind, schema: dict[str, Any], *, status: bool = False) -> dict[str, Any]:
     """The CustomResourceDefinition (apiextensions.k8s.io/v1). ``schema``: of its own fields, as ``structural`` has it.
 
     ``status``: it is written by a subresource of its own, and counts for no ``metadata.generation``.
@@ -57,7 +57,7 @@ def definition(kind: Kind, schema: dict[str, Any], *, status: bool = False) -> d
     }
 
 
-def structural(of: type[msgspec.Struct]) -> dict[str, Any]:
+def structural_schema(of: type[msgspec.Struct]) -> dict[str, Any]:
     """A type as a structural schema: no references, no ``anyOf`` with types, ``nullable`` (Kubernetes' rules)."""
     _, definitions = msgspec.json.schema_components([of], ref_template="{name}")
     return _structural(definitions[of.__name__], definitions)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.crd.definition import Kind, definition, structural
+from gputopo.crd.definition import CrdKind, crd_definition, structural_schema
 
 VERSION = "v1alpha1"
 KIND = "NodeGpus"
@@ -55,12 +55,12 @@ def content_hash(annotation: str) -> str:
     return sha256(annotation.encode()).hexdigest()
 
 
-def crd() -> dict[str, Any]:
+def nodegpus_crd() -> dict[str, Any]:
     """The CustomResourceDefinition (apiextensions.k8s.io/v1) of ``NodeGpus``."""
-    schema = structural(NodeGpus)
+    schema = structural_schema(NodeGpus)
     schema["properties"]["observedAt"]["format"] = "date-time"
-    return definition(
-        Kind(
+    return crd_definition(
+        CrdKind(
             KIND,
             PLURAL,
             VERSION,

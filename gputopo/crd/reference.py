@@ -20,7 +20,7 @@ A node carries slow facts only: while nothing about the hardware changes, nothin
 """
 
 
-def reference() -> str:
+def labels_page() -> str:
     """The whole page, as Markdown."""
     parts = [
         _INTRODUCTION,

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gputopo.crd.definition import Kind, definition, structural
+from gputopo.crd.definition import CrdKind, crd_definition, structural_schema
 from gputopo.labels.keys import GPU_RESOURCES
 
 VERSION = "v1alpha1"
@@ -78,7 +78,7 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     attempt: Annotated[int, _limit(minimum=1)] = 1
 
 
-class State(Enum):
+class ReservationState(Enum):
     """What has become of a reservation, in its status: for people. What counts is the ledger."""
 
     HELD = "Held"  # does not fit yet; what becomes free on those nodes is kept for it
@@ -92,7 +92,7 @@ class State(Enum):
 class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """For people, and ``deadline`` for a planner that starts anew."""
 
-    state: State | None = None
+    state: ReservationState | None = None
     reason: Annotated[str, _limit(maxLength=4096)] | None = None
     bound: _Count = 0  # members
     members: _Count = 0
@@ -102,7 +102,7 @@ class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     estimate: _Time | None = None  # RFC 3339: when a gang that is held room for may start; None: nobody can say
 
 
-class Phase(Enum):
+class EntryPhase(Enum):
     """What the ledger says of a reservation."""
 
     HELD = "Held"  # its ``held`` counts, for everybody but its gang
@@ -110,14 +110,14 @@ class Phase(Enum):
     COMMITTED = "Committed"  # its members may be let go
 
 
-class Entry(msgspec.Struct, frozen=True, rename="camel"):
+class LedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
     """A reservation that counts."""
 
     uid: _Uid  # of the reservation
     namespace: _Name
     name: _Name
     hash: Annotated[str, _limit(pattern="^[0-9a-f]{64}$")]  # ``spec_hash``
-    phase: Phase
+    phase: EntryPhase
 
 
 class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -125,13 +125,13 @@ class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
     planner: _Line = ""  # who wrote it last; a new leader writes itself before anything else
     epoch: _Count = 0  # one more with every new leader
-    entries: Annotated[tuple[Entry, ...], _MANY] = ()
+    entries: Annotated[tuple[LedgerEntry, ...], _MANY] = ()
     # For people who ask whether that one still plans, and by what: NAMESPACE/NAME of its Lease, and its --levels.
     lease: _Line = ""
     levels: Annotated[str, _limit(maxLength=4096)] = ""
 
 
-class Vouching(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ExtenderAck(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What one extender has taken in. Written by it, under ``status.extenders``."""
 
     pod: _Line = ""  # NAMESPACE/NAME, where it runs in one: whether it still exists can be asked
@@ -143,7 +143,7 @@ class Vouching(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class LedgerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Which extenders answer, by identity. One that is not listed does not answer."""
 
-    extenders: Annotated[dict[str, Vouching], _limit(maxProperties=1000)] = {}
+    extenders: Annotated[dict[str, ExtenderAck], _limit(maxProperties=1000)] = {}
 
 
 def is_single_pod(gang: str) -> bool:
@@ -173,11 +173,11 @@ class _Ledger(msgspec.Struct):
 
 def reservation_crd() -> dict[str, Any]:
     """The CustomResourceDefinition of ``PlacementReservation``."""
-    schema = structural(_Reservation)
+    schema = structural_schema(_Reservation)
     schema["properties"]["spec"]["x-kubernetes-validations"] = [
         {"rule": "self == oldSelf", "message": "a plan is never changed: another plan is another reservation"}
     ]
-    kind = Kind(
+    kind = CrdKind(
         RESERVATION_KIND,
         RESERVATIONS,
         VERSION,
@@ -198,12 +198,12 @@ def reservation_crd() -> dict[str, Any]:
         namespaced=True,
         short=("pres",),
     )
-    return definition(kind, schema, status=True)
+    return crd_definition(kind, schema, status=True)
 
 
 def ledger_crd() -> dict[str, Any]:
     """The CustomResourceDefinition of ``PlacementLedger``."""
-    kind = Kind(
+    kind = CrdKind(
         LEDGER_KIND,
         LEDGERS,
         VERSION,
@@ -214,7 +214,7 @@ def ledger_crd() -> dict[str, Any]:
             _column("Age", ".metadata.creationTimestamp", "date"),
         ),
     )
-    return definition(kind, structural(_Ledger), status=True)
+    return crd_definition(kind, structural_schema(_Ledger), status=True)
 
 
 def _column(name: str, path: str, of: str = "string") -> dict[str, Any]:

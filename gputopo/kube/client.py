@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import urllib3
 
-from gputopo.kube.errors import GoneError, KubeError, UnavailableError, refusal
-from gputopo.kube.objects import Metadata, Page, Partial, Unreadable
+from gputopo.kube.errors import GoneError, KubeError, UnavailableError, error_of_response
+from gputopo.kube.objects import ListPage, ObjectMeta, PartialObject, Unreadable
 from gputopo.kube.rbac import Resource, Role
-from gputopo.kube.watch_stream import Watch, name_of
+from gputopo.kube.watch_stream import WatchStream, name_of
 from gputopo.process.decoding import decode
 from gputopo.timing import WATCH_TIMEOUT_S
 
@@ -33,7 +33,7 @@ _NOTHING: Mapping[str, str] = {}
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
-class Query(NamedTuple):
+class ListOptions(NamedTuple):
     """Which objects, and how much of them."""
 
     namespace: str | None = None
@@ -62,7 +62,7 @@ class Kube:
         # Objects of lists that could not be read, for the caller to tell. Of what is watched, reflectors tell.
         self.unreadable: list[Unreadable] = []
 
-    def within(self, seconds: float) -> Kube:
+    def with_timeout(self, seconds: float) -> Kube:
         """The same connection for calls that must be answered within so many seconds; closed with this one."""
         return Kube(self._api, self._role, connect_s=min(seconds, CONNECT_S), read_s=seconds)
 
@@ -70,28 +70,33 @@ class Kube:
         """Close the idle connections."""
         self._api.close()
 
-    def get(self, resource: Resource, name: str, kind: type[T], query: Query = Query()) -> T:  # noqa: B008  frozen
+    def get(self, resource: Resource, name: str, kind: type[T], query: ListOptions = ListOptions()) -> T:  # noqa: B008  frozen
         """One object. Raises ``NotFoundError``."""
         self._permit(resource, "get")
         parameters = {"resourceVersion": query.version} if query.version else {}
         path = resource.path(name, query.namespace)
         return _decoded(self._call("GET", path, parameters, _accept(query, "")), kind, path)
 
-    def pages(self, resource: Resource, kind: type[T], query: Query = Query()) -> Iterator[Page[T]]:  # noqa: B008
+    def list_pages(
+        self,
+        resource: Resource,
+        kind: type[T],
+        query: ListOptions = ListOptions(),  # noqa: B008
+    ) -> Iterator[ListPage[T]]:
         """All objects, a page at a time. Raises ``GoneError`` where the list grew too old between two pages."""
         self._permit(resource, "list")
         parameters = _selectors(query) | {"limit": str(PAGE)}
         path = resource.path(namespace=query.namespace)
-        page_of: Any = Page  # the type is made at run time
+        page_of: Any = ListPage  # the type is made at run time
         while True:
             body = self._call("GET", path, parameters, _accept(query, "List"))
-            page: Page[T] = _decoded(body, page_of[kind], path)
+            page: ListPage[T] = _decoded(body, page_of[kind], path)
             yield page
             if not page.metadata.next:
                 return
             parameters["continue"] = page.metadata.next
 
-    def items(self, resource: Resource, kind: type[T], query: Query = Query()) -> list[T]:  # noqa: B008
+    def list_objects(self, resource: Resource, kind: type[T], query: ListOptions = ListOptions()) -> list[T]:  # noqa: B008
         """All objects that can be read, at once; the others are added to ``unreadable``.
 
         Listed anew, once, where the list grew too old between two pages.
@@ -103,7 +108,7 @@ class Kube:
         self.unreadable += unreadable
         return found
 
-    def watch(self, resource: Resource, query: Query, version: str, seconds: float) -> Watch:
+    def watch(self, resource: Resource, query: ListOptions, version: str, seconds: float) -> WatchStream:
         """What happens to these objects after a resource version, with bookmarks, for about that long.
 
         Raises ``GoneError`` where the version is too old (it may also come later, from the watch),
@@ -113,9 +118,9 @@ class Kube:
         following = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(round(seconds))}
         parameters = _selectors(query) | following | {"allowWatchBookmarks": "true"}
         call = ("GET", resource.path(namespace=query.namespace))
-        return Watch(f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._silence))
+        return WatchStream(f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._silence))
 
-    def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> Metadata:
+    def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> ObjectMeta:
         """Server-side apply, never by force; the metadata of the object as it is then.
 
         What ``manager`` applied before and ``body`` leaves out is removed. With ``metadata.uid`` it never creates, nor
@@ -127,12 +132,12 @@ class Kube:
         parameters = {"fieldManager": manager, "force": "false", "fieldValidation": "Strict"}
         return self._write("PATCH", resource, body, APPLY, parameters)
 
-    def create(self, resource: Resource, body: dict[str, Any]) -> Metadata:
+    def create(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
         """Create an object. Raises ``ConflictError`` where there is one of that name."""
         self._permit(resource, "create")
         return self._write("POST", resource, body, JSON)
 
-    def replace(self, resource: Resource, body: dict[str, Any]) -> Metadata:
+    def replace(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
         """Write an object over the one of the resource version that its metadata name.
 
         Raises ``ConflictError`` where it has changed since, ``NotFoundError`` where it is gone.
@@ -141,7 +146,7 @@ class Kube:
         _refuse_blind(resource, body["metadata"], "resourceVersion")
         return self._write("PUT", resource, body, JSON)
 
-    def patch(self, resource: Resource, body: dict[str, Any]) -> Metadata:
+    def patch(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
         """Merge a body into the object of the uid and the resource version that its metadata name (RFC 7396).
 
         What is None goes; a list is replaced as a whole. Raises ``ConflictError`` where the object has changed since or
@@ -152,7 +157,7 @@ class Kube:
         return self._write("PATCH", resource, body, MERGE)
 
     def delete(
-        self, resource: Resource, metadata: Metadata, *, unchanged: bool = False, only_ask: bool = False
+        self, resource: Resource, metadata: ObjectMeta, *, unchanged: bool = False, only_ask: bool = False
     ) -> None:
         """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``.
 
@@ -167,10 +172,10 @@ class Kube:
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 
-    def _items(self, resource: Resource, kind: type[T], query: Query) -> tuple[list[T], list[Unreadable]]:
+    def _items(self, resource: Resource, kind: type[T], query: ListOptions) -> tuple[list[T], list[Unreadable]]:
         found: list[T] = []
         unreadable: list[Unreadable] = []
-        for page in self.pages(resource, msgspec.Raw, query):
+        for page in self.list_pages(resource, msgspec.Raw, query):
             for text in page.items:
                 try:
                     found.append(decode(text, kind))
@@ -184,12 +189,12 @@ class Kube:
 
     def _write(
         self, method: str, resource: Resource, body: dict[str, Any], of: str, parameters: Mapping[str, str] = _NOTHING
-    ) -> Metadata:
+    ) -> ObjectMeta:
         """The metadata of the object as it is then: where it is large, it need not be sent back."""
         metadata = body["metadata"]
         path = resource.path(None if method == "POST" else metadata["name"], metadata.get("namespace"))
-        headers = {"Content-Type": of, **_accept(Query(metadata_only=True), "")}
-        return _decoded(self._call(method, path, parameters, headers, body), Partial, path).metadata
+        headers = {"Content-Type": of, **_accept(ListOptions(metadata_only=True), "")}
+        return _decoded(self._call(method, path, parameters, headers, body), PartialObject, path).metadata
 
     def _call(
         self,
@@ -233,7 +238,9 @@ class Kube:
         except (urllib3.exceptions.HTTPError, ApiException, ConfigException, OSError) as error:
             raise self._unanswered(told, error) from error
         if response.status >= 400:
-            raise refusal(told, response.status, self._read(told, response), response.headers.get("Retry-After"))
+            raise error_of_response(
+                told, response.status, self._read(told, response), response.headers.get("Retry-After")
+            )
         return response
 
     def _read(self, call: str, response: BaseHTTPResponse) -> bytes:
@@ -252,12 +259,12 @@ def _refuse_blind(resource: Resource, metadata: dict[str, Any], *preconditions: 
             raise AssertionError(f"{resource.named} {metadata['name']}: without its {each}, changes of others are lost")
 
 
-def _selectors(query: Query) -> dict[str, str]:
+def _selectors(query: ListOptions) -> dict[str, str]:
     selected = {"labelSelector": query.labels, "fieldSelector": query.fields}
     return {name: value for name, value in selected.items() if value}
 
 
-def _accept(query: Query, suffix: str) -> dict[str, str]:
+def _accept(query: ListOptions, suffix: str) -> dict[str, str]:
     return {"Accept": _METADATA_ONLY.format(suffix) if query.metadata_only else JSON}
 
 

@@ -86,7 +86,7 @@ class _Status(msgspec.Struct):
 _OWNER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
 
-def refusal(call: str, status: int, body: bytes, retry_after: str | None = None) -> KubeError:
+def error_of_response(call: str, status: int, body: bytes, retry_after: str | None = None) -> KubeError:
     """The error that an answer of status 400 or more means. ``retry_after`` is the header of that name."""
     told = _status(body)
     details = told.details or _Details()

@@ -15,7 +15,7 @@ _MESSAGE = 1024  # characters, at most
 _NAME = 220  # characters of the object's name, which may have 253, as may that of the Event
 
 
-class Subject(NamedTuple):
+class EventSubject(NamedTuple):
     """The object that an Event is about."""
 
     resource: Resource
@@ -25,15 +25,15 @@ class Subject(NamedTuple):
     namespace: str | None = None  # None: it is cluster-scoped
 
 
-class Reporter(NamedTuple):
+class EventReporter(NamedTuple):
     """Who writes it."""
 
     component: str
     host: str | None = None  # the node that it runs on, where that matters
 
 
-def event(
-    subject: Subject, reporter: Reporter, reason: str, message: str, now: datetime, *, warning: bool
+def event_body(
+    subject: EventSubject, reporter: EventReporter, reason: str, message: str, now: datetime, *, warning: bool
 ) -> dict[str, Any]:
     """The Event as it is sent. ``reason``: one word, for machines; a message that is too long is cut."""
     time = now.strftime("%Y-%m-%dT%H:%M:%SZ")

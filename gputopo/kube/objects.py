@@ -44,7 +44,7 @@ class OwnerReference(msgspec.Struct, frozen=True):
     uid: str
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
     """``metav1.ObjectMeta``."""
 
     name: str
@@ -58,16 +58,16 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-class ManagedMetadata(Metadata, frozen=True, rename="camel"):
+class ManagedMetadata(ObjectMeta, frozen=True, rename="camel"):
     """``metav1.ObjectMeta`` with the field managers. Only the agent and what cleans up after it look at them."""
 
     managed_fields: tuple[ManagedFields, ...] = ()
 
 
-class Partial(msgspec.Struct, frozen=True):
+class PartialObject(msgspec.Struct, frozen=True):
     """Any object, of which only the metadata was asked for."""
 
-    metadata: Metadata
+    metadata: ObjectMeta
 
 
 class Managed(msgspec.Struct, frozen=True):
@@ -76,16 +76,16 @@ class Managed(msgspec.Struct, frozen=True):
     metadata: ManagedMetadata
 
 
-class NodeGpus(nodegpus.NodeGpus, frozen=True, kw_only=True, rename="camel"):
+class NodeGpusObject(nodegpus.NodeGpus, frozen=True, kw_only=True, rename="camel"):
     """The custom resource with its metadata."""
 
-    metadata: Metadata
+    metadata: ObjectMeta
 
 
 class PlacementReservation(msgspec.Struct, frozen=True):
     """A gang's places."""
 
-    metadata: Metadata
+    metadata: ObjectMeta
     spec: ReservationSpec
     status: ReservationStatus = ReservationStatus()
 
@@ -93,7 +93,7 @@ class PlacementReservation(msgspec.Struct, frozen=True):
 class PlacementLedger(msgspec.Struct, frozen=True):
     """Which reservations count."""
 
-    metadata: Metadata
+    metadata: ObjectMeta
     spec: LedgerSpec = LedgerSpec()
     status: LedgerStatus = LedgerStatus()
 
@@ -107,21 +107,21 @@ class NodeFeatureSpec(msgspec.Struct, frozen=True):
 class NodeFeature(msgspec.Struct, frozen=True):
     """NFD's ``NodeFeature``: what one source wants a node to be labelled with."""
 
-    metadata: Metadata
+    metadata: ObjectMeta
     spec: NodeFeatureSpec = NodeFeatureSpec()
 
 
-class Resources(msgspec.Struct, frozen=True):
+class ResourceLimits(msgspec.Struct, frozen=True):
     """What a container is given. For extended resources, as GPUs are, limits and requests are equal."""
 
     limits: dict[str, str | int] = {}
 
 
-class Container(msgspec.Struct, frozen=True):
+class PartialContainer(msgspec.Struct, frozen=True):
     """A container of a pod."""
 
     name: str = ""
-    resources: Resources = Resources()
+    resources: ResourceLimits = ResourceLimits()
 
 
 class SchedulingGate(msgspec.Struct, frozen=True):
@@ -136,20 +136,20 @@ class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
     pod_group_name: str = ""
 
 
-class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+class PartialPodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """What a pod asks for."""
 
     node_name: str = ""
-    containers: tuple[Container, ...] = ()
+    containers: tuple[PartialContainer, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
 
 
-class Pod(msgspec.Struct, frozen=True):
+class PartialPod(msgspec.Struct, frozen=True):
     """A pod."""
 
-    metadata: Metadata
-    spec: PodSpec = PodSpec()
+    metadata: ObjectMeta
+    spec: PartialPodSpec = PartialPodSpec()
 
 
 class Unreadable(NamedTuple):
@@ -171,7 +171,7 @@ class ListMetadata(msgspec.Struct, frozen=True, rename={"next": "continue", "res
     resource_version: str = ""
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True, rename={"listed": "items"}):
+class ListPage(msgspec.Struct, Generic[T], frozen=True, rename={"listed": "items"}):
     """One page of a list."""
 
     metadata: ListMetadata

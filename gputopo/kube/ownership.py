@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gputopo.kube.objects import ManagedFields, ManagedMetadata, Metadata
+from gputopo.kube.objects import ManagedFields, ManagedMetadata, ObjectMeta
 
 _PREFIX = "f:"  # of a field's name, in fieldsV1
 
 
-class Field(NamedTuple):
+class OwnedField(NamedTuple):
     """A label or an annotation."""
 
     section: str  # "labels" or "annotations"
     key: str
 
 
-def owned(metadata: ManagedMetadata, manager: str) -> frozenset[Field]:
+def owned_fields(metadata: ManagedMetadata, manager: str) -> frozenset[OwnedField]:
     """What a manager owns by server-side apply."""
     entries = [each for each in metadata.managed_fields if each.manager == manager and each.operation == "Apply"]
     return frozenset(field for entry in entries for field in _fields(entry))
 
 
-def owners(metadata: ManagedMetadata, *, besides: str) -> dict[Field, tuple[str, ...]]:
+def owners(metadata: ManagedMetadata, *, besides: str) -> dict[OwnedField, tuple[str, ...]]:
     """Who else owns what: every field that a manager other than the one named has set, with their names, sorted."""
-    found: dict[Field, set[str]] = {}
+    found: dict[OwnedField, set[str]] = {}
     for entry in metadata.managed_fields:
         if entry.manager != besides or entry.operation != "Apply":
             for field in _fields(entry):
@@ -33,27 +33,27 @@ def owners(metadata: ManagedMetadata, *, besides: str) -> dict[Field, tuple[str,
     return {field: tuple(sorted(names)) for field, names in found.items()}
 
 
-def values(metadata: Metadata) -> dict[Field, str]:
+def field_values(metadata: ObjectMeta) -> dict[OwnedField, str]:
     """Every label and annotation, whoever owns it."""
     return {
-        Field(section, key): value
+        OwnedField(section, key): value
         for section, held in (("labels", metadata.labels), ("annotations", metadata.annotations))
         for key, value in held.items()
     }
 
 
-def field_of(path: str) -> Field | None:
+def field_of(path: str) -> OwnedField | None:
     """The field that a conflict names (".metadata.labels.nvidia.com/gpu.count"); None where it is something else."""
     for section in ("labels", "annotations"):
         prefix = f".metadata.{section}."
         if path.startswith(prefix):
-            return Field(section, path.removeprefix(prefix))
+            return OwnedField(section, path.removeprefix(prefix))
     return None
 
 
-def _fields(entry: ManagedFields) -> Iterable[Field]:
+def _fields(entry: ManagedFields) -> Iterable[OwnedField]:
     held = entry.fields.metadata
     for section, names in (("labels", held.labels), ("annotations", held.annotations)):
         for name in names:
             if name.startswith(_PREFIX):
-                yield Field(section, name.removeprefix(_PREFIX))
+                yield OwnedField(section, name.removeprefix(_PREFIX))

@@ -12,53 +12,53 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.kube.client import Query
+from gputopo.kube.client import ListOptions
 from gputopo.kube.errors import DamagedError
 from gputopo.kube.objects import Unreadable
 from gputopo.kube.rbac import Resource
-from gputopo.kube.watch_stream import Event, Happening, Identity, identity
+from gputopo.kube.watch_stream import ObjectIdentity, WatchEvent, WatchEventType, parse_identity
 from gputopo.process.decoding import decoder
 
 S = TypeVar("S")
 _SHOWN = 200  # characters of why an object cannot be read
 
 
-class Source(NamedTuple, Generic[S]):
+class WatchSource(NamedTuple, Generic[S]):
     """What is listed and watched, and what is kept of it."""
 
     resource: Resource
     kind: type[Any]  # what an object is decoded into
-    key: Callable[[Identity], str]
+    key: Callable[[ObjectIdentity], str]
     value: Callable[[str, Any], S | None]  # key and object; None: nothing of it is kept
     # All that ``value`` looks at, or its hash. Where it did not change the value is not made again; None: always made.
-    trace: Callable[[Any], Hashable] | None = None
-    query: Query = Query()
+    fingerprint: Callable[[Any], Hashable] | None = None
+    query: ListOptions = ListOptions()
 
 
 class Delta(NamedTuple, Generic[S]):
     """What is new. A key is either in ``seen`` or in ``gone``."""
 
-    seen: tuple[S, ...] = ()
-    gone: tuple[str, ...] = ()  # whether they were ever seen or not
-    complete: bool = False  # what is not in ``seen`` is gone
+    updates: tuple[S, ...] = ()
+    removed: tuple[str, ...] = ()  # whether they were ever seen or not
+    is_full_list: bool = False  # what is not in ``seen`` is gone
 
 
-class _Known(NamedTuple, Generic[S]):
+class _Projected(NamedTuple, Generic[S]):
     value: S
-    trace: Hashable
+    fingerprint: Hashable
 
 
-class Reduction(Generic[S]):
+class Projection(Generic[S]):
     """What was last told of each object that something is kept of."""
 
-    def __init__(self, source: Source[S]) -> None:
+    def __init__(self, source: WatchSource[S]) -> None:
         self._source = source
         self._decode = decoder(source.kind)
-        self._known: dict[str, _Known[S]] = {}
+        self._known: dict[str, _Projected[S]] = {}
         self._unreadable: dict[str, Unreadable] = {}
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing is kept."""
         return not self._known
 
@@ -67,13 +67,13 @@ class Reduction(Generic[S]):
         """The objects that cannot be read."""
         return tuple(self._unreadable.copy().values())  # a copy: any thread may ask
 
-    def listed(self, objects: Iterable[msgspec.Raw]) -> Delta[S]:
+    def apply_list(self, objects: Iterable[msgspec.Raw]) -> Delta[S]:
         """All there are. Raises what reading them on raises, and forgets nothing then."""
-        known: dict[str, _Known[S]] = {}
+        known: dict[str, _Projected[S]] = {}
         unreadable: dict[str, Unreadable] = {}
         for text in objects:
             try:
-                which = identity(text)
+                which = parse_identity(text)
             except DamagedError as error:
                 unreadable[f"({len(unreadable)})"] = self._cannot_read("(unknown)", error)
                 continue
@@ -82,14 +82,14 @@ class Reduction(Generic[S]):
             if found is not None:
                 known[key] = found
         self._known, self._unreadable = known, unreadable
-        return Delta(tuple(each.value for each in known.values()), complete=True)
+        return Delta(tuple(each.value for each in known.values()), is_full_list=True)
 
-    def changed(self, events: Iterable[Event]) -> Delta[S]:
+    def apply_events(self, events: Iterable[WatchEvent]) -> Delta[S]:
         """What is new after these events; of several of one object the last counts."""
         news: dict[str, S | None] = {}
         for event in events:
             key = self._source.key(event.identity)
-            if event.type is Happening.DELETED:
+            if event.type is WatchEventType.DELETED:
                 self._known.pop(key, None)
                 self._unreadable.pop(key, None)
                 news[key] = None
@@ -108,7 +108,9 @@ class Reduction(Generic[S]):
             tuple(key for key, value in news.items() if value is None),
         )
 
-    def _reduced(self, which: Identity, text: msgspec.Raw, unreadable: dict[str, Unreadable]) -> _Known[S] | None:
+    def _reduced(
+        self, which: ObjectIdentity, text: msgspec.Raw, unreadable: dict[str, Unreadable]
+    ) -> _Projected[S] | None:
         """What is kept of an object: the very same value as before where that has not changed."""
         key = self._source.key(which)
         before = self._known.get(key)
@@ -124,12 +126,12 @@ class Reduction(Generic[S]):
         why = str(error) if isinstance(error, (msgspec.DecodeError, DamagedError)) else repr(error)
         return Unreadable(self._source.resource.plural, name, why[:_SHOWN])
 
-    def _valued(self, key: str, text: msgspec.Raw, before: _Known[S] | None) -> _Known[S] | None:
+    def _valued(self, key: str, text: msgspec.Raw, before: _Projected[S] | None) -> _Projected[S] | None:
         decoded = self._decode(text)
-        trace = None if self._source.trace is None else self._source.trace(decoded)
-        if before is not None and trace is not None and trace == before.trace:
+        trace = None if self._source.fingerprint is None else self._source.fingerprint(decoded)
+        if before is not None and trace is not None and trace == before.fingerprint:
             return before
         value = self._source.value(key, decoded)
         if value is None:
             return None
-        return _Known(before.value if before is not None and before.value == value else value, trace)
+        return _Projected(before.value if before is not None and before.value == value else value, trace)

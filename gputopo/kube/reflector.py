@@ -22,8 +22,8 @@ import msgspec
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import DamagedError, GoneError, KubeError, NotFoundError, UnavailableError
 from gputopo.kube.objects import Unreadable
-from gputopo.kube.projection import Delta, Reduction, Source
-from gputopo.kube.watch_stream import Event, Happening, Watch
+from gputopo.kube.projection import Delta, Projection, WatchSource
+from gputopo.kube.watch_stream import WatchEvent, WatchEventType, WatchStream
 from gputopo.timing import MISSING_KIND_RETRY_S
 
 S = TypeVar("S")
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _GENERATOR = Random()  # noqa: S311  spreads load; nothing is guarded by it
 
 
-class Timing(NamedTuple):
+class WatchTiming(NamedTuple):
     """Clocks, chance and waiting."""
 
     clock: Callable[[], float] = time.monotonic  # seconds; ages are differences of it
@@ -46,14 +46,16 @@ class Timing(NamedTuple):
     random: Random = _GENERATOR
 
 
-class Condition(NamedTuple):
+class ReflectorStatus(NamedTuple):
     """How a reflector is doing."""
 
     synced: bool = False  # a complete list was delivered
-    heard: float | None = None  # when it last heard of the server, by the clock: a page, a watch taken, an event
+    last_event_at: float | None = (
+        None  # when it last heard of the server, by the clock: a page, a watch taken, an event
+    )
     relists: int = 0  # lists after the first
     failures: int = 0  # calls that failed and streams that broke
-    trouble: str | None = None  # what is wrong now
+    error: str | None = None  # what is wrong now
     served: bool = True  # the server knows of such a kind
     lag_s: float | None = None  # from creation to here, of the last object created while it was watched
     unreadable: int = 0  # objects that cannot be read
@@ -63,27 +65,29 @@ class Condition(NamedTuple):
 class Reflector(Generic[S]):
     """One kind's list and watch. ``run`` is for a thread of its own; ``stop`` and ``condition`` are for others."""
 
-    def __init__(self, kube: Kube, source: Source[S], deliver: Callable[[Delta[S]], None], timing: Timing) -> None:
+    def __init__(
+        self, kube: Kube, source: WatchSource[S], deliver: Callable[[Delta[S]], None], timing: WatchTiming
+    ) -> None:
         self._kube = kube
         self._source = source
         self._deliver = deliver
         self._timing = timing
-        self._reduction = Reduction(source)
+        self._reduction = Projection(source)
         self._stopped = threading.Event()
-        self._watch: Watch | None = None
+        self._watch: WatchStream | None = None
         self._version: str | None = None  # seen up to there; None: list
         self._damaged: str | None = None  # the version from which a watch was damaged
         self._in_a_row = 0  # failures since a watch last brought something
         self._lists = 0
-        self._condition = Condition()
+        self._condition = ReflectorStatus()
 
     @property
-    def condition(self) -> Condition:
+    def status(self) -> ReflectorStatus:
         """How it is doing."""
         unreadable = self._reduction.unreadable
         return self._condition._replace(
             relists=max(0, self._lists - 1),
-            trouble=self._condition.trouble or _told(unreadable),
+            error=self._condition.error or _told(unreadable),
             unreadable=len(unreadable),
         )
 
@@ -94,7 +98,7 @@ class Reflector(Generic[S]):
             while not self._stopped.is_set():
                 self._turn()
         except BaseException as error:
-            self._note(trouble=f"the watch of {self._source.resource.plural} ended: {error!r}")
+            self._note(error=f"the watch of {self._source.resource.plural} ended: {error!r}")
             raise
 
     def stop(self) -> None:
@@ -136,15 +140,15 @@ class Reflector(Generic[S]):
     def _list(self) -> None:
         self._lists += 1
         versions = [""]
-        delta = self._reduction.listed(self._objects(versions))
+        delta = self._reduction.apply_list(self._objects(versions))
         if not self._stopped.is_set():
             self._deliver(delta)
             self._version = versions[-1]
-            self._note(synced=True, served=True, trouble=None)
+            self._note(synced=True, served=True, error=None)
 
     def _objects(self, versions: list[str]) -> Iterator[msgspec.Raw]:
-        for page in self._kube.pages(self._source.resource, msgspec.Raw, self._source.query):
-            self._note(heard=self._timing.clock())
+        for page in self._kube.list_pages(self._source.resource, msgspec.Raw, self._source.query):
+            self._note(last_event_at=self._timing.clock())
             versions.append(page.metadata.resource_version)
             yield from page.items
             if self._stopped.is_set():
@@ -157,7 +161,7 @@ class Reflector(Generic[S]):
         if self._stopped.is_set():  # it was stopped while the watch was being opened
             watch.close()
         opened = self._timing.clock()
-        self._note(heard=opened, trouble=None)
+        self._note(last_event_at=opened, error=None)
         quiet = True
         try:
             for events in watch:
@@ -171,15 +175,15 @@ class Reflector(Generic[S]):
         if quiet and lasted < AT_ONCE_S and not self._stopped.is_set():
             raise UnavailableError(f"watch {self._source.resource.path()}: it ended at once, and brought nothing")
 
-    def _take(self, events: tuple[Event, ...]) -> None:
-        self._note(heard=self._timing.clock())
+    def _take(self, events: tuple[WatchEvent, ...]) -> None:
+        self._note(last_event_at=self._timing.clock())
         if self._stopped.is_set() or not events:
             return
         for event in events:
-            if event.type is Happening.ADDED and event.identity.creation_timestamp is not None:
+            if event.type is WatchEventType.ADDED and event.identity.creation_timestamp is not None:
                 self._created(event.identity.creation_timestamp)
-        delta = self._reduction.changed(event for event in events if event.type is not Happening.BOOKMARK)
-        if delta.seen or delta.gone:
+        delta = self._reduction.apply_events(event for event in events if event.type is not WatchEventType.BOOKMARK)
+        if delta.updates or delta.removed:
             self._deliver(delta)
         self._version = events[-1].identity.resource_version
 
@@ -193,15 +197,15 @@ class Reflector(Generic[S]):
     def _missing(self) -> None:
         """No such kind: there are none. It may be served some day."""
         told = f"the API server does not serve {self._source.resource.plural} ({self._source.resource.api_version})"
-        if not self._stopped.is_set() and not (self._condition.synced and self._reduction.empty):
-            self._deliver(self._reduction.listed(()))
+        if not self._stopped.is_set() and not (self._condition.synced and self._reduction.is_empty):
+            self._deliver(self._reduction.apply_list(()))
         self._in_a_row = 0
-        self._note(heard=self._timing.clock(), synced=True, served=False, trouble=told)
+        self._note(last_event_at=self._timing.clock(), synced=True, served=False, error=told)
         self._timing.wait(self._stopped, MISSING_KIND_RETRY_S)
 
     def _failed(self, error: KubeError) -> None:
         self._in_a_row += 1
-        self._note(failures=self._condition.failures + 1, trouble=str(error))
+        self._note(failures=self._condition.failures + 1, error=str(error))
         longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._in_a_row - 1, 10))
         asked = error.retry_after if isinstance(error, UnavailableError) else None
         pause = max(min(asked or 0.0, LONGEST_RETRY_AFTER_S), self._timing.random.uniform(0, longest))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import msgspec
 import urllib3
 
-from gputopo.kube.errors import DamagedError, UnavailableError, refusal
+from gputopo.kube.errors import DamagedError, UnavailableError, error_of_response
 from gputopo.process.decoding import decode, decoder
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _QUOTED = 80  # bytes of what cannot be read
 _UNTOLD = 500  # the status of an ERROR that names none
 
 
-class Identity(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
     """Which object, and which version of it: of ``metadata`` what every kind has."""
 
     name: str = ""
@@ -37,7 +37,7 @@ class Identity(msgspec.Struct, frozen=True, rename="camel"):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class Happening(Enum):
+class WatchEventType(Enum):
     """``type`` of a watch event."""
 
     ADDED = "ADDED"
@@ -47,21 +47,21 @@ class Happening(Enum):
     ERROR = "ERROR"  # of the watch itself: ``metav1.Status``
 
 
-class Event(NamedTuple):
+class WatchEvent(NamedTuple):
     """One event. The object is left as text: who watches knows how much of it to decode."""
 
-    type: Happening
-    identity: Identity
+    type: WatchEventType
+    identity: ObjectIdentity
     object: msgspec.Raw
 
 
 class _Line(msgspec.Struct, frozen=True):
-    type: Happening
+    type: WatchEventType
     object: msgspec.Raw
 
 
 class _Identified(msgspec.Struct, frozen=True):
-    metadata: Identity
+    metadata: ObjectIdentity
 
 
 class _Code(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ _LINE = decoder(_Line)
 _IDENTIFIED = decoder(_Identified)
 
 
-def identity(text: msgspec.Raw) -> Identity:
+def parse_identity(text: msgspec.Raw) -> ObjectIdentity:
     """Return which object it is. Raises ``DamagedError`` where it is no object."""
     try:
         return _IDENTIFIED(text).metadata
@@ -83,11 +83,11 @@ def identity(text: msgspec.Raw) -> Identity:
 def name_of(text: msgspec.Raw) -> str:
     """Return the name of an object, for people; "(unknown)" where it has none that can be read."""
     with suppress(DamagedError):
-        return identity(text).full_name
+        return parse_identity(text).full_name
     return "(unknown)"
 
 
-class Watch:
+class WatchStream:
     """The events of one watch, for one thread; any other may close it."""
 
     def __init__(self, call: str, response: BaseHTTPResponse) -> None:
@@ -95,7 +95,7 @@ class Watch:
         self._response = response
         self._closed = False
 
-    def __iter__(self) -> Iterator[tuple[Event, ...]]:
+    def __iter__(self) -> Iterator[tuple[WatchEvent, ...]]:
         """Events, those together that arrived together.
 
         Ends when the server ends the watch, ``close`` does, or nothing was heard for too long. Raises
@@ -131,18 +131,18 @@ class Watch:
                 return b""
             raise UnavailableError(f"{self._call}: the stream broke: {error}") from error
 
-    def _event(self, text: bytes) -> Event:
+    def _event(self, text: bytes) -> WatchEvent:
         try:
             line = _LINE(text)
         except msgspec.DecodeError as error:
             raise DamagedError(f"{self._call}: this is no event ({error}): {text[:_QUOTED]!r}") from error
-        if line.type is Happening.ERROR:
+        if line.type is WatchEventType.ERROR:
             self._refused(bytes(line.object))
-        return Event(line.type, identity(line.object), line.object)
+        return WatchEvent(line.type, parse_identity(line.object), line.object)
 
     def _refused(self, status: bytes) -> NoReturn:
         try:
             code = decode(status, _Code).code
         except msgspec.DecodeError:
             code = _UNTOLD
-        raise refusal(self._call, code if code >= 400 else _UNTOLD, status)
+        raise error_of_response(self._call, code if code >= 400 else _UNTOLD, status)

@@ -4,7 +4,7 @@
 """
 
 from gputopo.labels.annotation import AnnotationError, EncodeError
-from gputopo.labels.decode import NoTopologyError, decode
-from gputopo.labels.encode import NodeFacts, encode
+from gputopo.labels.decode import NoTopologyError, decode_topology
+from gputopo.labels.encode import EncodedTopology, encode_topology
 
-__all__ = ["AnnotationError", "EncodeError", "NoTopologyError", "NodeFacts", "decode", "encode"]
+__all__ = ["AnnotationError", "EncodeError", "EncodedTopology", "NoTopologyError", "decode_topology", "encode_topology"]

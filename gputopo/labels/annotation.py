@@ -68,10 +68,10 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     left_out: list[str] = []
 
 
-def dumps(topology: NodeTopology) -> str:
+def encode_annotation(topology: NodeTopology) -> str:
     """The annotation's value: JSON of at most ``budget(number of GPUs)`` bytes, the same for equal topologies."""
-    wire = _to_wire(topology.slow())
-    limit = budget(len(topology.gpus))
+    wire = _to_wire(topology.stable_facts())
+    limit = max_bytes(len(topology.gpus))
     text = msgspec.json.encode(wire)
     for name, column in _SHEDDING:
         if len(text) <= limit:
@@ -83,12 +83,12 @@ def dumps(topology: NodeTopology) -> str:
     return text.decode()
 
 
-def budget(gpus: int) -> int:
+def max_bytes(gpus: int) -> int:
     """Bytes that the annotation of a node with that many GPUs may take."""
     return BYTES_FOR_16 + max(0, gpus - 16) * _BYTES_PER_FURTHER_GPU
 
 
-def loads(text: str) -> NodeTopology:
+def decode_annotation(text: str) -> NodeTopology:
     """The topology in an annotation's value. Raises ``AnnotationError``."""
     try:
         wire = decode(text, _Wire)

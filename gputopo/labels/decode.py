@@ -16,7 +16,7 @@ class NoTopologyError(ValueError):
     """Nothing on the node speaks of GPUs."""
 
 
-def decode(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology:
+def decode_topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology:
     """The topology that a node's labels and annotations tell.
 
     From our annotation: everything (``decode(*encode(t)) == t.slow()``). From labels alone, whoever wrote them: that
@@ -26,7 +26,7 @@ def decode(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTop
     text = annotations.get(keys.TOPOLOGY.key)
     if text is None:
         return _from_labels(labels)
-    topology = annotation.loads(text)
+    topology = annotation.decode_annotation(text)
     if not topology.gpus and _number(labels, keys.GPUS):
         told = f"the topology annotation names no GPU, but the label {keys.GPUS.key} says {labels[keys.GPUS.key]}"
         raise annotation.AnnotationError(f"{told}: one of them was changed by hand; restart the agent on that node")

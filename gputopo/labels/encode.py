@@ -17,7 +17,7 @@ from gputopo.model import Gpu, Interconnect, Island, NodeTopology
 T = TypeVar("T")
 
 
-class NodeFacts(NamedTuple):
+class EncodedTopology(NamedTuple):
     """What is published about a node. All values are valid for Kubernetes by construction."""
 
     labels: dict[str, str]  # our own keys
@@ -25,11 +25,11 @@ class NodeFacts(NamedTuple):
     mirrors: dict[str, str]  # labels under nvidia.com/, applied apart because others may own them
 
 
-def encode(topology: NodeTopology) -> NodeFacts:
+def encode_topology(topology: NodeTopology) -> EncodedTopology:
     """Everything that a Node should carry for this topology. Raises ``annotation.EncodeError`` (see there)."""
-    return NodeFacts(
+    return EncodedTopology(
         labels=_labels(topology),
-        annotations={keys.TOPOLOGY.key: annotation.dumps(topology)},
+        annotations={keys.TOPOLOGY.key: annotation.encode_annotation(topology)},
         mirrors=_mirrors(topology),
     )
 
@@ -57,10 +57,10 @@ def _labels(topology: NodeTopology) -> dict[str, str]:
 
 
 def _island_labels(topology: NodeTopology) -> dict[str, str]:
-    islands = certain_islands(topology)
+    islands = known_islands(topology)
     if islands is None:
         return {}
-    labels = {keys.INTERCONNECT.key: interconnect(islands).value}
+    labels = {keys.INTERCONNECT.key: island_interconnect(islands).value}
     if not islands:
         return labels
     sizes = sorted((island.size for island in islands), reverse=True)
@@ -72,9 +72,9 @@ def _island_labels(topology: NodeTopology) -> dict[str, str]:
     return labels
 
 
-def certain_islands(topology: NodeTopology) -> tuple[Island, ...] | None:
+def known_islands(topology: NodeTopology) -> tuple[Island, ...] | None:
     """The islands, unless one of them could be larger than is known: a label has no room for a doubt."""
-    return None if topology.doubtful else topology.islands
+    return None if topology.uncertain_gpus else topology.islands
 
 
 def largest_island(islands: tuple[Island, ...]) -> Island:
@@ -82,7 +82,7 @@ def largest_island(islands: tuple[Island, ...]) -> Island:
     return max(islands, key=lambda island: (island.size, island.gbps or 0, -island.gpus[0]))
 
 
-def interconnect(islands: tuple[Island, ...]) -> Interconnect:
+def island_interconnect(islands: tuple[Island, ...]) -> Interconnect:
     """What joins the largest island; PCIe where several GPUs have no NVLink between them."""
     if sum(island.size for island in islands) < 2:
         return Interconnect.NONE
@@ -106,8 +106,8 @@ def _all_known(values: Iterable[T | None]) -> list[T] | None:
 def _mirrors(topology: NodeTopology) -> dict[str, str]:
     usable = topology.usable
     mirrors: dict[str, str | None] = {keys.NVIDIA_CLIQUE.key: fabric_value(topology)}
-    if (islands := certain_islands(topology)) is not None:
-        mirrors[keys.NVIDIA_TOPOLOGY.key] = interconnect(islands).value
+    if (islands := known_islands(topology)) is not None:
+        mirrors[keys.NVIDIA_TOPOLOGY.key] = island_interconnect(islands).value
     if not any(gpu.mig_enabled for gpu in usable):
         mirrors[keys.NVIDIA_COUNT.key] = str(len(usable))
     mirrors |= _numa_mirror(usable)

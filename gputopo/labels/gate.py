@@ -8,16 +8,16 @@ from typing import Any
 from gputopo.labels.keys import GATE
 
 
-def gated(gates: Iterable[str]) -> bool:
+def has_gate(gates: Iterable[str]) -> bool:
     """Whether ours is among them."""
     return GATE in gates
 
 
-def others(gates: Iterable[str]) -> tuple[str, ...]:
+def other_gates(gates: Iterable[str]) -> tuple[str, ...]:
     """Without ours."""
     return tuple(each for each in gates if each != GATE)
 
 
-def released(identity: Mapping[str, str], gates: Iterable[str]) -> dict[str, Any]:
+def remove_gate_patch(identity: Mapping[str, str], gates: Iterable[str]) -> dict[str, Any]:
     """The merge patch that does nothing else. ``identity``: the metadata that must still hold."""
-    return {"metadata": dict(identity), "spec": {"schedulingGates": [{"name": each} for each in others(gates)]}}
+    return {"metadata": dict(identity), "spec": {"schedulingGates": [{"name": each} for each in other_gates(gates)]}}

@@ -190,10 +190,10 @@ POD_GANG_RANK = Key(
     "gputopo.io/gang-rank", "3", "Its rank in the plan: neighbours in rank are neighbours in the fabric."
 )
 POD_RESERVATION = Key("gputopo.io/reservation", "llm-7-4f2a9c", "The `PlacementReservation` that it was placed by.")
-POD_TAKEN_BACK = Key(
+POD_ROLLED_BACK = Key(
     "gputopo.io/taken-back", "llm-7-4f2a9c", "The `PlacementReservation` that it was to be placed by and was not."
 )
-WRITTEN_ON_PODS = (POD_GANG_RANK, POD_RESERVATION, POD_TAKEN_BACK)
+WRITTEN_ON_PODS = (POD_GANG_RANK, POD_RESERVATION, POD_ROLLED_BACK)
 
 # The scheduling gate that keeps a member from kube-scheduler until its gang is planned.
 GATE = "gputopo.io/gang"

@@ -28,17 +28,17 @@ class Reason(Enum):
     MALFORMED = "the pod's request is malformed"  # always through ``malformed``
 
 
-def malformed(key: str, value: str, expected: str) -> str:
+def malformed_text(key: str, value: str, expected: str) -> str:
     """The text for a pod whose own key cannot be understood. It varies with the pod alone, so it is stable for it."""
     return f"{Reason.MALFORMED.value}: {key}: {value[:63]!r} is not {expected}"
 
 
-def misplaced(key: str, value: str) -> str:
+def misplaced_text(key: str, value: str) -> str:
     """The text for a pod that says as a label what is read as an annotation."""
     return f"{Reason.MALFORMED.value}: {key}: {value[:63]!r} is a label, and read as an annotation only"
 
 
-def unknown(key: str, value: str, nearest: str | None) -> str:
+def unknown_key_text(key: str, value: str, nearest: str | None) -> str:
     """The text for a pod with a key under our prefix that nobody reads."""
     meant = "docs/pods.md lists the known keys" if nearest is None else f"the nearest known key is {nearest}"
     return f"{Reason.MALFORMED.value}: {key[:127]}: {value[:63]!r} is the value of an unknown key: {meant}"

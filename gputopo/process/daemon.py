@@ -12,7 +12,7 @@ import click
 BAD_USAGE = 2
 
 
-def outlive_peers() -> None:
+def ignore_sigpipe() -> None:
     """Let a connection that its peer has closed be an error of the write, not the end of the process.
 
     ``gputopo.cli.terminal`` has the whole program end by SIGPIPE, as a shell expects of what writes into a pipe.
@@ -20,7 +20,7 @@ def outlive_peers() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def bound(address: tuple[str, int]) -> socket.socket:
+def bind_socket(address: tuple[str, int]) -> socket.socket:
     """A socket at an address; "" is every address, of IPv6 too where there is that. Raises ``OSError``."""
     host, port = address
     host = host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104  kubelet and Prometheus

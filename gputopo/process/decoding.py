@@ -27,7 +27,7 @@ _learning = threading.Lock()
 _known: dict[object, Callable[[Text], Any]] = {}
 
 
-def ready(kind: type[T]) -> type[T]:
+def learn_type(kind: type[T]) -> type[T]:
     """Return the same type, as which any thread may decode and convert from now on."""
     decoder(kind)
     return kind
@@ -50,7 +50,7 @@ def decode(text: Text, kind: type[T]) -> T:
 def convert(value: Any, kind: type[T]) -> T:
     """Return a value of dicts and lists as that type. Raises ``msgspec.ValidationError``, and nothing else."""
     try:
-        return msgspec.convert(value, ready(kind))
+        return msgspec.convert(value, learn_type(kind))
     except RecursionError as error:
         raise msgspec.ValidationError(f"it nests too deep ({error})") from error
 

@@ -50,7 +50,7 @@ def _word(value: object) -> str:
 _FORMS = {"json": _json, "text": _text}
 
 
-class Sink(logging.StreamHandler[TextIO]):
+class LogSink(logging.StreamHandler[TextIO]):
     """Where lines go, and whose they are."""
 
     def __init__(self, stream: TextIO, packages: Sequence[str]) -> None:
@@ -58,9 +58,9 @@ class Sink(logging.StreamHandler[TextIO]):
         self.packages = packages
 
 
-def start(form: str, stream: TextIO, packages: Sequence[str], about: Mapping[str, str]) -> Sink:
+def start_logging(form: str, stream: TextIO, packages: Sequence[str], about: Mapping[str, str]) -> LogSink:
     """Send what those packages log from info on to a stream, with ``about`` in each line; returns what does so."""
-    sink = Sink(stream, packages)
+    sink = LogSink(stream, packages)
     sink.setFormatter(_Lines(about, _FORMS[form]))
     for name in packages:
         logger = logging.getLogger(name)
@@ -70,7 +70,7 @@ def start(form: str, stream: TextIO, packages: Sequence[str], about: Mapping[str
     return sink
 
 
-def stop(sink: Sink) -> None:
+def stop_logging(sink: LogSink) -> None:
     """Undo ``start``."""
     for name in sink.packages:
         logger = logging.getLogger(name)

@@ -19,18 +19,18 @@ from gputopo import __version__
 
 T = TypeVar("T")
 Sample = tuple[str, tuple[str, ...], float]  # name, label values, value
-Row = tuple[str, str, tuple[str, ...], str]  # name on the wire, type, labels, meaning
+CatalogueRow = tuple[str, str, tuple[str, ...], str]  # name on the wire, type, labels, meaning
 BUILD = (__version__, platform.python_version())  # the labels of a program's ``_info``
 
 
-class About(NamedTuple):
+class MetricHelp(NamedTuple):
     """What a metric says."""
 
     labels: tuple[str, ...]
     meaning: str
 
 
-class Times(NamedTuple):
+class HistogramHelp(NamedTuple):
     """What a histogram of durations says."""
 
     labels: tuple[str, ...]
@@ -38,13 +38,13 @@ class Times(NamedTuple):
     buckets: tuple[float, ...]  # seconds
 
 
-class Catalogue(NamedTuple):
+class MetricCatalogue(NamedTuple):
     """All metrics of a program, by name; counters without the ``_total`` that they end in on the wire."""
 
-    counters: Mapping[str, About]  # bumped where things happen
-    gauges: Mapping[str, About]  # told at a scrape
-    tallies: Mapping[str, About] = {}  # counters that others keep: told at a scrape
-    times: Mapping[str, Times] = {}
+    counters: Mapping[str, MetricHelp]  # bumped where things happen
+    gauges: Mapping[str, MetricHelp]  # told at a scrape
+    tallies: Mapping[str, MetricHelp] = {}  # counters that others keep: told at a scrape
+    times: Mapping[str, HistogramHelp] = {}
 
     def counter(self, registry: CollectorRegistry, name: str) -> Counter:
         """One of ``counters``, to be bumped."""
@@ -56,19 +56,19 @@ class Catalogue(NamedTuple):
         labels, meaning, buckets = self.times[name]
         return Histogram(name, meaning, labels, registry=registry, buckets=buckets)
 
-    def tell(self, registry: CollectorRegistry, samples: Callable[[], Iterable[Sample]]) -> None:
+    def register_samples(self, registry: CollectorRegistry, samples: Callable[[], Iterable[Sample]]) -> None:
         """Ask for the samples of ``gauges`` and ``tallies`` at every scrape."""
-        registry.register(_Told(self, samples))
+        registry.register(_SampleCollector(self, samples))
 
-    def described(self) -> Iterator[Row]:
+    def described(self) -> Iterator[CatalogueRow]:
         """Every metric."""
         yield from ((f"{name}_total", "counter", *about) for name, about in {**self.counters, **self.tallies}.items())
         yield from ((name, "gauge", *about) for name, about in self.gauges.items())
         yield from ((name, "histogram", about.labels, about.meaning) for name, about in self.times.items())
 
 
-class _Told(Collector):
-    def __init__(self, catalogue: Catalogue, samples: Callable[[], Iterable[Sample]]) -> None:
+class _SampleCollector(Collector):
+    def __init__(self, catalogue: MetricCatalogue, samples: Callable[[], Iterable[Sample]]) -> None:
         self._catalogue = catalogue
         self._samples = samples
 
@@ -86,7 +86,7 @@ class _Told(Collector):
         return iter(families.values())
 
 
-def once_each(samples: Callable[[T], Iterable[Sample]]) -> Callable[[T], Sequence[Sample]]:
+def cached_samples(samples: Callable[[T], Iterable[Sample]]) -> Callable[[T], Sequence[Sample]]:
     """The same, worked out only where the value is another than at the last scrape."""
     held: tuple[T, Sequence[Sample]] | None = None
 

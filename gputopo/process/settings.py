@@ -35,7 +35,9 @@ class Setting(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def values(table: Sequence[Setting], flags: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, Any]:
+def read_values(
+    table: Sequence[Setting], flags: Mapping[str, str | None], environ: Mapping[str, str]
+) -> dict[str, Any]:
     """The settings by field; ``flags`` by field, None where not given. Raises ``SettingError``."""
     found: dict[str, Any] = {}
     for setting in table:
@@ -54,7 +56,7 @@ def values(table: Sequence[Setting], flags: Mapping[str, str | None], environ: M
     return found
 
 
-def options(table: Sequence[Setting]) -> Callable[[Command], Command]:
+def command_options(table: Sequence[Setting]) -> Callable[[Command], Command]:
     """A decorator that gives a command one option per row."""
     import click  # noqa: PLC0415  whoever only reads settings does without
 
@@ -67,7 +69,7 @@ def options(table: Sequence[Setting]) -> Callable[[Command], Command]:
     return with_options
 
 
-def seconds(least: float, most: float = inf) -> Callable[[str], float]:
+def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:
     """``90s``, ``5m``, ``1h`` or plain seconds."""
 
     def parse(text: str) -> float:
@@ -84,7 +86,7 @@ def seconds(least: float, most: float = inf) -> Callable[[str], float]:
     return parse
 
 
-def unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+def parse_unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     """What that reads; None for ``off``."""
 
     def parse_unless_off(text: str) -> T | None:
@@ -96,7 +98,7 @@ def unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return parse_unless_off
 
 
-def number(least: int, most: int) -> Callable[[str], int]:
+def parse_number(least: int, most: int) -> Callable[[str], int]:
     """A whole number within bounds."""
 
     def parse(text: str) -> int:
@@ -107,7 +109,7 @@ def number(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def parse_one_of(*words: str) -> Callable[[str], str]:
     """One of a few words."""
 
     def parse(text: str) -> str:
@@ -118,18 +120,18 @@ def one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def flag(on: str) -> Callable[[str], bool]:
+def parse_flag(on: str) -> Callable[[str], bool]:
     """That word, or ``off``."""
-    choice = one_of(on, "off")
+    choice = parse_one_of(on, "off")
     return lambda text: choice(text) == on
 
 
-def path(text: str) -> Path | None:
+def parse_path(text: str) -> Path | None:
     """A path; None for nothing or ``off``."""
     return None if text in ("", "off") else Path(text)
 
 
-def address(text: str) -> tuple[str, int] | None:
+def parse_address(text: str) -> tuple[str, int] | None:
     """``0.0.0.0:9438``, ``[::]:9438``, ``:9438`` (every address, as ""); None for ``off``."""
     if text == "off":
         return None
@@ -139,7 +141,7 @@ def address(text: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def log_form(default: str = "json", line: str = "an event") -> Setting:
+def log_setting(default: str = "json", line: str = "an event") -> Setting:
     """The row that every program has. ``line``: of what a line tells."""
     reason = f"The form of the log on standard error: one line {line}, with fields."
-    return Setting("log", "--log", "GPUTOPO_LOG", default, "json|text", reason, one_of("json", "text"))
+    return Setting("log", "--log", "GPUTOPO_LOG", default, "json|text", reason, parse_one_of("json", "text"))

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from gputopo.model import NodeTopology
-from gputopo.render.wording import plain
+from gputopo.render.wording import without_colour
 
 if TYPE_CHECKING:
     from gputopo.render.wording import Paint
@@ -38,7 +38,7 @@ _FORMATS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 FORMATS = tuple(_FORMATS)
 
 
-def renderer(name: str, *, ascii_only: bool = False, paint: Paint = plain) -> Renderer:
+def renderer(name: str, *, ascii_only: bool = False, paint: Paint = without_colour) -> Renderer:
     """The function that renders a topology in one of ``FORMATS``."""
     module, function, options = _FORMATS[name]
     render = cast("Callable[..., str]", getattr(import_module(f"{__name__}.{module}"), function))

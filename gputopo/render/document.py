@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made", bound=schema.Entry)
 
 
-def document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
+def topology_document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
     """The document of kind ``NodeTopology``: dicts, lists and plain values in the order in which they are printed."""
     nvlink, islands, fabric = topology.nvlink, topology.islands, topology.fabric
     filled = schema.Document(
@@ -51,7 +51,7 @@ def document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
 
 def render_json(topology: NodeTopology, name: str | None = None) -> str:
     """The document as indented JSON, in ASCII: names from the hardware reach a terminal as escapes, never as codes."""
-    text = msgspec.json.format(msgspec.json.encode(document(topology, name)), indent=2).decode()
+    text = msgspec.json.format(msgspec.json.encode(topology_document(topology, name)), indent=2).decode()
     return re.sub(r"[^\n -~]", _escape, text) + "\n"
 
 

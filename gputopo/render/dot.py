@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gputopo.render.edges import edges, fabrics
+from gputopo.render.edges import drawn_edges, fabrics
 from gputopo.render.palette import fill, outline
-from gputopo.render.places import places
-from gputopo.render.wording import gib, marks, visible
+from gputopo.render.places import numa_places
+from gputopo.render.wording import escape_invisible, format_gib, island_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gputopo.model import Gpu, NodeTopology
-    from gputopo.render.edges import Edge
-    from gputopo.render.places import Group
+    from gputopo.render.edges import DrawnEdge
+    from gputopo.render.places import DeviceGroup
 
 _HEAD = """\
 graph topology {
@@ -39,13 +39,13 @@ def render_dot(topology: NodeTopology, name: str | None = None) -> str:
         f'  nvswitch{fabric} [label={_quoted(called)}, shape=box3d, fillcolor="#d0d7de", width=3];'
         for fabric, called in fabrics(topology).items()
     ]
-    lines += [_edge(edge) for edge in edges(topology)]
+    lines += [_edge(edge) for edge in drawn_edges(topology)]
     return _HEAD + "".join(f"{line}\n" for line in lines) + "}\n"
 
 
 def _places(topology: NodeTopology) -> Iterator[str]:
-    marked = marks(topology)
-    for count, place in enumerate(places(topology)):
+    marked = island_marks(topology)
+    for count, place in enumerate(numa_places(topology)):
         yield f"  subgraph cluster_numa{count} {{"
         yield f"    label={_quoted('NUMA ?' if place.numa is None else f'NUMA {place.numa}')};"
         for number, group in enumerate(place.groups):
@@ -60,7 +60,7 @@ def _places(topology: NodeTopology) -> Iterator[str]:
         yield "  }"
 
 
-def _group(group: Group, marked: dict[int, str], nics: str) -> Iterator[str]:
+def _group(group: DeviceGroup, marked: dict[int, str], nics: str) -> Iterator[str]:
     for gpu in group.gpus:
         yield f"    gpu{gpu.index} [{_gpu(gpu, marked.get(gpu.index))}];"
     if group.nics:
@@ -69,14 +69,14 @@ def _group(group: Group, marked: dict[int, str], nics: str) -> Iterator[str]:
 
 
 def _gpu(gpu: Gpu, mark: str | None) -> str:
-    lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else gib(gpu.memory_mib)]
+    lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else format_gib(gpu.memory_mib)]
     if mark is None:
         lines.append("LOST")
     label = "\\n".join(_escaped(line) for line in lines if line)
     return f'label="{label}", fillcolor="{fill(mark)}", color="{outline(mark)}"'
 
 
-def _edge(edge: Edge) -> str:
+def _edge(edge: DrawnEdge) -> str:
     far = f"nvswitch{edge.fabric}" if edge.peer is None else f"gpu{edge.peer}"
     style = f", penwidth={min(1 + edge.lanes / 4, 4):g}"
     if edge.degraded:
@@ -90,4 +90,4 @@ def _quoted(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """For the inside of a quoted label, where a backslash, a quote and an HTML entity mean something."""
-    return visible(text).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
+    return escape_invisible(text).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')

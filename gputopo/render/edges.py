@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.render.wording import bonded, number
+from gputopo.render.wording import format_lanes, format_number
 
 if TYPE_CHECKING:
     from gputopo.model import Link, NodeTopology, Uplink
 
 
-class Edge(msgspec.Struct, frozen=True):
+class DrawnEdge(msgspec.Struct, frozen=True):
     """An edge between a GPU and another GPU or an NVSwitch fabric."""
 
     gpu: int  # index
@@ -23,12 +23,12 @@ class Edge(msgspec.Struct, frozen=True):
     degraded: bool
 
 
-def edges(topology: NodeTopology) -> tuple[Edge, ...]:
+def drawn_edges(topology: NodeTopology) -> tuple[DrawnEdge, ...]:
     """Uplinks by GPU, then links by pair; those that are down included, because they should not be."""
     if topology.nvlink is None:
         return ()
-    ups = [Edge(up.gpu, None, up.fabric, up.lanes, *_caption(up)) for up in topology.nvlink.uplinks]
-    links = [Edge(link.a, link.b, None, link.lanes, *_caption(link)) for link in topology.nvlink.links]
+    ups = [DrawnEdge(up.gpu, None, up.fabric, up.lanes, *_caption(up)) for up in topology.nvlink.uplinks]
+    links = [DrawnEdge(link.a, link.b, None, link.lanes, *_caption(link)) for link in topology.nvlink.links]
     return (*ups, *links)
 
 
@@ -42,7 +42,7 @@ def fabrics(topology: NodeTopology) -> dict[int, str]:
 
 
 def _caption(edge: Link | Uplink) -> tuple[str, bool]:
-    lanes = bonded(edge)
+    lanes = format_lanes(edge)
     if edge.gbps is None or not edge.lanes:
         return lanes, edge.short
-    return f"{lanes} {number(edge.gbps)} GB/s", edge.short
+    return f"{lanes} {format_number(edge.gbps)} GB/s", edge.short

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.render.wording import visible
+from gputopo.render.wording import escape_invisible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ class Glyphs(msgspec.Struct, frozen=True):
 
     def shown(self, text: str) -> str:
         """A text from outside, safe to print in this alphabet."""
-        return visible(text, ascii_only=self.ascii_only)
+        return escape_invisible(text, ascii_only=self.ascii_only)
 
 
 UNICODE = Glyphs(

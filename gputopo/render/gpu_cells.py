@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gputopo.render.wording import bonded, gib, gpu_names, number, subject
+from gputopo.render.wording import format_gib, format_lanes, format_number, gpu_names, parse_subject
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, Link, NodeTopology, Uplink
@@ -21,8 +21,8 @@ def gpu_cells(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> tuple[Cell, .
     name = glyphs.shown(gpu.product or "").removeprefix("NVIDIA ")
     if not gpu.usable:
         return ("dim", name), _NOTHING, ("bad", "LOST"), _NOTHING, _NOTHING, _NOTHING
-    memory = ("unknown", "? GiB") if gpu.memory_mib is None else ("text", gib(gpu.memory_mib))
-    degraded = any(gpu.index in subject(each.what)[1] for each in topology.degraded)
+    memory = ("unknown", "? GiB") if gpu.memory_mib is None else ("text", format_gib(gpu.memory_mib))
+    degraded = any(gpu.index in parse_subject(each.what)[1] for each in topology.degraded)
     return (
         ("text", name) if name else ("unknown", "?"),
         memory,
@@ -49,12 +49,12 @@ def _nvlinks(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> Cell:
         return "unknown", "NVLink ?"
     links, uplinks = _edges(topology, gpu)
     fabrics = {up.fabric for up in topology.nvlink.uplinks}
-    parts = [f"{bonded(up)} {glyphs.arrow} {_fabric(up, numbered=len(fabrics) > 1)}" for up in uplinks]
+    parts = [f"{format_lanes(up)} {glyphs.arrow} {_fabric(up, numbered=len(fabrics) > 1)}" for up in uplinks]
     peers: dict[str, list[int]] = {}
     for link in sorted(links, key=lambda link: -link.lanes):
-        peers.setdefault(bonded(link), []).append(link.a + link.b - gpu.index)
+        peers.setdefault(format_lanes(link), []).append(link.a + link.b - gpu.index)
     parts += [f"{lanes} {glyphs.arrow} {gpu_names(ends)}" for lanes, ends in peers.items()]
-    if any(gpu.index in pair for pair in topology.nvlink.unknown) and gpu.index in topology.doubtful:
+    if any(gpu.index in pair for pair in topology.nvlink.unknown) and gpu.index in topology.uncertain_gpus:
         return "unknown", "  ".join([*parts, "NVLink ?"])
     if not parts:
         return "dim", "no NVLink"
@@ -81,7 +81,7 @@ def _rate(topology: NodeTopology, gpu: Gpu) -> Cell:
     if gpu.mig_enabled is True or not active:
         return "text", ""
     known = [rate for rate in active if rate is not None]
-    return ("text", f"{number(sum(known))} GB/s") if len(known) == len(active) else ("unknown", "? GB/s")
+    return ("text", f"{format_number(sum(known))} GB/s") if len(known) == len(active) else ("unknown", "? GB/s")
 
 
 def _special(gpu: Gpu, glyphs: Glyphs) -> str:

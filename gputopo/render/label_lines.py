@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputopo.labels import EncodeError, encode
+from gputopo.labels import EncodeError, encode_topology
 from gputopo.model import NodeTopology
 from gputopo.render import RenderError
 
@@ -10,7 +10,7 @@ from gputopo.render import RenderError
 def render_labels(topology: NodeTopology, *, mirrors: bool = True, annotations: bool = False) -> str:
     """Our labels, then the mirrors, then the annotation. Raises ``RenderError`` where they cannot be encoded."""
     try:
-        facts = encode(topology)
+        facts = encode_topology(topology)
     except EncodeError as error:
         raise RenderError(str(error)) from error
     published = facts.labels | (facts.mirrors if mirrors else {}) | (facts.annotations if annotations else {})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gputopo.model import PcieDistance
 from gputopo.render.glyphs import ASCII, UNICODE
 from gputopo.render.notes import island_notes
-from gputopo.render.wording import UNKNOWN, marks, plain, role_of
+from gputopo.render.wording import UNKNOWN, island_marks, role_of, without_colour
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology, Nvlink
@@ -33,7 +33,7 @@ _LEGEND = {
 }
 
 
-def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Paint = plain) -> str:
+def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Paint = without_colour) -> str:
     """The matrix, its legends, and the islands. Column widths fit the cells; ``paint`` adds colour."""
     if not topology.gpus:
         return "no GPU\n"
@@ -72,7 +72,7 @@ def _legend(table: list[list[Cell]], *, nvlink: bool) -> list[tuple[str, str]]:
 
 def _table(topology: NodeTopology) -> list[list[Cell]]:
     """Header, GPU rows, NIC rows. Rows are of one length; NICs have no affinities, so theirs end in blanks."""
-    marked = marks(topology)
+    marked = island_marks(topology)
     names = {gpu.index: (_role(marked.get(gpu.index)), f"GPU{gpu.index}") for gpu in topology.gpus}
     nics = [("nic", f"NIC{place}") for place in range(len(topology.nics))]
     grace = any(gpu.memory_numa_node is not None for gpu in topology.gpus)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gputopo.render.edges import edges, fabrics
+from gputopo.render.edges import drawn_edges, fabrics
 from gputopo.render.palette import fill, outline
-from gputopo.render.places import places
-from gputopo.render.wording import ALONE, UNKNOWN, gib, marks, visible
+from gputopo.render.places import numa_places
+from gputopo.render.wording import ALONE, UNKNOWN, escape_invisible, format_gib, island_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gputopo.model import Gpu, NodeTopology
-    from gputopo.render.edges import Edge
-    from gputopo.render.places import Group
+    from gputopo.render.edges import DrawnEdge
+    from gputopo.render.places import DeviceGroup
 
 _HARMLESS = frozenset(" _-.,:/()+@")
 
@@ -26,7 +26,7 @@ def render_mermaid(topology: NodeTopology, name: str | None = None) -> str:
         lines.append(f'  machine["{_escaped(title)}"]:::title')
     lines += _places(topology)
     lines += [f'  nvswitch{fabric}{{{{"{_escaped(called)}"}}}}' for fabric, called in fabrics(topology).items()]
-    drawn = edges(topology)
+    drawn = drawn_edges(topology)
     lines += [_edge(edge) for edge in drawn]
     hurt = [str(place) for place, edge in enumerate(drawn) if edge.degraded]
     if hurt:
@@ -36,7 +36,7 @@ def render_mermaid(topology: NodeTopology, name: str | None = None) -> str:
 
 
 def _places(topology: NodeTopology) -> Iterator[str]:
-    for count, place in enumerate(places(topology)):
+    for count, place in enumerate(numa_places(topology)):
         yield f'  subgraph numa{count}["{_escaped("NUMA ?" if place.numa is None else f"NUMA {place.numa}")}"]'
         for number, group in enumerate(place.groups):
             body = list(_group(group, f"nics{count}x{number}"))
@@ -49,7 +49,7 @@ def _places(topology: NodeTopology) -> Iterator[str]:
         yield "  end"
 
 
-def _group(group: Group, nics: str) -> Iterator[str]:
+def _group(group: DeviceGroup, nics: str) -> Iterator[str]:
     for gpu in group.gpus:
         yield f'    gpu{gpu.index}["{_gpu(gpu)}"]'
     if group.nics:
@@ -57,13 +57,13 @@ def _group(group: Group, nics: str) -> Iterator[str]:
 
 
 def _gpu(gpu: Gpu) -> str:
-    lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else gib(gpu.memory_mib)]
+    lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else format_gib(gpu.memory_mib)]
     if not gpu.usable:
         lines.append("LOST")
     return "<br/>".join(_escaped(line) for line in lines if line)
 
 
-def _edge(edge: Edge) -> str:
+def _edge(edge: DrawnEdge) -> str:
     far = f"nvswitch{edge.fabric}" if edge.peer is None else f"gpu{edge.peer}"
     wire = "-.-" if edge.degraded else "---"
     return f'  gpu{edge.gpu} {wire}|"{_escaped(edge.caption)}"| {far}'
@@ -71,7 +71,7 @@ def _edge(edge: Edge) -> str:
 
 def _classes(topology: NodeTopology) -> Iterator[str]:
     """A class per island, for its colour."""
-    marked = marks(topology)
+    marked = island_marks(topology)
     members: dict[str | None, list[str]] = {}
     for gpu in topology.gpus:
         members.setdefault(marked.get(gpu.index), []).append(f"gpu{gpu.index}")
@@ -88,4 +88,6 @@ def _escaped(text: str) -> str:
 
     Mermaid knows no empty label: a blank stands for it.
     """
-    return "".join(char if char.isalnum() or char in _HARMLESS else f"#{ord(char)};" for char in visible(text) or " ")
+    return "".join(
+        char if char.isalnum() or char in _HARMLESS else f"#{ord(char)};" for char in escape_invisible(text) or " "
+    )

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 from gputopo.model import Pcie
 from gputopo.render import RenderError
-from gputopo.render.places import places, same_bridge
+from gputopo.render.places import numa_places, same_bridge
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology, Nvlink
-    from gputopo.render.places import Group, Place
+    from gputopo.render.places import DeviceGroup, NumaPlace
 
 _GPU_CLASS = "0x03"  # what NCCL takes for a display controller of any kind
 _NIC_CLASS = "0x02"
@@ -47,8 +47,8 @@ class NcclXmlError(RenderError):
 def render_nccl_xml(topology: NodeTopology) -> str:
     """The file. Raises ``NcclXmlError`` without a usable GPU, without bus ids, or with several NVSwitch fabrics."""
     _check(topology)
-    numas: dict[int, list[Place]] = {}
-    for place in places(topology):
+    numas: dict[int, list[NumaPlace]] = {}
+    for place in numa_places(topology):
         one_node = place.numa is not None and re.fullmatch(r"[0-9]{1,6}", place.numa)
         numas.setdefault(int(place.numa or "") if one_node else -1, []).append(place)  # -1: NCCL's word for unknown
     bridges = _Bridges()
@@ -91,7 +91,7 @@ class _Bridges:
         return f"ffff:ff:{self._made:02x}.0"
 
 
-def _cpu(numa: int, place: Place) -> str:
+def _cpu(numa: int, place: NumaPlace) -> str:
     cpus = None if place.node is None else place.node.cpus
     mask = None if cpus is None else cpu_mask(cpus)
     return f'numaid="{numa}"' + ("" if mask is None else f' affinity="{mask}"')
@@ -112,7 +112,7 @@ def cpu_mask(cpulist: str) -> str | None:
     return ",".join(f"{bits >> 32 * word & 0xFFFFFFFF:08x}" for word in reversed(range(words)))
 
 
-def _group(topology: NodeTopology, group: Group, bridges: _Bridges) -> list[Line]:
+def _group(topology: NodeTopology, group: DeviceGroup, bridges: _Bridges) -> list[Line]:
     """Devices of one PCIe switch below it; where they share no single bridge, each part below one more of its own."""
     if not group.switched:
         return _devices(topology, group)
@@ -124,7 +124,7 @@ def _group(topology: NodeTopology, group: Group, bridges: _Bridges) -> list[Line
     return _behind(bridges, group, below, common)
 
 
-def _behind(bridges: _Bridges, group: Group, devices: list[Line], bus_id: str | None = None) -> list[Line]:
+def _behind(bridges: _Bridges, group: DeviceGroup, devices: list[Line], bus_id: str | None = None) -> list[Line]:
     if not devices:
         return []
     known = [gpu.pcie for gpu in group.gpus if gpu.pcie.max_generation in _SPEEDS and gpu.pcie.max_width]
@@ -140,7 +140,7 @@ def _link(pcie: Pcie) -> str:
     return f' link_speed="{_SPEEDS[pcie.max_generation]} GT/s PCIe" link_width="{pcie.max_width}"'
 
 
-def _devices(topology: NodeTopology, group: Group) -> list[Line]:
+def _devices(topology: NodeTopology, group: DeviceGroup) -> list[Line]:
     gpus = [line for gpu in group.gpus if gpu.usable for line in _gpu(topology, gpu)]
     return gpus + [(0, f'<pci busid="{nic.bus_id}" class="{_NIC_CLASS}"/>') for nic in group.nics if nic.bus_id]
 

@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from gputopo.model import Interconnect, ProblemKind
-from gputopo.render.wording import ALONE, gpu_names, marks, number, role_of, subject
+from gputopo.render.wording import ALONE, format_number, gpu_names, island_marks, parse_subject, role_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ def sections(topology: NodeTopology, glyphs: Glyphs) -> Iterator[tuple[str, list
 def island_facts(nvlink: Nvlink, island: Island) -> list[str]:
     """``["NVSwitch", "600 GB/s per GPU"]``: what joins an island of several, how fast, and whether pair by pair."""
     name = "NVSwitch" if island.interconnect is Interconnect.NVSWITCH else "NVLink"
-    rate = "bandwidth not known" if island.gbps is None else f"{number(island.gbps)} GB/s per GPU"
+    rate = "bandwidth not known" if island.gbps is None else f"{format_number(island.gbps)} GB/s per GPU"
     facts = [name, rate]
     missing = _unlinked(nvlink, island)
     if missing:
@@ -61,7 +61,7 @@ def island_notes(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
     islands = topology.islands
     if topology.nvlink is None or islands is None:
         return [(("unknown", "  ?  "), ("text", "nobody could tell which NVLinks there are"))] if topology.gpus else []
-    marked = marks(topology)
+    marked = island_marks(topology)
     together = [island for island in islands if island.size > 1]
     alone = [island.gpus[0] for island in islands if island.size == 1]
     names = [gpu_names(island.gpus) for island in together] + ([gpu_names(alone)] if alone else [])
@@ -69,12 +69,12 @@ def island_notes(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
     notes: list[Note] = []
     for island, name in zip(together, names, strict=False):
         mark = marked[island.gpus[0]]
-        doubt = ["perhaps more GPUs: see the caveats"] if topology.doubtful.intersection(island.gpus) else []
+        doubt = ["perhaps more GPUs: see the caveats"] if topology.uncertain_gpus.intersection(island.gpus) else []
         facts = glyphs.joined([*island_facts(topology.nvlink, island), *doubt])
         notes.append(((role_of(mark), f"  {mark}  {name:{width}}"), ("text", f"  {facts}")))
     if alone:
         facts = "each on its own" if len(alone) > 1 else "on its own"
-        if topology.doubtful.intersection(alone):
+        if topology.uncertain_gpus.intersection(alone):
             facts += ", as far as is known: see the caveats"
         notes.append(((role_of(ALONE), f"  {glyphs.alone}  {names[-1]:{width}}"), ("text", f"  {facts}")))
     return notes
@@ -89,7 +89,7 @@ def _fabric(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
 
 def _degraded(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
     return [
-        (("bad", f"  ! {_named(*subject(each.what), glyphs)}"), ("text", f": {glyphs.shown(each.why)}"))
+        (("bad", f"  ! {_named(*parse_subject(each.what), glyphs)}"), ("text", f": {glyphs.shown(each.why)}"))
         for each in topology.degraded
     ]
 
@@ -102,7 +102,7 @@ def _problems(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
     """Problems in their order; the same one of several GPUs is said once."""
     merged: dict[tuple[str, ProblemKind, str], list[int]] = {}
     for each in topology.problems:
-        part, gpus = subject(each.what)
+        part, gpus = parse_subject(each.what)
         merged.setdefault((part, each.kind, each.why), []).extend(gpus)
     return [
         (

@@ -19,7 +19,7 @@ _ONE_SWITCH = (PcieDistance.PIX, PcieDistance.PXB)
 _ONE_NODE = (PcieDistance.PHB, PcieDistance.NODE)
 
 
-class Group(msgspec.Struct, frozen=True):
+class DeviceGroup(msgspec.Struct, frozen=True):
     """Devices that reach each other without the CPU; or a device on its own."""
 
     gpus: tuple[Gpu, ...]
@@ -31,12 +31,12 @@ class Group(msgspec.Struct, frozen=True):
         return len(self.gpus) + len(self.nics) > 1
 
 
-class Place(msgspec.Struct, frozen=True):
+class NumaPlace(msgspec.Struct, frozen=True):
     """A NUMA node with the devices near it."""
 
     numa: str | None  # "0"; the affinity as printed ("0-1") where that is not one node; None: unknown
     node: NumaNode | None  # what is known of that node
-    groups: tuple[Group, ...]
+    groups: tuple[DeviceGroup, ...]
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -45,7 +45,7 @@ class Place(msgspec.Struct, frozen=True):
         return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
-def places(topology: NodeTopology) -> tuple[Place, ...]:
+def numa_places(topology: NodeTopology) -> tuple[NumaPlace, ...]:
     """The NUMA nodes that have devices, in order of id, the unknown one last."""
     homes = {gpu.index: _home(gpu) for gpu in topology.gpus}
     gpus: dict[str | None, list[Gpu]] = {}
@@ -56,7 +56,7 @@ def places(topology: NodeTopology) -> tuple[Place, ...]:
         nics.setdefault(_nic_home(topology, nic, homes), []).append(nic)
     nodes = {str(node.id): node for node in topology.numa_nodes}
     return tuple(
-        Place(
+        NumaPlace(
             home, None if home is None else nodes.get(home), _groups(topology, gpus.get(home, []), nics.get(home, []))
         )
         for home in sorted({*gpus, *nics}, key=_by_id)
@@ -65,7 +65,7 @@ def places(topology: NodeTopology) -> tuple[Place, ...]:
 
 def deviceless(topology: NodeTopology) -> tuple[NumaNode, ...]:
     """The NUMA nodes that have CPUs but no GPU and no NIC; none as long as a device may sit anywhere."""
-    found = places(topology)
+    found = numa_places(topology)
     if any(place.node is None for place in found):
         return ()
     taken = {place.numa for place in found}
@@ -92,14 +92,14 @@ def _nic_home(topology: NodeTopology, nic: Nic, homes: dict[int, str | None]) ->
     return next((home for home in (*behind, own, *beside) if home is not None), None)
 
 
-def same_bridge(topology: NodeTopology, group: Group) -> tuple[Group, ...]:
+def same_bridge(topology: NodeTopology, group: DeviceGroup) -> tuple[DeviceGroup, ...]:
     """The parts of a group that share one PCIe bridge (PIX); between the parts there are several (PXB)."""
     return _groups(topology, group.gpus, group.nics, (PcieDistance.PIX,))
 
 
 def _groups(
     topology: NodeTopology, gpus: Iterable[Gpu], nics: Iterable[Nic], near: tuple[PcieDistance, ...] = _ONE_SWITCH
-) -> tuple[Group, ...]:
+) -> tuple[DeviceGroup, ...]:
     """Components of "near each other", those with GPUs first by their first GPU."""
     position = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
     members: list[tuple[list[Gpu], list[Nic]]] = []
@@ -109,7 +109,7 @@ def _groups(
     for nic in nics:
         _join(members, [any(nic.distances[position[far.index]] in near for far in each[0]) for each in members])
         members[-1][1].append(nic)
-    found = [Group(tuple(sorted(some, key=lambda gpu: gpu.index)), tuple(others)) for some, others in members]
+    found = [DeviceGroup(tuple(sorted(some, key=lambda gpu: gpu.index)), tuple(others)) for some, others in members]
     return tuple(sorted(found, key=lambda group: (0, group.gpus[0].index) if group.gpus else (1, 0)))
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from gputopo.render.wording import plain, visible
-from gputopo.topology_diff import Change
+from gputopo.render.wording import escape_invisible, without_colour
+from gputopo.topology_diff import TopologyChange
 
 if TYPE_CHECKING:
     from gputopo.render.wording import Paint
 
 
-def render_changes(found: Iterable[Change], *, paint: Paint = plain) -> str:
+def render_changes(found: Iterable[TopologyChange], *, paint: Paint = without_colour) -> str:
     """One line for what is only on one side, two for what differs; a sentence where nothing does."""
     lines = []
     for change in found:
-        what = visible(change.what)
+        what = escape_invisible(change.what)
         if change.before is not None:
-            lines.append(paint("bad", f"- {what}: {visible(change.before)}"))
+            lines.append(paint("bad", f"- {what}: {escape_invisible(change.before)}"))
         if change.after is not None:
-            lines.append(paint("good", f"+ {what}: {visible(change.after)}"))
+            lines.append(paint("good", f"+ {what}: {escape_invisible(change.after)}"))
     return "\n".join(lines or ["no difference"]) + "\n"

@@ -12,28 +12,28 @@ import msgspec
 from gputopo.render.glyphs import ASCII, UNICODE
 from gputopo.render.gpu_cells import gpu_cells
 from gputopo.render.notes import sections
-from gputopo.render.places import deviceless, places
-from gputopo.render.wording import ALONE, gib, marks, plain, role_of
+from gputopo.render.places import deviceless, numa_places
+from gputopo.render.wording import ALONE, format_gib, island_marks, role_of, without_colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gputopo.model import Gpu, Nic, NodeTopology
     from gputopo.render.glyphs import Glyphs
-    from gputopo.render.places import Place
+    from gputopo.render.places import NumaPlace
     from gputopo.render.wording import Cell, Paint
 
 
-class Row(msgspec.Struct, frozen=True):
+class TreeRow(msgspec.Struct, frozen=True):
     """A line of the tree: a label, and for a GPU cells that are aligned with those of other GPUs."""
 
     label: tuple[Cell, ...]
     columns: tuple[Cell, ...] = ()
-    below: tuple[Row, ...] = ()
+    below: tuple[TreeRow, ...] = ()
 
 
 def render_tree(
-    topology: NodeTopology, name: str | None = None, *, ascii_only: bool = False, paint: Paint = plain
+    topology: NodeTopology, name: str | None = None, *, ascii_only: bool = False, paint: Paint = without_colour
 ) -> str:
     """The tree and the notes below it. ``paint(role, text)`` adds colour; ``wording.plain`` lists the roles."""
     glyphs = ASCII if ascii_only else UNICODE
@@ -65,7 +65,7 @@ def _inventory(topology: NodeTopology, glyphs: Glyphs) -> list[str]:
     counts: dict[str, int] = {}
     for gpu in topology.usable:
         product = glyphs.shown(gpu.product) if gpu.product else "GPU of unknown product"
-        text = product if gpu.memory_mib is None else f"{product}, {gib(gpu.memory_mib)}"
+        text = product if gpu.memory_mib is None else f"{product}, {format_gib(gpu.memory_mib)}"
         counts[text] = counts.get(text, 0) + 1
     facts = [f"{count} {glyphs.times} {text}" for text, count in counts.items()]
     if lost := len(topology.gpus) - len(topology.usable):
@@ -75,25 +75,25 @@ def _inventory(topology: NodeTopology, glyphs: Glyphs) -> list[str]:
     return facts or ["no GPU"]
 
 
-def _rows(topology: NodeTopology, glyphs: Glyphs) -> list[Row]:
-    marked = marks(topology)
-    rows = [_place(topology, place, marked, glyphs) for place in places(topology)]
+def _rows(topology: NodeTopology, glyphs: Glyphs) -> list[TreeRow]:
+    marked = island_marks(topology)
+    rows = [_place(topology, place, marked, glyphs) for place in numa_places(topology)]
     if bare := deviceless(topology):
         ids = ", ".join(str(node.id) for node in bare)
-        rows.append(Row((("dim", f"NUMA {ids}  no GPU, no NIC"),)))
+        rows.append(TreeRow((("dim", f"NUMA {ids}  no GPU, no NIC"),)))
     return rows
 
 
-def _place(topology: NodeTopology, place: Place, marked: dict[int, str], glyphs: Glyphs) -> Row:
+def _place(topology: NodeTopology, place: NumaPlace, marked: dict[int, str], glyphs: Glyphs) -> TreeRow:
     title = ("unknown", "NUMA ?") if place.numa is None else ("title", f"NUMA {glyphs.shown(place.numa)}")
     facts = [f"CPUs {glyphs.shown(cpus)}"] if (cpus := _cpus(place)) else []
     if place.node is not None and place.node.memory_mib is not None:
-        facts.append(gib(place.node.memory_mib))
+        facts.append(format_gib(place.node.memory_mib))
     below = tuple(_devices(topology, place, marked, glyphs))
-    return Row((title, ("dim", "  " + glyphs.joined(facts))), (), below)
+    return TreeRow((title, ("dim", "  " + glyphs.joined(facts))), (), below)
 
 
-def _cpus(place: Place) -> str | None:
+def _cpus(place: NumaPlace) -> str | None:
     """The CPUs of the NUMA node, or else those that all its GPUs are near."""
     if place.node is not None and place.node.cpus:
         return place.node.cpus
@@ -101,30 +101,32 @@ def _cpus(place: Place) -> str | None:
     return near.pop() if len(near) == 1 else None
 
 
-def _devices(topology: NodeTopology, place: Place, marked: dict[int, str], glyphs: Glyphs) -> Iterator[Row]:
+def _devices(topology: NodeTopology, place: NumaPlace, marked: dict[int, str], glyphs: Glyphs) -> Iterator[TreeRow]:
     """A GPU with NICs of its own takes one line; NICs near no GPU in particular come last, together."""
     for group in place.groups:
         if len(group.gpus) == 1:
             yield _gpu(topology, group.gpus[0], marked, glyphs, group.nics)
         elif group.gpus:
             gpus = [_gpu(topology, gpu, marked, glyphs) for gpu in group.gpus]
-            yield Row((("dim", "PCIe switch"),), (), (*gpus, *_nics(group.nics, glyphs)))
+            yield TreeRow((("dim", "PCIe switch"),), (), (*gpus, *_nics(group.nics, glyphs)))
     yield from _nics(tuple(nic for group in place.groups if not group.gpus for nic in group.nics), glyphs)
 
 
-def _gpu(topology: NodeTopology, gpu: Gpu, marked: dict[int, str], glyphs: Glyphs, nics: tuple[Nic, ...] = ()) -> Row:
+def _gpu(
+    topology: NodeTopology, gpu: Gpu, marked: dict[int, str], glyphs: Glyphs, nics: tuple[Nic, ...] = ()
+) -> TreeRow:
     mark = marked.get(gpu.index, "")
     role = role_of(mark) if mark else "bad"
     # A letter would promise company: an island of one gets a dot.
     shown = glyphs.alone if mark == ALONE else mark
     beside = glyphs.joined(f"{names} {speed}".rstrip() for names, speed in _by_rate(nics, glyphs))
     columns = ((role, shown), *gpu_cells(topology, gpu, glyphs), ("nic", f"+ {beside}" if beside else ""))
-    return Row(((role, f"GPU{gpu.index}"),), columns)
+    return TreeRow(((role, f"GPU{gpu.index}"),), columns)
 
 
-def _nics(nics: tuple[Nic, ...], glyphs: Glyphs) -> Iterator[Row]:
+def _nics(nics: tuple[Nic, ...], glyphs: Glyphs) -> Iterator[TreeRow]:
     for names, speed in _by_rate(nics, glyphs):
-        yield Row((("nic", names), ("dim", f"  {speed}")))
+        yield TreeRow((("nic", names), ("dim", f"  {speed}")))
 
 
 def _by_rate(nics: tuple[Nic, ...], glyphs: Glyphs) -> list[tuple[str, str]]:
@@ -138,7 +140,7 @@ def _by_rate(nics: tuple[Nic, ...], glyphs: Glyphs) -> list[tuple[str, str]]:
     ]
 
 
-def _drawn(rows: list[Row], glyphs: Glyphs) -> list[tuple[Cell, ...]]:
+def _drawn(rows: list[TreeRow], glyphs: Glyphs) -> list[tuple[Cell, ...]]:
     """Lines with branches before the labels and the columns of all GPUs aligned."""
     walked = list(_walked(rows, "", glyphs))
     gpus = [(prefix, row) for prefix, row in walked if row.columns]
@@ -159,7 +161,7 @@ def _width(label: tuple[Cell, ...]) -> int:
     return sum(len(text) for _, text in label)
 
 
-def _walked(rows: list[Row] | tuple[Row, ...], prefix: str, glyphs: Glyphs) -> Iterator[tuple[str, Row]]:
+def _walked(rows: list[TreeRow] | tuple[TreeRow, ...], prefix: str, glyphs: Glyphs) -> Iterator[tuple[str, TreeRow]]:
     """Every row with the branches before it, top to bottom."""
     for place, row in enumerate(rows, start=1):
         is_last = place == len(rows)

@@ -21,7 +21,7 @@ ALONE = "alone"  # the mark of a GPU that no NVLink joins to another
 UNKNOWN = "?"
 
 
-def plain(role: str, text: str) -> str:  # noqa: ARG001  the shape of a Paint
+def without_colour(role: str, text: str) -> str:  # noqa: ARG001  the shape of a Paint
     """No colour: the text as it is.
 
     Roles: ``text`` ``title`` ``frame`` ``dim`` ``nic`` ``bad`` ``unknown``; by letter ``island-0``, ``island-1`` ...
@@ -29,7 +29,7 @@ def plain(role: str, text: str) -> str:  # noqa: ARG001  the shape of a Paint
     return text
 
 
-def visible(text: str, *, ascii_only: bool = False) -> str:
+def escape_invisible(text: str, *, ascii_only: bool = False) -> str:
     """The text with an escape for every character that would not show or would act on a terminal."""
     if text.isprintable() and (text.isascii() or not ascii_only):
         return text
@@ -53,23 +53,23 @@ def gpu_names(indices: Iterable[int]) -> str:
     return "GPU" + ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """At most one decimal: ``600``, ``112.5``."""
     return f"{value:.1f}".removesuffix(".0")
 
 
-def gib(mib: int) -> str:
+def format_gib(mib: int) -> str:
     """Memory as people read it: ``79.6 GiB``, ``1007 GiB``."""
     size = mib / 1024
-    return f"{size:.0f} GiB" if size >= 100 else f"{number(size)} GiB"
+    return f"{size:.0f} GiB" if size >= 100 else f"{format_number(size)} GiB"
 
 
-def bonded(edge: Link | Uplink) -> str:
+def format_lanes(edge: Link | Uplink) -> str:
     """``NV12``, or ``NV11/12`` where one is down."""
     return f"NV{edge.lanes}/{edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
 
 
-def marks(topology: NodeTopology) -> dict[int, str]:
+def island_marks(topology: NodeTopology) -> dict[int, str]:
     """What marks each GPU's island: a letter for an island of several, ``ALONE`` for one, ``?`` where not known.
 
     A lost GPU is in no island and has no mark.
@@ -77,7 +77,7 @@ def marks(topology: NodeTopology) -> dict[int, str]:
     islands = topology.islands
     if islands is None:
         return {gpu.index: UNKNOWN for gpu in topology.usable}
-    letters = (letter(place) for place in range(len(islands)))
+    letters = (island_letter(place) for place in range(len(islands)))
     found: dict[int, str] = {}
     for island in islands:
         mark = next(letters) if island.size > 1 else ALONE
@@ -85,10 +85,10 @@ def marks(topology: NodeTopology) -> dict[int, str]:
     return found
 
 
-def letter(place: int) -> str:
+def island_letter(place: int) -> str:
     """A, B, ... Z, AA, AB, ..."""
     first, last = divmod(place, 26)
-    return (letter(first - 1) if first else "") + chr(ord("A") + last)
+    return (island_letter(first - 1) if first else "") + chr(ord("A") + last)
 
 
 def role_of(mark: str) -> str:
@@ -114,7 +114,7 @@ _PARTS = {
 }
 
 
-def subject(what: str) -> tuple[str, tuple[int, ...]]:
+def parse_subject(what: str) -> tuple[str, tuple[int, ...]]:
     """What a ``Degradation`` or a ``Problem`` is about: a part, and the GPUs it is a part of.
 
     ``gpus.3.numaNode`` is ``("NUMA node", (3,))``, ``gpu2-gpu3`` is ``("NVLink", (2, 3))``; what is not like that comes

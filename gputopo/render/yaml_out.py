@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gputopo.render.document import document
+from gputopo.render.document import topology_document
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
@@ -15,5 +15,5 @@ def render_yaml(topology: NodeTopology, name: str | None = None) -> str:
     import yaml  # noqa: PLC0415  20 ms of start-up that no other output needs
 
     # Wide enough that no text is folded: a folded line does not survive a copy from a terminal.
-    text: str = yaml.safe_dump(document(topology, name), sort_keys=False, allow_unicode=False, width=1_000_000)
+    text: str = yaml.safe_dump(topology_document(topology, name), sort_keys=False, allow_unicode=False, width=1_000_000)
     return text

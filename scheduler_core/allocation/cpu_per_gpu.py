@@ -16,21 +16,21 @@ _MOST = 2.5  # of what an idle node has for each GPU; who has that much lacks no
 _STEPS = 4  # for each of it
 
 
-class Cpu(NamedTuple):
+class CpuPerGpu(NamedTuple):
     """CPU for each free GPU."""
 
     of_gpu: int  # milli, on the idle node
     level: float  # what there is, in that, rounded down
 
-    def of(self, free: int) -> int:
+    def milli_for(self, free: int) -> int:
         """Milli, for so many free thousandths."""
         return int(self.level * self.of_gpu * free / WHOLE_GPU)
 
 
-def cpu_of(allocatable: int | None, gpus: int, free: int, asked: Iterable[int]) -> Cpu | None:
+def cpu_per_gpu(allocatable: int | None, gpus: int, free: int, asked: Iterable[int]) -> CpuPerGpu | None:
     """``allocatable``: CPU milli of the node; ``asked``: of its GPU pods; ``free``: thousandths of its GPUs."""
     if not allocatable or not gpus:
         return None
     of_gpu = allocatable // gpus
     ratio = (allocatable - sum(asked)) * WHOLE_GPU / (of_gpu * free) if free else 0.0
-    return Cpu(of_gpu, min(_MOST, max(0.0, floor(_STEPS * ratio) / _STEPS)))
+    return CpuPerGpu(of_gpu, min(_MOST, max(0.0, floor(_STEPS * ratio) / _STEPS)))

@@ -11,10 +11,10 @@ from itertools import combinations
 from math import comb
 from typing import NamedTuple
 
-MOST_SETS = 2048  # sets that are listed one by one; what would be more is said as AnyOf
+MAX_SETS = 2048  # sets that are listed one by one; what would be more is said as AnyOf
 
 
-class OneOf(NamedTuple):
+class ExactSets(NamedTuple):
     """It is one of these sets. Ascending, distinct."""
 
     masks: tuple[int, ...]
@@ -25,14 +25,14 @@ class OneOf(NamedTuple):
         return union(self.masks)
 
 
-class AnyOf(NamedTuple):
+class SomeSet(NamedTuple):
     """It is some set of at least ``size`` of the GPUs ``among``: all that can be said without being wrong."""
 
     among: int
     size: int
 
 
-Sets = OneOf | AnyOf
+Sets = ExactSets | SomeSet
 
 
 def union(masks: Iterable[int]) -> int:
@@ -43,32 +43,36 @@ def union(masks: Iterable[int]) -> int:
     return together
 
 
-def one_of(masks: set[int] | frozenset[int]) -> OneOf:
+def exact_sets(masks: set[int] | frozenset[int]) -> ExactSets:
     """Those sets."""
-    return OneOf(tuple(sorted(masks)))
+    return ExactSets(tuple(sorted(masks)))
 
 
 @lru_cache(maxsize=1 << 12)
-def places(mask: int) -> tuple[int, ...]:
+def member_places(mask: int) -> tuple[int, ...]:
     """The places in a set, ascending."""
     return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
 
 
-def bits(mask: int) -> list[int]:
+def single_bits(mask: int) -> list[int]:
     """A set's members as sets of one, ascending."""
-    return [1 << place for place in places(mask)]
+    return [1 << place for place in member_places(mask)]
 
 
 def subsets(mask: int, size: int) -> Iterator[int]:
     """All sets of that many of its members."""
-    return (sum(chosen) for chosen in combinations(bits(mask), size))
+    return (sum(chosen) for chosen in combinations(single_bits(mask), size))
 
 
-def choices(mask: int, size: int) -> int:
+def count_subsets(mask: int, size: int) -> int:
     """How many there are."""
     return comb(mask.bit_count(), size)
 
 
-def any_of(among: int, count: int) -> Sets:
+def some_set(among: int, count: int) -> Sets:
     """Any ``count`` of them: listed where they are few."""
-    return OneOf(tuple(sorted(subsets(among, count)))) if choices(among, count) <= MOST_SETS else AnyOf(among, count)
+    return (
+        ExactSets(tuple(sorted(subsets(among, count))))
+        if count_subsets(among, count) <= MAX_SETS
+        else SomeSet(among, count)
+    )

@@ -14,8 +14,8 @@ import msgspec
 
 from gputopo.labels.values import gfd_value
 from gputopo.model import Degradation, Gpu, MigDevice, NodeTopology, PcieDistance
-from gputopo.rings import Ring, rings
-from scheduler_core.allocation.gpu_sets import places, union
+from gputopo.rings import Ring, rings_of
+from scheduler_core.allocation.gpu_sets import member_places, union
 
 _NEARNESS = {distance: 1 - 0.2 * place for place, distance in enumerate(PcieDistance)}  # PIX 1.0 ... SYS 0.2
 _GPU_WORD = re.compile(r"gpu(\d+)")
@@ -27,7 +27,7 @@ _POINTS_PER_NVLINK = 100
 _MOST_NVLINKS = 18
 
 
-class Shape:
+class MachineShape:
     """One shape of machine. Sets of GPUs are masks by place (``sets``)."""
 
     def __init__(self, topology: NodeTopology) -> None:
@@ -43,7 +43,7 @@ class Shape:
         self.points = _points(topology)
         self.nic_nearness = _nic_nearness(topology)
         self.degraded = self._degraded()
-        self._rings = rings(topology)
+        self._rings = rings_of(topology)
         self._ring_of = lru_cache(maxsize=1 << 16)(self._ring)
         self._numa_nodes_of = lru_cache(maxsize=1 << 16)(self._numa_nodes)
 
@@ -51,7 +51,7 @@ class Shape:
         """The best ring through a set of usable GPUs; None for fewer than two."""
         return self._ring_of(mask)
 
-    def one_island(self, mask: int) -> bool | None:
+    def is_one_island(self, mask: int) -> bool | None:
         """Whether the set lies within one island, as a set of one always does; None where nobody can tell."""
         if mask.bit_count() < 2:
             return True
@@ -59,20 +59,20 @@ class Shape:
             return None
         return any(mask & island == mask for island in self.islands)
 
-    def numa_nodes(self, mask: int) -> int | None:
+    def count_numa_nodes(self, mask: int) -> int | None:
         """On how many NUMA nodes the set is; None where one of its GPUs does not say."""
         return self._numa_nodes_of(mask)
 
     def on_numa(self, node: int, mask: int) -> int:
         """Those of the set on that NUMA node."""
-        return _mask(place for place in places(mask) if self.numa[place] == node)
+        return _mask(place for place in member_places(mask) if self.numa[place] == node)
 
     def _numa_nodes(self, mask: int) -> int | None:
-        nodes = {self.numa[place] for place in places(mask)}
+        nodes = {self.numa[place] for place in member_places(mask)}
         return None if None in nodes else len(nodes)
 
     def _ring(self, mask: int) -> Ring | None:
-        return self._rings.of(self.gpus[place].index for place in places(mask))
+        return self._rings.ring_through(self.gpus[place].index for place in member_places(mask))
 
     def _islands(self) -> tuple[int, ...] | None:
         if self.topology.islands is None:
@@ -88,9 +88,9 @@ class Shape:
         return mask
 
 
-def shape_of(topology: NodeTopology, *, stale: bool = False) -> Shape:
+def shape_of(topology: NodeTopology, *, without_links: bool = False) -> MachineShape:
     """The one ``Shape`` of all machines that differ in names only. ``stale``: of what does not change unseen."""
-    return _known(_Same(topology), stale)
+    return _shape_of_same(_Same(topology), without_links)
 
 
 class _Same:
@@ -107,8 +107,8 @@ class _Same:
 
 
 @lru_cache(maxsize=1 << 15)
-def _known(same: _Same, stale: bool) -> Shape:
-    topology = _blinded(same.topology) if stale else same.topology
+def _shape_of_same(same: _Same, without_links: bool) -> MachineShape:
+    topology = _without_links(same.topology) if without_links else same.topology
     return _shared(
         NodeTopology(
             gpus=tuple(_nameless(gpu) for gpu in topology.gpus),
@@ -123,7 +123,7 @@ def _known(same: _Same, stale: bool) -> Shape:
     )
 
 
-def _blinded(topology: NodeTopology) -> NodeTopology:
+def _without_links(topology: NodeTopology) -> NodeTopology:
     """What does not change while nobody looks."""
     return NodeTopology(
         gpus=tuple(
@@ -141,8 +141,8 @@ def _blinded(topology: NodeTopology) -> NodeTopology:
 
 
 @lru_cache(maxsize=1024)
-def _shared(topology: NodeTopology) -> Shape:
-    return Shape(topology)
+def _shared(topology: NodeTopology) -> MachineShape:
+    return MachineShape(topology)
 
 
 def _nameless(gpu: Gpu) -> Gpu:

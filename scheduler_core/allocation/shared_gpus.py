@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from gputopo.crd.nodegpus import Allocation
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.policy.policy import Band
+from scheduler_core.policy.policy import FillBand
 
 
-class Choice(Enum):
+class ReplicaPolicy(Enum):
     """How the device plugin chooses among replicas."""
 
     DISTRIBUTED = "distributed"  # the card with the fewest taken
@@ -35,53 +35,56 @@ class Choice(Enum):
     UNKNOWN = "unknown"
 
 
-class Card(NamedTuple):
+class SharedGpu(NamedTuple):
     """One shared GPU."""
 
     memory_mib: int | None
     shares: tuple[int, ...] = ()  # MiB of each replica that is known to be on it, largest first
-    left: int = 0  # replicas whose pods have gone since the kubelet spoke
+    unreleased: int = 0  # replicas whose pods have gone since the kubelet spoke
 
     @property
     def taken(self) -> int:
         """Replicas that were taken when the kubelet spoke."""
-        return len(self.shares) + self.left
+        return len(self.shares) + self.unreleased
 
 
-class Ledger(NamedTuple):
+class SharedGpus(NamedTuple):
     """The shared GPUs of a node. Which card is which does not matter."""
 
     resource: str  # by which its replicas are asked for
-    cards: tuple[Card, ...]
-    fewest: int  # replicas that each card has at least
-    most: int  # and at most
+    gpus: tuple[SharedGpu, ...]
+    min_replicas: int  # replicas that each card has at least
+    max_replicas: int  # and at most
     default_mib: int  # what a pod that says nothing is taken to use: an even share, as MPS limits it to
     unplaced: tuple[int, ...] = ()  # MiB of replicas that pods have or will have, on a card that nobody has named
-    passed: int = 0  # replicas of pods that came and went since the kubelet spoke
-    said: bool = False  # a pod on it says what it uses; else there is nothing to keep account of
-    choice: Choice = Choice.DISTRIBUTED
+    ended_replicas: int = 0  # replicas of pods that came and went since the kubelet spoke
+    has_memory_requests: bool = False  # a pod on it says what it uses; else there is nothing to keep account of
+    replica_policy: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED
 
 
-class Claim(NamedTuple):
+class ReplicaClaim(NamedTuple):
     """A pod's replicas."""
 
     pod: Occupant
     replicas: int
 
 
-class Offer(NamedTuple):
+class SharingConfig(NamedTuple):
     """What the device plugin shares."""
 
     resource: str
     memories: Mapping[str, int | None]  # MiB by UUID of the card
     replicas: int  # of all cards together
-    each: int | None = None  # of one card, where somebody says so
-    choice: Choice = Choice.DISTRIBUTED
+    replicas_per_gpu: int | None = None  # of one card, where somebody says so
+    replica_policy: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED
 
 
-def ledger(
-    offer: Offer, claims: Sequence[Claim], word: Iterable[Allocation] | None, departed: Sequence[Claim] = ()
-) -> Ledger:
+def shared_gpus_of(
+    offer: SharingConfig,
+    claims: Sequence[ReplicaClaim],
+    word: Iterable[Allocation] | None,
+    departed: Sequence[ReplicaClaim] = (),
+) -> SharedGpus:
     """The ledger of a node. ``word``: the kubelet's, of which pod has which card; None: nobody asked it."""
     empty = _empty(offer, known=word is not None)
     named: dict[object, list[str]] = {}
@@ -91,7 +94,7 @@ def ledger(
     shares: dict[str, list[int]] = {gpu: [] for gpu in offer.memories}
     unplaced: list[int] = []
     for pod, wanted in claims:
-        said = pod.profile.wishes.vram_mib
+        said = pod.profile.constraints.vram_mib
         share = empty.default_mib if said is None else said
         on = _pop(named, pod)[:wanted]
         for gpu in on:
@@ -103,47 +106,47 @@ def ledger(
     passed = sum(max(0, each.replicas - len(_named(named, each.pod))) for each in departed)
     left = [gpu for gpus in named.values() for gpu in gpus]
     cards = [
-        Card(memory, tuple(sorted(shares[gpu], reverse=True)), left.count(gpu))
+        SharedGpu(memory, tuple(sorted(shares[gpu], reverse=True)), left.count(gpu))
         for gpu, memory in offer.memories.items()
     ]
     return empty._replace(
-        cards=tuple(sorted(cards, key=lambda card: (card.memory_mib or 0, card.shares, card.left))),
+        gpus=tuple(sorted(cards, key=lambda card: (card.memory_mib or 0, card.shares, card.unreleased))),
         unplaced=tuple(sorted(unplaced, reverse=True)),
-        passed=passed,
-        said=any(each.pod.profile.wishes.vram_mib is not None for each in claims),
+        ended_replicas=passed,
+        has_memory_requests=any(each.pod.profile.constraints.vram_mib is not None for each in claims),
     )
 
 
-def _empty(offer: Offer, *, known: bool) -> Ledger:
+def _empty(offer: SharingConfig, *, known: bool) -> SharedGpus:
     """Where nobody says how many replicas a card has, one that is sick may hide that another has more than its part."""
     cards = len(offer.memories)
-    even = offer.each or -(-offer.replicas // cards)
-    return Ledger(
+    even = offer.replicas_per_gpu or -(-offer.replicas // cards)
+    return SharedGpus(
         resource=offer.resource,
-        cards=(),
-        fewest=max(1, offer.replicas // cards),
-        most=offer.each or offer.replicas,
+        gpus=(),
+        min_replicas=max(1, offer.replicas // cards),
+        max_replicas=offer.replicas_per_gpu or offer.replicas,
         default_mib=max(memory or 0 for memory in offer.memories.values()) // even,
-        choice=offer.choice if known else Choice.UNKNOWN,
+        replica_policy=offer.replica_policy if known else ReplicaPolicy.UNKNOWN,
     )
 
 
-def fits(node: Ledger, share: int | None, replicas: int = 1) -> bool:
+def replicas_fit(node: SharedGpus, share: int | None, replicas: int = 1) -> bool:
     """Whether that many more replicas, of so many MiB each, fit wherever they may land. None: an even share."""
-    if share is None and not node.said:
+    if share is None and not node.has_memory_requests:
         return True
     coming = [node.default_mib if share is None else share] * replicas
     unplaced = sorted((*node.unplaced, *coming), reverse=True)
-    return all(_holds(node, at, unplaced) for at, card in enumerate(node.cards) if card.memory_mib is not None)
+    return all(_holds(node, at, unplaced) for at, card in enumerate(node.gpus) if card.memory_mib is not None)
 
 
-def saturation(node: Ledger, share: int | None) -> list[float]:
+def fill_levels(node: SharedGpus, share: int | None) -> list[float]:
     """How full the card would be, 0 to 1, for each card that the device plugin may choose as things are."""
     wanted = node.default_mib if share is None else share
     return [min(1.0, (sum(card.shares) + wanted) / card.memory_mib) if card.memory_mib else 1.0 for card in _next(node)]
 
 
-def worth(share: float, band: Band) -> float:
+def fill_score(share: float, band: FillBand) -> float:
     """What it is worth to fill a card to that share of its memory, 0 to 1.
 
     Below the band 0.1 + 0.9 x share / low, in it 1, above 0.1 x (1 - share) / (1 - high): so the fullest card that
@@ -154,13 +157,13 @@ def worth(share: float, band: Band) -> float:
     return 1.0 if share <= band.high else 0.1 * (1 - share) / (1 - band.high)
 
 
-def _holds(node: Ledger, at: int, unplaced: Sequence[int]) -> bool:
+def _holds(node: SharedGpus, at: int, unplaced: Sequence[int]) -> bool:
     """Whether no course of things fills that card beyond its memory."""
-    card = node.cards[at]
-    others = [each.taken for place, each in enumerate(node.cards) if place != at]
-    for more in range(1, min(len(unplaced), node.most) + 1):
-        level = _level(node, others, len(unplaced) - more + node.passed)
-        beside = min(len(card.shares), node.most - more, level - (more - 1))
+    card = node.gpus[at]
+    others = [each.taken for place, each in enumerate(node.gpus) if place != at]
+    for more in range(1, min(len(unplaced), node.max_replicas) + 1):
+        level = _level(node, others, len(unplaced) - more + node.ended_replicas)
+        beside = min(len(card.shares), node.max_replicas - more, level - (more - 1))
         if beside < 0:
             break
         if sum(unplaced[:more]) + sum(card.shares[: int(beside)]) > (card.memory_mib or 0):
@@ -168,24 +171,24 @@ def _holds(node: Ledger, at: int, unplaced: Sequence[int]) -> bool:
     return True
 
 
-def _level(node: Ledger, others: list[int], more: int) -> float:
+def _level(node: SharedGpus, others: list[int], more: int) -> float:
     """How many replicas the emptiest other card may have at most, after so many more were spread over them."""
-    if node.choice is not Choice.DISTRIBUTED:
+    if node.replica_policy is not ReplicaPolicy.DISTRIBUTED:
         return inf
     level = 0
     while sum(max(0, level + 1 - taken) for taken in others) <= more:
         level += 1
-        if level >= node.fewest - 1:  # then all others may be full
+        if level >= node.min_replicas - 1:  # then all others may be full
             return inf
     return level
 
 
-def _next(node: Ledger) -> list[Card]:
+def _next(node: SharedGpus) -> list[SharedGpu]:
     """The cards that may be chosen next, as things are."""
-    free = [card for card in node.cards if len(card.shares) < node.most] or list(node.cards)
-    if node.choice is Choice.UNKNOWN or node.unplaced:
+    free = [card for card in node.gpus if len(card.shares) < node.max_replicas] or list(node.gpus)
+    if node.replica_policy is ReplicaPolicy.UNKNOWN or node.unplaced:
         return free
-    if node.choice is Choice.PACKED:
+    if node.replica_policy is ReplicaPolicy.PACKED:
         most = max(len(card.shares) for card in free)
         return [card for card in free if len(card.shares) == most]
     fewest = min(len(card.shares) for card in free)

@@ -16,92 +16,94 @@ from typing import NamedTuple
 from scheduler_core.allocation.occupancy import Occupant
 
 WITH_VOLUMES_S = 630.0  # kube-scheduler waits up to 10 minutes for volumes before it binds (bindTimeoutSeconds)
-MOST = 4096  # pods; what is oldest goes first
-MOST_DOUBTS = 1 << 20  # names of nodes, of all pods in doubt together: some 50 MB. Pods that see all nodes count most
+MAX_PODS = 4096  # pods; what is oldest goes first
+MAX_NODE_NAMES = (
+    1 << 20
+)  # names of nodes, of all pods in doubt together: some 50 MB. Pods that see all nodes count most
 
 
-class Assumption(NamedTuple):
+class AssumedPod(NamedTuple):
     """A pod that is taken to be on a node, or on one of several."""
 
     pod: Occupant
     nodes: AbstractSet[str]  # never changes
-    until: float  # the clock's seconds; infinity while the API server shows the pod nominated to the node
+    expires_at: float  # the clock's seconds; infinity while the API server shows the pod nominated to the node
 
     @property
-    def exact(self) -> bool:
+    def is_on_one_node(self) -> bool:
         """Whether there is no doubt about the node."""
         return len(self.nodes) == 1
 
 
-class Assumptions:
+class AssumedPods:
     """By pod UID, oldest first."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Assumption] = {}
-        self._doubtful: dict[str, Assumption] = {}
+        self._by_uid: dict[str, AssumedPod] = {}
+        self._on_several: dict[str, AssumedPod] = {}
         self._on: dict[str, dict[str, Occupant]] = {}  # node -> UID -> pod: the exact ones
-        self._doubts = 0  # names
-        self._soonest = inf  # nothing ends before
-        self._forgotten_until = -inf
+        self._node_names = 0  # names
+        self._next_expiry = inf  # nothing ends before
+        self._overflowed_until = -inf
         self._now = -inf  # of the last ``expire``
 
-    def __iter__(self) -> Iterator[Assumption]:
-        return iter(self._held.values())
+    def __iter__(self) -> Iterator[AssumedPod]:
+        return iter(self._by_uid.values())
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._by_uid)
 
-    def of(self, uid: str) -> Assumption | None:
+    def get_pod(self, uid: str) -> AssumedPod | None:
         """What is assumed of that pod."""
-        return self._held.get(uid)
+        return self._by_uid.get(uid)
 
-    def on(self, node: str) -> Collection[Occupant]:
+    def pods_on(self, node: str) -> Collection[Occupant]:
         """The pods that are taken to be on that node."""
         return self._on.get(node, {}).values()
 
     @property
-    def doubtful(self) -> tuple[Assumption, ...]:
+    def on_several_nodes(self) -> tuple[AssumedPod, ...]:
         """The pods that are on one of several nodes."""
-        return tuple(self._doubtful.values())
+        return tuple(self._on_several.values())
 
     @property
-    def forgetful(self) -> bool:
+    def has_overflowed(self) -> bool:
         """Whether a pod may be on its way of which nothing is remembered any more: there were too many."""
-        return self._now < self._forgotten_until
+        return self._now < self._overflowed_until
 
-    def assume(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> tuple[Assumption, ...]:
+    def add_pod(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> tuple[AssumedPod, ...]:
         """Take that pod to be on one of those nodes, in place of what was assumed of it. Answers what ends by that.
 
         ``nodes`` are kept as they come, not copied: there may be 15,000.
         """
-        ended = self.drop(pod.uid)
-        if len(self._held) >= MOST:
-            ended += self._overflow(next(iter(self._held)))
-        held = self._held[pod.uid] = Assumption(pod, nodes, until)
-        self._soonest = min(self._soonest, until)
-        if held.exact:
+        ended = self.drop_pod(pod.uid)
+        if len(self._by_uid) >= MAX_PODS:
+            ended += self._overflow(next(iter(self._by_uid)))
+        held = self._by_uid[pod.uid] = AssumedPod(pod, nodes, until)
+        self._next_expiry = min(self._next_expiry, until)
+        if held.is_on_one_node:
             (node,) = held.nodes
             self._on.setdefault(node, {})[pod.uid] = pod
         else:
-            self._doubtful[pod.uid] = held
-            self._doubts += len(held.nodes)
-            while self._doubts > MOST_DOUBTS:
-                ended += self._overflow(next(iter(self._doubtful)))
+            self._on_several[pod.uid] = held
+            self._node_names += len(held.nodes)
+            while self._node_names > MAX_NODE_NAMES:
+                ended += self._overflow(next(iter(self._on_several)))
         return ended
 
-    def _overflow(self, uid: str) -> tuple[Assumption, ...]:
-        (held,) = self.drop(uid)
-        if held.until < inf:  # else the API server knows of it
-            self._forgotten_until = max(self._forgotten_until, held.until)
+    def _overflow(self, uid: str) -> tuple[AssumedPod, ...]:
+        (held,) = self.drop_pod(uid)
+        if held.expires_at < inf:  # else the API server knows of it
+            self._overflowed_until = max(self._overflowed_until, held.expires_at)
         return (held,)
 
-    def drop(self, uid: str) -> tuple[Assumption, ...]:
+    def drop_pod(self, uid: str) -> tuple[AssumedPod, ...]:
         """Assume nothing of that pod any more. Answers what ends by that."""
-        held = self._held.pop(uid, None)
+        held = self._by_uid.pop(uid, None)
         if held is None:
             return ()
-        if self._doubtful.pop(uid, None) is not None:
-            self._doubts -= len(held.nodes)
+        if self._on_several.pop(uid, None) is not None:
+            self._node_names -= len(held.nodes)
         else:
             (node,) = held.nodes
             del self._on[node][uid]
@@ -109,11 +111,11 @@ class Assumptions:
                 del self._on[node]
         return (held,)
 
-    def expire(self, now: float) -> tuple[Assumption, ...]:
+    def expire_pods(self, now: float) -> tuple[AssumedPod, ...]:
         """Give up what is too old. Answers what ends by that."""
         self._now = now
-        if now < self._soonest:
+        if now < self._next_expiry:
             return ()
-        ended = [self.drop(uid) for uid in [uid for uid, each in self._held.items() if each.until <= now]]
-        self._soonest = min((each.until for each in self), default=inf)
+        ended = [self.drop_pod(uid) for uid in [uid for uid, each in self._by_uid.items() if each.expires_at <= now]]
+        self._next_expiry = min((each.expires_at for each in self), default=inf)
         return tuple(each for (each,) in ended)

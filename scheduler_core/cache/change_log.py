@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-MOST = 1 << 16  # remembered; who is further behind starts anew
+MAX_NAMES = 1 << 16  # remembered; who is further behind starts anew
 
 
-class Changes:
+class ChangeLog:
     """A bounded log of names. A mark is a place in it."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_NAMES) -> None:
         self._names: list[str] = []
         self._dropped = 0  # names before the first that is kept
         self._most = most
@@ -20,13 +20,13 @@ class Changes:
         """After the last change."""
         return self._dropped + len(self._names)
 
-    def add(self, names: Collection[str]) -> None:
+    def add_names(self, names: Collection[str]) -> None:
         """Those nodes changed."""
         self._names += names
         if len(self._names) > 2 * self._most:
             self._dropped += len(self._names) - self._most
             del self._names[: -self._most]
 
-    def since(self, mark: int) -> set[str] | None:
+    def names_since(self, mark: int) -> set[str] | None:
         """The nodes that changed after that; None where that was too long ago to know."""
         return None if mark < self._dropped else set(self._names[mark - self._dropped :])

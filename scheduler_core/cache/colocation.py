@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.request.pod_request import Profile, Wish
-from scheduler_core.request.workload_type import Workload
+from scheduler_core.request.pod_request import PodProfile, Strength
+from scheduler_core.request.workload_type import WorkloadType
 
 
-class Company(NamedTuple):
+class Colocation(NamedTuple):
     """What runs on a node, and what must not."""
 
     training: bool = False
@@ -23,49 +23,49 @@ class Company(NamedTuple):
     no_inference: bool = False  # a pod on it that is not inference does
 
 
-class Kin(NamedTuple):
+class OwnerPods(NamedTuple):
     """Pods of the asking pod's owner on a node."""
 
     pods: int
     gpus: int  # set of GPUs that they may hold
 
 
-def company(pods: Iterable[Occupant]) -> Company:
+def colocation_of(pods: Iterable[Occupant]) -> Colocation:
     """What those pods make of a node."""
     training = inference = no_training = no_inference = False
     for pod in pods:
-        wishes = pod.profile.wishes
-        serving = wishes.workload is Workload.INFERENCE
+        wishes = pod.profile.constraints
+        serving = wishes.workload is WorkloadType.INFERENCE
         inference |= serving
-        training |= wishes.workload is Workload.TRAINING
-        if wishes.isolation is Wish.REQUIRED:
+        training |= wishes.workload is WorkloadType.TRAINING
+        if wishes.isolation is Strength.REQUIRED:
             no_training |= serving
             no_inference |= not serving
-    return Company(training, inference, no_training, no_inference)
+    return Colocation(training, inference, no_training, no_inference)
 
 
-def takes_sides(profile: Profile) -> bool:
+def is_sensitive(profile: PodProfile) -> bool:
     """Whether company matters to the pod: it is training or inference, or says that it does."""
-    wishes = profile.wishes
-    if wishes.isolation is Wish.IGNORE:
+    wishes = profile.constraints
+    if wishes.isolation is Strength.IGNORE:
         return False
-    return wishes.isolation is not None or wishes.workload in (Workload.TRAINING, Workload.INFERENCE)
+    return wishes.isolation is not None or wishes.workload in (WorkloadType.TRAINING, WorkloadType.INFERENCE)
 
 
-def wants_spread(profile: Profile) -> bool:
+def wants_spread(profile: PodProfile) -> bool:
     """Whether pods of its owner should be apart from it: replicas, unless they say otherwise."""
-    spread = profile.wishes.spread
-    return spread is Wish.PREFERRED or (spread is None and profile.wishes.workload is Workload.INFERENCE)
+    spread = profile.constraints.spread
+    return spread is Strength.PREFERRED or (spread is None and profile.constraints.workload is WorkloadType.INFERENCE)
 
 
-def disturbed(profile: Profile, there: Company) -> bool:
+def conflicts_with(profile: PodProfile, colocation: Colocation) -> bool:
     """Whether what the pod wants to be apart from is there."""
-    return there.training if profile.wishes.workload is Workload.INFERENCE else there.inference
+    return colocation.training if profile.constraints.workload is WorkloadType.INFERENCE else colocation.inference
 
 
-def unwelcome(profile: Profile, there: Company) -> bool:
+def refused_by(profile: PodProfile, colocation: Colocation) -> bool:
     """Whether a pod on the node requires to be apart from such pods."""
-    workload = profile.wishes.workload
-    if workload is Workload.INFERENCE:
-        return there.no_inference
-    return there.no_training and workload is Workload.TRAINING
+    workload = profile.constraints.workload
+    if workload is WorkloadType.INFERENCE:
+        return colocation.no_inference
+    return colocation.no_training and workload is WorkloadType.TRAINING

@@ -10,24 +10,24 @@ from collections.abc import Collection, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.crd.reservations import LedgerSpec, ReservationSpec, ReservationStatus, Vouching
+from gputopo.crd.reservations import ExtenderAck, LedgerSpec, ReservationSpec, ReservationStatus
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode
-from scheduler_core.cache.node import Machine
+from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
+from scheduler_core.cache.node import NodeFacts
 from scheduler_core.request.pod import PinClaim
 
 S = TypeVar("S")
 
 
-class NodeSeen(NamedTuple):
+class NodeUpdate(NamedTuple):
     """A Node. Its key is its name."""
 
     key: str
-    machine: Machine
-    rules: StockNode | None = None  # what kube-scheduler's own filters look at; only who observes has it
+    facts: NodeFacts
+    rules: FullNode | None = None  # what kube-scheduler's own filters look at; only who observes has it
 
 
-class PodSeen(NamedTuple):
+class PodUpdate(NamedTuple):
     """A pod that wants or holds GPUs and has not finished. Its key is its UID."""
 
     key: str
@@ -36,18 +36,18 @@ class PodSeen(NamedTuple):
     # Where it is expected: status.nominatedNodeName; in ``Knowledge`` also the node of a claim that counts.
     nominated: str | None = None
     scheduler: str | None = None  # spec.schedulerName
-    rules: PodRules | None = None  # only who observes has them
+    rules: SchedulingRules | None = None  # only who observes has them
     claim: PinClaim | None = None  # ``ungated`` says whether it counts
 
 
-class GpusSeen(NamedTuple):
+class NodeGpusUpdate(NamedTuple):
     """A ``NodeGpus``: the kubelet's word as the agent publishes it. Its key is its node's name."""
 
     key: str
     gpus: NodeGpus
 
 
-class ReservationSeen(NamedTuple):
+class ReservationUpdate(NamedTuple):
     """A ``PlacementReservation``. Its key is its UID."""
 
     key: str
@@ -59,7 +59,7 @@ class ReservationSeen(NamedTuple):
     version: str = ""  # resource version
 
 
-class LedgerSeen(NamedTuple):
+class LedgerUpdate(NamedTuple):
     """A ``PlacementLedger``. Its key is its name."""
 
     key: str
@@ -67,7 +67,7 @@ class LedgerSeen(NamedTuple):
     version: str  # resource version: the precondition of its next write
     generation: int  # of its spec
     spec: LedgerSpec = LedgerSpec()
-    extenders: Mapping[str, Vouching] = {}  # read only
+    extenders: Mapping[str, ExtenderAck] = {}  # read only
     created: str | None = None  # RFC 3339, by the API server's clock
 
 
@@ -75,9 +75,9 @@ class Batch(NamedTuple, Generic[S]):
     """What one watch delivers at once; of one kind of object."""
 
     kind: type[S]
-    seen: tuple[S, ...]
-    gone: tuple[str, ...] = ()  # keys; one that was never seen may be among them
-    complete: bool = False  # after a list: what is not in ``seen`` is gone
+    updates: tuple[S, ...]
+    removed: tuple[str, ...] = ()  # keys; one that was never seen may be among them
+    is_full_list: bool = False  # after a list: what is not in ``seen`` is gone
 
 
 class WatchStatus(NamedTuple):
@@ -88,7 +88,7 @@ class WatchStatus(NamedTuple):
     last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
     relists: int  # lists after the first: the watch had fallen too far behind
     failures: int  # calls that failed and streams that broke
-    trouble: str | None  # what is wrong now, for people
+    error: str | None  # what is wrong now, for people
     # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
     # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
     lag_s: float | None
@@ -98,7 +98,7 @@ class WatchStatus(NamedTuple):
     ended: bool = False  # its thread has ended, though nobody stopped it
 
 
-def ended(batch: Batch[Any], known: Collection[str]) -> set[str]:
+def removed_keys(batch: Batch[Any], known: Collection[str]) -> set[str]:
     """The keys of what is no more, of what was known; and those that are named as gone, known or not."""
-    gone = set(batch.gone)
-    return gone | set(known) - {each.key for each in batch.seen} if batch.complete else gone
+    gone = set(batch.removed)
+    return gone | set(known) - {each.key for each in batch.updates} if batch.is_full_list else gone

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from scheduler_core.allocation.gpu_sets import OneOf, Sets
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets
 from scheduler_core.cache.node_state import NodeState
 
 
@@ -31,14 +31,14 @@ def free_islands(states: Mapping[str, NodeState]) -> Counter[FreeIsland]:
 def _of(state: NodeState) -> tuple[FreeIsland, ...]:
     if state.shape is None or state.shape.islands is None or state.free is None:
         return ()
-    sizes = [(least_free(state.free, island), island) for island in state.shape.islands]
+    sizes = [(min_free(state.free, island), island) for island in state.shape.islands]
     gpus = state.shape.gpus
     return tuple(FreeIsland(size, gpus[_first(island)].product or "") for size, island in sizes if size)
 
 
-def least_free(free: Sets, island: int) -> int:
+def min_free(free: Sets, island: int) -> int:
     """GPUs of the island that are free at the least, whichever are the free ones."""
-    if isinstance(free, OneOf):
+    if isinstance(free, ExactSets):
         return min(((mask & island).bit_count() for mask in free.masks), default=0)
     return max(0, free.size - (free.among & ~island).bit_count())
 

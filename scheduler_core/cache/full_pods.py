@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from scheduler_core.cache.events import NodeSeen, PodSeen
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm, StockNode
-from scheduler_core.cache.watch import SOURCES, Sources, node_seen, pod_seen, trace
-from scheduler_core.request.full_pod import StockSpec
+from scheduler_core.cache.events import NodeUpdate, PodUpdate
+from scheduler_core.cache.kube_scheduler_filters import FullNode, LabelSelector, PodAffinityTerm, SchedulingRules
+from scheduler_core.cache.watch import SOURCES, Sources, node_fingerprint, node_update, pod_update
+from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import Affinity, Metadata, Pod, PreferredTerms
 
 HOSTNAME = "kubernetes.io/hostname"  # each node has a value of its own
@@ -16,56 +16,56 @@ OF_PODS, SPREAD = "pod affinity", "topology spread"
 _EVERYWHERE = LabelSelector()
 
 
-class RequiredOfPods(PreferredTerms, frozen=True, rename="camel"):
+class RequiredPodAffinity(PreferredTerms, frozen=True, rename="camel"):
     """Affinity to other pods, or to none of them."""
 
-    required_during_scheduling_ignored_during_execution: tuple[PodTerm, ...] | None = None
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
 
 
-class ObservedAffinity(Affinity, frozen=True, rename="camel"):
+class FullAffinity(Affinity, frozen=True, rename="camel"):
     """``spec.affinity``."""
 
-    pod_affinity: RequiredOfPods | None = None
-    pod_anti_affinity: RequiredOfPods | None = None
+    pod_affinity: RequiredPodAffinity | None = None
+    pod_anti_affinity: RequiredPodAffinity | None = None
 
 
-class ObservedSpec(StockSpec, frozen=True, rename="camel"):
+class AffinityPodSpec(FullPodSpec, frozen=True, rename="camel"):
     """``spec``."""
 
-    affinity: ObservedAffinity | None = None
+    affinity: FullAffinity | None = None
 
 
-class ObservedPod(Pod, frozen=True, rename="camel"):
+class AffinityPod(Pod, frozen=True, rename="camel"):
     """A Pod with all its rules about nodes."""
 
-    spec: ObservedSpec = ObservedSpec()
+    spec: AffinityPodSpec = AffinityPodSpec()
 
 
-def rules(spec: ObservedSpec, *, apart: bool = False) -> PodRules:
+def scheduling_rules(spec: AffinityPodSpec, *, apart: bool = False) -> SchedulingRules:
     """What a pod says itself about where it may go. ``apart``: whoever asks sees to ``refused_beside`` himself."""
-    kept = StockSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
-    return PodRules(kept, tuple(_unchecked(spec, apart=apart)))
+    kept = FullPodSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
+    return SchedulingRules(kept, tuple(_unchecked(spec, apart=apart)))
 
 
-def refused_beside(spec: ObservedSpec) -> tuple[PodTerm, ...]:
+def host_anti_affinity(spec: AffinityPodSpec) -> tuple[PodAffinityTerm, ...]:
     """The pods that it will not share its node with: required anti-affinity by host, as far as labels decide it."""
-    affinity = spec.affinity or ObservedAffinity()
+    affinity = spec.affinity or FullAffinity()
     return tuple(each for each in _required(affinity.pod_anti_affinity) if _by_labels(each))
 
 
-def _required(of_pods: RequiredOfPods | None) -> tuple[PodTerm, ...]:
+def _required(of_pods: RequiredPodAffinity | None) -> tuple[PodAffinityTerm, ...]:
     return (of_pods and of_pods.required_during_scheduling_ignored_during_execution) or ()
 
 
-def _by_labels(term: PodTerm) -> bool:
+def _by_labels(term: PodAffinityTerm) -> bool:
     """The labels of namespaces are not known here."""
     known = (each.operator in _OPERATORS for each in (term.label_selector or _EVERYWHERE).match_expressions or ())
     return term.topology_key == HOSTNAME and term.namespace_selector in (None, _EVERYWHERE) and all(known)
 
 
-def _unchecked(spec: ObservedSpec, *, apart: bool) -> Iterator[str]:
-    affinity = spec.affinity or ObservedAffinity()
-    seen_to = refused_beside(spec) if apart else ()
+def _unchecked(spec: AffinityPodSpec, *, apart: bool) -> Iterator[str]:
+    affinity = spec.affinity or FullAffinity()
+    seen_to = host_anti_affinity(spec) if apart else ()
     if _required(affinity.pod_affinity) or len(_required(affinity.pod_anti_affinity)) > len(seen_to):
         yield OF_PODS
     if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints or ()):
@@ -74,23 +74,23 @@ def _unchecked(spec: ObservedSpec, *, apart: bool) -> Iterator[str]:
         yield "volume claims"
 
 
-def _node(name: str, node: StockNode) -> NodeSeen:
+def _node(name: str, node: FullNode) -> NodeUpdate:
     labels = Metadata(name=node.metadata.name, labels=node.metadata.labels)
-    return node_seen(name, node)._replace(rules=StockNode(metadata=labels, spec=node.spec))
+    return node_update(name, node)._replace(rules=FullNode(metadata=labels, spec=node.spec))
 
 
-def _trace(node: StockNode) -> Hashable:
+def _trace(node: FullNode) -> Hashable:
     taints = tuple((each.key, each.value, each.effect) for each in node.spec.taints or ())
-    return trace(node), node.spec.unschedulable, taints
+    return node_fingerprint(node), node.spec.unschedulable, taints
 
 
-def _pod(uid: str, pod: ObservedPod) -> PodSeen | None:
-    seen = pod_seen(uid, pod)
-    return None if seen is None else seen._replace(rules=rules(pod.spec))
+def _pod(uid: str, pod: AffinityPod) -> PodUpdate | None:
+    seen = pod_update(uid, pod)
+    return None if seen is None else seen._replace(rules=scheduling_rules(pod.spec))
 
 
-OBSERVED: Sources = {
+FULL_POD_SOURCES: Sources = {
     **SOURCES,
-    NodeSeen: SOURCES[NodeSeen]._replace(kind=StockNode, value=_node, trace=_trace),
-    PodSeen: SOURCES[PodSeen]._replace(kind=ObservedPod, value=_pod),
+    NodeUpdate: SOURCES[NodeUpdate]._replace(kind=FullNode, value=_node, fingerprint=_trace),
+    PodUpdate: SOURCES[PodUpdate]._replace(kind=AffinityPod, value=_pod),
 }

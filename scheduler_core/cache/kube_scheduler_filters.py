@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from scheduler_core.cache.node import Node
-from scheduler_core.request.full_pod import StockSpec, Toleration
+from scheduler_core.request.full_pod import FullPodSpec, Toleration
 from scheduler_core.request.pod import Affinity, RequiredTerm, Requirement
 
 _CORDON = "node.kubernetes.io/unschedulable"
@@ -27,7 +27,7 @@ class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
     match_expressions: tuple[Requirement, ...] | None = None
 
 
-class PodTerm(msgspec.Struct, frozen=True, rename="camel"):
+class PodAffinityTerm(msgspec.Struct, frozen=True, rename="camel"):
     """A ``PodAffinityTerm``. ``matchLabelKeys`` are part of the selector already: the API server adds them."""
 
     topology_key: str = ""
@@ -47,27 +47,27 @@ class Taint(msgspec.Struct, frozen=True):
         return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 
 
-class StockNodeSpec(msgspec.Struct, frozen=True):
+class FullNodeSpec(msgspec.Struct, frozen=True):
     """``spec`` of a Node."""
 
     taints: tuple[Taint, ...] | None = None
     unschedulable: bool = False
 
 
-class StockNode(Node, frozen=True):
+class FullNode(Node, frozen=True):
     """A Node with what kube-scheduler's own filters look at."""
 
-    spec: StockNodeSpec = StockNodeSpec()
+    spec: FullNodeSpec = FullNodeSpec()
 
 
-class PodRules(NamedTuple):
+class SchedulingRules(NamedTuple):
     """What a pod says itself about where it may go."""
 
-    spec: StockSpec  # nodeSelector, affinity and tolerations only
+    spec: FullPodSpec  # nodeSelector, affinity and tolerations only
     unchecked: tuple[str, ...] = ()  # rules that it has and ``barred`` does not look at
 
 
-def barred(pod: StockSpec, node: StockNode) -> str | None:
+def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
     """Why kube-scheduler would not take the node, whatever its GPUs; None: nothing is known against it."""
     taints = [*(node.spec.taints or ())]
     if node.spec.unschedulable:
@@ -79,7 +79,7 @@ def barred(pod: StockSpec, node: StockNode) -> str | None:
     for key, value in (pod.node_selector or {}).items():
         if labels.get(key) != value:
             return f"it is not {key}={value}, as nodeSelector says"
-    return None if _attracts(pod.affinity, node) else "its node affinity does not match"
+    return None if _affinity_matches(pod.affinity, node) else "its node affinity does not match"
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -88,13 +88,13 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator == "Exists" or (toleration.key != "" and toleration.value == taint.value)
 
 
-def _attracts(affinity: Affinity | None, node: StockNode) -> bool:
+def _affinity_matches(affinity: Affinity | None, node: FullNode) -> bool:
     own = None if affinity is None else affinity.node_affinity
     required = None if own is None else own.required_during_scheduling_ignored_during_execution
     return required is None or any(_matches(term, node) for term in required.node_selector_terms or ())
 
 
-def _matches(term: RequiredTerm, node: StockNode) -> bool:
+def _matches(term: RequiredTerm, node: FullNode) -> bool:
     """An empty term matches nothing."""
     expressions, fields = term.match_expressions or (), term.match_fields or ()
     labels = node.metadata.labels or {}
@@ -108,7 +108,7 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     return found is not None and found(labels.get(requirement.key), requirement.values or ())
 
 
-def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+def selector_matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     """Whether an object with those labels is meant."""
     equal = all(labels.get(key) == value for key, value in (selector.match_labels or {}).items())
     return equal and all(_holds(each, labels) for each in selector.match_expressions or ())

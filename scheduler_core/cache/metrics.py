@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gputopo.process.metrics import About, Sample
+from gputopo.process.metrics import MetricHelp, Sample
 from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.free_islands import free_islands
-from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.cache.node_table import Snapshot
 
 CLUSTER_TALLIES = {
-    "gputopo_watch_relists": About(("kind",), "Lists after the first: the watch had fallen too far behind."),
-    "gputopo_watch_failures": About(("kind",), "Calls of the API server that failed, and watches that broke."),
+    "gputopo_watch_relists": MetricHelp(("kind",), "Lists after the first: the watch had fallen too far behind."),
+    "gputopo_watch_failures": MetricHelp(("kind",), "Calls of the API server that failed, and watches that broke."),
 }
 CLUSTER_GAUGES = {
-    "gputopo_watch_synced": About(("kind",), "1 where a complete list was taken in: nodes, pods, nodegpus, ..."),
-    "gputopo_watch_age_seconds": About(
+    "gputopo_watch_synced": MetricHelp(("kind",), "1 where a complete list was taken in: nodes, pods, nodegpus, ..."),
+    "gputopo_watch_age_seconds": MetricHelp(
         ("kind",), "Since the API server was last heard of that kind, bookmarks included."
     ),
-    "gputopo_watch_lag_seconds": About(("kind",), "How long the object created last took to get here; whole seconds."),
-    "gputopo_watch_unreadable": About(
+    "gputopo_watch_lag_seconds": MetricHelp(
+        ("kind",), "How long the object created last took to get here; whole seconds."
+    ),
+    "gputopo_watch_unreadable": MetricHelp(
         ("kind",), "Objects that cannot be read. Each counts as it was when it was last read, or not at all."
     ),
-    "gputopo_cache_age_seconds": About((), "The greatest of these ages: as old may be what is decided on."),
-    "gputopo_table_generation": About((), "Generation of the node table; it grows with every change."),
-    "gputopo_table_nodes": About((), "Nodes in the table."),
-    "gputopo_table_stale_nodes": About((), "Nodes that carry a topology which no agent confirms now."),
-    "gputopo_gpu_pods": About((), "Pods that hold or want GPUs."),
-    "gputopo_free_islands": About(
+    "gputopo_cache_age_seconds": MetricHelp((), "The greatest of these ages: as old may be what is decided on."),
+    "gputopo_table_generation": MetricHelp((), "Generation of the node table; it grows with every change."),
+    "gputopo_table_nodes": MetricHelp((), "Nodes in the table."),
+    "gputopo_table_stale_nodes": MetricHelp((), "Nodes that carry a topology which no agent confirms now."),
+    "gputopo_gpu_pods": MetricHelp((), "Pods that hold or want GPUs."),
+    "gputopo_free_islands": MetricHelp(
         ("size", "product"),
         "NVLink islands by the number of GPUs that are free in them for certain, and product. None of 8 while there "
         "are many of 2 is fragmentation.",
@@ -35,7 +37,7 @@ CLUSTER_GAUGES = {
 }
 
 
-def of_watches(watches: Iterable[WatchStatus]) -> Iterator[Sample]:
+def watch_samples(watches: Iterable[WatchStatus]) -> Iterator[Sample]:
     """The samples of watches, and how old by them the oldest news may be."""
     ages = []
     for each in watches:
@@ -57,7 +59,7 @@ def _of_watch(watch: WatchStatus) -> Iterator[Sample]:
         yield "gputopo_watch_lag_seconds", kind, watch.lag_s
 
 
-def of_table(table: NodeTable) -> Iterator[Sample]:
+def table_samples(table: Snapshot) -> Iterator[Sample]:
     """The samples of a table; many nodes take long, so let ``once_each`` keep them."""
     yield "gputopo_table_generation", (), table.generation
     yield "gputopo_table_nodes", (), len(table.states)

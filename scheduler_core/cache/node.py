@@ -8,14 +8,14 @@ import msgspec
 
 from gputopo.crd.nodegpus import content_hash
 from gputopo.labels import annotation, keys
-from gputopo.labels.decode import NoTopologyError, decode
+from gputopo.labels.decode import NoTopologyError, decode_topology
 from gputopo.labels.resources import is_gpu
 from gputopo.model import Interconnect, NodeTopology
-from scheduler_core.allocation.shared_gpus import Choice
-from scheduler_core.cache.node_cost import Economy, read_economy
+from scheduler_core.allocation.shared_gpus import ReplicaPolicy
+from scheduler_core.cache.node_cost import NodeCost, parse_node_cost
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Metadata
-from scheduler_core.request.quantity import count, quantity
+from scheduler_core.request.quantity import parse_count, parse_quantity
 
 _SINGLE_NUMA = "single-numa-node"
 
@@ -33,7 +33,7 @@ class Node(msgspec.Struct, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class Machine(msgspec.Struct, frozen=True):
+class NodeFacts(msgspec.Struct, frozen=True):
     """What a Node object tells of its GPUs."""
 
     topology: NodeTopology | None  # None: nothing on it speaks of GPUs
@@ -42,15 +42,15 @@ class Machine(msgspec.Struct, frozen=True):
     degraded: bool = False  # as its label says
     interconnect: Interconnect | None = None  # as its labels say; without a graph only a hint
     single_numa: bool = False  # its Topology Manager rejects what spans NUMA nodes
-    economy: Economy = Economy()
+    economy: NodeCost = NodeCost()
     replicas: int | None = None  # of each GPU, as its label says
-    choice: Choice = Choice.DISTRIBUTED  # among replicas
+    choice: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED  # among replicas
     topology_hash: str | None = None  # of our annotation (``nodegpus.content_hash``); None: not described by one
     cpu_milli: int | None = None  # allocatable
     obeys: bool = False  # its device plugin gives a share of a GPU on the GPU that the scheduler names
 
 
-def read_node(node: Node) -> Machine:
+def parse_node(node: Node) -> NodeFacts:
     """What a Node object tells. What cannot be read is unknown."""
     labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
     allocatable = dict(_allocatable(node))
@@ -58,41 +58,41 @@ def read_node(node: Node) -> Machine:
     # Hand-made labels often say which GPUs, and leave how many to the device plugin.
     counted = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
     topology = _topology(counted, {}) if described is None else described
-    return Machine(
+    return NodeFacts(
         topology=topology,
         described=described is not None,
         allocatable=tuple(sorted(allocatable.items())),
         degraded=labels.get(keys.DEGRADED.key) == "true",
         interconnect=_interconnect(labels),
         single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
-        economy=read_economy(labels, topology, allocatable.get(WHOLE, 0)),
-        replicas=count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
-        choice=_choice(labels),
+        economy=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
+        replicas=parse_count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
+        choice=_replica_policy(labels),
         topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
         cpu_milli=_cpu_milli(node),
     )
 
 
-def _choice(labels: Mapping[str, str]) -> Choice:
-    said = labels.get(keys.SHARING.key, Choice.DISTRIBUTED.value)
-    return next((each for each in Choice if each.value == said), Choice.UNKNOWN)
+def _replica_policy(labels: Mapping[str, str]) -> ReplicaPolicy:
+    said = labels.get(keys.SHARING.key, ReplicaPolicy.DISTRIBUTED.value)
+    return next((each for each in ReplicaPolicy if each.value == said), ReplicaPolicy.UNKNOWN)
 
 
 def _cpu_milli(node: Node) -> int | None:
-    found = quantity(str((node.status.allocatable or {}).get("cpu", "")))
+    found = parse_quantity(str((node.status.allocatable or {}).get("cpu", "")))
     return None if found is None else int(found * 1000)
 
 
 def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology | None:
     try:
-        return decode(labels, annotations)
+        return decode_topology(labels, annotations)
     except (annotation.AnnotationError, NoTopologyError):
         return None
 
 
 def _allocatable(node: Node) -> Iterable[tuple[str, int]]:
     for resource, text in (node.status.allocatable or {}).items():
-        healthy = count(str(text))
+        healthy = parse_count(str(text))
         if is_gpu(resource) and healthy is not None:
             yield resource, healthy
 

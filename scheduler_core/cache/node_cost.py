@@ -9,12 +9,12 @@ from typing import NamedTuple
 from gputopo.labels import keys
 from gputopo.labels.capacity import is_spot
 from gputopo.model import NodeTopology
-from scheduler_core.policy.gpu_families import FAMILIES, family_of
+from scheduler_core.policy.gpu_families import GPU_FAMILIES, family_of
 
 _COST = re.compile(r"\d{1,7}(?:\.\d{1,6})?")
 
 
-class Economy(NamedTuple):
+class NodeCost(NamedTuple):
     """The facts, for one GPU of the node."""
 
     cost: float | None = None  # per GPU and hour, in the owner's currency
@@ -22,16 +22,16 @@ class Economy(NamedTuple):
     generation: int | None = None  # place in ``FAMILIES`` of its oldest GPU
 
 
-def read_economy(labels: Mapping[str, str], topology: NodeTopology | None, offered: int) -> Economy:
+def parse_node_cost(labels: Mapping[str, str], topology: NodeTopology | None, offered: int) -> NodeCost:
     """What labels and GPUs tell. ``offered``: GPUs that count where nobody tells which there are."""
     gpus = offered if topology is None else len(topology.usable) or offered
     text = labels.get(keys.COST_PER_HOUR.key, labels.get(keys.COST_PER_HOUR_SHORT.key, ""))
     cost = float(text) / gpus if gpus and _COST.fullmatch(text) else None
-    return Economy(cost, is_spot(labels), _generation(topology))
+    return NodeCost(cost, is_spot(labels), _generation(topology))
 
 
 def _generation(topology: NodeTopology | None) -> int | None:
     gpus = () if topology is None else topology.usable
     families = {gpu.architecture or family_of(gpu.product) for gpu in gpus}
-    known = {FAMILIES.index(family) for family in families if family in FAMILIES}
+    known = {GPU_FAMILIES.index(family) for family in families if family in GPU_FAMILIES}
     return min(known) if known and len(known) == len(families) else None

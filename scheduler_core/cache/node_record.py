@@ -9,20 +9,20 @@ import msgspec
 
 from gputopo.crd.nodegpus import NodeGpus
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node import Machine
-from scheduler_core.request.device_request import MalformedAskError, asks_for_gpus, read_ask
+from scheduler_core.cache.node import NodeFacts
+from scheduler_core.request.device_request import MalformedDeviceRequestError, parse_device_request, requests_gpus
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import PodRequest, Profile, Refused, read_request
+from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest, parse_request
 
-_MOST_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
-_HELD = "held/"
+_MAX_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
+_HOLD_PREFIX = "held/"
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
     """All that was observed of one node."""
 
     name: str
-    machine: Machine
+    machine: NodeFacts
     gpus: NodeGpus | None = None  # the kubelet's word, as the agent publishes it
     pods: tuple[Occupant, ...] = ()  # that hold GPUs, by UID
     departed: tuple[Occupant, ...] = ()  # gone since the kubelet's word
@@ -31,38 +31,38 @@ class NodeRecord(msgspec.Struct, frozen=True):
     parted: float | None = None  # since when Node and ``gpus`` do not speak of one graph, in seconds since 1970
 
 
-def held_on(node: str) -> str:
+def hold_uid(node: str) -> str:
     """What stands for the UID of a pod where GPUs are held for a gang that does not fit yet. No UID has a slash."""
-    return _HELD + node
+    return _HOLD_PREFIX + node
 
 
-def is_held(uid: str) -> bool:
+def is_hold(uid: str) -> bool:
     """Whether that is no pod's UID but stands for such GPUs."""
-    return uid.startswith(_HELD)
+    return uid.startswith(_HOLD_PREFIX)
 
 
-def read_occupant(pod: Pod, read: Callable[[Pod], PodRequest | Refused] = read_request) -> Occupant | None:
+def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request) -> Occupant | None:
     """A pod on a node; None where it holds no GPU. ``read``: what it asks for, by a policy of its own."""
-    if pod.finished or not asks_for_gpus(pod.spec):
+    if pod.finished or not requests_gpus(pod.spec):
         return None
-    request = read(pod)
+    request = parse(pod)
     if isinstance(request, PodRequest):
         profile = request.profile
     else:
         try:
-            profile = Profile(read_ask(pod.spec))
-        except MalformedAskError:  # the API server takes no such pod
+            profile = PodProfile(parse_device_request(pod.spec))
+        except MalformedDeviceRequestError:  # the API server takes no such pod
             return None
-    if not profile.ask.programs:
+    if not profile.device_request.steps_by_resource:
         return None
     metadata = pod.metadata
     admitted = pod.status.start_time is not None
     owner = None if metadata.owner is None else metadata.owner.uid
-    return Occupant(metadata.uid, metadata.namespace, metadata.name, _same(profile), admitted, owner)
+    return Occupant(metadata.uid, metadata.namespace, metadata.name, _shared_profile(profile), admitted, owner)
 
 
 @lru_cache(maxsize=1 << 12)
-def _same(profile: Profile) -> Profile:
+def _shared_profile(profile: PodProfile) -> PodProfile:
     """The one profile of all pods that ask alike: of 100,000 pods a few hundred differ."""
     return profile
 
@@ -79,7 +79,7 @@ def without_pod(record: NodeRecord, uid: str) -> NodeRecord:
     return msgspec.structs.replace(
         record,
         pods=tuple(each for each in record.pods if each.uid != uid),
-        departed=(record.departed + gone)[-_MOST_DEPARTED:] if record.gpus is not None else (),
+        departed=(record.departed + gone)[-_MAX_DEPARTED:] if record.gpus is not None else (),
     )
 
 

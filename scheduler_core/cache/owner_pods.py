@@ -14,50 +14,53 @@ import msgspec
 
 from scheduler_core.allocation.gpu_sets import union
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.colocation import Kin, wants_spread
+from scheduler_core.cache.colocation import OwnerPods, wants_spread
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_state import NodeState, with_kin
-from scheduler_core.cache.node_table import NodeTable
-from scheduler_core.request.pod_request import Like, PodRequest
-from scheduler_core.request.workload_type import Workload
+from scheduler_core.cache.node_state import NodeState, with_owner_pods
+from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.request.pod_request import PodRequest, SiblingHardware
+from scheduler_core.request.workload_type import WorkloadType
 
 
-class Placed(NamedTuple):
+class PlacedPod(NamedTuple):
     """A pod and where it is."""
 
     node: str
     pod: Occupant
 
 
-def placed(owner: str | None, table: NodeTable) -> tuple[Placed, ...]:
+def pods_of_owner(owner: str | None, table: Snapshot) -> tuple[PlacedPod, ...]:
     """The pods of that owner, found by looking everywhere: for one question, not for a stream of them."""
     if owner is None:
         return ()
     return tuple(
-        Placed(name, pod) for name, record in table.records.items() for pod in record.pods if pod.owner == owner
+        PlacedPod(name, pod) for name, record in table.records.items() for pod in record.pods if pod.owner == owner
     )
 
 
-def related(request: PodRequest, others: Iterable[Placed], table: NodeTable) -> tuple[PodRequest, NodeTable]:
+def for_owner(request: PodRequest, others: Iterable[PlacedPod], table: Snapshot) -> tuple[PodRequest, Snapshot]:
     """The request and the table as they are for this pod, given the others of its owner."""
     elsewhere = [each for each in others if each.pod.uid != request.uid and each.node in table.states]
     if not elsewhere:
         return request, table
-    if request.profile.wishes.workload is Workload.TRAINING:
-        like = _like(table.states[each.node] for each in elsewhere)
-        request = request._replace(profile=request.profile._replace(like=like))
+    if request.profile.constraints.workload is WorkloadType.TRAINING:
+        like = _sibling_hardware(table.states[each.node] for each in elsewhere)
+        request = request._replace(profile=request.profile._replace(sibling_hardware=like))
     if not wants_spread(request.profile):
         return request, table
     nodes: dict[str, list[Occupant]] = {}
     for each in elsewhere:
         nodes.setdefault(each.node, []).append(each.pod)
-    states = {name: with_kin(table.states[name], _kin(table.records[name], pods)) for name, pods in nodes.items()}
+    states = {
+        name: with_owner_pods(table.states[name], _owner_pods(table.records[name], pods))
+        for name, pods in nodes.items()
+    }
     return request, msgspec.structs.replace(table, states=table.states.update(states))
 
 
-def _like(states: Iterable[NodeState]) -> Like:
+def _sibling_hardware(states: Iterable[NodeState]) -> SiblingHardware:
     """What most of them run on."""
-    counts = Counter(Like(_product(state), state.driver) for state in states)
+    counts = Counter(SiblingHardware(_product(state), state.driver) for state in states)
     return min(counts, key=lambda like: (-counts[like], like.product or "", like.driver or ""))
 
 
@@ -66,7 +69,7 @@ def _product(state: NodeState) -> str | None:
     return products.pop() if len(products) == 1 else None
 
 
-def _kin(record: NodeRecord, pods: list[Occupant]) -> Kin:
+def _owner_pods(record: NodeRecord, pods: list[Occupant]) -> OwnerPods:
     """How many, and the GPUs that the kubelet says they hold; all, where it has not said so of each."""
     topology, gpus = record.machine.topology, record.gpus
     place_of = {gpu.uuid: place for place, gpu in enumerate(() if topology is None else topology.gpus)}
@@ -77,5 +80,5 @@ def _kin(record: NodeRecord, pods: list[Occupant]) -> Kin:
         if (each.pod.namespace, each.pod.name) in names and each.gpu in place_of
     ]
     if {name for name, _ in held} != names:
-        return Kin(len(pods), (1 << len(place_of)) - 1)
-    return Kin(len(pods), union(1 << place for _, place in held))
+        return OwnerPods(len(pods), (1 << len(place_of)) - 1)
+    return OwnerPods(len(pods), union(1 << place for _, place in held))

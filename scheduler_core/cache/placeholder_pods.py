@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from gputopo.crd.nodegpus import NodeGpus
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.request.device_request import WHOLE, Ask, Step
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.device_request import WHOLE, ContainerStep, DeviceRequest
+from scheduler_core.request.pod_request import PodProfile
 
 FullName = tuple[str, str]  # namespace, name
 
@@ -18,7 +18,7 @@ def full_name(pod: Occupant) -> FullName:
     return pod.namespace, pod.name
 
 
-def holders(gpus: NodeGpus | None) -> dict[FullName, Counter[str]]:
+def gpu_holders(gpus: NodeGpus | None) -> dict[FullName, Counter[str]]:
     """The pods that hold whole GPUs, and how many each container does."""
     found: dict[FullName, Counter[str]] = {}
     for each in (gpus and gpus.allocations) or ():
@@ -27,19 +27,22 @@ def holders(gpus: NodeGpus | None) -> dict[FullName, Counter[str]]:
     return found
 
 
-def stranger(name: FullName, devices: Counter[str]) -> Occupant:
+def placeholder_pod(name: FullName, devices: Counter[str]) -> Occupant:
     """A pod of which nothing is known but the whole GPUs of its containers."""
-    steps = tuple(Step(number) for number in devices.values())
-    return Occupant(alias(name), *name, Profile(Ask(((WHOLE, steps),))))
+    steps = tuple(ContainerStep(number) for number in devices.values())
+    return Occupant(placeholder_uid(name), *name, PodProfile(DeviceRequest(((WHOLE, steps),))))
 
 
-def unknown(uid: str, namespace: str, name: str, devices: Iterable[tuple[str, int]]) -> Occupant:
+def unknown_pod(uid: str, namespace: str, name: str, devices: Iterable[tuple[str, int]]) -> Occupant:
     """A pod of which nothing is known but how many devices of which resource it has."""
     return Occupant(
-        uid, namespace, name, Profile(Ask(tuple((resource, (Step(count),)) for resource, count in devices)))
+        uid,
+        namespace,
+        name,
+        PodProfile(DeviceRequest(tuple((resource, (ContainerStep(count),)) for resource, count in devices))),
     )
 
 
-def alias(name: FullName) -> str:
+def placeholder_uid(name: FullName) -> str:
     """Stands for the UID of a pod that only a kubelet has named. No UID has a slash."""
     return "/".join(name)

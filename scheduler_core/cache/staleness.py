@@ -11,8 +11,8 @@ from gputopo.crd.nodegpus import NodeGpus
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.policy.policy import Policy
 
-AHEAD_S = 600.0  # a clock further ahead of ours than that says nothing about the age of what it stamps
-AWAITED_S = 30.0  # Node and ``NodeGpus`` are written within seconds of each other, and come over two watches
+MAX_CLOCK_AHEAD_S = 600.0  # a clock further ahead of ours than that says nothing about the age of what it stamps
+CONFIRMATION_GRACE_S = 30.0  # Node and ``NodeGpus`` are written within seconds of each other, and come over two watches
 
 
 class Staleness(Enum):
@@ -37,32 +37,32 @@ def staleness(record: NodeRecord, now: float, policy: Policy) -> Staleness | Non
         return Staleness.UNCONFIRMED
     if now > fresh_until(record.gpus, policy):
         return Staleness.SILENT
-    if observed(record.gpus) > now + AHEAD_S:
+    if observed_at(record.gpus) > now + MAX_CLOCK_AHEAD_S:
         return Staleness.AHEAD
-    return None if confirms(record) else Staleness.OTHER
+    return None if hashes_match(record) else Staleness.OTHER
 
 
-def confirms(record: NodeRecord) -> bool:
+def hashes_match(record: NodeRecord) -> bool:
     """Whether Node and ``NodeGpus`` speak of one graph; where the Node carries none, there is nothing to confirm."""
     machine, gpus = record.machine, record.gpus
     return not machine.described or (gpus is not None and gpus.content_hash == machine.topology_hash)
 
 
-def turning(record: NodeRecord, policy: Policy) -> Iterable[float]:
+def staleness_changes(record: NodeRecord, policy: Policy) -> Iterable[float]:
     """After which moments time alone makes the node stale or fresh, in seconds since 1970."""
     if record.gpus is not None:
         yield fresh_until(record.gpus, policy)
-        yield observed(record.gpus) - AHEAD_S
+        yield observed_at(record.gpus) - MAX_CLOCK_AHEAD_S
     if record.parted is not None:
-        yield record.parted + AWAITED_S
+        yield record.parted + CONFIRMATION_GRACE_S
 
 
 def fresh_until(gpus: NodeGpus, policy: Policy) -> float:
     """When the observation becomes too old, in seconds since 1970."""
-    return observed(gpus) + policy.stale_after_s
+    return observed_at(gpus) + policy.stale_after_s
 
 
-def observed(gpus: NodeGpus) -> float:
+def observed_at(gpus: NodeGpus) -> float:
     """When the agent looked, in seconds since 1970. What is no time is long ago."""
     try:
         at = datetime.fromisoformat(gpus.observed_at)

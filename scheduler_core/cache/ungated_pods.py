@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from scheduler_core.cache.events import Batch, PodSeen, ReservationSeen
-from scheduler_core.cache.reservations import Reserved
+from scheduler_core.cache.events import Batch, PodUpdate, ReservationUpdate
+from scheduler_core.cache.reservations import ReservationIndex
 
 
 class _Proved(NamedTuple):
@@ -27,14 +27,14 @@ class _Proved(NamedTuple):
 class Ungated:
     """The pods whose claims count. For one thread."""
 
-    def __init__(self, reserved: Reserved, *, guarded: bool) -> None:
+    def __init__(self, reserved: ReservationIndex, *, guarded: bool) -> None:
         """``guarded``: only planners write the annotation."""
         self._listed = False  # all reservations were listed: one that is not known does not exist
         self._reserved = reserved
         self._guarded = guarded
         self._proved: dict[str, _Proved] = {}  # by UID
 
-    def resolve(self, pod: PodSeen, now: float) -> PodSeen:
+    def resolve(self, pod: PodUpdate, now: float) -> PodUpdate:
         """Return the pod as it is to be counted: nominated to the node of its claim where that counts."""
         claim = pod.claim
         if claim is None:
@@ -47,15 +47,15 @@ class Ungated:
         self._proved[pod.key] = _Proved(claim.node, inf)
         return pod._replace(nominated=claim.node)
 
-    def proved_by(self, batch: Batch[Any], pods: Mapping[str, PodSeen], now: float) -> list[PodSeen]:
+    def proved_by(self, batch: Batch[Any], pods: Mapping[str, PodUpdate], now: float) -> list[PodUpdate]:
         """Return the pods whose claims count from that batch of reservations or ledgers on, as they are to be counted.
 
         Claims may be shown before the reservations that prove them. ``pods``: all, by UID, as they are counted.
         """
-        if batch.kind is not ReservationSeen:
+        if batch.kind is not ReservationUpdate:
             return []
-        self._listed |= batch.complete
-        about = pods if batch.complete else [seat.uid for each in batch.seen for seat in each.spec.seats]
+        self._listed |= batch.is_full_list
+        about = pods if batch.is_full_list else [seat.uid for each in batch.updates for seat in each.spec.seats]
         open_ = [pod for uid in about if (pod := pods.get(uid)) is not None and pod.claim is not None]
         found = [(pod, self.resolve(pod, now)) for pod in open_]
         return [pod for before, pod in found if pod != before]
@@ -78,7 +78,7 @@ class Ungated:
         """The pod is gone."""
         self._proved.pop(uid, None)
 
-    def _is_proved(self, pod: PodSeen) -> bool:
+    def _is_proved(self, pod: PodUpdate) -> bool:
         assert pod.claim is not None  # asked by ``resolve``
         if self._reserved.lists(pod.key, pod.claim):
             return True

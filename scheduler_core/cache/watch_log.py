@@ -10,16 +10,16 @@ from scheduler_core.cache.events import WatchStatus
 _log = logging.getLogger(__name__)
 
 
-class Troubles:
+class WatchErrorLog:
     """As told last."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str | None] = {}  # by watch
+        self._logged: dict[str, str | None] = {}  # by watch
 
-    def tell(self, watches: Iterable[WatchStatus]) -> None:
+    def log_errors(self, watches: Iterable[WatchStatus]) -> None:
         """Of all watches that there are."""
         for each in watches:
-            if each.trouble != self._told.get(each.kind):
-                self._told[each.kind] = each.trouble
-                level = logging.WARNING if each.trouble and each.served else logging.INFO  # a kind may be nobody's
-                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.trouble}})
+            if each.error != self._logged.get(each.kind):
+                self._logged[each.kind] = each.error
+                level = logging.WARNING if each.error and each.served else logging.INFO  # a kind may be nobody's
+                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.error}})

@@ -8,14 +8,23 @@ from typing import NamedTuple
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.rings import Ring
-from scheduler_core.allocation.device_plugin import Prediction, predict
-from scheduler_core.allocation.gpu_sets import OneOf, Sets, any_of, bits, one_of, places, subsets, union
-from scheduler_core.allocation.machine_shape import Shape
+from scheduler_core.allocation.device_plugin import Prediction, predict_sets
+from scheduler_core.allocation.gpu_sets import (
+    ExactSets,
+    Sets,
+    exact_sets,
+    member_places,
+    single_bits,
+    some_set,
+    subsets,
+    union,
+)
+from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.request.device_request import WHOLE, Ask, Program, total
+from scheduler_core.request.device_request import WHOLE, ContainerSteps, DeviceRequest, total_devices
 
 
-class Outcome(NamedTuple):
+class PossibleGpus(NamedTuple):
     """What one resource of a pod may come from."""
 
     resource: str
@@ -23,26 +32,28 @@ class Outcome(NamedTuple):
     may_crash: bool = False  # the device plugin's crash is one of the possible outcomes
 
 
-def outcomes(ask: Ask, node: NodeState) -> tuple[Outcome, ...]:
+def possible_gpus(ask: DeviceRequest, node: NodeState) -> tuple[PossibleGpus, ...]:
     """What may be given for each resource that the pod asks for; none where the node's GPUs are not known."""
-    return _outcomes(ask.programs, node)
+    return _outcomes(ask.steps_by_resource, node)
 
 
-def together(ask: Ask, node: NodeState) -> Outcome | None:
+def whole_gpu_outcome(ask: DeviceRequest, node: NodeState) -> PossibleGpus | None:
     """The GPUs that work together in the pod; None where they are not known, as with MIG devices, which cannot."""
-    found = outcomes(ask, node)
+    found = possible_gpus(ask, node)
     return found[0] if len(found) == 1 and not found[0].resource.startswith(MIG_RESOURCE_PREFIX) else None
 
 
-def candidates(sets: Sets) -> Iterable[int]:
+def candidate_sets(sets: Sets) -> Iterable[int]:
     """The sets; where they are too many to list, all of their members as one set, which is worse than any."""
-    return sets.masks if isinstance(sets, OneOf) else (sets.among,)
+    return sets.masks if isinstance(sets, ExactSets) else (sets.among,)
 
 
 @lru_cache(maxsize=1 << 14)
-def memories(shape: Shape, outcome: Outcome) -> frozenset[int | None]:
+def possible_memory_mib(shape: MachineShape, outcome: PossibleGpus) -> frozenset[int | None]:
     """MiB of the GPUs, or of the MIG devices, that may come."""
-    gpus = [shape.gpus[place] for place in {place for mask in candidates(outcome.sets) for place in places(mask)}]
+    gpus = [
+        shape.gpus[place] for place in {place for mask in candidate_sets(outcome.sets) for place in member_places(mask)}
+    ]
     if not outcome.resource.startswith(MIG_RESOURCE_PREFIX):
         return frozenset(gpu.memory_mib for gpu in gpus)
     profile = _mig_profile(outcome.resource)
@@ -50,33 +61,33 @@ def memories(shape: Shape, outcome: Outcome) -> frozenset[int | None]:
     return frozenset(size for sizes in devices for size in sizes)
 
 
-def rings(shape: Shape, sets: Sets) -> list[Ring]:
+def possible_rings(shape: MachineShape, sets: Sets) -> list[Ring]:
     """The rings that may come out; none of single GPUs.
 
     Where the sets are too many to list, the hops between all of their members: every ring is made of those.
     """
-    masks = sets.masks if isinstance(sets, OneOf) else subsets(sets.among, 2)
+    masks = sets.masks if isinstance(sets, ExactSets) else subsets(sets.among, 2)
     return [ring for ring in map(shape.ring, masks) if ring is not None]
 
 
 @lru_cache(maxsize=1 << 14)
-def _outcomes(programs: tuple[tuple[str, Program], ...], node: NodeState) -> tuple[Outcome, ...]:
+def _outcomes(programs: tuple[tuple[str, ContainerSteps], ...], node: NodeState) -> tuple[PossibleGpus, ...]:
     """Pods that differ in nothing but CPU share them."""
     shape = node.shape
     if shape is None:
         return ()
-    return tuple(Outcome(resource, *_predicted(shape, node, resource, program)) for resource, program in programs)
+    return tuple(PossibleGpus(resource, *_predicted(shape, node, resource, program)) for resource, program in programs)
 
 
-def _predicted(shape: Shape, node: NodeState, resource: str, program: Program) -> Prediction:
-    wanted = total(program)
+def _predicted(shape: MachineShape, node: NodeState, resource: str, program: ContainerSteps) -> Prediction:
+    wanted = total_devices(program)
     if resource.startswith(MIG_RESOURCE_PREFIX):
-        return Prediction(one_of(set(bits(_offering(shape, resource)))))
+        return Prediction(exact_sets(set(single_bits(_mig_gpus(shape, resource)))))
     if resource == WHOLE and node.free is not None:
-        return predict(shape, node.free, program, single_numa=node.single_numa)
+        return predict_sets(shape, node.free, program, single_numa=node.single_numa)
     # Shares of GPUs: the device plugin spreads them, and may put several on one GPU.
     among = shape.whole or shape.partitioned
-    return Prediction(any_of(among, min(wanted, among.bit_count())))
+    return Prediction(some_set(among, min(wanted, among.bit_count())))
 
 
 def _mig_profile(resource: str) -> str:
@@ -84,12 +95,12 @@ def _mig_profile(resource: str) -> str:
     return resource.removeprefix(MIG_RESOURCE_PREFIX).removesuffix(".shared")
 
 
-def _offering(shape: Shape, resource: str) -> int:
+def _mig_gpus(shape: MachineShape, resource: str) -> int:
     """The GPUs that MIG devices of that profile are on; where it is not known how they are cut, all that may be."""
     profile = _mig_profile(resource)
     found = union(
         1 << place
-        for place in places(shape.partitioned)
+        for place in member_places(shape.partitioned)
         if any(each.profile == profile for each in shape.gpus[place].mig_devices)
     )
     return found or shape.partitioned or shape.whole

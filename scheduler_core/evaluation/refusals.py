@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 
-class Refusals(Mapping[str, str]):
+class Rejections(Mapping[str, str]):
     """The reason of each of the names. Never changes."""
 
     def __init__(self, names: AbstractSet[str], usual: str, others: Mapping[str, str]) -> None:
@@ -27,7 +27,7 @@ class Refusals(Mapping[str, str]):
         return len(self._names)
 
     def __repr__(self) -> str:
-        return repr(self.whole())
+        return repr(self.as_dict())
 
     @property
     def reasons(self) -> AbstractSet[str]:
@@ -35,21 +35,21 @@ class Refusals(Mapping[str, str]):
         usual = {self._usual} if len(self._others) < len(self._names) else set[str]()
         return usual.union(self._others.values())
 
-    def names(self, reason: str) -> AbstractSet[str]:
+    def names_with(self, reason: str) -> AbstractSet[str]:
         """Those that have that reason."""
         if reason == self._usual:
             return self._names - self._others.keys()
         return {name for name, each in self._others.items() if each == reason}
 
-    def but(self, others: Mapping[str, str]) -> Refusals:
+    def with_reasons(self, others: Mapping[str, str]) -> Rejections:
         """The same, but with these reasons for some."""
-        return Refusals(self._names, self._usual, {**self._others, **others})
+        return Rejections(self._names, self._usual, {**self._others, **others})
 
-    def whole(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, str]:
         """The same with a text for each, for who reads all of them."""
         return {**dict.fromkeys(self._names, self._usual), **self._others}
 
 
-def reasons(refused: Mapping[str, str]) -> AbstractSet[str]:
+def distinct_reasons(refused: Mapping[str, str]) -> AbstractSet[str]:
     """All that occur."""
-    return refused.reasons if isinstance(refused, Refusals) else frozenset(refused.values())
+    return refused.reasons if isinstance(refused, Rejections) else frozenset(refused.values())

@@ -31,31 +31,31 @@ from typing import NamedTuple
 from gputopo.model import Interconnect, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
-from scheduler_core.allocation.gpu_sets import OneOf, Sets, places
-from scheduler_core.allocation.machine_shape import Shape
-from scheduler_core.cache.colocation import takes_sides, wants_spread
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, member_places
+from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.cache.colocation import is_sensitive, wants_spread
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation import score_workload
 from scheduler_core.evaluation.filters import may_be_degraded
-from scheduler_core.evaluation.possible_gpus import candidates, outcomes, rings, together
-from scheduler_core.evaluation.score_fragmentation import leftover as left_over
+from scheduler_core.evaluation.possible_gpus import candidate_sets, possible_gpus, possible_rings, whole_gpu_outcome
+from scheduler_core.evaluation.score_fragmentation import fragmentation_score as left_over
 from scheduler_core.policy.policy import Handling, Policy, Weights
 from scheduler_core.request.device_request import SHARED
-from scheduler_core.request.pod_request import Profile, Wish
-from scheduler_core.request.workload_type import Workload
+from scheduler_core.request.pod_request import PodProfile, Strength
+from scheduler_core.request.workload_type import WorkloadType
 
-TOP = 10
+MAX_POINTS = 10
 _REMEMBERED = 1 << 14
 _HALF_AT_GBPS = 300.0
 _PCIE = {distance: 0.1 - 0.02 * place for place, distance in enumerate(PcieDistance)}
 _HINT = {Interconnect.NVSWITCH: 0.2, Interconnect.NVLINK: 0.15}
-_BY_ISLAND_WISH = {None: 1.0, Wish.PREFERRED: 2.0, Wish.REQUIRED: 2.0, Wish.IGNORE: 0.0}
-_BY_NUMA_WISH = {None: 1.0, Wish.PREFERRED: 3.0, Wish.REQUIRED: 3.0, Wish.IGNORE: 0.0}
+_BY_ISLAND_WISH = {None: 1.0, Strength.PREFERRED: 2.0, Strength.REQUIRED: 2.0, Strength.IGNORE: 0.0}
+_BY_NUMA_WISH = {None: 1.0, Strength.PREFERRED: 3.0, Strength.REQUIRED: 3.0, Strength.IGNORE: 0.0}
 
-Raw = Callable[[Profile, NodeState, Policy], float]
+Raw = Callable[[PodProfile, NodeState, Policy], float]
 
 
-class Part(NamedTuple):
+class FactorScore(NamedTuple):
     """What one factor contributes."""
 
     factor: str
@@ -68,7 +68,7 @@ class Score(NamedTuple):
     """A node's score, and what it is made of."""
 
     points: float  # 0 to 10
-    parts: tuple[Part, ...]
+    parts: tuple[FactorScore, ...]
 
     @property
     def rounded(self) -> int:
@@ -76,85 +76,92 @@ class Score(NamedTuple):
         return int(self.points + 0.5)
 
 
-def score(profile: Profile, node: NodeState, policy: Policy) -> Score:
+def score_state(profile: PodProfile, node: NodeState, policy: Policy) -> Score:
     """The score of a node. It says how good the GPUs are that may come; whether they may come at all filters say."""
-    return scoring(profile, policy)(node)
+    return scorer_for(profile, policy)(node)
 
 
-def scoring(profile: Profile, policy: Policy) -> Callable[[NodeState], Score]:
+def scorer_for(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Score]:
     """``score`` for many nodes: what does not depend on them is worked out once."""
     weights = _weights(profile, policy)
     counted = [(factor, FACTORS[factor], weight) for factor, weight in zip(FACTORS, weights, strict=True) if weight]
 
     def score_of(node: NodeState) -> Score:
-        return combined([(factor, raw(profile, node, policy), weight) for factor, raw, weight in counted])
+        return combine_factors([(factor, raw(profile, node, policy), weight) for factor, raw, weight in counted])
 
     return score_of
 
 
-def merits(profile: Profile) -> Profile:
+def scoring_key(profile: PodProfile) -> PodProfile:
     """The profile without what decides only whether a node suits, not how well: both score alike."""
-    wishes = profile.wishes
+    wishes = profile.constraints
     return profile._replace(
-        wishes=wishes._replace(
+        constraints=wishes._replace(
             model=None,
             min_vram_mib=None,
             min_gbps=None,
             interconnect=None,
             parallel=None,
-            island=_wished(wishes.island),
-            numa=_wished(wishes.numa),
-            isolation=_wished(wishes.isolation),
+            island=_effective_strength(wishes.island),
+            numa=_effective_strength(wishes.numa),
+            isolation=_effective_strength(wishes.isolation),
         )
     )
 
 
-def combined(values: Sequence[tuple[str, float, float]]) -> Score:
+def combine_factors(values: Sequence[tuple[str, float, float]]) -> Score:
     """The score of factors with their raw values (0 to 1) and weights."""
     whole = sum(weight for _, _, weight in values) or 1.0  # a policy may weigh nothing: then all nodes are alike
     parts = [
-        Part(factor, round(raw, 6), weight, round(TOP * weight * raw / whole, 6)) for factor, raw, weight in values
+        FactorScore(factor, round(raw, 6), weight, round(MAX_POINTS * weight * raw / whole, 6))
+        for factor, raw, weight in values
     ]
     # Shares are rounded for the reader, and what was rounded up six times may add up to more than there is.
-    return Score(min(TOP, round(sum(part.share for part in parts), 6)), tuple(parts))
+    return Score(min(MAX_POINTS, round(sum(part.share for part in parts), 6)), tuple(parts))
 
 
-def bandwidth(profile: Profile, node: NodeState, _: Policy) -> float:
+def bandwidth(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """Of the worst ring."""
-    found = together(profile.ask, node)
+    found = whole_gpu_outcome(profile.device_request, node)
     if node.shape is None or found is None:
         return _HINT.get(node.interconnect, 0.0) if node.interconnect else 0.0
     return _slowest(node.shape, found.sets, node.interconnect)
 
 
-def leftover(profile: Profile, node: NodeState, policy: Policy) -> float:
+def leftover(profile: PodProfile, node: NodeState, policy: Policy) -> float:
     """How few fragments remain."""
-    found = together(profile.ask, node)
-    return left_over(profile, node, policy.mix, None if found is None else found.sets)
+    found = whole_gpu_outcome(profile.device_request, node)
+    return left_over(profile, node, policy.demand_mix, None if found is None else found.sets)
 
 
-def numa(profile: Profile, node: NodeState, policy: Policy) -> float:
+def numa(profile: PodProfile, node: NodeState, policy: Policy) -> float:
     """How few NUMA nodes; the classic rule where labels are all that is known."""
     if node.shape is None:
         return 0.0
-    classic = policy.prefer_numa_zero and not node.described and profile.wishes.numa is None
-    return min((_least_local(node.shape, each.sets, classic) for each in outcomes(profile.ask, node)), default=0.0)
+    classic = policy.prefer_numa_zero and not node.described and profile.constraints.numa is None
+    return min(
+        (_least_local(node.shape, each.sets, classic) for each in possible_gpus(profile.device_request, node)),
+        default=0.0,
+    )
 
 
-def nic(profile: Profile, node: NodeState, _: Policy) -> float:
+def nic(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """Mean nearness of the nearest NICs."""
     if node.shape is None:
         return 0.0
-    return min((_farthest_from_nics(node.shape, each.sets) for each in outcomes(profile.ask, node)), default=0.0)
+    return min(
+        (_farthest_from_nics(node.shape, each.sets) for each in possible_gpus(profile.device_request, node)),
+        default=0.0,
+    )
 
 
-def health(profile: Profile, node: NodeState, policy: Policy) -> float:
+def health(profile: PodProfile, node: NodeState, policy: Policy) -> float:
     """Whether nothing speaks against the hardware."""
     if policy.stale is not Handling.IGNORE and node.stale:
         return 0.0
     if policy.degraded is not Handling.IGNORE and may_be_degraded(profile, node):
         return 0.0
-    return 0.0 if any(each.may_crash for each in outcomes(profile.ask, node)) else 1.0
+    return 0.0 if any(each.may_crash for each in possible_gpus(profile.device_request, node)) else 1.0
 
 
 FACTORS: dict[str, Raw] = {
@@ -193,36 +200,38 @@ MEASURES = {
 }  # in words
 
 
-def _wished(wish: Wish | None) -> Wish | None:
+def _effective_strength(wish: Strength | None) -> Strength | None:
     """What must be is also better where it is."""
-    return Wish.PREFERRED if wish is Wish.REQUIRED else wish
+    return Strength.PREFERRED if wish is Strength.REQUIRED else wish
 
 
-def _weights(profile: Profile, policy: Policy) -> Weights:
+def _weights(profile: PodProfile, policy: Policy) -> Weights:
     """Those of the factors that mean something for the pod."""
-    wishes, weights = profile.wishes, _of_kind(profile, policy)
+    wishes, weights = profile.constraints, _of_kind(profile, policy)
     return weights._replace(
         bandwidth=weights.bandwidth * _BY_ISLAND_WISH[wishes.island] if profile.devices > 1 else 0.0,
-        leftover=weights.leftover if profile.gpus or profile.wishes.vram_mib else 0.0,
+        leftover=weights.leftover if profile.gpus or profile.constraints.vram_mib else 0.0,
         numa=weights.numa * _BY_NUMA_WISH[wishes.numa],
         contiguous=weights.contiguous if profile.devices > 1 else 0.0,
-        isolation=weights.isolation if takes_sides(profile) else 0.0,
-        siblings=weights.siblings if profile.like is not None else 0.0,
-        packing=weights.packing if wishes.vram_mib is not None or SHARED in dict(profile.ask.totals) else 0.0,
+        isolation=weights.isolation if is_sensitive(profile) else 0.0,
+        siblings=weights.siblings if profile.sibling_hardware is not None else 0.0,
+        packing=weights.packing
+        if wishes.vram_mib is not None or SHARED in dict(profile.device_request.totals)
+        else 0.0,
         spread=weights.spread if wants_spread(profile) else 0.0,
     )
 
 
-def _of_kind(profile: Profile, policy: Policy) -> Weights:
-    kinds, workload = policy.kinds, profile.wishes.workload
+def _of_kind(profile: PodProfile, policy: Policy) -> Weights:
+    kinds, workload = policy.workload_weights, profile.constraints.workload
     if profile.scavenger:
         return kinds.scavenger
     if workload is None:
         return policy.weights
     return {
-        Workload.TRAINING: kinds.training,
-        Workload.INFERENCE: kinds.inference,
-        Workload.BATCH: kinds.batch,
+        WorkloadType.TRAINING: kinds.training,
+        WorkloadType.INFERENCE: kinds.inference,
+        WorkloadType.BATCH: kinds.batch,
     }[workload]
 
 
@@ -239,26 +248,26 @@ def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _slowest(shape: Shape, sets: Sets, hint: Interconnect | None) -> float:
-    return min((_of_ring(ring, hint) for ring in rings(shape, sets)), default=0.0)
+def _slowest(shape: MachineShape, sets: Sets, hint: Interconnect | None) -> float:
+    return min((_of_ring(ring, hint) for ring in possible_rings(shape, sets)), default=0.0)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _least_local(shape: Shape, sets: Sets, classic: bool) -> float:
-    return min((_locality(shape, mask, classic=classic) for mask in candidates(sets)), default=0.0)
+def _least_local(shape: MachineShape, sets: Sets, classic: bool) -> float:
+    return min((_locality(shape, mask, classic=classic) for mask in candidate_sets(sets)), default=0.0)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _farthest_from_nics(shape: Shape, sets: Sets) -> float:
+def _farthest_from_nics(shape: MachineShape, sets: Sets) -> float:
     near = shape.nic_nearness
     if near is None:
         return 0.0
-    means = (_worst_mean([near[place] for place in places(mask)], sets, mask) for mask in candidates(sets))
+    means = (_worst_mean([near[place] for place in member_places(mask)], sets, mask) for mask in candidate_sets(sets))
     return min(means, default=0.0)
 
 
-def _locality(shape: Shape, mask: int, *, classic: bool) -> float:
-    count = shape.numa_nodes(mask)
+def _locality(shape: MachineShape, mask: int, *, classic: bool) -> float:
+    count = shape.count_numa_nodes(mask)
     if count is None:
         return 0.0
     if classic and count == 1:
@@ -268,5 +277,5 @@ def _locality(shape: Shape, mask: int, *, classic: bool) -> float:
 
 def _worst_mean(near: list[float], sets: Sets, mask: int) -> float:
     """Of one set its mean; of any ``count`` of them that of the worst."""
-    size = mask.bit_count() if isinstance(sets, OneOf) else sets.size
+    size = mask.bit_count() if isinstance(sets, ExactSets) else sets.size
     return sum(sorted(near)[:size]) / size

@@ -22,104 +22,118 @@ What is not known is 0.
 
 from __future__ import annotations
 
-from scheduler_core.allocation.gpu_sets import places
-from scheduler_core.allocation.shared_gpus import saturation, worth
-from scheduler_core.cache.colocation import disturbed
+from scheduler_core.allocation.gpu_sets import member_places
+from scheduler_core.allocation.shared_gpus import fill_levels, fill_score
+from scheduler_core.cache.colocation import conflicts_with
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.evaluation.possible_gpus import candidates, memories, outcomes, together
-from scheduler_core.policy.gpu_families import FAMILIES
+from scheduler_core.evaluation.possible_gpus import (
+    candidate_sets,
+    possible_gpus,
+    possible_memory_mib,
+    whole_gpu_outcome,
+)
+from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 
 ALONE, DISTURBED = 0.9, 0.1
 
 
-def contiguous(profile: Profile, node: NodeState, _: Policy) -> float:
+def contiguous(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """How close together by index."""
-    found = together(profile.ask, node)
+    found = whole_gpu_outcome(profile.device_request, node)
     if node.shape is None or found is None:
         return 0.0
     size = profile.devices
-    return min((min(1.0, size / (mask.bit_length() - _lowest(mask))) for mask in candidates(found.sets)), default=0.0)
+    return min(
+        (min(1.0, size / (mask.bit_length() - _lowest(mask))) for mask in candidate_sets(found.sets)), default=0.0
+    )
 
 
-def isolation(profile: Profile, node: NodeState, _: Policy) -> float:
+def isolation(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """Whether it is apart from what would disturb it."""
-    return DISTURBED if disturbed(profile, node.company) else ALONE
+    return DISTURBED if conflicts_with(profile, node.company) else ALONE
 
 
-def siblings(profile: Profile, node: NodeState, _: Policy) -> float:
+def siblings(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """Whether it is like where the others of the job are."""
-    like = profile.like
+    like = profile.sibling_hardware
     if like is None or like.product is None or node.shape is None:
         return 0.0
     gpus = [
         node.shape.gpus[place]
-        for each in outcomes(profile.ask, node)
-        for mask in candidates(each.sets)
-        for place in places(mask)
+        for each in possible_gpus(profile.device_request, node)
+        for mask in candidate_sets(each.sets)
+        for place in member_places(mask)
     ]
     if any(gpu.product != like.product for gpu in gpus):
         return 0.0
     return 1.0 if like.driver is not None and node.driver == like.driver else 0.5
 
 
-def packing(profile: Profile, node: NodeState, policy: Policy) -> float:
+def packing(profile: PodProfile, node: NodeState, policy: Policy) -> float:
     """How near the band its card comes."""
-    share, asked = profile.wishes.vram_mib, dict(profile.ask.totals)
+    share, asked = profile.constraints.vram_mib, dict(profile.device_request.totals)
     if node.ledger is not None and node.ledger.resource in asked:
-        full = saturation(node.ledger, share)
+        full = fill_levels(node.ledger, share)
     elif share is None or node.shape is None:
         return 0.0
     else:
-        sizes = {size for each in outcomes(profile.ask, node) for size in memories(node.shape, each)}
+        sizes = {
+            size
+            for each in possible_gpus(profile.device_request, node)
+            for size in possible_memory_mib(node.shape, each)
+        }
         full = [min(1.0, share / size) if size else 1.0 for size in sizes]
-    return min((worth(each, policy.vram) for each in full), default=0.0)
+    return min((fill_score(each, policy.fill_bands) for each in full), default=0.0)
 
 
-def spread(profile: Profile, node: NodeState, _: Policy) -> float:
+def spread(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """How few of its owner's other pods would fail with it."""
     if node.kin is None:
         return 1.0
-    shape, masks = node.shape, [mask for each in outcomes(profile.ask, node) for mask in candidates(each.sets)]
+    shape, masks = (
+        node.shape,
+        [mask for each in possible_gpus(profile.device_request, node) for mask in candidate_sets(each.sets)],
+    )
     islands = (shape.islands if shape is not None else None) or (-1,)
     together_ = any(island & mask and island & node.kin.gpus for island in islands for mask in masks or (-1,))
     return 1 / (1 + node.kin.pods) if together_ else 1 / (1 + node.kin.pods / 2)
 
 
-def utilisation(profile: Profile, node: NodeState, _: Policy) -> float:
+def utilisation(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """How much of the node is in use then."""
     offered = dict(node.offered)
     shares = [
-        1 - (node.count(resource) - wanted) / offered[resource]
-        for resource, wanted in profile.ask.totals
+        1 - (node.free_devices(resource) - wanted) / offered[resource]
+        for resource, wanted in profile.device_request.totals
         if offered.get(resource)
     ]
     return max(0.0, min(1.0, min(shares, default=0.0)))
 
 
-def cost(_: Profile, node: NodeState, policy: Policy) -> float:
+def cost(_: PodProfile, node: NodeState, policy: Policy) -> float:
     """How cheap."""
     return 0.0 if node.economy.cost is None else policy.half_cost / (policy.half_cost + node.economy.cost)
 
 
-def spot(_: Profile, node: NodeState, __: Policy) -> float:
+def spot(_: PodProfile, node: NodeState, __: Policy) -> float:
     """Whether it may be taken away."""
     return 1.0 if node.economy.spot else 0.0
 
 
-def on_demand(_: Profile, node: NodeState, __: Policy) -> float:
+def on_demand(_: PodProfile, node: NodeState, __: Policy) -> float:
     """Whether it stays."""
     return 0.0 if node.economy.spot else 1.0
 
 
-def generation(_: Profile, node: NodeState, policy: Policy) -> float:
+def generation(_: PodProfile, node: NodeState, policy: Policy) -> float:
     """How new, or whether new enough."""
     place = node.economy.generation
     if place is None:
         return 0.0
     enough = policy.enough_generation
-    return place / (len(FAMILIES) - 1) if enough is None else min(1.0, (place + 1) / (enough + 1))
+    return place / (len(GPU_FAMILIES) - 1) if enough is None else min(1.0, (place + 1) / (enough + 1))
 
 
 def _lowest(mask: int) -> int:

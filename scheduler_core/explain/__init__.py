@@ -8,20 +8,20 @@ nearest    the nearest miss; ``endings`` of pods    advice    what each reason m
 document.NoExplanationError    what was read is no explanation
 """
 
-from scheduler_core.explain.document import NoExplanationError, document, read
-from scheduler_core.explain.explain import explain, grouped, refusal
+from scheduler_core.explain.document import NoExplanationError, explanation_document, parse_explanation
+from scheduler_core.explain.explain import explain, explain_malformed, group_by_reason
 from scheduler_core.explain.model import Explanation
-from scheduler_core.explain.reservations import with_keepers
-from scheduler_core.explain.text import text
+from scheduler_core.explain.reservations import with_reservations
+from scheduler_core.explain.text import render_text
 
 __all__ = [
     "Explanation",
     "NoExplanationError",
-    "document",
     "explain",
-    "grouped",
-    "read",
-    "refusal",
-    "text",
-    "with_keepers",
+    "explain_malformed",
+    "explanation_document",
+    "group_by_reason",
+    "parse_explanation",
+    "render_text",
+    "with_reservations",
 ]

@@ -20,12 +20,12 @@ class NoExplanationError(ValueError):
     """What was read is no such document; the text says why."""
 
 
-def document(explanation: Explanation) -> dict[str, Any]:
+def explanation_document(explanation: Explanation) -> dict[str, Any]:
     """The document of kind ``PodExplanation``."""
     return {"apiVersion": API_VERSION, "kind": KIND, **_plain(explanation)}
 
 
-def read(text: bytes) -> Explanation:
+def parse_explanation(text: bytes) -> Explanation:
     """The explanation that such a document holds. Raises ``NoExplanationError``."""
     try:
         header = decode(text, _Header)

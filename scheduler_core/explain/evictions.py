@@ -17,18 +17,18 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.cache.node_table import NodeTable
-from scheduler_core.explain.what_if_changes import after
+from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 
-MOST_TRIALS = 1_000
-MOST_PAIRED = 500
+MAX_TRIALS = 1_000
+MAX_PAIRED = 500
 # The other reasons stay, whoever ends: an unknown node, a malformed request.
 _LIFTED = frozenset(Reason) - {Reason.UNKNOWN_NODE, Reason.MALFORMED}
 
 
-class Ending(NamedTuple):
+class Eviction(NamedTuple):
     """Pods that would have to end."""
 
     devices: int  # that they hold
@@ -36,7 +36,7 @@ class Ending(NamedTuple):
     pods: tuple[Occupant, ...]
 
 
-class _Place(NamedTuple):
+class _EvictableNode(NamedTuple):
     """A node on which pods could end."""
 
     missing: int  # devices, beyond those that are free
@@ -44,35 +44,35 @@ class _Place(NamedTuple):
     pods: tuple[tuple[int, Occupant], ...]  # devices that each holds of those asked for
 
 
-def smallest_ending(
-    profile: Profile,
+def smallest_eviction(
+    profile: PodProfile,
     refused: Mapping[str, Reason],
-    table: NodeTable,
+    table: Snapshot,
     now: float,
     policy: Policy,
     judged: Callable[[NodeState], bool],
-) -> Ending | None:
+) -> Eviction | None:
     """The first that is found to be enough; None where none of those tried is. ``judged``: whether a state suits."""
     places = _places(profile, refused, table)
     suits_empty = _suits_empty(table, now, policy, judged)
     hopeful = [place for place in places if suits_empty(place.record)]
     others = [place for place in places if not suits_empty(place.record)]
     rounds = (
-        (_of(hopeful, 1), MOST_TRIALS),
-        (_of(others, 1), MOST_TRIALS // 10),
-        (_of(_closest(hopeful, MOST_PAIRED), 2), MOST_TRIALS),
-        (_of(_closest(others, MOST_PAIRED // 10), 2), MOST_TRIALS // 10),
-        (map(_all, hopeful), MOST_TRIALS),
+        (_of(hopeful, 1), MAX_TRIALS),
+        (_of(others, 1), MAX_TRIALS // 10),
+        (_of(_closest(hopeful, MAX_PAIRED), 2), MAX_TRIALS),
+        (_of(_closest(others, MAX_PAIRED // 10), 2), MAX_TRIALS // 10),
+        (map(_all, hopeful), MAX_TRIALS),
     )
     for endings, most in rounds:
         for ending in nsmallest(most, endings, key=_cost):
-            if judged(state_of(after(table.records[ending.node], ending.pods), now, policy)):
+            if judged(state_of(after_evictions(table.records[ending.node], ending.pods), now, policy)):
                 return ending
     return None
 
 
 def _suits_empty(
-    table: NodeTable, now: float, policy: Policy, judged: Callable[[NodeState], bool]
+    table: Snapshot, now: float, policy: Policy, judged: Callable[[NodeState], bool]
 ) -> Callable[[NodeRecord], bool]:
     """Whether a node would suit without any pod, worked out once for all machines that are alike."""
     known: dict[tuple[object, ...], bool] = {}
@@ -81,24 +81,24 @@ def _suits_empty(
         state, machine = table.states[record.name], record.machine
         alike = (state.shape, machine.allocatable, state.described, state.stale, state.degraded, state.single_numa)
         if alike not in known:
-            known[alike] = judged(state_of(after(record, record.pods), now, policy))
+            known[alike] = judged(state_of(after_evictions(record, record.pods), now, policy))
         return known[alike]
 
     return suits
 
 
-def _closest(places: Iterable[_Place], most: int) -> list[_Place]:
+def _closest(places: Iterable[_EvictableNode], most: int) -> list[_EvictableNode]:
     return nsmallest(most, places, key=lambda place: (place.missing, place.record.name))
 
 
-def _places(profile: Profile, refused: Mapping[str, Reason], table: NodeTable) -> list[_Place]:
-    wanted = dict(profile.ask.totals)
+def _places(profile: PodProfile, refused: Mapping[str, Reason], table: Snapshot) -> list[_EvictableNode]:
+    wanted = dict(profile.device_request.totals)
     held: dict[int, int] = {}  # by identity of a profile: many pods share one
 
     def holds(pod: Occupant) -> int:
         found = held.get(id(pod.profile))
         if found is None:
-            found = sum(count for resource, count in pod.profile.ask.totals if resource in wanted)
+            found = sum(count for resource, count in pod.profile.device_request.totals if resource in wanted)
             held[id(pod.profile)] = found
         return found
 
@@ -111,25 +111,25 @@ def _places(profile: Profile, refused: Mapping[str, Reason], table: NodeTable) -
         if any(offered.get(resource, 0) < count for resource, count in wanted.items()):
             continue
         state = table.states[name]
-        missing = sum(max(0, count - state.count(resource)) for resource, count in wanted.items())
+        missing = sum(max(0, count - state.free_devices(resource)) for resource, count in wanted.items())
         running = (pod for pod in record.pods if pod.uid not in record.reserved)  # a place that is kept cannot end
         pods = tuple((count, pod) for pod in running if (count := holds(pod)))
-        places.append(_Place(missing, record, pods))
+        places.append(_EvictableNode(missing, record, pods))
     return places
 
 
-def _of(places: Iterable[_Place], number: int) -> Iterator[Ending]:
+def _of(places: Iterable[_EvictableNode], number: int) -> Iterator[Eviction]:
     """That many pods of a node, where they hold what is missing."""
     for place in places:
         for chosen in combinations(place.pods, number):
             devices = sum(count for count, _ in chosen)
             if devices >= place.missing:
-                yield Ending(devices, place.record.name, tuple(pod for _, pod in chosen))
+                yield Eviction(devices, place.record.name, tuple(pod for _, pod in chosen))
 
 
-def _all(place: _Place) -> Ending:
-    return Ending(sum(count for count, _ in place.pods), place.record.name, tuple(pod for _, pod in place.pods))
+def _all(place: _EvictableNode) -> Eviction:
+    return Eviction(sum(count for count, _ in place.pods), place.record.name, tuple(pod for _, pod in place.pods))
 
 
-def _cost(ending: Ending) -> tuple[int, int, str, Sequence[str]]:
+def _cost(ending: Eviction) -> tuple[int, int, str, Sequence[str]]:
     return len(ending.pods), ending.devices, ending.node, [pod.uid for pod in ending.pods]

@@ -6,36 +6,36 @@ from collections import Counter
 
 from gputopo.labels.reasons import Reason
 from gputopo.paths import PathKind
-from gputopo.render.wording import UNKNOWN, gpu_names, number
-from scheduler_core.allocation.gpu_sets import AnyOf, Sets, places
-from scheduler_core.allocation.machine_shape import Shape
+from gputopo.render.wording import UNKNOWN, format_number, gpu_names
+from scheduler_core.allocation.gpu_sets import Sets, SomeSet, member_places
+from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.evaluation.shape_rules import SHAPE
-from scheduler_core.explain.model import Spot
+from scheduler_core.evaluation.shape_rules import SHAPE_REASONS
+from scheduler_core.explain.model import GpuSet
 from scheduler_core.request.device_request import WHOLE
 
 
-def spot(shape: Shape, mask: int) -> Spot:
+def gpu_set(shape: MachineShape, mask: int) -> GpuSet:
     """That set."""
     ring = shape.ring(mask)
-    nodes = sorted({node for place in places(mask) if (node := shape.numa[place]) is not None})
-    return Spot(
+    nodes = sorted({node for place in member_places(mask) if (node := shape.numa[place]) is not None})
+    return GpuSet(
         gpus=indices(shape, mask),
         islands=None if shape.islands is None else _pieces(shape.islands, mask),
-        numa=tuple(nodes) if shape.numa_nodes(mask) is not None else None,
+        numa=tuple(nodes) if shape.count_numa_nodes(mask) is not None else None,
         ring=None if ring is None else ring.kind.value,
         gbps=None if ring is None else ring.gbps,
         distance=None if ring is None or ring.distance is None else ring.distance.value,
     )
 
 
-def indices(shape: Shape, mask: int) -> tuple[int, ...]:
+def indices(shape: MachineShape, mask: int) -> tuple[int, ...]:
     """The GPUs of a set by their index on the node."""
-    return tuple(shape.gpus[place].index for place in places(mask))
+    return tuple(shape.gpus[place].index for place in member_places(mask))
 
 
-def spot_words(spot: Spot) -> str:
+def gpu_set_words(spot: GpuSet) -> str:
     """``GPU0-3: ring 900 GB/s nvswitch, one island, NUMA node 0``."""
     facts = [_ring(spot)] if spot.ring is not None else []
     if spot.islands is None:
@@ -46,25 +46,25 @@ def spot_words(spot: Spot) -> str:
     return f"{gpu_names(spot.gpus)}: {', '.join([*facts, f'NUMA node {numa}'])}"
 
 
-def free_words(state: NodeState, resource: str, wanted: int, reason: Reason) -> str:
+def free_gpu_words(state: NodeState, resource: str, wanted: int, reason: Reason) -> str:
     """What is free there: ``4 free GPUs but in islands 2+2``."""
-    free, shape = state.count(resource), state.shape
+    free, shape = state.free_devices(resource), state.shape
     told = f"{free} free {resource if resource != WHOLE else 'GPU' if free == 1 else 'GPUs'}"
-    if free < wanted or shape is None or state.free is None or not state.described or reason not in SHAPE:
+    if free < wanted or shape is None or state.free is None or not state.described or reason not in SHAPE_REASONS:
         return told
-    if isinstance(state.free, AnyOf) or len(state.free.masks) != 1:
+    if isinstance(state.free, SomeSet) or len(state.free.masks) != 1:
         return f"{told}, but which of {gpu_names(indices(shape, state.free.among))} is not settled yet"
     (mask,) = state.free.masks
     if reason is Reason.NUMA:
-        by_node = Counter(str(shape.numa[place]) for place in places(mask))
+        by_node = Counter(str(shape.numa[place]) for place in member_places(mask))
         return f"{told} but on NUMA nodes {_sum(sorted(by_node.values(), reverse=True))}" if len(by_node) > 1 else told
     pieces = _pieces(shape.islands or (), mask)
     return f"{told} but in islands {_sum(pieces)}" if len(pieces) > 1 else told
 
 
-def surely_free(sets: Sets) -> int:
+def certainly_free(sets: Sets) -> int:
     """The GPUs that are free whatever has come of what is open."""
-    if isinstance(sets, AnyOf):
+    if isinstance(sets, SomeSet):
         return 0
     mask = sets.among
     for each in sets.masks:
@@ -72,7 +72,7 @@ def surely_free(sets: Sets) -> int:
     return mask
 
 
-def held_by(record: NodeRecord, namespace: str, name: str) -> int | None:
+def gpus_held_by(record: NodeRecord, namespace: str, name: str) -> int | None:
     """The whole GPUs that the kubelet says a pod holds, as a set; None where it does not say."""
     if record.gpus is None or record.machine.topology is None:
         return None
@@ -93,10 +93,10 @@ def _sum(sizes: tuple[int, ...] | list[int]) -> str:
     return "+".join(map(str, sizes))
 
 
-def _ring(spot: Spot) -> str:
+def _ring(spot: GpuSet) -> str:
     if spot.ring == PathKind.UNKNOWN.value:
         return "ring unknown"
-    rate = UNKNOWN if spot.gbps is None else number(spot.gbps)
+    rate = UNKNOWN if spot.gbps is None else format_number(spot.gbps)
     # What lies between two cards is slower than their links: by how much nobody says.
     bound = "<=" if spot.ring == PathKind.PCIE.value and spot.gbps is not None else ""
     return " ".join(["ring", f"{bound}{rate} GB/s", spot.ring or "", *([spot.distance] if spot.distance else [])])

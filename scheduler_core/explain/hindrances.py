@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.model import Interconnect
-from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.cache.node_table import Snapshot
 from scheduler_core.cache.staleness import Staleness, staleness
-from scheduler_core.explain.advice import Advice
+from scheduler_core.explain.advice import ReasonAdvice
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 
 _NAMED = 4
 _WHY = {
@@ -38,7 +38,7 @@ _WHY = {
 }
 
 
-def doubted(refused: Mapping[str, Reason], table: NodeTable, now: float, policy: Policy) -> Iterator[str]:
+def staleness_notes(refused: Mapping[str, Reason], table: Snapshot, now: float, policy: Policy) -> Iterator[str]:
     """Why nobody vouches for the topology of nodes that are refused for it."""
     groups: defaultdict[Staleness, list[str]] = defaultdict(list)
     for name in sorted(name for name, reason in refused.items() if reason is Reason.UNKNOWN_TOPOLOGY):
@@ -50,11 +50,11 @@ def doubted(refused: Mapping[str, Reason], table: NodeTable, now: float, policy:
         yield f"{', '.join(names[:_NAMED])}{more}: {_WHY[why]}"
 
 
-def hopeless(profile: Profile, reason: Reason, names: list[str], table: NodeTable) -> Advice | None:
+def impossible_advice(profile: PodProfile, reason: Reason, names: list[str], table: Snapshot) -> ReasonAdvice | None:
     """What to say of nodes that will not have such an island, however long one waits; None: one of them may."""
-    if reason not in (Reason.ISLAND, Reason.INTERCONNECT) or profile.wishes.interconnect is Interconnect.NVSWITCH:
+    if reason not in (Reason.ISLAND, Reason.INTERCONNECT) or profile.constraints.interconnect is Interconnect.NVSWITCH:
         return None
-    needed = profile.wishes.parallel or profile.gpus
+    needed = profile.constraints.parallel or profile.gpus
     shapes = {shape for name in names if (shape := table.states[name].shape) is not None}
     largest = max((island.bit_count() for shape in shapes for island in shape.islands or ()), default=0)
     if needed < 2 or largest >= needed:
@@ -68,4 +68,4 @@ def hopeless(profile: Profile, reason: Reason, names: list[str], table: NodeTabl
         do = "Waiting does not help: add nodes with NVLink"
     key = keys.POD_ISLAND if reason is Reason.ISLAND else keys.POD_INTERCONNECT
     drop = f"say {key.key}: preferred" if reason is Reason.ISLAND else f"leave out {key.key}"
-    return Advice(means, f"{do}, or {drop}.")
+    return ReasonAdvice(means, f"{do}, or {drop}.")

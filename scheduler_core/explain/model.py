@@ -10,7 +10,7 @@ import msgspec
 OBSTACLE = "device-plugin"
 
 
-class Wanted(msgspec.Struct, frozen=True, rename="camel"):
+class RequirementItem(msgspec.Struct, frozen=True, rename="camel"):
     """One thing that a pod asks for."""
 
     key: str  # the resource, annotation or label that said it
@@ -19,7 +19,7 @@ class Wanted(msgspec.Struct, frozen=True, rename="camel"):
     required: bool  # a node without it is refused
 
 
-class Spot(msgspec.Struct, frozen=True, rename="camel"):
+class GpuSet(msgspec.Struct, frozen=True, rename="camel"):
     """A set of GPUs on a node."""
 
     gpus: tuple[int, ...]
@@ -30,7 +30,7 @@ class Spot(msgspec.Struct, frozen=True, rename="camel"):
     distance: str | None = None  # of that hop, over PCIe
 
 
-class Factor(msgspec.Struct, frozen=True, rename="camel"):
+class FactorItem(msgspec.Struct, frozen=True, rename="camel"):
     """One factor of a score."""
 
     name: str
@@ -40,20 +40,20 @@ class Factor(msgspec.Struct, frozen=True, rename="camel"):
     measures: str  # in words
 
 
-class Candidate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class CandidateNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A node that suits the pod."""
 
     node: str
     points: float  # 0 to 10
-    factors: tuple[Factor, ...]
-    outcomes: tuple[Spot, ...] | None  # what it may get there, best first; None: nobody can tell
+    factors: tuple[FactorItem, ...]
+    outcomes: tuple[GpuSet, ...] | None  # what it may get there, best first; None: nobody can tell
     more_outcomes: int = 0  # that are not listed
-    worst: Spot | None = None  # of those; by the worst a node is judged
+    worst: GpuSet | None = None  # of those; by the worst a node is judged
     may_crash: bool = False  # the device plugin's crash is among the outcomes
-    choice: Spot | None = None  # what gputopo would choose; the kubelet does not ask
+    choice: GpuSet | None = None  # what gputopo would choose; the kubelet does not ask
 
 
-class Refusal(msgspec.Struct, frozen=True, rename="camel"):
+class RejectedNodes(msgspec.Struct, frozen=True, rename="camel"):
     """The nodes that are refused for the same reason."""
 
     reason: str  # its name in the closed list
@@ -63,7 +63,7 @@ class Refusal(msgspec.Struct, frozen=True, rename="camel"):
     nodes: tuple[str, ...]
 
 
-class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ReservedGpus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """GPUs that a planner keeps for a gang, on nodes that the pod is refused because of that."""
 
     gang: str | None  # "namespace/name"; None: for pods that are planned one by one, or one of them
@@ -74,14 +74,14 @@ class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     nodes: tuple[str, ...]
 
 
-class Barred(msgspec.Struct, frozen=True, rename="camel"):
+class ExcludedNodes(msgspec.Struct, frozen=True, rename="camel"):
     """GPU nodes that kube-scheduler would not take anyway, for the same reason."""
 
     text: str
     nodes: tuple[str, ...]
 
 
-class Change(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class NearMiss(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Something that would make the pod fit; of kind ``OBSTACLE``: what stands in the way though a good set is free."""
 
     kind: str  # "agent", "pods-end", "wish", "wishes", "model", "memory" or "device-plugin"
@@ -92,16 +92,16 @@ class Change(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     value: str | None = None  # or what it would have to say; None: nothing
 
 
-class Held(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class CurrentPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What a pod that runs already has got."""
 
     node: str
-    spot: Spot | None  # None: nobody has said yet
+    spot: GpuSet | None  # None: nobody has said yet
     broken: tuple[str, ...] = ()  # what it required and this is not, as the pod said it
-    best: Spot | None = None  # of what is free there and its own
+    best: GpuSet | None = None  # of what is free there and its own
 
 
-class Subject(msgspec.Struct, frozen=True, rename="camel"):
+class ExplainedPod(msgspec.Struct, frozen=True, rename="camel"):
     """The pod."""
 
     namespace: str
@@ -112,18 +112,20 @@ class Subject(msgspec.Struct, frozen=True, rename="camel"):
 class Explanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Why a pod is where it is, or is nowhere."""
 
-    pod: Subject
+    pod: ExplainedPod
     beforehand: str | None = None  # what comes before any scheduler looks at it: gates, its gang
     malformed: str | None = None  # why no node is even looked at
-    asks: tuple[Wanted, ...] = ()
-    held: Held | None = None  # of a pod that is on a node; the rest is then as if it were placed anew
+    asks: tuple[RequirementItem, ...] = ()
+    held: CurrentPlacement | None = None  # of a pod that is on a node; the rest is then as if it were placed anew
     nodes: int = 0  # that have such devices, or are not known
     other_nodes: int = 0  # that have none, and that kube-scheduler leaves out by itself
-    barred: tuple[Barred, ...] = ()  # neither: kube-scheduler leaves them out, whatever their GPUs. Most nodes first
+    barred: tuple[
+        ExcludedNodes, ...
+    ] = ()  # neither: kube-scheduler leaves them out, whatever their GPUs. Most nodes first
     suited: tuple[str, ...] = ()  # by name
-    best: tuple[Candidate, ...] = ()
-    refused: tuple[Refusal, ...] = ()  # most nodes first
-    kept: tuple[Kept, ...] = ()  # by name of the reservation
-    nearest: tuple[Change, ...] = ()  # smallest change first; only where no node suits
+    best: tuple[CandidateNode, ...] = ()
+    refused: tuple[RejectedNodes, ...] = ()  # most nodes first
+    kept: tuple[ReservedGpus, ...] = ()  # by name of the reservation
+    nearest: tuple[NearMiss, ...] = ()  # smallest change first; only where no node suits
     scheduler_said: str | None = None  # the condition PodScheduled, where it is False
     notes: tuple[str, ...] = ()

@@ -10,11 +10,11 @@ import msgspec
 from gputopo.crd.nodegpus import NodeGpus
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import NodeTable, with_records
+from scheduler_core.cache.node_table import Snapshot, with_records
 from scheduler_core.policy.policy import Policy
 
 
-def after(record: NodeRecord, ended: Collection[Occupant]) -> NodeRecord:
+def after_evictions(record: NodeRecord, ended: Collection[Occupant]) -> NodeRecord:
     """The same when those pods have gone and the kubelet has said so."""
     uids = {each.uid for each in ended}
     names = {(each.namespace, each.name) for each in ended}
@@ -31,17 +31,17 @@ def after(record: NodeRecord, ended: Collection[Occupant]) -> NodeRecord:
     return msgspec.structs.replace(record, pods=pods, gpus=gpus)
 
 
-def confirmed(record: NodeRecord, now: float) -> NodeRecord:
+def with_confirmation(record: NodeRecord, now: float) -> NodeRecord:
     """The same if its agent said now what it said last, of the graph that the Node carries."""
     at, subject = datetime.fromtimestamp(now, UTC).isoformat(), record.machine.topology_hash or ""
     allocations = None if record.gpus is None else record.gpus.allocations
     return msgspec.structs.replace(record, gpus=NodeGpus(at, subject, "", allocations))
 
 
-def without_itself(table: NodeTable, node: str, pod: tuple[str, str], now: float, policy: Policy) -> NodeTable:
+def without_own_pod(table: Snapshot, node: str, pod: tuple[str, str], now: float, policy: Policy) -> Snapshot:
     """The table as if that pod (namespace, name) were not on that node."""
     record = table.records.get(node)
     if record is None:
         return table
     itself = [each for each in record.pods if (each.namespace, each.name) == pod]
-    return with_records(table, [after(record, itself)], now, policy) if itself else table
+    return with_records(table, [after_evictions(record, itself)], now, policy) if itself else table

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import click
 
-from gputopo.process.settings import options
+from gputopo.process.settings import command_options
 from scheduler_core.extender import settings
-from scheduler_core.runtime.bootstrap import begun
+from scheduler_core.runtime.bootstrap import configured
 
 
 @click.command()
-@options(settings.TABLE)
+@command_options(settings.TABLE)
 def extender(**flags: str | None) -> None:
     """Serve kube-scheduler: which nodes suit a GPU pod, and how well.
 
@@ -31,5 +31,5 @@ def extender(**flags: str | None) -> None:
     """
     from scheduler_core.extender.main import serve_forever  # noqa: PLC0415  needs the extra "cluster", --help does not
 
-    with begun(settings.read, flags) as read:
+    with configured(settings.read_settings, flags) as read:
         serve_forever(read)

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 
-from scheduler_core.extender.decision_record import document
-from scheduler_core.extender.extender import Record
+from scheduler_core.extender.decision_record import encode_decision
+from scheduler_core.extender.extender import DecisionRecord
 
 _NAMES = 300_000  # of all decisions together: some 40 MB
 _WAITING = 64  # decisions that wait to be written to the file; more are left out of it
@@ -23,20 +23,20 @@ _FILE_BYTES = 64 * 2**20
 _log = logging.getLogger(__name__)
 
 
-class Decisions:
+class DecisionLog:
     """Those that were made last."""
 
     def __init__(self, most: int, most_names: int = _NAMES) -> None:
         self._most = most
         self._most_names = most_names
-        self._held: deque[Record] = deque()
+        self._held: deque[DecisionRecord] = deque()
         self._made = 0  # as many were kept so far, so the next one has this number
         self._names = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def keep(self, record: Record) -> None:
+    def add_decision(self, record: DecisionRecord) -> None:
         """One more; the oldest go."""
         held = self._held
         held.append(record)
@@ -45,11 +45,11 @@ class Decisions:
         while len(held) > self._most or (self._names > self._most_names and len(held) > 1):
             self._names -= len(held.popleft().names)
 
-    def last(self, uid: str) -> Record | None:
+    def last_decision(self, uid: str) -> DecisionRecord | None:
         """The last one about that pod."""
         return next((each for each in reversed(self._held) if each.request.uid == uid), None)
 
-    def lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    def json_lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Return numbers and lines of JSON of those that are kept now, oldest first. Iterate on any thread.
 
         ``start``: the first number; negative: as many from the end.
@@ -57,7 +57,7 @@ class Decisions:
         oldest = self._made - len(self._held)
         first = max(oldest, self._made + start if start < 0 else start)
         records = tuple(islice(self._held, first - oldest, None))
-        return ((number, document(record)) for number, record in enumerate(records, start=first))
+        return ((number, encode_decision(record)) for number, record in enumerate(records, start=first))
 
 
 class DecisionFile:
@@ -68,11 +68,11 @@ class DecisionFile:
         self._path = path
         self._note = note
         self._most_bytes = most_bytes
-        self._queue: SimpleQueue[Record | None] = SimpleQueue()
+        self._queue: SimpleQueue[DecisionRecord | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
         self._thread.start()
 
-    def append(self, record: Record) -> None:
+    def append(self, record: DecisionRecord) -> None:
         """Write it soon."""
         if self._queue.qsize() < _WAITING:
             self._queue.put(record)
@@ -88,7 +88,7 @@ class DecisionFile:
         failed = False
         while (record := self._queue.get()) is not None:
             try:
-                self._write(document(record))
+                self._write(encode_decision(record))
             except OSError as error:
                 if not failed:
                     _log.warning("decisions", extra={"fields": {"file": str(self._path), "error": str(error)}})

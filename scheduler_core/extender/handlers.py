@@ -10,11 +10,18 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scheduler_core.evaluation.transient import SOON
-from scheduler_core.extender.extender import Decides, NotReadyError
-from scheduler_core.extender.http import Clock, Reply, Verb
-from scheduler_core.extender.metrics import Metrics
-from scheduler_core.extender.wire import Arguments, WireError, arguments, filter_error, filter_result, priorities
+from scheduler_core.evaluation.transient import RETRY_MESSAGE
+from scheduler_core.extender.extender import ExtenderCalls, NotReadyError
+from scheduler_core.extender.http import Clock, Handler, Reply
+from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.wire import (
+    ExtenderArgs,
+    InvalidCallError,
+    filter_error,
+    filter_result,
+    host_priorities,
+    parse_extender_args,
+)
 
 SLOW_S = 0.050  # every call holds up the scheduling of all pods
 _INTERNAL = "an error of gputopo's extender; its log says more"
@@ -23,69 +30,69 @@ _SEND_NAMES = (
     "set nodeCacheCapable: true in the KubeSchedulerConfiguration: without it kube-scheduler sends 2 KB a node and "
     "call, and scores the nodes that an extender returns as if they were empty"
 )
-_AGAIN = Reply(200, b"", again=True)
+_AGAIN = Reply(200, b"", retry=True)
 _log = logging.getLogger(__name__)
 
 
-class Decided(NamedTuple):
+class DecidedCall(NamedTuple):
     """A call that was understood, and when each phase of it was over, by the clock."""
 
-    arguments: Arguments
+    arguments: ExtenderArgs
     read_at: float
     decided_at: float
 
 
-class Answered(NamedTuple):
+class AnsweredCall(NamedTuple):
     """What was answered."""
 
     reply: Reply
-    decided: Decided | None = None  # None: nothing was
+    decided: DecidedCall | None = None  # None: nothing was
 
 
-def verbs(extender: Decides, metrics: Metrics, clock: Clock) -> dict[str, Verb]:
+def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) -> dict[str, Handler]:
     """The verbs by the last part of their paths."""
     warned = False
 
-    def read(body: bytes) -> Arguments:
+    def parse_args(body: bytes) -> ExtenderArgs:
         nonlocal warned
-        sent = arguments(body)
+        sent = parse_extender_args(body)
         if not sent.cache_capable and not warned:  # every call would be too often
             warned = True
             _log.warning("nodes came whole", extra={"fields": {"advice": _SEND_NAMES}})
         return sent
 
-    def filter_(body: bytes, last: bool) -> Answered:
-        sent = read(body)
+    def filter_(body: bytes, last: bool) -> AnsweredCall:
+        sent = parse_args(body)
         read_at = clock()
-        found = extender.filter(sent.pod, sent.names, last=last)
+        found = extender.filter(sent.pod, sent.names, final=last)
         decided_at = clock()
         if not found.nodes and not last:
-            return Answered(_AGAIN)
+            return AnsweredCall(_AGAIN)
         if not found.nodes:
-            metrics.note_refused(found.failed)
-        if found.soon:
-            answer = filter_error(SOON)
+            metrics.count_rejections(found.rejected)
+        if found.may_fit_soon:
+            answer = filter_error(RETRY_MESSAGE)
         else:
-            answer = filter_result(found.nodes, found.failed, cache_capable=sent.cache_capable)
-        return Answered(Reply(200, answer), Decided(sent, read_at, decided_at))
+            answer = filter_result(found.nodes, found.rejected, cache_capable=sent.cache_capable)
+        return AnsweredCall(Reply(200, answer), DecidedCall(sent, read_at, decided_at))
 
-    def prioritize(body: bytes, _: bool) -> Answered:
-        sent = read(body)
+    def prioritize(body: bytes, _: bool) -> AnsweredCall:
+        sent = parse_args(body)
         read_at = clock()
         found = extender.prioritize(sent.pod, sent.names)
         decided_at = clock()
-        return Answered(Reply(200, priorities(found)), Decided(sent, read_at, decided_at))
+        return AnsweredCall(Reply(200, host_priorities(found)), DecidedCall(sent, read_at, decided_at))
 
     failed = Reply(200, filter_error(_INTERNAL))
     return {
-        "filter": _guarded("filter", filter_, failed, metrics, clock),
-        "prioritize": _guarded("prioritize", prioritize, Reply(500, _INTERNAL.encode(), _TEXT), metrics, clock),
+        "filter": _guarded_handler("filter", filter_, failed, metrics, clock),
+        "prioritize": _guarded_handler("prioritize", prioritize, Reply(500, _INTERNAL.encode(), _TEXT), metrics, clock),
     }
 
 
-def _guarded(
-    name: str, answer: Callable[[bytes, bool], Answered], failed: Reply, metrics: Metrics, clock: Clock
-) -> Verb:
+def _guarded_handler(
+    name: str, answer: Callable[[bytes, bool], AnsweredCall], failed: Reply, metrics: ExtenderMetrics, clock: Clock
+) -> Handler:
     """The verb that answers whatever happens, and tells how long it took. What is asked again is told of then."""
     seconds = metrics.call_seconds.labels(name)
 
@@ -93,28 +100,28 @@ def _guarded(
         begun = clock()
         try:
             answered = answer(body, last)
-        except WireError as error:
-            answered = Answered(Reply(400, f"{error}\n".encode(), _TEXT))
+        except InvalidCallError as error:
+            answered = AnsweredCall(Reply(400, f"{error}\n".encode(), _TEXT))
         except NotReadyError as error:
-            answered = Answered(Reply(503, f"{error}\n".encode(), _TEXT))
+            answered = AnsweredCall(Reply(503, f"{error}\n".encode(), _TEXT))
         except Exception:  # noqa: BLE001  kube-scheduler's loop waits for an answer, whatever went wrong here
             _log.exception("call", extra={"fields": {"verb": name, "outcome": "error"}})
-            answered = Answered(failed)
-            metrics.surprises.labels(name).inc()
-        if answered.reply.again:
+            answered = AnsweredCall(failed)
+            metrics.internal_errors.labels(name).inc()
+        if answered.reply.retry:
             return answered.reply
         ended = clock()
         seconds.observe(reading_s + ended - begun)
         metrics.calls.labels(name, str(answered.reply.status)).inc()
         if reading_s + ended - begun > SLOW_S:
             metrics.slow_calls.labels(name).inc()
-            _warn_of(name, answered, reading_s, begun, ended)
+            _log_slow_call(name, answered, reading_s, begun, ended)
         return answered.reply
 
     return verb
 
 
-def _warn_of(name: str, answered: Answered, reading_s: float, begun: float, ended: float) -> None:
+def _log_slow_call(name: str, answered: AnsweredCall, reading_s: float, begun: float, ended: float) -> None:
     phases = {"receive_s": reading_s, "total_s": reading_s + ended - begun}
     fields: dict[str, object] = {"verb": name, "status": answered.reply.status}
     if (decided := answered.decided) is not None:

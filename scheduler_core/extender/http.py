@@ -21,14 +21,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _AT_ONCE = 4  # bodies of the greatest size
 
 
-class Refusal(NamedTuple):
+class BodyRejection(NamedTuple):
     """Why a body is not read to its end."""
 
     status: int
     reason: str
 
 
-class Bodies:
+class BodyReader:
     """For all requests of one listener."""
 
     def __init__(self, most: int) -> None:
@@ -36,7 +36,7 @@ class Bodies:
         self._most = most
         self._reading = 0  # bytes held by those that are not complete
 
-    async def read(self, scope: Scope, receive: Receive) -> bytes | Refusal | None:
+    async def read_body(self, scope: Scope, receive: Receive) -> bytes | BodyRejection | None:
         """The body; None where the peer went away."""
         if _announced(scope) > self._most:
             return self._too_large()
@@ -53,15 +53,17 @@ class Bodies:
                 if size > self._most:
                     return self._too_large()
                 if self._reading > _AT_ONCE * self._most:
-                    return Refusal(503, "too many large bodies are being read at once; try again")
+                    return BodyRejection(503, "too many large bodies are being read at once; try again")
                 chunks.append(chunk)
                 if not message["more_body"]:
                     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
         finally:
             self._reading -= size
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, f"a body may have {self._most} bytes at most; nodeCacheCapable: true makes them small")
+    def _too_large(self) -> BodyRejection:
+        return BodyRejection(
+            413, f"a body may have {self._most} bytes at most; nodeCacheCapable: true makes them small"
+        )
 
 
 def _announced(scope: Scope) -> int:
@@ -75,7 +77,7 @@ class Reply(NamedTuple):
     status: int
     body: bytes
     kind: str = "application/json"
-    again: bool = False  # no answer yet: what would change it may be on its way, so ask once more in a moment
+    retry: bool = False  # no answer yet: what would change it may be on its way, so ask once more in a moment
 
 
 # kube-scheduler and we hear of an event by watches of our own, and it asks about refused pods the moment it hears of
@@ -86,7 +88,7 @@ WAITS = 5  # in a row; then
 _APART_S = 0.5  # until the next: of 25 seconds one, at the most, is spent so
 
 
-class Verb(Protocol):
+class Handler(Protocol):
     """What is done with a body."""
 
     def __call__(self, body: bytes, reading_s: float, /, *, last: bool = True) -> Reply:
@@ -97,16 +99,16 @@ class Verb(Protocol):
 Clock = Callable[[], float]  # monotonic seconds
 
 
-def verbs_app(
-    verbs: Mapping[str, Verb], unready: Callable[[], str | None], most: int, prefix: str, clock: Clock
+def extender_app(
+    handlers: Mapping[str, Handler], not_ready_reason: Callable[[], str | None], most: int, prefix: str, clock: Clock
 ) -> ASGIApp:
     """The application. ``unready`` says why nothing can be answered yet; ``most``: bytes of a body."""
-    bodies = Bodies(most)
+    bodies = BodyReader(most)
     routes = [
-        Route(f"{prefix}/{name}", _Endpoint(verb, unready, bodies, clock), methods=["POST"])
-        for name, verb in verbs.items()
+        Route(f"{prefix}/{name}", _Endpoint(verb, not_ready_reason, bodies, clock), methods=["POST"])
+        for name, verb in handlers.items()
     ]
-    there = ", ".join(f"{prefix}/{name}" for name in verbs)
+    there = ", ".join(f"{prefix}/{name}" for name in handlers)
 
     def not_found(request: Request, _: Exception) -> Response:
         return PlainTextResponse(f"there is no {request.url.path!r} here; there are {there}\n", 404)
@@ -119,7 +121,7 @@ def verbs_app(
 
 
 class _Endpoint:
-    def __init__(self, verb: Verb, unready: Callable[[], str | None], bodies: Bodies, clock: Clock) -> None:
+    def __init__(self, verb: Handler, unready: Callable[[], str | None], bodies: BodyReader, clock: Clock) -> None:
         self._verb = verb
         self._unready = unready
         self._bodies = bodies
@@ -128,10 +130,10 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = self._clock()
-        body = await self._bodies.read(scope, receive)  # a caller that is cut off while it sends sees no answer
+        body = await self._bodies.read_body(scope, receive)  # a caller that is cut off while it sends sees no answer
         if body is None:
             return
-        if isinstance(body, Refusal):
+        if isinstance(body, BodyRejection):
             response: Response = PlainTextResponse(f"{body.reason}\n", body.status)
         elif (trouble := self._unready()) is not None:
             # Behind a Service a kept connection would lead to an extender that lost its Lease for ever.
@@ -139,7 +141,7 @@ class _Endpoint:
         else:
             now = self._clock()
             reply = self._verb(body, now - begun, last=not self._may_wait(now))
-            if reply.again:
+            if reply.retry:
                 self._waits_from += _APART_S
                 await asyncio.sleep(WAIT_S)
                 reply = self._verb(body, self._clock() - begun)

@@ -10,29 +10,29 @@ import logging
 import threading
 from queue import SimpleQueue
 
-from gputopo.crd.reservations import Vouching
+from gputopo.crd.reservations import ExtenderAck
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
 from gputopo.kube.rbac import LEDGER_STATUS
-from scheduler_core.cache.events import LedgerSeen
-from scheduler_core.extender.ledger_registration import applied
+from scheduler_core.cache.events import LedgerUpdate
+from scheduler_core.extender.ledger_registration import apply_body
 
 _CALL_S = 3.0  # for one answer of the API server
 _log = logging.getLogger(__name__)
 
 
-class Registrar:
+class LedgerWriter:
     """Of one process."""
 
     def __init__(self, kube: Kube, me: str) -> None:
-        self.trouble: str | None = None  # what the API server said to the last write, where it refused
-        self._kube = kube.within(_CALL_S)
-        self._me = me
-        self._queue: SimpleQueue[tuple[LedgerSeen, Vouching | None] | None] = SimpleQueue()
+        self.error: str | None = None  # what the API server said to the last write, where it refused
+        self._kube = kube.with_timeout(_CALL_S)
+        self._identity = me
+        self._queue: SimpleQueue[tuple[LedgerUpdate, ExtenderAck | None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="registrar", daemon=True)
         self._thread.start()
 
-    def say(self, ledger: LedgerSeen, vouching: Vouching | None) -> None:
+    def write_ack(self, ledger: LedgerUpdate, vouching: ExtenderAck | None) -> None:
         """Have the ledger show that; None: nothing."""
         self._queue.put((ledger, vouching))
 
@@ -51,16 +51,18 @@ class Registrar:
             for ledger, vouching in {each[0].key: each for each in said if each is not None}.values():
                 self._write(ledger, vouching)
 
-    def _write(self, ledger: LedgerSeen, vouching: Vouching | None) -> None:
+    def _write(self, ledger: LedgerUpdate, vouching: ExtenderAck | None) -> None:
         try:
-            self._kube.apply(LEDGER_STATUS, f"gputopo-extender-{self._me}"[:128], applied(ledger, self._me, vouching))
-            self.trouble = None
+            self._kube.apply(
+                LEDGER_STATUS, f"gputopo-extender-{self._identity}"[:128], apply_body(ledger, self._identity, vouching)
+            )
+            self.error = None
         except (NotFoundError, ConflictError) as error:  # it is another one by now, which the watch will show
             self._note(error, logging.INFO)
         except KubeError as error:
             self._note(error, logging.WARNING)
 
     def _note(self, error: KubeError, level: int) -> None:
-        if str(error) != self.trouble:
-            self.trouble = str(error)
-            _log.log(level, "ledger", extra={"fields": {"ledger_trouble": self.trouble}})
+        if str(error) != self.error:
+            self.error = str(error)
+            _log.log(level, "ledger", extra={"fields": {"ledger_trouble": self.error}})

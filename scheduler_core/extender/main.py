@@ -13,72 +13,72 @@ from functools import partial
 import uvloop
 
 from gputopo.kube.rbac import EXTENDER
-from gputopo.process.daemon import bound, fail
-from scheduler_core.cache.watch import KEPT, Sources, reading, watching
-from scheduler_core.extender.ledger_writer import Registrar
-from scheduler_core.extender.metrics import Metrics
-from scheduler_core.extender.service import Service, applications
-from scheduler_core.extender.settings import Settings
-from scheduler_core.policy.cached_reader import Reader
+from gputopo.process.daemon import bind_socket, fail
+from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, make_watches, sources_with_parser
+from scheduler_core.extender.ledger_writer import LedgerWriter
+from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.service import ExtenderService, make_applications
+from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.reload import PolicyReload
-from scheduler_core.runtime.bootstrap import connected, elected, new_name, policy_of
-from scheduler_core.runtime.event_loop import Deliver, Watching, run
-from scheduler_core.runtime.event_writer import FEW, Announcer
-from scheduler_core.runtime.http_connection import PAGES, Limits
+from scheduler_core.runtime.bootstrap import connect_or_exit, leader_election, load_policy, new_identity
+from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
+from scheduler_core.runtime.event_writer import LOW_RATE, EventWriter
+from scheduler_core.runtime.http_connection import PAGES, ConnectionLimits
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.tls import CertificateError
 
-_FILES = 4 * Limits().connections  # open files: two listeners' connections, handshakes, watches
+_FILES = 4 * ConnectionLimits().connections  # open files: two listeners' connections, handshakes, watches
 _log = logging.getLogger(__name__)
 
 
-def serve_forever(read: Settings) -> None:
+def serve_forever(read: ExtenderSettings) -> None:
     """Until the process is told to end."""
     _allow_files(_FILES)
-    me = new_name()
+    me = new_identity()
     with ExitStack() as parts:
-        kube = connected(EXTENDER)
+        kube = connect_or_exit(EXTENDER)
         parts.callback(kube.close)
-        metrics = Metrics()
-        announcer = Announcer(kube, "gputopo-extender", FEW, metrics.note_event)
+        metrics = ExtenderMetrics()
+        announcer = EventWriter(kube, "gputopo-extender", LOW_RATE, metrics.count_event)
         parts.callback(announcer.close)
-        policy = policy_of(read.policy, Policy(shortlist=read.shortlist))
-        service = Service(read, policy, announcer, metrics)
+        policy = load_policy(read.policy, Policy(shortlist=read.shortlist))
+        service = ExtenderService(read, policy, announcer, metrics)
         listeners = listeners_of(read, service)
         if read.lease is not None:
-            service.elected = parts.enter_context(elected(read.lease, me, lambda: service.fit))
+            service.elected = parts.enter_context(leader_election(read.lease, me, lambda: service.fit))
         sources = _sources(policy)
         if read.reservations:
-            registrar = Registrar(kube, me)
+            registrar = LedgerWriter(kube, me)
             parts.callback(registrar.close)
-            service.register(me, own_pod(os.environ), registrar)
-            sources = {**sources, **KEPT}
-        metrics.expose(partial(service.status, listeners[0]))
+            service.register_in_ledgers(me, own_pod_name(os.environ), registrar)
+            sources = {**sources, **RESERVATION_SOURCES}
+        metrics.register_status(partial(service.status, listeners[0]))
 
-        def watched(deliver: Deliver) -> Watching:
-            return watching(kube, deliver, time.monotonic, sources=sources)
+        def watched(deliver: Deliver) -> WatchSet:
+            return make_watches(kube, deliver, time.monotonic, sources=sources)
 
-        uvloop.run(run(service, listeners, watched, service.retire))
+        uvloop.run(run_daemon(service, listeners, watched, service.drain))
 
 
-def own_pod(environ: Mapping[str, str]) -> str:
+def own_pod_name(environ: Mapping[str, str]) -> str:
     """In which pod this process runs, as its manifest tells: NAMESPACE/NAME; "" where it does not."""
     namespace, name = environ.get("POD_NAMESPACE"), environ.get("POD_NAME")
     return f"{namespace}/{name}" if namespace and name else ""
 
 
 def _sources(policy: PolicyReload) -> Sources:
-    return reading(Reader(lambda: policy.current))
+    return sources_with_parser(MemoizedParser(lambda: policy.current))
 
 
-def listeners_of(read: Settings, service: Service) -> tuple[Listener, ...]:
+def listeners_of(read: ExtenderSettings, service: ExtenderService) -> tuple[Listener, ...]:
     """The verbs' listener, and that of the pages where there is to be one; ends the process where there cannot be."""
-    verbs, pages = applications(service, read)
+    verbs, pages = make_applications(service, read)
     try:
-        made = [Listener(verbs, bound(read.verbs), read.certificates)]
+        made = [Listener(verbs, bind_socket(read.verbs), read.certificates)]
         if read.listen is not None:
-            made.append(Listener(pages, bound(read.listen), limits=PAGES))
+            made.append(Listener(pages, bind_socket(read.listen), limits=PAGES))
     except CertificateError as error:
         fail(str(error))
     except OSError as error:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from scheduler_core.runtime.http_pages import JSON, site
+from scheduler_core.runtime.http_pages import JSON, program_app
 from scheduler_core.runtime.paging import CONTINUE, PageBytes, fill
 from scheduler_core.runtime.shared_pages import Shared
 
@@ -27,17 +27,17 @@ Explain = Callable[[str, str], Job | None]  # namespace and name of a pod -> wha
 Numbered = Iterable[tuple[int, bytes]]
 
 
-class Pages(NamedTuple):
+class PageSources(NamedTuple):
     """What the pages show. All is called on the loop; what takes long is left for another thread."""
 
-    unready: Callable[[], str | None]  # why nothing can be answered; None: ready
+    not_ready_reason: Callable[[], str | None]  # why nothing can be answered; None: ready
     registry: CollectorRegistry
     decisions: Callable[[int], Numbered]  # from that number on (-2: the last two), oldest first: lines of JSON
     explain: Explain
     unhealthy: Callable[[], str | None] = lambda: None  # why this process must be restarted; None: it need not be
 
 
-def pages_app(pages: Pages) -> ASGIApp:
+def pages_app(pages: PageSources) -> ASGIApp:
     """The application."""
     one_at_a_time = asyncio.Semaphore(1)
     rendered, explained = Shared[PageBytes](), Shared[bytes | None]()
@@ -68,7 +68,7 @@ def pages_app(pages: Pages) -> ASGIApp:
         return Response(body, media_type=JSON)
 
     own = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
-    return site(pages.unready, pages.registry, own, pages.unhealthy)
+    return program_app(pages.not_ready_reason, pages.registry, own, pages.unhealthy)
 
 
 def _start(request: Request) -> int | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.evaluation.prediction_check import Settled
-from scheduler_core.runtime.event_writer import Tell
+from scheduler_core.evaluation.prediction_check import PredictionCheck
+from scheduler_core.runtime.event_writer import EventDraft
 
 _BROKEN = {  # by the reasons in ``required.SHAPE``
     Reason.ISLAND: "are not in one NVLink island",
@@ -14,12 +14,12 @@ _BROKEN = {  # by the reasons in ``required.SHAPE``
 }
 
 
-def of_broken(found: Settled) -> Tell:
+def violated_shape_event(found: PredictionCheck) -> EventDraft:
     """Of a pod whose required shape the GPUs it got do not have. It is left alone: to end it is its owner's."""
-    assert found.broken is not None  # else nobody is told
+    assert found.violated is not None  # else nobody is told
     pod = found.pod
     message = (
-        f"the GPUs that the kubelet of {found.node} gave this pod {_BROKEN[found.broken]}. It keeps running; to have "
+        f"the GPUs that the kubelet of {found.node} gave this pod {_BROKEN[found.violated]}. It keeps running; to have "
         "it placed anew, delete it. Why this may happen: docs/troubleshooting.md"
     )
-    return Tell("Pod", pod.namespace, pod.name, pod.uid, "GpuShapeBroken", message, warning=True)
+    return EventDraft("Pod", pod.namespace, pod.name, pod.uid, "GpuShapeBroken", message, warning=True)

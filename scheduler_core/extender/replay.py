@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from gputopo.process.page_reader import PageError, read_pages
-from scheduler_core.extender.decision_record import DocumentError, differences, read
+from scheduler_core.extender.decision_record import DecisionFormatError, parse_decision, replay_differences
 
 DIFFERENT, BAD_INPUT = 1, 2
 
@@ -51,13 +51,13 @@ def replay(source: Lines) -> None:
     made = different = 0
     try:
         for number, line in enumerate(source.lines, start=1):
-            decision = read(line)
+            decision = parse_decision(line)
             made += 1
-            found = list(differences(decision))
+            found = list(replay_differences(decision))
             different += bool(found)
             for each in found:
                 click.echo(f"line {number}: pod {decision.pod}, generation {decision.generation}: {each}")
-    except DocumentError as error:
+    except DecisionFormatError as error:
         click.echo(f"gputopo: {source.name}: line {number}: {error}", err=True)
         sys.exit(BAD_INPUT)
     except PageError as error:

@@ -38,18 +38,18 @@ class Caller(Enum):
     CLUSTER = "cluster"  # the cluster's, through a Service
 
 
-def managed(resources: Iterable[str]) -> tuple[str, ...]:
+def managed_resources(resources: Iterable[str]) -> tuple[str, ...]:
     """The GPU resources among these, and those that any cluster may have one day; in a stable order."""
     others = sorted({each for each in resources if is_gpu(each)} - set(GPU_RESOURCES))
     return (*GPU_RESOURCES, *others)
 
 
-def configuration(resources: Collection[str], caller: Caller = Caller.SECOND, namespace: str = NAMESPACE) -> str:
+def render_configuration(resources: Collection[str], caller: Caller = Caller.SECOND, namespace: str = NAMESPACE) -> str:
     """The file as YAML with its reasons.
 
     ``resources``: what the nodes of the cluster have, of any kind. ``namespace``: where scheduler and extender run.
     """
-    names = managed(resources)
+    names = managed_resources(resources)
     balanced = "\n".join(f"            - {{name: {name}, weight: 1}}" for name in (*names, "cpu", "memory"))
     packed = "\n".join(f"              - {{name: {name}, weight: 1}}" for name in names if name != WHOLE)
     listed = "\n".join(f"      - {{name: {name}, ignoredByScheduler: false}}" for name in names)

@@ -50,20 +50,20 @@ class Finding(NamedTuple):
         return f"{self.at} {self.what}: {self.why}"
 
 
-class Managed(msgspec.Struct, frozen=True, rename="camel"):
+class ManagedResource(msgspec.Struct, frozen=True, rename="camel"):
     """An extended resource that an extender manages."""
 
     name: str
     ignored_by_scheduler: bool = False
 
 
-class Tls(msgspec.Struct, frozen=True):
+class TlsConfig(msgspec.Struct, frozen=True):
     """``tlsConfig``, of which only this can be wrong for us."""
 
     insecure: bool = False
 
 
-class Extender(msgspec.Struct, frozen=True, rename={"url_prefix": "urlPrefix", "http_timeout": "httpTimeout"}):
+class ExtenderConfig(msgspec.Struct, frozen=True, rename={"url_prefix": "urlPrefix", "http_timeout": "httpTimeout"}):
     """One of ``extenders``. Absent and null mean the same."""
 
     url_prefix: str = ""
@@ -75,8 +75,8 @@ class Extender(msgspec.Struct, frozen=True, rename={"url_prefix": "urlPrefix", "
     cache_capable: bool = msgspec.field(default=False, name="nodeCacheCapable")
     ignorable: bool = False
     http_timeout: str | None = None
-    tls: Tls | None = msgspec.field(default=None, name="tlsConfig")
-    managed: tuple[Managed, ...] | None = msgspec.field(default=None, name="managedResources")
+    tls: TlsConfig | None = msgspec.field(default=None, name="tlsConfig")
+    managed: tuple[ManagedResource, ...] | None = msgspec.field(default=None, name="managedResources")
 
     @property
     def for_gpus(self) -> bool:
@@ -105,48 +105,50 @@ class Plugins(msgspec.Struct, frozen=True):
     score: PluginSet = PluginSet()
 
 
-class Arguments(msgspec.Struct, frozen=True):
+class PluginArgs(msgspec.Struct, frozen=True):
     """``pluginConfig`` of one plugin."""
 
     name: str
     args: dict[str, Any] = {}
 
 
-class Profile(msgspec.Struct, frozen=True, rename={"plugin_config": "pluginConfig"}):
+class SchedulerProfile(msgspec.Struct, frozen=True, rename={"plugin_config": "pluginConfig"}):
     """One of ``profiles``."""
 
     name: str = msgspec.field(default="default-scheduler", name="schedulerName")
     share: int | None = msgspec.field(default=None, name="percentageOfNodesToScore")
     plugins: Plugins = Plugins()
-    plugin_config: tuple[Arguments, ...] | None = None
+    plugin_config: tuple[PluginArgs, ...] | None = None
 
 
-class Connection(msgspec.Struct, frozen=True):
+class ClientConnection(msgspec.Struct, frozen=True):
     """``clientConnection``."""
 
     qps: float = 50.0
 
 
-class Configuration(msgspec.Struct, frozen=True):
+class SchedulerConfiguration(msgspec.Struct, frozen=True):
     """A KubeSchedulerConfiguration, as far as it matters here."""
 
     kind: str
     share: int | None = msgspec.field(default=None, name="percentageOfNodesToScore")
-    connection: Connection = msgspec.field(default=Connection(), name="clientConnection")
-    profiles: tuple[Profile, ...] | None = None
-    extenders: tuple[Extender, ...] | None = None
+    connection: ClientConnection = msgspec.field(default=ClientConnection(), name="clientConnection")
+    profiles: tuple[SchedulerProfile, ...] | None = None
+    extenders: tuple[ExtenderConfig, ...] | None = None
 
     @property
-    def of_gpu_pods(self) -> dict[str, Profile]:
+    def gpu_profiles(self) -> dict[str, SchedulerProfile]:
         """The profiles that GPU pods go by, by their place: ours where it is there, else all."""
-        every = {f"profiles[{place}].": each for place, each in enumerate(self.profiles or ())} or {"": Profile()}
+        every = {f"profiles[{place}].": each for place, each in enumerate(self.profiles or ())} or {
+            "": SchedulerProfile()
+        }
         return {place: each for place, each in every.items() if each.name == SCHEDULER_NAME} or every
 
 
-def read(document: object) -> Configuration:
+def parse_configuration(document: object) -> SchedulerConfiguration:
     """What YAML gave. Raises ``ConfigurationError`` that says what is not as it should be."""
     try:
-        found = convert(document, Configuration)
+        found = convert(document, SchedulerConfiguration)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"this is no {KIND}: {error}") from error
     if found.kind != KIND:
@@ -154,10 +156,10 @@ def read(document: object) -> Configuration:
     return found
 
 
-def check(configuration: Configuration, resources: Collection[str]) -> tuple[Finding, ...]:
+def check_configuration(configuration: SchedulerConfiguration, resources: Collection[str]) -> tuple[Finding, ...]:
     """All findings. ``resources``: what the nodes of the cluster have, of any kind."""
     asked = {place: each for place, each in enumerate(configuration.extenders or ()) if each.for_gpus}
-    profiles = configuration.of_gpu_pods
+    profiles = configuration.gpu_profiles
     plugins = max(sum(_weights(each.plugins).values()) for each in profiles.values())
     findings = [*_connection(configuration.connection)]
     for at, profile in profiles.items():
@@ -167,19 +169,19 @@ def check(configuration: Configuration, resources: Collection[str]) -> tuple[Fin
         findings.append(Finding("extenders", "has none for GPU pods", why))
     for place, extender in asked.items():
         at = f"extenders[{place}]"
-        findings += [Finding(f"{at}.{key}", what, why) for rule in RULES for key, what, why in rule(extender)]
+        findings += [Finding(f"{at}.{key}", what, why) for rule in EXTENDER_RULES for key, what, why in rule(extender)]
         findings += [*_weight(at, extender, plugins), *_managed(at, extender, filter(is_gpu, resources))]
     findings += [_duplicate(place) for place in list(asked)[1:]]
     return tuple(findings)
 
 
-def _connection(connection: Connection) -> Iterator[Finding]:
+def _connection(connection: ClientConnection) -> Iterator[Finding]:
     if 0 <= connection.qps < LEAST_QPS:  # below 0: no limit
         why = f"a scheduler places hardly more pods a second than that: {LEAST_QPS:g} or more"
         yield Finding("clientConnection.qps", f"is {connection.qps or 50:g}", why)
 
 
-def _sampling(at: str, profile: Profile, configuration: Configuration) -> Iterator[Finding]:
+def _sampling(at: str, profile: SchedulerProfile, configuration: SchedulerConfiguration) -> Iterator[Finding]:
     share = configuration.share if profile.share is None else profile.share
     if share != 100:
         place = at if profile.share is not None else ""
@@ -187,7 +189,7 @@ def _sampling(at: str, profile: Profile, configuration: Configuration) -> Iterat
         yield Finding(f"{place}percentageOfNodesToScore", "is not set" if share is None else f"is {share}", why)
 
 
-def _balance(at: str, profile: Profile) -> Iterator[Finding]:
+def _balance(at: str, profile: SchedulerProfile) -> Iterator[Finding]:
     weights = _weights(profile.plugins)
     of_fit = [each.args for each in profile.plugin_config or () if each.name == "NodeResourcesFit"]
     strategy = (of_fit[0].get("scoringStrategy") or {}) if of_fit else {}
@@ -207,7 +209,7 @@ def _balance(at: str, profile: Profile) -> Iterator[Finding]:
         yield Finding(f"{at}pluginConfig {_BALANCE} resources", what, why)
 
 
-def _weight(at: str, extender: Extender, plugins: int) -> Iterator[Finding]:
+def _weight(at: str, extender: ExtenderConfig, plugins: int) -> Iterator[Finding]:
     # score x weight x 10, against 100 x the weight of each plugin
     least = plugins * 100 // (10 * _POINTS) + 1
     if extender.weight < least:
@@ -217,7 +219,7 @@ def _weight(at: str, extender: Extender, plugins: int) -> Iterator[Finding]:
         yield Finding(f"{at}.weight", f"is {extender.weight}", why)
 
 
-def _managed(at: str, extender: Extender, resources: Iterable[str]) -> Iterator[Finding]:
+def _managed(at: str, extender: ExtenderConfig, resources: Iterable[str]) -> Iterator[Finding]:
     at = f"{at}.managedResources"
     listed = extender.managed or ()
     if not listed:
@@ -239,7 +241,7 @@ def _duplicate(place: int) -> Finding:
 Wrong = tuple[str, str, str]  # the key, and as in ``Finding``
 
 
-def _verbs(extender: Extender) -> Iterator[Wrong]:
+def _verbs(extender: ExtenderConfig) -> Iterator[Wrong]:
     for verb, said in (("filter", extender.filter), ("prioritize", extender.prioritize)):
         if said != verb:
             yield f"{verb}Verb", f"is {said or 'not set'}", f"the extender answers {verb!r}"
@@ -248,7 +250,7 @@ def _verbs(extender: Extender) -> Iterator[Wrong]:
             yield f"{verb}Verb", "is set", "the extender only reads and has no such verb: leave it out"
 
 
-def _flags(extender: Extender) -> Iterator[Wrong]:
+def _flags(extender: ExtenderConfig) -> Iterator[Wrong]:
     if not extender.cache_capable:
         why = "megabytes a pod go over the wire, and kube-scheduler scores every node as if it were idle: true"
         yield "nodeCacheCapable", "is not true", why
@@ -257,7 +259,7 @@ def _flags(extender: Extender) -> Iterator[Wrong]:
         yield "ignorable", "is true", why
 
 
-def _timeout(extender: Extender) -> Iterator[Wrong]:
+def _timeout(extender: ExtenderConfig) -> Iterator[Wrong]:
     seconds = LONGEST_S if extender.http_timeout is None else _seconds(extender.http_timeout)
     if seconds is None or not SHORTEST_S <= seconds <= LONGEST_S:
         why = (
@@ -267,7 +269,7 @@ def _timeout(extender: Extender) -> Iterator[Wrong]:
         yield "httpTimeout", f"is {extender.http_timeout}", why
 
 
-def _transport(extender: Extender) -> Iterator[Wrong]:
+def _transport(extender: ExtenderConfig) -> Iterator[Wrong]:
     if re.match(r"http://(127\.|localhost\b|\[::1\])", extender.url_prefix):
         return
     if not extender.url_prefix.startswith("https://"):
@@ -277,7 +279,7 @@ def _transport(extender: Extender) -> Iterator[Wrong]:
         yield "tlsConfig.insecure", "is true", "anybody could answer for the extender: name its CA in caFile"
 
 
-RULES: tuple[Callable[[Extender], Iterator[Wrong]], ...] = (_verbs, _flags, _timeout, _transport)
+EXTENDER_RULES: tuple[Callable[[ExtenderConfig], Iterator[Wrong]], ...] = (_verbs, _flags, _timeout, _transport)
 
 
 def _seconds(text: str) -> float | None:

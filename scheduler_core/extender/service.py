@@ -18,132 +18,134 @@ from starlette.types import ASGIApp
 
 from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen, WatchStatus
-from scheduler_core.cache.watch import silence, stuck
-from scheduler_core.cache.watch_log import Troubles
-from scheduler_core.evaluation.prediction_check import settled_pods
-from scheduler_core.explain import document, explain, with_keepers
-from scheduler_core.extender.decision_log import DecisionFile, Decisions
-from scheduler_core.extender.extender import Extender, Record
-from scheduler_core.extender.handlers import verbs
-from scheduler_core.extender.http import verbs_app
-from scheduler_core.extender.ledger_registration import Registration, Say
-from scheduler_core.extender.metrics import Metrics, Status
-from scheduler_core.extender.pages import Job, Pages, pages_app
-from scheduler_core.extender.pod_events import of_broken
-from scheduler_core.extender.settings import Settings
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate, WatchStatus
+from scheduler_core.cache.watch import silence_reason, stuck
+from scheduler_core.cache.watch_log import WatchErrorLog
+from scheduler_core.evaluation.prediction_check import check_reports
+from scheduler_core.explain import explain, explanation_document, with_reservations
+from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
+from scheduler_core.extender.extender import DecisionRecord, Extender
+from scheduler_core.extender.handlers import handlers
+from scheduler_core.extender.http import extender_app
+from scheduler_core.extender.ledger_registration import LedgerRegistration, WriteAck
+from scheduler_core.extender.metrics import ExtenderMetrics, ExtenderStatus
+from scheduler_core.extender.pages import Job, PageSources, pages_app
+from scheduler_core.extender.pod_events import violated_shape_event
+from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.request.pod_request import PodRequest
-from scheduler_core.runtime.clock import Steady
-from scheduler_core.runtime.event_loop import Watching
-from scheduler_core.runtime.event_writer import Announcer
+from scheduler_core.runtime.clock import SlewedClock
+from scheduler_core.runtime.event_loop import WatchSet
+from scheduler_core.runtime.event_writer import EventWriter
 from scheduler_core.runtime.http_server import Listener
-from scheduler_core.runtime.leader_election import Elected
+from scheduler_core.runtime.leader_election import Election
 
-_KEPT = {RESERVATIONS, LEDGERS}
+_KEPT_DECISIONS = {RESERVATIONS, LEDGERS}
 _RETIRE_STEP_S = 0.05
 _RETIRE_S = 5.0  # a pod that was let in is bound by then, as a rule
 _log = logging.getLogger(__name__)
 
 
-class Writes(Protocol):
+class AckWriter(Protocol):
     """``registrar.Registrar``."""
 
-    trouble: str | None
+    error: str | None
 
     @property
-    def say(self) -> Say:
+    def write_ack(self) -> WriteAck:
         """Have a ledger show that."""
         ...
 
 
-class Service:
+class ExtenderService:
     """All parts but the sockets. Lives on the loop's thread."""
 
-    elected: Elected | None = None  # None: nobody else answers
-    registration: Registration | None = None  # None: it does not look at reservations
+    elected: Election | None = None  # None: nobody else answers
+    registration: LedgerRegistration | None = None  # None: it does not look at reservations
     fit = False  # whether it could answer, but for the election; any thread may read it, a second late
 
-    def __init__(self, settings: Settings, policy: PolicyReload, announcer: Announcer, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: ExtenderSettings, policy: PolicyReload, announcer: EventWriter, metrics: ExtenderMetrics
+    ) -> None:
         self.metrics = metrics
-        common = policy.current.common
-        self.knowledge = Knowledge(common, reservations=settings.reservations)
-        self._now = Steady()
+        common = policy.current.node_policy
+        self.knowledge = ClusterCache(common, reservations=settings.reservations)
+        self._now = SlewedClock()
         self.extender = Extender(self.knowledge, common, self._now, self._record)
         self.extender.policies = policy.current
-        self.decisions = Decisions(settings.decisions)
-        self.ended = asyncio.Event()
+        self.decisions = DecisionLog(settings.decisions)
+        self.stop_requested = asyncio.Event()
         self._settings = settings
         self._policy = policy
-        self._announcer = announcer
+        self._event_writer = announcer
         self._file: DecisionFile | None = None
-        self._registrar: Writes | None = None
-        self._watches: Watching | None = None
+        self._registrar: AckWriter | None = None
+        self._watches: WatchSet | None = None
         self._synced = False
         self._begun = 0.0
-        self._troubles = Troubles()
+        self._watch_errors = WatchErrorLog()
 
-    def register(self, me: str, pod: str, registrar: Writes) -> None:
+    def register_in_ledgers(self, me: str, pod: str, registrar: AckWriter) -> None:
         """Say in ledgers, under that name, what is vouched for. ``pod``: NAMESPACE/NAME of the own one, or ""."""
         self._registrar = registrar
-        self.registration = Registration(me, pod, self.knowledge, registrar.say, time.monotonic)
+        self.registration = LedgerRegistration(me, pod, self.knowledge, registrar.write_ack, time.monotonic)
 
     @contextmanager
-    def watched(self, watches: Watching) -> Iterator[None]:
+    def running_watches(self, watches: WatchSet) -> Iterator[None]:
         """Within: what they see is taken in."""
         self._watches = watches
         with ExitStack() as parts:
             if self._settings.decisions_file is not None:
-                self._file = DecisionFile(self._settings.decisions_file, self.metrics.note_written)
+                self._file = DecisionFile(self._settings.decisions_file, self.metrics.count_file_write)
                 parts.callback(self._file.close)
             parts.callback(watches.stop)
             self._begun = time.monotonic()
             watches.start()
             yield
 
-    def take(self, batch: Batch[Any]) -> None:
+    def apply_batch(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
-        news = self.knowledge.take(batch, self._now())
-        for found in settled_pods(news.reports, self.knowledge.pods):
-            self.metrics.note_settled(found)
-            if found.broken is not None:
-                self._announcer.announce(of_broken(found))
+        news = self.knowledge.apply_batch(batch, self._now())
+        for found in check_reports(news.kubelet_reports, self.knowledge.pods):
+            self.metrics.count_prediction(found)
+            if found.violated is not None:
+                self._event_writer.write_event(violated_shape_event(found))
         if self.knowledge.synced:
             self._catch_up()
-            self._look_at_ledgers(urgent=batch.kind in (LedgerSeen, ReservationSeen))
+            self._update_registration(urgent=batch.kind in (LedgerUpdate, ReservationUpdate))
 
     def tick(self) -> None:
         """Let time pass."""
-        self.knowledge.tick(self._now())
+        self.knowledge.advance_time(self._now())
         self.fit = self._unfit() is None
-        if self._policy.tick(time.monotonic()):
+        if self._policy.poll(time.monotonic()):
             self.extender.policies = self._policy.current
-            self.knowledge.follow(self._policy.current.common)
+            self.knowledge.set_policy(self._policy.current.node_policy)
         if self.knowledge.synced:
             self._catch_up()
-            self._look_at_ledgers()
-        self._troubles.tell(self._statuses())
+            self._update_registration()
+        self._watch_errors.log_errors(self._statuses())
 
-    def _look_at_ledgers(self, *, urgent: bool = False) -> None:
-        if self.registration is not None and not self.ended.is_set():
-            answering = self.elected is None or self.elected.holds
-            self.registration.look(self._policy.current, answering=answering, urgent=urgent)
-            self.extender.unsure = self.registration.settling
+    def _update_registration(self, *, urgent: bool = False) -> None:
+        if self.registration is not None and not self.stop_requested.is_set():
+            answering = self.elected is None or self.elected.is_leader
+            self.registration.update(self._policy.current, answering=answering, urgent=urgent)
+            self.extender.settling = self.registration.settling
 
-    async def retire(self) -> None:
+    async def drain(self) -> None:
         """Take back what ledgers show of this extender, once all that it let in was seen bound.
 
         Where that takes long it is left to planners, who know when nobody can be let in by it any more.
         """
         until = time.monotonic() + _RETIRE_S
-        while self.registration is not None and self.registration.shown:
-            if not len(self.knowledge.assumptions):
-                self.registration.leave()
+        while self.registration is not None and self.registration.showing_ledgers:
+            if not len(self.knowledge.assumed_pods):
+                self.registration.withdraw()
                 return
             if time.monotonic() > until:
                 _log.info(
-                    "ledger", extra={"fields": {"left_registered": True, "open": len(self.knowledge.assumptions)}}
+                    "ledger", extra={"fields": {"left_registered": True, "open": len(self.knowledge.assumed_pods)}}
                 )
                 return
             await asyncio.sleep(_RETIRE_STEP_S)
@@ -162,10 +164,10 @@ class Service:
             gc.collect()
             gc.freeze()
 
-    def unready(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Why no call can be answered; None: it can."""
         unfit = self._unfit()
-        if unfit is None and self.elected is not None and not self.elected.holds:
+        if unfit is None and self.elected is not None and not self.elected.is_leader:
             other = self.elected.holder
             return f"another extender answers: {other} holds the Lease" if other else "no extender holds the Lease yet"
         return self._unregistered() if unfit is None else unfit
@@ -175,45 +177,49 @@ class Service:
         return stuck(self._statuses())
 
     def _unregistered(self) -> str | None:
-        missing = None if self.registration is None else self.registration.missing
-        trouble = None if self._registrar is None else self._registrar.trouble
+        missing = None if self.registration is None else self.registration.not_ready_reason
+        trouble = None if self._registrar is None else self._registrar.error
         return missing if missing is None or trouble is None else f"{missing}: {trouble}"
 
     def _unfit(self) -> str | None:
-        if self.ended.is_set():
+        if self.stop_requested.is_set():
             return "this extender is ending"
-        if (trouble := self.knowledge.unready) is not None:
-            troubles = "".join(f"; {each.trouble}" for each in self._statuses() if each.trouble and not each.synced)
-            missing = self.knowledge.missing
-            advice = "; where there is no planner, say --reservations off" if troubles and set(missing) <= _KEPT else ""
+        if (trouble := self.knowledge.not_ready_reason) is not None:
+            troubles = "".join(f"; {each.error}" for each in self._statuses() if each.error and not each.synced)
+            missing = self.knowledge.missing_kinds
+            advice = (
+                "; where there is no planner, say --reservations off"
+                if troubles and set(missing) <= _KEPT_DECISIONS
+                else ""
+            )
             return trouble + troubles + advice
-        return silence(self._statuses())
+        return silence_reason(self._statuses())
 
-    def status(self, listener: Listener) -> Status:
+    def status(self, listener: Listener) -> ExtenderStatus:
         """What is known now, for the metrics."""
         known = self.knowledge
-        doubts = len(known.assumptions.doubtful)
-        return Status(
+        doubts = len(known.assumed_pods.on_several_nodes)
+        return ExtenderStatus(
             table=known.table,
-            ready=self.unready() is None,
+            ready=self.not_ready_reason() is None,
             watches=self._statuses(),
             pods=len(known.pods),
-            assumptions=len(known.assumptions) - doubts,
-            doubts=doubts,
+            assumed_pods=len(known.assumed_pods) - doubts,
+            in_flight_pods=doubts,
             connections_ended=listener.closed,
-            policy_bad=self._policy.trouble is not None,
-            reserved=known.reserved if self._settings.reservations else None,
-            me=None if self.registration is None else self.registration.me,
+            policy_bad=self._policy.error is not None,
+            reserved=known.reservations if self._settings.reservations else None,
+            identity=None if self.registration is None else self.registration.identity,
         )
 
-    def explain(self, namespace: str, name: str) -> Job | None:
+    def explanation_job(self, namespace: str, name: str) -> Job | None:
         """What the pod's explanation is worked out from; None where no such pod wants or holds GPUs."""
         known, policies = self.knowledge, self._policy.current
         seen = next((each for each in known.pods.values() if _is(each.occupant, namespace, name)), None)
         if seen is None:
             return None
         # What it was asked about last, which nodes it may go to among that; else all nodes, for the pod as watched.
-        last = self.decisions.last(seen.key)
+        last = self.decisions.last_decision(seen.key)
         request = PodRequest(
             seen.key,
             namespace,
@@ -221,21 +227,21 @@ class Service:
             seen.scheduler,
             seen.occupant.profile,
             owner=seen.occupant.owner,
-            recognised=() if last is None else last.request.recognised,
+            detection=() if last is None else last.request.detection,
         )
-        policy = policies.placement(request).policy
-        names, table, now = None if last is None else last.names, known.seen_by(seen.key), self._now()
-        counting = tuple(known.reserved.counting.values())
+        policy = policies.profile_for(request).policy
+        names, table, now = None if last is None else last.names, known.table_for_pod(seen.key), self._now()
+        counting = tuple(known.reservations.active.values())
 
         def explained() -> dict[str, Any]:
             told = explain(request, table, names, policy, now, seen.node)
-            return document(with_keepers(told, table, counting, seen.key))
+            return explanation_document(with_reservations(told, table, counting, seen.key))
 
         return explained
 
-    def _record(self, record: Record) -> None:
-        self.metrics.note_decision(record)
-        self.decisions.keep(record)
+    def _record(self, record: DecisionRecord) -> None:
+        self.metrics.count_decision(record)
+        self.decisions.add_decision(record)
         if self._file is not None:
             self._file.append(record)
 
@@ -244,12 +250,12 @@ def _is(pod: Occupant, namespace: str, name: str) -> bool:
     return pod.name == name and pod.namespace == namespace
 
 
-def applications(service: Service, settings: Settings) -> tuple[ASGIApp, ASGIApp]:
+def make_applications(service: ExtenderService, settings: ExtenderSettings) -> tuple[ASGIApp, ASGIApp]:
     """What the two listeners serve: the verbs, and the pages."""
-    answers = verbs(service.extender, service.metrics, time.monotonic)
-    registry, decisions = service.metrics.registry, service.decisions.lines
-    pages = Pages(service.unready, registry, decisions, service.explain, service.unhealthy)
+    answers = handlers(service.extender, service.metrics, time.monotonic)
+    registry, decisions = service.metrics.registry, service.decisions.json_lines
+    pages = PageSources(service.not_ready_reason, registry, decisions, service.explanation_job, service.unhealthy)
     return (
-        verbs_app(answers, service.unready, settings.max_body, settings.prefix, time.monotonic),
+        extender_app(answers, service.not_ready_reason, settings.max_body, settings.prefix, time.monotonic),
         pages_app(pages),
     )

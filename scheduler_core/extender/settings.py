@@ -9,15 +9,25 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.process.settings import Setting, SettingError, address, flag, log_form, number, path, unless_off, values
+from gputopo.process.settings import (
+    Setting,
+    SettingError,
+    log_setting,
+    parse_address,
+    parse_flag,
+    parse_number,
+    parse_path,
+    parse_unless_off,
+    read_values,
+)
 from scheduler_core.policy.policy import Policy
-from scheduler_core.runtime.leader_election import LeaseName, lease_name
+from scheduler_core.runtime.leader_election import LeaseName, parse_lease_name
 from scheduler_core.runtime.tls import Certificates
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ExtenderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The extender's settings. ``TABLE`` explains each."""
 
     verbs: tuple[str, int]
@@ -44,9 +54,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Certificates(self.tls_cert, self.tls_key, self.client_ca)
 
 
-def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
+def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ExtenderSettings:
     """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
-    settings = Settings(**values(TABLE, flags, environ))
+    settings = ExtenderSettings(**read_values(TABLE, flags, environ))
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise SettingError("--tls-cert and --tls-key go together: give both or none")
     if settings.client_ca is not None and settings.certificates is None:
@@ -71,7 +81,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _verbs(text: str) -> tuple[str, int]:
-    found = address(text)
+    found = parse_address(text)
     if found is None:
         raise ValueError("the verbs cannot be off: write HOST:PORT")
     return found
@@ -117,10 +127,16 @@ TABLE = (
         "",
         "FILE",
         "The verbs' certificate with its chain, PEM; with it they speak TLS. Read again within seconds of a rotation.",
-        path,
+        parse_path,
     ),
     Setting(
-        "tls_key", "--tls-key", "GPUTOPO_TLS_KEY", "", "FILE", "The key of that certificate, PEM, not encrypted.", path
+        "tls_key",
+        "--tls-key",
+        "GPUTOPO_TLS_KEY",
+        "",
+        "FILE",
+        "The key of that certificate, PEM, not encrypted.",
+        parse_path,
     ),
     Setting(
         "client_ca",
@@ -129,7 +145,7 @@ TABLE = (
         "",
         "FILE",
         "Who calls the verbs must show a certificate of this CA, PEM. Let it certify nobody but kube-scheduler.",
-        path,
+        parse_path,
     ),
     Setting(
         "plain",
@@ -139,7 +155,7 @@ TABLE = (
         "allow|off",
         "Allow verbs beyond loopback that do not ask for a client certificate. Only where the network itself keeps "
         "everybody but kube-scheduler away.",
-        flag("allow"),
+        parse_flag("allow"),
     ),
     Setting(
         "lease",
@@ -149,7 +165,7 @@ TABLE = (
         "NAMESPACE/NAME|off",
         "Answer only while holding this Lease: where several extenders run behind a Service. Beside a scheduler that "
         "is elected itself, off.",
-        unless_off(lease_name),
+        parse_unless_off(parse_lease_name),
     ),
     Setting(
         "listen",
@@ -158,7 +174,7 @@ TABLE = (
         ":9439",
         "HOST:PORT|off",
         "Where /metrics, /healthz, /readyz, /decisions and /explain are served.",
-        address,
+        parse_address,
     ),
     Setting(
         "policy",
@@ -168,7 +184,7 @@ TABLE = (
         "FILE|off",
         "A policy file (docs/policies.md), read again within seconds of a change. A bad one ends the start; after a "
         "bad change the old one stays in force.",
-        path,
+        parse_path,
     ),
     Setting(
         "reservations",
@@ -178,7 +194,7 @@ TABLE = (
         "on|off",
         "Keep what planners reserve for gangs from everybody else, and vouch for what they propose. Where there is no "
         "planner this costs two watches of nothing. With off, plans and this extender's answers may conflict.",
-        flag("on"),
+        parse_flag("on"),
     ),
     Setting(
         "shortlist",
@@ -188,7 +204,7 @@ TABLE = (
         "NODES",
         "How many of the nodes that suit a pod filter answers at most, the best first: kube-scheduler then scores "
         "dozens instead of thousands. Pods with preferences of their own among nodes get all.",
-        number(1, 100_000),
+        parse_number(1, 100_000),
     ),
     Setting(
         "max_body",
@@ -208,7 +224,7 @@ TABLE = (
         "COUNT",
         "How many of the last decisions are kept for /decisions, and to recompute them. Less where thousands of nodes "
         "were asked about: their names are the greater part, and bounded together.",
-        number(1, 100_000),
+        parse_number(1, 100_000),
     ),
     Setting(
         "decisions_file",
@@ -217,7 +233,7 @@ TABLE = (
         "off",
         "FILE|off",
         "Append every decision to this file, for `gputopo replay`. At 64 MiB it becomes FILE.1 and a new one begins.",
-        path,
+        parse_path,
     ),
-    log_form(),
+    log_setting(),
 )

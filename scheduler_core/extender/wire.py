@@ -22,11 +22,11 @@ _SHOWN = 80  # bytes of a body that an error quotes
 _EXPECTED = 'expected what kube-scheduler sends to an extender: {"Pod": {...}, "NodeNames": [...], "Nodes": null}'
 
 
-class WireError(ValueError):
+class InvalidCallError(ValueError):
     """What came is no extender call."""
 
 
-class Arguments(NamedTuple):
+class ExtenderArgs(NamedTuple):
     """``ExtenderArgs``: a pod, and the nodes that it may go to."""
 
     pod: Pod
@@ -66,7 +66,7 @@ _KEYS = decoder(dict[str, msgspec.Raw])
 _MEANINGS: dict[str, Any] = {"pod": Pod | None, "nodenames": set[str] | None, "nodes": _NodeList | None}
 
 
-def arguments(body: bytes) -> Arguments:
+def parse_extender_args(body: bytes) -> ExtenderArgs:
     """What a call of Filter or Prioritize says. Raises ``WireError``."""
     try:
         read = _BODY(body)
@@ -78,9 +78,9 @@ def arguments(body: bytes) -> Arguments:
     if not pod.metadata.uid:
         raise _not_a_call(body, f"the pod {pod.metadata.name!r} has no metadata.uid")
     if read.names is not None:
-        return Arguments(pod, read.names)
+        return ExtenderArgs(pod, read.names)
     if read.nodes is not None:
-        return Arguments(pod, {each.metadata.name for each in read.nodes.items or ()}, cache_capable=False)
+        return ExtenderArgs(pod, {each.metadata.name for each in read.nodes.items or ()}, cache_capable=False)
     raise _not_a_call(body, "there are neither NodeNames nor Nodes")
 
 
@@ -106,7 +106,7 @@ def filter_error(message: str) -> bytes:
     return orjson.dumps({"Error": message})
 
 
-def priorities(pairs: Iterable[tuple[str, int]]) -> bytes:
+def host_priorities(pairs: Iterable[tuple[str, int]]) -> bytes:
     """``HostPriorityList``: whole scores from 0 to 10."""
     return msgspec.json.encode([_HostPriority(name, points) for name, points in pairs])
 
@@ -121,5 +121,5 @@ def _in_any_case(body: bytes, error: Exception) -> _Body:
     return _Body(read.get("pod"), read.get("nodenames"), read.get("nodes"))
 
 
-def _not_a_call(body: bytes, why: str) -> WireError:
-    return WireError(f"{why}; {_EXPECTED}; got {len(body)} bytes: {body[:_SHOWN]!r}")
+def _not_a_call(body: bytes, why: str) -> InvalidCallError:
+    return InvalidCallError(f"{why}; {_EXPECTED}; got {len(body)} bytes: {body[:_SHOWN]!r}")

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scheduler_core.cache.free_islands import free_islands, least_free
+from scheduler_core.cache.free_islands import free_islands, min_free
 from scheduler_core.cache.node_state import NodeState
 
 
-class Present(NamedTuple):
+class ClusterNow(NamedTuple):
     """The cluster at one moment. What is free is so for certain."""
 
     nodes: int = 0  # with whole GPUs whose islands are known
@@ -22,12 +22,12 @@ class Present(NamedTuple):
     islands: tuple[tuple[int, int], ...] = ()  # free GPUs in an island, and how many islands have that many; most first
 
     @property
-    def broken(self) -> float | None:
+    def broken_share(self) -> float | None:
         """The share of free GPUs of islands that are in partly taken ones; None: no GPU of such an island is free."""
         return 1 - self.free_in_whole / self.free_in_islands if self.free_in_islands else None
 
 
-def present(states: Mapping[str, NodeState]) -> Present:
+def cluster_now(states: Mapping[str, NodeState]) -> ClusterNow:
     """The cluster as those nodes are."""
     nodes = unknown = gpus = free = in_islands = whole = 0
     for state, number in Counter(states.values()).items():
@@ -37,12 +37,12 @@ def present(states: Mapping[str, NodeState]) -> Present:
             continue
         nodes += number
         gpus += number * shape.whole.bit_count()
-        free += number * least_free(state.free, shape.whole)
+        free += number * min_free(state.free, shape.whole)
         for island in shape.islands:
-            least, size = least_free(state.free, island), (island & shape.whole).bit_count()
+            least, size = min_free(state.free, island), (island & shape.whole).bit_count()
             in_islands += number * (least if size > 1 else 0)
             whole += number * (least if least == size > 1 else 0)
     sizes = Counter[int]()
     for kind, number in free_islands(states).items():
         sizes[kind.size] += number
-    return Present(nodes, unknown, gpus, free, in_islands, whole, tuple(sorted(sizes.items(), reverse=True)))
+    return ClusterNow(nodes, unknown, gpus, free, in_islands, whole, tuple(sorted(sizes.items(), reverse=True)))

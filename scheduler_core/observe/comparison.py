@@ -10,19 +10,19 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from gputopo.cluster.pods import lesser
+from gputopo.cluster.pods import is_worse
 from gputopo.paths import PathKind
 from scheduler_core.allocation.best_set import best_set
-from scheduler_core.allocation.gpu_sets import places
-from scheduler_core.allocation.machine_shape import Shape
-from scheduler_core.cache.events import PodSeen
+from scheduler_core.allocation.gpu_sets import member_places
+from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.cache.events import PodUpdate
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.observe.alternatives import Offer, Options
-from scheduler_core.observe.gpu_layout import Span, exactly, lay, may_get, vague
-from scheduler_core.observe.island_breakage import breaks, may_break
+from scheduler_core.observe.alternatives import Alternative, Alternatives
+from scheduler_core.observe.gpu_layout import LayoutRange, exact_range, is_unknown, layout_of, possible_layouts
+from scheduler_core.observe.island_breakage import broken_island_size, possible_broken_island_size
 
 
-class Verdict(Enum):
+class ComparisonResult(Enum):
     """What became of a pod, next to what we would have done."""
 
     GOOD = "good"  # no worse than what we would have promised it
@@ -34,7 +34,7 @@ class Verdict(Enum):
     SHARED = "shared"  # shares of GPUs or MIG devices: not judged
 
 
-class Placement(NamedTuple):
+class ObservedPlacement(NamedTuple):
     """A pod that got its node."""
 
     at: float  # seconds since 1970
@@ -43,36 +43,48 @@ class Placement(NamedTuple):
     scheduler: str | None
     node: str
     size: int  # whole GPUs; 0 where it has none
-    got: Span | None  # None: unknown
+    layout: LayoutRange | None  # None: unknown
     gpus: tuple[int, ...] | None = None  # their indices, where the kubelet has named them
-    found: bool = False  # it ran before we looked; then the best is that of its machine when nothing else runs there
-    options: Options = Options()
+    cluster_then: bool = (
+        False  # it ran before we looked; then the best is that of its machine when nothing else runs there
+    )
+    alternatives: Alternatives = Alternatives()
     broke: int | None = None  # GPUs of the whole island that a single GPU broke; 0: none; None: unknown
     unchecked: tuple[str, ...] = ()  # rules of the pod that nobody looked at
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> ComparisonResult:
         """What became of it."""
         if self.size < 2:
             if not self.size:
-                return Verdict.SHARED
-            return Verdict.UNKNOWN if self.broke is None else Verdict.BROKE if self.broke else Verdict.SINGLE
-        if self.got is None or not self.got.known or vague(self.got.worst.ring):
-            return Verdict.UNKNOWN
-        if self.measure is None or vague(self.measure.lay.ring):
-            waits = not self.found and not self.options.suited
-            return Verdict.WAITS if waits else Verdict.UNKNOWN
-        return Verdict.WORSE if lesser(self.got.worst.ring, self.measure.lay.ring) else Verdict.GOOD
+                return ComparisonResult.SHARED
+            return (
+                ComparisonResult.UNKNOWN
+                if self.broke is None
+                else ComparisonResult.BROKE
+                if self.broke
+                else ComparisonResult.SINGLE
+            )
+        if self.layout is None or not self.layout.known or is_unknown(self.layout.worst.ring):
+            return ComparisonResult.UNKNOWN
+        if self.best_alternative is None or is_unknown(self.best_alternative.layout.ring):
+            waits = not self.cluster_then and not self.alternatives.suited
+            return ComparisonResult.WAITS if waits else ComparisonResult.UNKNOWN
+        return (
+            ComparisonResult.WORSE
+            if is_worse(self.layout.worst.ring, self.best_alternative.layout.ring)
+            else ComparisonResult.GOOD
+        )
 
     @property
-    def measure(self) -> Offer | None:
+    def best_alternative(self) -> Alternative | None:
         """What it is held against."""
-        return self.options.best if self.found else self.options.ours
+        return self.alternatives.best if self.cluster_then else self.alternatives.ours
 
     @property
     def compared(self) -> bool:
         """Whether its ring could be compared."""
-        return self.verdict in (Verdict.GOOD, Verdict.WORSE)
+        return self.result in (ComparisonResult.GOOD, ComparisonResult.WORSE)
 
     @property
     def lost_gbps(self) -> float | None:
@@ -80,9 +92,9 @@ class Placement(NamedTuple):
 
         Over PCIe a ring's rate is an upper bound, so two rings over PCIe have no difference that could be named.
         """
-        if self.verdict is not Verdict.WORSE or self.got is None or self.measure is None:
-            return 0.0 if self.verdict is Verdict.GOOD else None
-        has, best = self.got.worst.ring, self.measure.lay.ring
+        if self.result is not ComparisonResult.WORSE or self.layout is None or self.best_alternative is None:
+            return 0.0 if self.result is ComparisonResult.GOOD else None
+        has, best = self.layout.worst.ring, self.best_alternative.layout.ring
         if has is None or best is None or has.gbps is None or best.gbps is None or best.kind is PathKind.PCIE:
             return None
         return max(0.0, best.gbps - has.gbps)
@@ -90,87 +102,89 @@ class Placement(NamedTuple):
     @property
     def one_island(self) -> bool | None:
         """Whether its GPUs are in one island; None: unknown."""
-        return self.got.worst.one_island if self.got is not None and self.got.known else None
+        return self.layout.worst.one_island if self.layout is not None and self.layout.known else None
 
     @property
     def could_be_one_island(self) -> bool:
         """Whether some node may have given it one island, or its own did."""
-        best = self.options.best
-        return self.one_island is True or (best is not None and best.lay.one_island is True)
+        best = self.alternatives.best
+        return self.one_island is True or (best is not None and best.layout.one_island is True)
 
 
-class Held(NamedTuple):
+class AllocatedGpus(NamedTuple):
     """The GPUs that the kubelet says a pod has."""
 
-    shape: Shape
+    shape: MachineShape
     mask: int
 
 
 class Pending(NamedTuple):
     """A pod that was bound, while its kubelet has not named its GPUs."""
 
-    pod: PodSeen
+    pod: PodUpdate
     node: str
     before: NodeState | None  # its node just before; None: nobody knew it
-    options: Options
+    alternatives: Alternatives
     at: float  # seconds since 1970
 
 
-def judge(bound: Pending, held: Held | None) -> Placement:
+def compare_bound(bound: Pending, held: AllocatedGpus | None) -> ObservedPlacement:
     """A pod that was bound. ``held``: None where its kubelet did not name its GPUs in time."""
     pod, node, before, options, at = bound
     plain = _plain(pod, node, before, held, at)
     if plain.size < 2:
-        return plain._replace(options=options, broke=None if before is None else _broke(pod, before, held))
-    return plain._replace(options=_with_own(options, node, plain.got))
+        return plain._replace(alternatives=options, broke=None if before is None else _broke(pod, before, held))
+    return plain._replace(alternatives=_with_own(options, node, plain.layout))
 
 
-def found(pod: PodSeen, node: str, held: Held | None, at: float) -> Placement:
+def compare_running(pod: PodUpdate, node: str, held: AllocatedGpus | None, at: float) -> ObservedPlacement:
     """A pod that runs already, next to the best that its machine gives when nothing else runs there."""
-    plain = _plain(pod, node, None, held, at)._replace(found=True)
+    plain = _plain(pod, node, None, held, at)._replace(cluster_then=True)
     if plain.size < 2:
         return plain._replace(broke=0)  # nobody knows what was free when it came
     if held is None:
         return plain
     best = best_set(held.shape, held.shape.whole | held.mask, plain.size)
-    options = Options() if best is None else Options(best=Offer(node, lay(held.shape, best.mask)))
-    return plain._replace(options=_with_own(options, node, plain.got))
+    options = Alternatives() if best is None else Alternatives(best=Alternative(node, layout_of(held.shape, best.mask)))
+    return plain._replace(alternatives=_with_own(options, node, plain.layout))
 
 
-def _plain(pod: PodSeen, node: str, before: NodeState | None, held: Held | None, at: float) -> Placement:
+def _plain(
+    pod: PodUpdate, node: str, before: NodeState | None, held: AllocatedGpus | None, at: float
+) -> ObservedPlacement:
     profile = pod.occupant.profile
     whole = profile.gpus if profile.gpus == profile.devices else 0
-    got: Span | None = None
+    got: LayoutRange | None = None
     if held is not None:
-        got = exactly(held.shape, held.mask)
+        got = exact_range(held.shape, held.mask)
     elif before is not None and whole:
-        got = may_get(profile.ask, before)
-    return Placement(
+        got = possible_layouts(profile.device_request, before)
+    return ObservedPlacement(
         at=at,
         namespace=pod.occupant.namespace,
         name=pod.occupant.name,
         scheduler=pod.scheduler,
         node=node,
         size=whole,
-        got=got,
-        gpus=None if held is None else tuple(held.shape.gpus[place].index for place in places(held.mask)),
+        layout=got,
+        gpus=None if held is None else tuple(held.shape.gpus[place].index for place in member_places(held.mask)),
         unchecked=() if pod.rules is None else pod.rules.unchecked,
     )
 
 
-def _broke(pod: PodSeen, before: NodeState, held: Held | None) -> int | None:
+def _broke(pod: PodUpdate, before: NodeState, held: AllocatedGpus | None) -> int | None:
     if held is not None and held.shape is before.shape:
-        return breaks(before, held.mask)
-    return may_break(pod.occupant.profile.ask, before)
+        return broken_island_size(before, held.mask)
+    return possible_broken_island_size(pod.occupant.profile.device_request, before)
 
 
-def _with_own(options: Options, node: str, got: Span | None) -> Options:
+def _with_own(options: Alternatives, node: str, got: LayoutRange | None) -> Alternatives:
     """What it got was there to be had, whatever was known of it before."""
     if got is None or not got.known:
         return options
     best = options.best
-    if best is None or vague(best.lay.ring):  # then the best that can be said is what we would have promised
+    if best is None or is_unknown(best.layout.ring):  # then the best that can be said is what we would have promised
         best = options.ours
-    if best is None or vague(best.lay.ring) or lesser(best.lay.ring, got.worst.ring):
-        best = Offer(node, got.worst)
+    if best is None or is_unknown(best.layout.ring) or is_worse(best.layout.ring, got.worst.ring):
+        best = Alternative(node, got.worst)
     return options._replace(best=best)

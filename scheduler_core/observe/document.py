@@ -11,52 +11,52 @@ from typing import Any
 
 from gputopo.render.schema import API_VERSION
 from gputopo.rings import Ring
-from scheduler_core.observe.alternatives import Offer
-from scheduler_core.observe.cluster_now import Present
-from scheduler_core.observe.comparison import Placement, Verdict
-from scheduler_core.observe.gpu_layout import Lay
-from scheduler_core.observe.observer import Report
+from scheduler_core.observe.alternatives import Alternative
+from scheduler_core.observe.cluster_now import ClusterNow
+from scheduler_core.observe.comparison import ComparisonResult, ObservedPlacement
+from scheduler_core.observe.gpu_layout import GpuLayout
+from scheduler_core.observe.observer import ObserverReport
 from scheduler_core.observe.summary import NOT_LOOKED_AT
-from scheduler_core.observe.totals import Sums, Tally
-from scheduler_core.observe.wording import sentence
+from scheduler_core.observe.totals import PlacementTotals, TotalsByDimension
+from scheduler_core.observe.wording import placement_sentence
 
 Document = dict[str, Any]
 
 
-def placement_document(placement: Placement) -> Document:
+def placement_document(placement: ObservedPlacement) -> Document:
     """One placement."""
-    got, options = placement.got, placement.options
+    got, options = placement.layout, placement.alternatives
     return {
         "apiVersion": API_VERSION,
         "kind": "ObservedPlacement",
         "at": _time(placement.at),
-        "ranBefore": placement.found,
+        "ranBefore": placement.cluster_then,
         "namespace": placement.namespace,
         "pod": placement.name,
         "scheduler": placement.scheduler,
         "node": placement.node,
         "gpus": placement.size,
         "indices": None if placement.gpus is None else list(placement.gpus),
-        "verdict": placement.verdict.value,
+        "verdict": placement.result.value,
         "lostGbps": placement.lost_gbps,
-        "got": None if got is None else {"worst": _lay(got.worst), "best": _lay(got.best)},
+        "got": None if got is None else {"worst": _layout(got.worst), "best": _layout(got.best)},
         "byUs": _offer(options.ours),
         "best": _offer(options.best),
-        "brokeIslandOf": placement.broke or None if placement.verdict is Verdict.BROKE else None,
+        "brokeIslandOf": placement.broke or None if placement.result is ComparisonResult.BROKE else None,
         "sparingNode": options.sparing,
         "unchecked": list(placement.unchecked),
-        "text": sentence(placement),
+        "text": placement_sentence(placement),
     }
 
 
-def report_document(report: Report) -> Document:
+def report_document(report: ObserverReport) -> Document:
     """All that was seen."""
     return {
         "apiVersion": API_VERSION,
         "kind": "PlacementReport",
         "since": _time(report.since),
         "until": _time(report.until),
-        "now": _present(report.now),
+        "now": _cluster_now_document(report.now),
         "ranBefore": _sums(report.ran),
         "placed": _sums(report.placed),
         "pending": report.pending,
@@ -64,7 +64,7 @@ def report_document(report: Report) -> Document:
     }
 
 
-def _present(now: Present) -> Document:
+def _cluster_now_document(now: ClusterNow) -> Document:
     return {
         "nodes": now.nodes,
         "unknownNodes": now.unknown,
@@ -76,19 +76,19 @@ def _present(now: Present) -> Document:
     }
 
 
-def _sums(sums: Sums) -> Document:
+def _sums(sums: TotalsByDimension) -> Document:
     return {
-        "total": _tally(sums.all),
-        **{f"by{dimension.capitalize()}": _tallies(tallies) for dimension, tallies in sums.by.items()},
+        "total": _totals(sums.all),
+        **{f"by{dimension.capitalize()}": _totals_by_name(tallies) for dimension, tallies in sums.by.items()},
         "costliest": [placement_document(each) for each in sums.costliest],
     }
 
 
-def _tallies(tallies: Mapping[str, Tally]) -> Document:
-    return {value: _tally(tally) for value, tally in sorted(tallies.items())}
+def _totals_by_name(tallies: Mapping[str, PlacementTotals]) -> Document:
+    return {value: _totals(tally) for value, tally in sorted(tallies.items())}
 
 
-def _tally(tally: Tally) -> Document:
+def _totals(tally: PlacementTotals) -> Document:
     return {
         "placed": tally.placed,
         "compared": tally.compared,
@@ -108,11 +108,11 @@ def _tally(tally: Tally) -> Document:
     }
 
 
-def _offer(offer: Offer | None) -> Document | None:
-    return None if offer is None else {"node": offer.node, **_lay(offer.lay)}
+def _offer(offer: Alternative | None) -> Document | None:
+    return None if offer is None else {"node": offer.node, **_layout(offer.layout)}
 
 
-def _lay(lay: Lay) -> Document:
+def _layout(lay: GpuLayout) -> Document:
     return {"ring": _ring(lay.ring), "oneIsland": lay.one_island, "numaNodes": lay.numa_nodes}
 
 

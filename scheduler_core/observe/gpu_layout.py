@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
-from scheduler_core.allocation.gpu_sets import AnyOf, Sets
-from scheduler_core.allocation.machine_shape import Shape
+from scheduler_core.allocation.gpu_sets import Sets, SomeSet
+from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.evaluation.possible_gpus import rings, together
-from scheduler_core.request.device_request import Ask
+from scheduler_core.evaluation.possible_gpus import possible_rings, whole_gpu_outcome
+from scheduler_core.request.device_request import DeviceRequest
 
 
-class Lay(NamedTuple):
+class GpuLayout(NamedTuple):
     """How a set of GPUs lies."""
 
     ring: Ring | None  # None: of a single GPU, or unknown
@@ -27,11 +27,11 @@ class Lay(NamedTuple):
     numa_nodes: int | None  # that it is on; None: unknown
 
 
-class Span(NamedTuple):
+class LayoutRange(NamedTuple):
     """How a set lies that is one of several."""
 
-    worst: Lay
-    best: Lay
+    worst: GpuLayout
+    best: GpuLayout
 
     @property
     def known(self) -> bool:
@@ -39,47 +39,49 @@ class Span(NamedTuple):
         return self.worst[:2] == self.best[:2]
 
 
-_UNKNOWN = Lay(None, None, None)
+_UNKNOWN = GpuLayout(None, None, None)
 
 
 @lru_cache(maxsize=1 << 14)
-def lay(shape: Shape, mask: int) -> Lay:
+def layout_of(shape: MachineShape, mask: int) -> GpuLayout:
     """How that set lies."""
-    return Lay(shape.ring(mask), shape.one_island(mask), shape.numa_nodes(mask))
+    return GpuLayout(shape.ring(mask), shape.is_one_island(mask), shape.count_numa_nodes(mask))
 
 
-def exactly(shape: Shape, mask: int) -> Span:
+def exact_range(shape: MachineShape, mask: int) -> LayoutRange:
     """That set and no other."""
-    return Span(lay(shape, mask), lay(shape, mask))
+    return LayoutRange(layout_of(shape, mask), layout_of(shape, mask))
 
 
 @lru_cache(maxsize=1 << 14)
-def may_get(ask: Ask, node: NodeState) -> Span | None:
+def possible_layouts(ask: DeviceRequest, node: NodeState) -> LayoutRange | None:
     """How the whole GPUs lie that a pod may get there; None where nobody can tell."""
-    found = together(ask, node)
+    found = whole_gpu_outcome(ask, node)
     if node.shape is None or node.free is None or found is None:
         return None
-    return span(node.shape, found.sets)
+    return layout_range(node.shape, found.sets)
 
 
-def span(shape: Shape, sets: Sets) -> Span | None:
+def layout_range(shape: MachineShape, sets: Sets) -> LayoutRange | None:
     """How the set lies that is one of these; None where there is none."""
-    if isinstance(sets, AnyOf):
-        worst = _worst_ring(rings(shape, sets))
-        return Span(Lay(worst, shape.one_island(sets.among) or None, shape.numa_nodes(sets.among)), _UNKNOWN)
-    lays = [lay(shape, mask) for mask in sets.masks]
+    if isinstance(sets, SomeSet):
+        worst = _worst_ring(possible_rings(shape, sets))
+        return LayoutRange(
+            GpuLayout(worst, shape.is_one_island(sets.among) or None, shape.count_numa_nodes(sets.among)), _UNKNOWN
+        )
+    lays = [layout_of(shape, mask) for mask in sets.masks]
     if not lays:
         return None
     every = [each.one_island for each in lays]
     numa = [each.numa_nodes for each in lays]
     found = [each.ring for each in lays if each.ring is not None]
-    return Span(
-        Lay(_worst_ring(found), _all(every), None if None in numa else max(each for each in numa if each)),
-        Lay(_best_ring(found), _any(every), min((each for each in numa if each), default=None)),
+    return LayoutRange(
+        GpuLayout(_worst_ring(found), _all(every), None if None in numa else max(each for each in numa if each)),
+        GpuLayout(_best_ring(found), _any(every), min((each for each in numa if each), default=None)),
     )
 
 
-def vague(ring: Ring | None) -> bool:
+def is_unknown(ring: Ring | None) -> bool:
     """Whether nobody knows what the ring is."""
     return ring is None or ring.kind is PathKind.UNKNOWN or (ring.kind is not PathKind.PCIE and ring.gbps is None)
 
@@ -87,7 +89,7 @@ def vague(ring: Ring | None) -> bool:
 def _worst_ring(found: Iterable[Ring]) -> Ring | None:
     """What is not known may be the worst."""
     found = list(found)
-    return next((ring for ring in found if vague(ring)), min(found, key=_quality, default=None))
+    return next((ring for ring in found if is_unknown(ring)), min(found, key=_quality, default=None))
 
 
 def _best_ring(found: Iterable[Ring]) -> Ring | None:
@@ -95,7 +97,7 @@ def _best_ring(found: Iterable[Ring]) -> Ring | None:
 
 
 def _quality(ring: Ring) -> tuple[bool, float, int, int, float]:
-    return ring.quality
+    return ring.sort_key
 
 
 def _all(every: list[bool | None]) -> bool | None:

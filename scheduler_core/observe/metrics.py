@@ -8,94 +8,94 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from gputopo.process.metrics import BUILD, About, Catalogue, Sample, once_each
+from gputopo.process.metrics import BUILD, MetricCatalogue, MetricHelp, Sample, cached_samples
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
-from scheduler_core.cache.node_table import NodeTable
-from scheduler_core.observe.cluster_now import Present
-from scheduler_core.observe.comparison import Placement, Verdict
-from scheduler_core.observe.totals import keys
+from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, table_samples, watch_samples
+from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.observe.cluster_now import ClusterNow
+from scheduler_core.observe.comparison import ComparisonResult, ObservedPlacement
+from scheduler_core.observe.totals import dimensions_of
 
 COUNTERS = {
-    "gputopo_observed_placements": About(
+    "gputopo_observed_placements": MetricHelp(
         ("size", "scheduler", "island"),
         "Pods that got their node, by whole GPUs, scheduler, and whether these are in one island: one, split, unknown; "
         "single of one GPU.",
     ),
-    "gputopo_observed_verdicts": About(
+    "gputopo_observed_verdicts": MetricHelp(
         ("scheduler", "verdict"),
         "The same by what became of them next to what we would have done: good, worse, waits (we would have let it "
         "wait), unknown; of one GPU single, or broke (an island that was free as a whole); shared.",
     ),
-    "gputopo_observed_lost_gbps": About(
+    "gputopo_observed_lost_gbps": MetricHelp(
         ("size", "scheduler"),
         "GB/s that the weakest hop of the pods' rings has less than we would have promised, summed over the pods, "
         "where it can be said.",
     ),
-    "gputopo_observed_islands_broken_needlessly": About(
+    "gputopo_observed_islands_broken_needlessly": MetricHelp(
         ("scheduler",), "Islands that a single GPU broke although a node had one in a broken island."
     ),
 }
 GAUGES = {
-    "gputopo_observe_info": About(("version", "python"), "Always 1; what this observer is."),
-    "gputopo_observe_ready": About((), "1 where it follows the cluster."),
-    "gputopo_free_gpus": About(
+    "gputopo_observe_info": MetricHelp(("version", "python"), "Always 1; what this observer is."),
+    "gputopo_observe_ready": MetricHelp((), "1 where it follows the cluster."),
+    "gputopo_free_gpus": MetricHelp(
         ("island",), "Free GPUs of islands of several, by whether the island is whole or broken."
     ),
 }
-CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES)
+CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES)
 
 
-class Seen(NamedTuple):
+class ObserverStatus(NamedTuple):
     """What is known at one moment."""
 
-    table: NodeTable
+    table: Snapshot
     ready: bool
     watches: tuple[WatchStatus, ...]
     pods: int
-    present: Present
+    present: ClusterNow
 
 
-class Metrics:
+class ObserverMetrics:
     """Counters that are bumped for each placement, and what is known at a scrape."""
 
-    def __init__(self, seen: Callable[[], Seen]) -> None:
+    def __init__(self, seen: Callable[[], ObserverStatus]) -> None:
         self.registry = CollectorRegistry()
         self._placements, self._verdicts, self._lost, self._needless = map(
             partial(CATALOGUE.counter, self.registry), COUNTERS
         )
-        of_table_now = once_each(of_table)
+        of_table_now = cached_samples(table_samples)
 
         def told() -> Iterator[Sample]:
             now = seen()
-            yield from samples(now)
+            yield from status_samples(now)
             yield from of_table_now(now.table)
 
-        CATALOGUE.tell(self.registry, told)
+        CATALOGUE.register_samples(self.registry, told)
 
-    def note(self, placement: Placement) -> None:
+    def count_placement(self, placement: ObservedPlacement) -> None:
         """A pod got its node."""
-        by = keys(placement)
+        by = dimensions_of(placement)
         size, scheduler = by["size"], by["scheduler"]
         self._placements.labels(size, scheduler, _island(placement)).inc()
-        self._verdicts.labels(scheduler, placement.verdict.value).inc()
+        self._verdicts.labels(scheduler, placement.result.value).inc()
         if placement.lost_gbps:
             self._lost.labels(size, scheduler).inc(placement.lost_gbps)
-        if placement.verdict is Verdict.BROKE and placement.options.sparing is not None:
+        if placement.result is ComparisonResult.BROKE and placement.alternatives.sparing is not None:
             self._needless.labels(scheduler).inc()
 
 
-def _island(placement: Placement) -> str:
+def _island(placement: ObservedPlacement) -> str:
     if placement.size == 1:
         return "single"
     return {True: "one", False: "split", None: "unknown"}[placement.one_island]
 
 
-def samples(seen: Seen) -> Iterator[Sample]:
+def status_samples(seen: ObserverStatus) -> Iterator[Sample]:
     """Every sample of a moment but those of its table. Pure."""
     yield "gputopo_observe_info", BUILD, 1
     yield "gputopo_observe_ready", (), seen.ready
-    yield from of_watches(seen.watches)
+    yield from watch_samples(seen.watches)
     yield "gputopo_gpu_pods", (), seen.pods
     yield "gputopo_free_gpus", ("whole",), seen.present.free_in_whole
     yield "gputopo_free_gpus", ("broken",), seen.present.free_in_islands - seen.present.free_in_whole

@@ -10,40 +10,40 @@ from typing import Any
 
 import orjson
 
-from gputopo.process.daemon import bound
+from gputopo.process.daemon import bind_socket
 from scheduler_core.cache.events import Batch, WatchStatus
-from scheduler_core.cache.watch import silence, stuck
-from scheduler_core.cache.watch_log import Troubles
-from scheduler_core.observe.comparison import Placement
+from scheduler_core.cache.watch import silence_reason, stuck
+from scheduler_core.cache.watch_log import WatchErrorLog
+from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.document import placement_document, report_document
-from scheduler_core.observe.metrics import Metrics, Seen
+from scheduler_core.observe.metrics import ObserverMetrics, ObserverStatus
 from scheduler_core.observe.observer import Observer
-from scheduler_core.observe.settings import Settings
-from scheduler_core.observe.summary import summary
-from scheduler_core.observe.wording import line
+from scheduler_core.observe.settings import ObserverSettings
+from scheduler_core.observe.summary import render_summary
+from scheduler_core.observe.wording import log_line
 from scheduler_core.policy.policy import Policy
-from scheduler_core.runtime.clock import Steady
-from scheduler_core.runtime.event_loop import Watching
+from scheduler_core.runtime.clock import SlewedClock
+from scheduler_core.runtime.event_loop import WatchSet
 from scheduler_core.runtime.http_connection import PAGES
-from scheduler_core.runtime.http_pages import json_page, site
+from scheduler_core.runtime.http_pages import json_page, program_app
 from scheduler_core.runtime.http_server import Listener
 
 _LISTS_S = 60.0  # for the first lists, where there is an end
 
 
-class Service:
+class ObserverService:
     """All parts but the socket. Lives on the loop's thread."""
 
-    def __init__(self, settings: Settings, policy: Policy, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: ObserverSettings, policy: Policy, say: Callable[[str], None]) -> None:
         """``say`` prints; it raises ``BrokenPipeError`` where nobody reads any more."""
         self.observer = Observer(policy)
-        self.metrics = Metrics(self._seen)
-        self.ended = asyncio.Event()
-        self._now = Steady()
+        self.metrics = ObserverMetrics(self._seen)
+        self.stop_requested = asyncio.Event()
+        self._now = SlewedClock()
         self._settings = settings
-        self._say = say
-        self._watches: Watching | None = None
-        self._troubles = Troubles()
+        self._print_line = say
+        self._watches: WatchSet | None = None
+        self._watch_errors = WatchErrorLog()
         self._begun = time.monotonic()
         self._synced: float | None = None  # monotonic, as the others
         self._told: float | None = None  # when a summary was printed last
@@ -54,12 +54,12 @@ class Service:
         return self._synced is not None
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def watch_errors(self) -> tuple[str, ...]:
         """What is wrong with the watches."""
-        return tuple(each.trouble for each in self._statuses() if each.trouble)
+        return tuple(each.error for each in self._statuses() if each.error)
 
     @contextmanager
-    def watched(self, watches: Watching) -> Iterator[None]:
+    def running_watches(self, watches: WatchSet) -> Iterator[None]:
         """Within: what they see is taken in. At the end all is told."""
         self._watches = watches
         self._begun = time.monotonic()
@@ -70,34 +70,34 @@ class Service:
             watches.stop()
         if self.synced:
             self._note(self.observer.finish())
-            self._tell()
+            self._print_report()
 
-    def take(self, batch: Batch[Any]) -> None:
+    def apply_batch(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
-        placements = self.observer.take(batch, self._now())
+        placements = self.observer.apply_batch(batch, self._now())
         if self.synced:
             self._note(placements)
-        elif self.observer.knowledge.synced:
+        elif self.observer.cache.synced:
             self._begin(placements)
 
     def tick(self) -> None:
         """Let time pass."""
-        self._troubles.tell(self._statuses())
+        self._watch_errors.log_errors(self._statuses())
         now = time.monotonic()
         if self._synced is None:
             if self._settings.for_s is not None and now - self._begun > self._settings.for_s + _LISTS_S:
-                self.ended.set()
+                self.stop_requested.set()
             return
-        self._note(self.observer.tick(self._now()))
+        self._note(self.observer.advance_time(self._now()))
         every, told = self._settings.every_s, self._told
         if self._settings.for_s is not None and now - self._synced >= self._settings.for_s:
-            self.ended.set()
+            self.stop_requested.set()
         elif every is not None and told is not None and now - told >= every:
-            self._tell()
+            self._print_report()
 
-    def unready(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Why the cluster is not followed; None: it is."""
-        return self.observer.knowledge.unready or silence(self._statuses())
+        return self.observer.cache.not_ready_reason or silence_reason(self._statuses())
 
     def unhealthy(self) -> str | None:
         """Return why this process must be restarted; None: it need not be."""
@@ -107,50 +107,54 @@ class Service:
         """All that was seen, as a document."""
         return report_document(self.observer.report(self._now()))
 
-    def _begin(self, ran: tuple[Placement, ...]) -> None:
+    def _begin(self, ran: tuple[ObservedPlacement, ...]) -> None:
         """All is listed."""
         self._synced = time.monotonic()
         if self._settings.output == "jsonl":
             self._print([orjson.dumps(placement_document(each)).decode() for each in ran])
         if self._settings.for_s == 0:
-            self.ended.set()  # where the summary is told
+            self.stop_requested.set()  # where the summary is told
         else:
-            self._tell()
+            self._print_report()
 
-    def _note(self, placements: tuple[Placement, ...]) -> None:
+    def _note(self, placements: tuple[ObservedPlacement, ...]) -> None:
         for each in placements:
-            self.metrics.note(each)
+            self.metrics.count_placement(each)
         as_json = self._settings.output == "jsonl"
-        self._print([orjson.dumps(placement_document(each)).decode() if as_json else line(each) for each in placements])
+        self._print(
+            [orjson.dumps(placement_document(each)).decode() if as_json else log_line(each) for each in placements]
+        )
 
-    def _tell(self) -> None:
+    def _print_report(self) -> None:
         self._told = time.monotonic()
         report = self.observer.report(self._now())
         if self._settings.output == "jsonl":
             self._print([orjson.dumps(report_document(report)).decode()])
         else:
-            self._print(["", *summary(report).splitlines(), ""])
+            self._print(["", *render_summary(report).splitlines(), ""])
 
     def _print(self, lines: list[str]) -> None:
         if not lines:
             return
         try:
-            self._say("".join(f"{each}\n" for each in lines))
+            self._print_line("".join(f"{each}\n" for each in lines))
         except BrokenPipeError:
-            self.ended.set()
+            self.stop_requested.set()
 
     def _statuses(self) -> tuple[WatchStatus, ...]:
         return () if self._watches is None else self._watches.status(time.monotonic())
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> ObserverStatus:
         """What is known now, for the metrics."""
-        knowledge = self.observer.knowledge
+        knowledge = self.observer.cache
         present = self.observer.report(self._now()).now
-        return Seen(knowledge.table, self.unready() is None, self._statuses(), len(knowledge.pods), present)
+        return ObserverStatus(
+            knowledge.table, self.not_ready_reason() is None, self._statuses(), len(knowledge.pods), present
+        )
 
 
-def listener_of(service: Service, where: tuple[str, int]) -> Listener:
+def listener_of(service: ObserverService, where: tuple[str, int]) -> Listener:
     """The listener of the pages. Raises ``OSError`` where the address cannot be had."""
     own = {"/report": json_page(service.report)}
-    pages = site(service.unready, service.metrics.registry, own, service.unhealthy)
-    return Listener(pages, bound(where), limits=PAGES)
+    pages = program_app(service.not_ready_reason, service.metrics.registry, own, service.unhealthy)
+    return Listener(pages, bind_socket(where), limits=PAGES)

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gputopo.process.settings import Setting, address, log_form, one_of, seconds, unless_off, values
+from gputopo.process.settings import (
+    Setting,
+    log_setting,
+    parse_address,
+    parse_one_of,
+    parse_seconds,
+    parse_unless_off,
+    read_values,
+)
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The observer's settings. ``TABLE`` explains each."""
 
     output: str
@@ -19,9 +27,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: str
 
 
-def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
+def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ObserverSettings:
     """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
-    return Settings(**values(TABLE, flags, environ))
+    return ObserverSettings(**read_values(TABLE, flags, environ))
 
 
 TABLE = (
@@ -32,7 +40,7 @@ TABLE = (
         "text",
         "text|jsonl",
         "What is printed on standard output: sentences and a summary, or one JSON document a line.",
-        one_of("text", "jsonl"),
+        parse_one_of("text", "jsonl"),
     ),
     Setting(
         "for_s",
@@ -41,7 +49,7 @@ TABLE = (
         "off",
         "SECONDS|off",
         "End after this long, with a summary. 0s: only say how things are now.",
-        unless_off(seconds(0)),
+        parse_unless_off(parse_seconds(0)),
     ),
     Setting(
         "every_s",
@@ -50,7 +58,7 @@ TABLE = (
         "off",
         "SECONDS|off",
         "Print a summary each time this has passed. There is one at the start and one at the end in any case.",
-        unless_off(seconds(1)),
+        parse_unless_off(parse_seconds(1)),
     ),
     Setting(
         "listen",
@@ -59,7 +67,7 @@ TABLE = (
         "off",
         "HOST:PORT|off",
         "Where /metrics, /healthz, /readyz and /report are served. Nowhere on a laptop; the manifests say :9439.",
-        address,
+        parse_address,
     ),
-    log_form("text"),
+    log_setting("text"),
 )

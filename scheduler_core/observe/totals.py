@@ -6,13 +6,13 @@ from collections import defaultdict
 from heapq import nlargest
 from typing import NamedTuple
 
-from scheduler_core.observe.comparison import Placement, Verdict
+from scheduler_core.observe.comparison import ComparisonResult, ObservedPlacement
 
 NO_SCHEDULER = "(none)"
 _COSTLIEST = 10
 
 
-class Tally(NamedTuple):
+class PlacementTotals(NamedTuple):
     """Sums over placements."""
 
     placed: int = 0
@@ -31,60 +31,60 @@ class Tally(NamedTuple):
     shared: int = 0
     unchecked: int = 0  # of the compared, those with rules that nobody looked at
 
-    def plus(self, other: Tally) -> Tally:
+    def add(self, other: PlacementTotals) -> PlacementTotals:
         """Both together."""
-        return Tally._make(one + another for one, another in zip(self, other, strict=True))
+        return PlacementTotals._make(one + another for one, another in zip(self, other, strict=True))
 
 
-class Sums:
+class TotalsByDimension:
     """What has come together. Bounded by how many namespaces, sizes and schedulers there are."""
 
     def __init__(self) -> None:
-        self.all = Tally()
-        self.by: dict[str, defaultdict[str, Tally]] = {
-            each: defaultdict(Tally) for each in ("scheduler", "size", "namespace")
+        self.all = PlacementTotals()
+        self.by: dict[str, defaultdict[str, PlacementTotals]] = {
+            each: defaultdict(PlacementTotals) for each in ("scheduler", "size", "namespace")
         }
-        self.costliest: list[Placement] = []
+        self.costliest: list[ObservedPlacement] = []
 
-    def add(self, placement: Placement) -> None:
+    def add_placement(self, placement: ObservedPlacement) -> None:
         """One more."""
-        one = tally(placement)
-        self.all = self.all.plus(one)
-        for dimension, value in keys(placement).items():
-            self.by[dimension][value] = self.by[dimension][value].plus(one)
-        if placement.verdict is Verdict.WORSE:
+        one = totals_of(placement)
+        self.all = self.all.add(one)
+        for dimension, value in dimensions_of(placement).items():
+            self.by[dimension][value] = self.by[dimension][value].add(one)
+        if placement.result is ComparisonResult.WORSE:
             self.costliest = nlargest(_COSTLIEST, [*self.costliest, placement], key=_cost)
 
 
-def keys(placement: Placement) -> dict[str, str]:
+def dimensions_of(placement: ObservedPlacement) -> dict[str, str]:
     """By what a placement is summed."""
     size = str(placement.size) if placement.size else "shared"
     return {"scheduler": placement.scheduler or NO_SCHEDULER, "size": size, "namespace": placement.namespace}
 
 
-def tally(placement: Placement) -> Tally:
+def totals_of(placement: ObservedPlacement) -> PlacementTotals:
     """One placement."""
-    verdict, lost = placement.verdict, placement.lost_gbps
-    compared, measure = placement.compared, placement.measure
-    broke, single = verdict is Verdict.BROKE, placement.size == 1
-    return Tally(
+    verdict, lost = placement.result, placement.lost_gbps
+    compared, measure = placement.compared, placement.best_alternative
+    broke, single = verdict is ComparisonResult.BROKE, placement.size == 1
+    return PlacementTotals(
         placed=1,
         compared=compared,
         one_island=compared and placement.one_island is True,
         could_be_one_island=compared and placement.could_be_one_island,
-        ours_in_one_island=compared and measure is not None and measure.lay.one_island is True,
-        worse=verdict is Verdict.WORSE,
+        ours_in_one_island=compared and measure is not None and measure.layout.one_island is True,
+        worse=verdict is ComparisonResult.WORSE,
         lost_gbps=lost or 0.0,
-        uncounted=verdict is Verdict.WORSE and lost is None,
-        waits=verdict is Verdict.WAITS,
-        unknown=verdict is Verdict.UNKNOWN,
+        uncounted=verdict is ComparisonResult.WORSE and lost is None,
+        waits=verdict is ComparisonResult.WAITS,
+        unknown=verdict is ComparisonResult.UNKNOWN,
         single=single,
         broke=broke,
-        needlessly=broke and placement.options.sparing is not None,
-        shared=verdict is Verdict.SHARED,
+        needlessly=broke and placement.alternatives.sparing is not None,
+        shared=verdict is ComparisonResult.SHARED,
         unchecked=compared and bool(placement.unchecked),
     )
 
 
-def _cost(placement: Placement) -> tuple[float, float]:
+def _cost(placement: ObservedPlacement) -> tuple[float, float]:
     return placement.lost_gbps or 0.0, placement.at

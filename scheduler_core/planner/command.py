@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import click
 
-from gputopo.process.settings import options
+from gputopo.process.settings import command_options
 from scheduler_core.planner import settings
-from scheduler_core.runtime.bootstrap import begun
+from scheduler_core.runtime.bootstrap import configured
 
 
 @click.command()
-@options(settings.TABLE)
+@command_options(settings.TABLE)
 def planner(**flags: str | None) -> None:
     """Plan gangs: pods that start together or not at all, each pinned to its place and let go at once.
 
@@ -29,5 +29,5 @@ def planner(**flags: str | None) -> None:
     """
     from scheduler_core.planner.main import plan_forever  # noqa: PLC0415  needs the extra "cluster", --help does not
 
-    with begun(settings.read, flags) as read:
+    with configured(settings.read_settings, flags) as read:
         plan_forever(read)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from scheduler_core.planner.gang.conventions import is_alone
-from scheduler_core.planner.gang.gang import pod_of
-from scheduler_core.planner.status import GangStatus, Status
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.gang import single_pod_of
+from scheduler_core.planner.status import PlannerStatus, QueuedGangStatus
 from scheduler_core.runtime.paging import PAGE_BYTES, PageBytes, fill
 
 _LISTS = ("gangs", "pods")
@@ -23,19 +23,19 @@ Key = tuple[str, str, str]  # list, namespace, name
 class Snapshot(NamedTuple):
     """What the planner knew at one moment."""
 
-    status: Status
+    status: PlannerStatus
     at: float  # in seconds since 1970
-    gangs: tuple[tuple[Key, GangStatus], ...]  # sorted
+    gangs: tuple[tuple[Key, QueuedGangStatus], ...]  # sorted
 
 
-def snapshot(found: Status, now: float) -> Snapshot:
+def snapshot(found: PlannerStatus, now: float) -> Snapshot:
     """Return the status with its gangs in the order of the pages."""
     return Snapshot(found, now, tuple(sorted(((_key(each), each) for each in found.gangs), key=lambda pair: pair[0])))
 
 
-def _key(each: GangStatus) -> Key:
+def _key(each: QueuedGangStatus) -> Key:
     name = each.gang.name
-    return _LISTS[is_alone(name)], name.namespace, name.name
+    return _LISTS[is_single_pod_gang(name)], name.namespace, name.name
 
 
 def read_continuation(text: str) -> Key | None:
@@ -54,9 +54,9 @@ def gangs_page(found: Snapshot, after: Key | None = None, most: int = PAGE_BYTES
     following = "/".join(taken[-1][0]) if more else None
     status = found.status
     head = {
-        "leads": status.leads,
+        "leads": status.is_leader,
         "holder": status.holder,
-        "unready": status.unready,
+        "unready": status.not_ready_reason,
         "epoch": status.epoch,
         "entries": status.entries,
         "extenders": status.extenders,
@@ -66,12 +66,12 @@ def gangs_page(found: Snapshot, after: Key | None = None, most: int = PAGE_BYTES
     return PageBytes(orjson.dumps(head | lists | {"continue": following}), following)
 
 
-def _item(each: GangStatus, now: float) -> dict[str, Any]:
+def _item(each: QueuedGangStatus, now: float) -> dict[str, Any]:
     gang = each.gang
     return {
         "namespace": gang.name.namespace,
         "name": gang.name.name,
-        "pod": pod_of(gang),
+        "pod": single_pod_of(gang),
         "phase": each.phase,
         "reason": each.reason,
         "size": gang.size,
@@ -88,6 +88,6 @@ def _item(each: GangStatus, now: float) -> dict[str, Any]:
         "reservation": each.reservation,
         "missing": [{"member": name, "reason": why} for name, why in each.missing],
         "rollbacks": each.rollbacks,
-        "trouble": each.trouble,
+        "trouble": each.rollback_reason,
         "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
     }

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
 
-from gputopo.crd.reservations import State
-from gputopo.process.metrics import BUILD, About, Catalogue, Sample, Times, once_each
-from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, of_table, of_watches
-from scheduler_core.planner.commit.actions import Release, WriteStatus
-from scheduler_core.planner.leader.writer import Answer, Outcome
-from scheduler_core.planner.status import Status
+from gputopo.crd.reservations import ReservationState
+from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample, cached_samples
+from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, table_samples, watch_samples
+from scheduler_core.planner.commit.actions import ReleasePod, WriteStatus
+from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
+from scheduler_core.planner.status import PlannerStatus
 
 # A gang that fits waits a fraction of a second; what waits for room waits hours.
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200)
@@ -25,47 +25,47 @@ PHASES = (
 )  # fmt: skip
 
 COUNTERS = {
-    "gputopo_planner_writes": About(
+    "gputopo_planner_writes": MetricHelp(
         ("kind", "outcome"),
         "Writes by what they are and what became of them: done, conflict (the object had changed), gone, away (no "
         "answer), refused, deposed (not sent: another leads).",
     ),
-    "gputopo_planner_events": About(("outcome",), "Events: written, failed, dropped (too many at once)."),
-    "gputopo_planner_rollbacks": About((), "Placements that were taken back because not all members were bound."),
-    "gputopo_planner_released": About(
+    "gputopo_planner_events": MetricHelp(("outcome",), "Events: written, failed, dropped (too many at once)."),
+    "gputopo_planner_rollbacks": MetricHelp((), "Placements that were taken back because not all members were bound."),
+    "gputopo_planner_released": MetricHelp(
         ("why",), "Pods that were released to ordinary scheduling, without a place: unplaceable, gate-timeout."
     ),
 }
 TIMES = {
-    "gang_scheduling_wait_seconds": Times(
+    "gang_scheduling_wait_seconds": HistogramHelp(
         ("outcome", "kind"),
         "From the creation of a gang's newest member until all are bound, or it was rolled back, failed or "
         "released; kind: gang, single.",
         _WAIT_SECONDS,
     ),
-    "gputopo_planner_plan_seconds": Times(("outcome",), "To plan: placed, unplaced.", _PLAN_SECONDS),
-    "gputopo_planner_write_seconds": Times(("kind",), "For an answer of the API server.", _WRITE_SECONDS),
+    "gputopo_planner_plan_seconds": HistogramHelp(("outcome",), "To plan: placed, unplaced.", _PLAN_SECONDS),
+    "gputopo_planner_write_seconds": HistogramHelp(("kind",), "For an answer of the API server.", _WRITE_SECONDS),
 }
 GAUGES = {
-    "gputopo_planner_info": About(("version", "python"), "Always 1; what this planner is."),
-    "gputopo_planner_ready": About((), "1 where gangs are planned, here or by the planner that leads."),
-    "gputopo_planner_leader": About((), "1 where this planner leads."),
-    "gputopo_planner_blind": About(
+    "gputopo_planner_info": MetricHelp(("version", "python"), "Always 1; what this planner is."),
+    "gputopo_planner_ready": MetricHelp((), "1 where gangs are planned, here or by the planner that leads."),
+    "gputopo_planner_leader": MetricHelp((), "1 where this planner leads."),
+    "gputopo_planner_blind": MetricHelp(
         (), "1 where this planner leads and plans nothing: its watches are silent, or do not show what it wrote."
     ),
-    "gputopo_planner_gangs": About(("phase",), "Gangs, single pods that are planned among them, by phase."),
-    "gputopo_planner_held_gpus": About((), "GPUs that reservations keep for members that have no node yet."),
-    "gputopo_planner_oldest_gate_age_seconds": About(
+    "gputopo_planner_gangs": MetricHelp(("phase",), "Gangs, single pods that are planned among them, by phase."),
+    "gputopo_planner_held_gpus": MetricHelp((), "GPUs that reservations keep for members that have no node yet."),
+    "gputopo_planner_oldest_gate_age_seconds": MetricHelp(
         (), "Age of the oldest pod that our gate holds; 0 where none is held."
     ),
-    "gputopo_planner_gated_pods": About((), "Pods that our gate holds."),
-    "gputopo_planner_ledger_entries": About((), "Reservations that the ledger lists."),
-    "gputopo_planner_extenders": About((), "Extenders that are registered at the ledger."),
+    "gputopo_planner_gated_pods": MetricHelp((), "Pods that our gate holds."),
+    "gputopo_planner_ledger_entries": MetricHelp((), "Reservations that the ledger lists."),
+    "gputopo_planner_extenders": MetricHelp((), "Extenders that are registered at the ledger."),
 }
-CATALOGUE = Catalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES, TIMES)
+CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES, TIMES)
 
 
-class Metrics:
+class PlannerMetrics:
     """Counters that are bumped where things happen, and what a status says."""
 
     def __init__(self) -> None:
@@ -77,51 +77,51 @@ class Metrics:
         self.wait_seconds = CATALOGUE.histogram(self.registry, "gang_scheduling_wait_seconds")
         self.plan_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_plan_seconds")
         self.write_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_write_seconds")
-        self._of_table = once_each(of_table)
+        self._of_table = cached_samples(table_samples)
 
-    def expose(self, status: Callable[[], Status]) -> None:
+    def register_status(self, status: Callable[[], PlannerStatus]) -> None:
         """Ask for the status at every scrape."""
-        CATALOGUE.tell(self.registry, lambda: self._samples(status()))
+        CATALOGUE.register_samples(self.registry, lambda: self._samples(status()))
 
-    def note(self, answer: Answer) -> None:
+    def count_answer(self, answer: WriteAnswer) -> None:
         """A write was answered."""
         kind = type(answer.write).__name__
         self.writes.labels(kind, answer.outcome.value).inc()
         self.write_seconds.labels(kind).observe(answer.seconds)
-        if answer.outcome is Outcome.DONE:
-            if isinstance(answer.write, Release):
+        if answer.outcome is WriteOutcome.DONE:
+            if isinstance(answer.write, ReleasePod):
                 self.released.labels(answer.write.policy).inc()
-            elif isinstance(answer.write, WriteStatus) and _takes_back(answer.write):
+            elif isinstance(answer.write, WriteStatus) and _is_rollback(answer.write):
                 self.rollbacks.inc()
 
-    def note_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
+    def count_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
         """A gang's wait is over."""
         self.wait_seconds.labels(outcome, "single" if alone else "gang").observe(seconds)
 
-    def note_plan(self, seconds: float, *, placed: bool) -> None:
+    def count_plan(self, seconds: float, *, placed: bool) -> None:
         """A plan was made; on any thread."""
         self.plan_seconds.labels("placed" if placed else "unplaced").observe(seconds)
 
-    def note_event(self, outcome: str) -> None:
+    def count_event(self, outcome: str) -> None:
         """An Event was written, or not; on any thread."""
         self.events.labels(outcome).inc()
 
-    def _samples(self, status: Status) -> Iterator[Sample]:
-        yield from samples(status, time.time())
+    def _samples(self, status: PlannerStatus) -> Iterator[Sample]:
+        yield from status_samples(status, time.time())
         yield from self._of_table(status.table)
 
 
-def _takes_back(what: WriteStatus) -> bool:
+def _is_rollback(what: WriteStatus) -> bool:
     """Whether that begins with it: its reason may be written again."""
-    return State.ROLLING_BACK is what.status.state is not what.of.status.state
+    return ReservationState.ROLLING_BACK is what.status.state is not what.of.status.state
 
 
-def samples(status: Status, now: float) -> Iterator[Sample]:
+def status_samples(status: PlannerStatus, now: float) -> Iterator[Sample]:
     """Every sample of a moment: name, label values, value. Pure."""
     yield "gputopo_planner_info", BUILD, 1
-    yield "gputopo_planner_ready", (), status.unready is None
-    yield "gputopo_planner_leader", (), status.leads
-    yield "gputopo_planner_blind", (), status.blind
+    yield "gputopo_planner_ready", (), status.not_ready_reason is None
+    yield "gputopo_planner_leader", (), status.is_leader
+    yield "gputopo_planner_blind", (), status.stale_reason
     phases = Counter(each.phase for each in status.gangs)
     yield from (("gputopo_planner_gangs", (phase,), phases[phase]) for phase in PHASES)
     yield "gputopo_planner_held_gpus", (), status.held_gpus
@@ -130,4 +130,4 @@ def samples(status: Status, now: float) -> Iterator[Sample]:
     yield "gputopo_planner_ledger_entries", (), status.entries
     yield "gputopo_planner_extenders", (), status.extenders
     yield "gputopo_gpu_pods", (), status.pods
-    yield from of_watches(status.watches)
+    yield from watch_samples(status.watches)

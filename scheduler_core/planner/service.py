@@ -17,27 +17,27 @@ from typing import Any, NamedTuple, TypeVar
 
 from gputopo.kube.errors import KubeError
 from gputopo.kube.rbac import LEDGERS
-from scheduler_core.cache.events import Batch, LedgerSeen, WatchStatus
-from scheduler_core.cache.watch import silence, stuck
-from scheduler_core.cache.watch_log import Troubles
-from scheduler_core.planner.commit.actions import CreateLedger, Write
-from scheduler_core.planner.gang.conventions import is_alone
+from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
+from scheduler_core.cache.watch import silence_reason, stuck
+from scheduler_core.cache.watch_log import WatchErrorLog
+from scheduler_core.planner.commit.actions import Action, CreateLedger
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.leader.context import Clock, Settled
-from scheduler_core.planner.leader.freshness import Sight
+from scheduler_core.planner.leader.context import PlannerConfig, TermClock
+from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldTask
-from scheduler_core.planner.leader.hold_throttle import Precedence
-from scheduler_core.planner.leader.plan_task import Placing, Task, placing
-from scheduler_core.planner.leader.term import Term
-from scheduler_core.planner.leader.writer import Answer, Outcome, Writer
-from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.packing.singles import Placer
-from scheduler_core.planner.status import Status, status
+from scheduler_core.planner.leader.hold_throttle import HoldThrottle
+from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, run_plan
+from scheduler_core.planner.leader.term import LeaderTerm
+from scheduler_core.planner.leader.writer import ActionExecutor, WriteAnswer, WriteOutcome
+from scheduler_core.planner.metrics import PlannerMetrics
+from scheduler_core.planner.packing.singles import SinglePodPlacer
+from scheduler_core.planner.status import PlannerStatus, planner_status
 from scheduler_core.policy.reload import PolicyReload
-from scheduler_core.runtime.clock import Steady
-from scheduler_core.runtime.event_loop import Deliver, Watching
-from scheduler_core.runtime.event_writer import Tell
-from scheduler_core.runtime.leader_election import Elected
+from scheduler_core.runtime.clock import SlewedClock
+from scheduler_core.runtime.event_loop import Deliver, WatchSet
+from scheduler_core.runtime.event_writer import EventDraft
+from scheduler_core.runtime.leader_election import Election
 
 T = TypeVar("T")
 WRITERS = 8  # threads
@@ -45,47 +45,47 @@ _STEP_BACK_S = 5.0  # after another planner took over while we held the Lease
 _log = logging.getLogger(__name__)
 
 
-class Parts(NamedTuple):
+class ServiceParts(NamedTuple):
     """What a planner is made of."""
 
-    me: str
-    writer: Writer
-    elected: Elected
+    identity: str
+    writer: ActionExecutor
+    election: Election
     policy: PolicyReload
-    watching: Callable[[Deliver], Watching]  # made anew for each term
-    tell: Callable[[Tell], None]
-    metrics: Metrics
-    sight: Callable[[], Sight] = Sight  # as is ``watching``
+    watching: Callable[[Deliver], WatchSet]  # made anew for each term
+    write_event: Callable[[EventDraft], None]
+    metrics: PlannerMetrics
+    freshness: Callable[[], Freshness] = Freshness  # as is ``watching``
 
 
-class Service:
+class PlannerService:
     """All parts but the sockets. Lives on the loop's thread."""
 
-    def __init__(self, settled: Settled, parts: Parts) -> None:
-        self.ended = asyncio.Event()
-        self.term: Term | None = None
+    def __init__(self, settled: PlannerConfig, parts: ServiceParts) -> None:
+        self.stop_requested = asyncio.Event()
+        self.term: LeaderTerm | None = None
         self._settled, self._parts = settled, parts
-        self._watches: Watching | None = None
+        self._watches: WatchSet | None = None
         self._writers: ThreadPoolExecutor | None = None
         self._planner: ThreadPoolExecutor | None = None  # one thread for plans of all terms: ``_placer`` is its own
-        self._seeker: ThreadPoolExecutor | None = None  # one to seek room to hold
+        self._hold_searcher: ThreadPoolExecutor | None = None  # one to seek room to hold
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when that is, by the loop's clock
         self.broken: BaseException | None = None  # an error of our own, which ends the process
         self._not_before = 0.0
         self._terms = 0
-        self._placer = Placer()
-        self._troubles = Troubles()
-        self._precedence = Precedence()
+        self._placer = SinglePodPlacer()
+        self._watch_errors = WatchErrorLog()
+        self._hold_throttle = HoldThrottle()
         self._unserved: str | None = None  # what the API server said when it did not know the ledger's kind
 
-    def watching(self, _: Deliver) -> Watching:
+    def idle_watches(self, _: Deliver) -> WatchSet:
         """Nothing is watched for as long as it does not lead: each term has watches of its own."""
-        return _Idle()
+        return _NoWatches()
 
     @contextmanager
-    def watched(self, _: Watching) -> Iterator[None]:
+    def running_watches(self, _: WatchSet) -> Iterator[None]:
         """Within: it leads where it holds the Lease."""
         self._loop = asyncio.get_running_loop()
         with ExitStack() as parts:
@@ -93,44 +93,44 @@ class Service:
             parts.callback(self._writers.shutdown, wait=False, cancel_futures=True)
             self._planner = ThreadPoolExecutor(1, "plan")
             parts.callback(self._planner.shutdown, wait=False, cancel_futures=True)
-            self._seeker = ThreadPoolExecutor(1, "seek")
-            parts.callback(self._seeker.shutdown, wait=False, cancel_futures=True)
+            self._hold_searcher = ThreadPoolExecutor(1, "seek")
+            parts.callback(self._hold_searcher.shutdown, wait=False, cancel_futures=True)
             parts.callback(self._end)
             yield
 
-    def take(self, batch: Batch[Any]) -> None:
+    def apply_batch(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
         if self.term is not None:
-            self.term.take(batch)
+            self.term.apply_batch(batch)
 
     def tick(self) -> None:
         """Let time pass: begin, go on or end."""
-        if self._parts.policy.tick(time.monotonic()) and self.term is not None:
-            self.term.view.knowledge.follow(self._parts.policy.current.common)
-        holds = self._parts.elected.holds
-        if self.term is not None and (self.term.deposed or not holds):
-            if self.term.deposed:
+        if self._parts.policy.poll(time.monotonic()) and self.term is not None:
+            self.term.view.cache.set_policy(self._parts.policy.current.node_policy)
+        holds = self._parts.election.is_leader
+        if self.term is not None and (self.term.is_deposed or not holds):
+            if self.term.is_deposed:
                 self._not_before = time.monotonic() + _STEP_BACK_S
             self._end()
         elif self.term is not None:
             self._own(self.term.tick, self.statuses())
         elif holds and time.monotonic() >= self._not_before:
             self._begin()
-        self._troubles.tell(self.statuses())
+        self._watch_errors.log_errors(self.statuses())
 
-    def unready(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Why gangs are not planned; None: they are, here or by the planner that leads."""
-        elected = self._parts.elected
-        if not elected.holds:
-            return _unled(elected.holder, elected.trouble)
+        elected = self._parts.election
+        if not elected.is_leader:
+            return _no_leader_reason(elected.holder, elected.error)
         if self.term is None or not self.term.leads:
             return self._unserved or "this planner has not taken over the ledger yet"
-        missing = self.term.view.knowledge.missing
+        missing = self.term.view.cache.missing_kinds
         if missing:
             return f"gputopo has not yet listed all {', '.join(missing)} of the cluster"
-        if self.term.sight.trouble is not None:
-            return f"nothing is planned, by what is known: {self.term.sight.trouble}"
-        return silence(self.statuses())
+        if self.term.freshness.stale_reason is not None:
+            return f"nothing is planned, by what is known: {self.term.freshness.stale_reason}"
+        return silence_reason(self.statuses())
 
     def unhealthy(self) -> str | None:
         """Return why this process must be restarted; None: it need not be."""
@@ -143,54 +143,54 @@ class Service:
     def _begin(self) -> None:
         """Lead: the ledger first, then everything else."""
         self._terms += 1
-        me = f"{self._parts.me}/{self._terms}"  # what an earlier term of ours may still send is another's
-        term = self.term = Term(
+        me = f"{self._parts.identity}/{self._terms}"  # what an earlier term of ours may still send is another's
+        term = self.term = LeaderTerm(
             self._settled,
             lambda: self._parts.policy.current,
             me,
-            _Hands(self),
-            Clock(wall=Steady()),
-            self._parts.sight(),
+            _ServiceExecutor(self),
+            TermClock(wall=SlewedClock()),
+            self._parts.freshness(),
         )
         _log.info("term", extra={"fields": {"begins": True}})
         self._read_ledger(term)
 
-    def _read_ledger(self, term: Term) -> None:
-        def read() -> LedgerSeen | KubeError | None:
+    def _read_ledger(self, term: LeaderTerm) -> None:
+        def read() -> LedgerUpdate | KubeError | None:
             try:
-                return self._parts.writer.ledger(self._settled.pool)
+                return self._parts.writer.get_ledger(self._settled.pool)
             except KubeError as error:
                 return error
 
-        def have(found: LedgerSeen | KubeError | None) -> None:
+        def have(found: LedgerUpdate | KubeError | None) -> None:
             if isinstance(found, KubeError):
                 _log.warning("ledger", extra={"fields": {"error": str(found)}})
-                term.deposed = True  # and begin again later
+                term.is_deposed = True  # and begin again later
             else:
-                term.read(found)
+                term.apply_ledger(found)
 
-        self.hand(self._writers, read, term, have)
+        self.run_in_pool(self._writers, read, term, have)
 
     def _end(self) -> None:
         if self._watches is not None:
             self._watches.stop()
             self._watches = None
         if self.term is not None:
-            _log.info("term", extra={"fields": {"begins": False, "deposed": self.term.deposed}})
+            _log.info("term", extra={"fields": {"begins": False, "deposed": self.term.is_deposed}})
             self.term = None
 
-    def round(self) -> None:
+    def run_round(self) -> None:
         """What is due now."""
         self._timer = None
         term = self.term
-        if term is None or not self._parts.elected.holds:
+        if term is None or not self._parts.election.is_leader:
             return
-        term.round()
+        term.run_round()
         if term.leads and self._watches is None:
             self._watches = self._parts.watching(self._deliver(term))
             self._watches.start()
 
-    def _deliver(self, term: Term) -> Deliver:
+    def _deliver(self, term: LeaderTerm) -> Deliver:
         loop = self._loop
         assert loop is not None  # it runs
 
@@ -199,11 +199,11 @@ class Service:
 
         return deliver
 
-    def _take_for(self, term: Term, batch: Batch[Any]) -> None:
+    def _take_for(self, term: LeaderTerm, batch: Batch[Any]) -> None:
         if term is self.term:
-            term.take(batch)
+            term.apply_batch(batch)
 
-    def wake(self, seconds: float) -> None:
+    def schedule_round(self, seconds: float) -> None:
         """Have a round after that time, or sooner."""
         assert self._loop is not None  # it runs
         at = self._loop.time() + seconds
@@ -211,10 +211,10 @@ class Service:
             if self._due <= at:
                 return
             self._timer.cancel()
-        self._timer, self._due = self._loop.call_at(at, self._own, self.round), at
+        self._timer, self._due = self._loop.call_at(at, self._own, self.run_round), at
 
-    def hand(
-        self, pool: ThreadPoolExecutor | None, work: Callable[[], T], term: Term, back: Callable[[T], None]
+    def run_in_pool(
+        self, pool: ThreadPoolExecutor | None, work: Callable[[], T], term: LeaderTerm, back: Callable[[T], None]
     ) -> None:
         """Have it done on a thread; what comes of it comes back to the loop, if the term goes on."""
         loop = self._loop
@@ -238,23 +238,23 @@ class Service:
             work(*of)
         except Exception as error:  # noqa: BLE001  told at the end of the process
             self.broken = error
-            self.ended.set()
+            self.stop_requested.set()
 
-    def note(self, answer: Answer) -> None:
+    def count_answer(self, answer: WriteAnswer) -> None:
         """A write was answered."""
         fields = {"write": type(answer.write).__name__, "of": answer.write.key[1], "outcome": answer.outcome.value}
-        if answer.outcome in (Outcome.AWAY, Outcome.REFUSED) or self._newly_unserved(answer):
+        if answer.outcome in (WriteOutcome.UNANSWERED, WriteOutcome.REFUSED) or self._newly_unserved(answer):
             _log.warning("write", extra={"fields": fields | {"error": answer.error}})
         else:
             _log.debug("write", extra={"fields": fields | {"seconds": round(answer.seconds, 4)}})
-        self._parts.metrics.note(answer)
+        self._parts.metrics.count_answer(answer)
 
-    def _newly_unserved(self, answer: Answer) -> bool:
+    def _newly_unserved(self, answer: WriteAnswer) -> bool:
         """Whether the ledger cannot be made because nobody applied its kind, and nobody was told yet."""
         before = self._unserved
-        if answer.write.key[0] != "ledger" or answer.outcome in (Outcome.AWAY, Outcome.DEPOSED):
+        if answer.write.key[0] != "ledger" or answer.outcome in (WriteOutcome.UNANSWERED, WriteOutcome.DEPOSED):
             return False  # says nothing of that
-        gone = isinstance(answer.write, CreateLedger) and answer.outcome is Outcome.GONE
+        gone = isinstance(answer.write, CreateLedger) and answer.outcome is WriteOutcome.GONE
         self._unserved = (
             f"the API server does not serve {LEDGERS.plural} ({answer.error}): apply daemonset/scheduler/planner"
             if gone
@@ -262,53 +262,57 @@ class Service:
         )
         return gone and before is None
 
-    def tell(self, what: Tell) -> None:
+    def write_event(self, what: EventDraft) -> None:
         """Write an Event."""
-        self._parts.tell(what)
+        self._parts.write_event(what)
 
-    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+    def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
         """How long a gang waited."""
-        self._parts.metrics.note_wait(outcome, seconds, alone=is_alone(gang.name))
+        self._parts.metrics.count_wait(outcome, seconds, alone=is_single_pod_gang(gang.name))
 
-    def write(self, what: Write) -> None:
+    def execute_action(self, what: Action) -> None:
         """Carry it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(self._writers, lambda: self._parts.writer.write(what), term, term.answered)
+        self.run_in_pool(self._writers, lambda: self._parts.writer.execute_action(what), term, term.apply_answer)
 
-    def plan(self, task: Task) -> None:
+    def start_plan(self, task: PlanTask) -> None:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
 
-        def work() -> Placing:
+        def work() -> PlanResult:
             began = time.monotonic()
-            with self._precedence.planning():
-                found = placing(task, self._placer)
-            self._parts.metrics.note_plan(time.monotonic() - began, placed=bool(found.created))
+            with self._hold_throttle.plan_running():
+                found = run_plan(task, self._placer)
+            self._parts.metrics.count_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 
-        self.hand(self._planner, work, term, term.planned)
+        self.run_in_pool(self._planner, work, term, term.apply_plan)
 
-    def status(self) -> Status:
+    def status(self) -> PlannerStatus:
         """What is known now, for the metrics and the pages."""
-        elected, now = self._parts.elected, time.monotonic()
-        return status(self.term, elected.holds, self.unready(), self.statuses(), now, elected.holder)
+        elected, now = self._parts.election, time.monotonic()
+        return planner_status(
+            self.term, elected.is_leader, self.not_ready_reason(), self.statuses(), now, elected.holder
+        )
 
-    def hold(self, task: HoldTask) -> None:
+    def start_hold_search(self, task: HoldTask) -> None:
         """Work it out."""
         term = self.term
         assert term is not None  # who asks
-        self.hand(self._seeker, lambda: self._precedence.seek(task), term, term.found_room)
+        self.run_in_pool(
+            self._hold_searcher, lambda: self._hold_throttle.search_hold(task), term, term.apply_hold_result
+        )
 
 
-def _unled(holder: str | None, trouble: str | None) -> str | None:
+def _no_leader_reason(holder: str | None, trouble: str | None) -> str | None:
     if holder is None:
         return f"no planner holds the Lease yet{f': {trouble}' if trouble else ''}"
     return None if trouble is None else f"whether {holder} leads still cannot be seen: {trouble}"
 
 
-class _Idle:
+class _NoWatches:
     def start(self) -> None:
         pass
 
@@ -319,10 +323,14 @@ class _Idle:
         return ()
 
 
-class _Hands:
+class _ServiceExecutor:
     """The service, as a term sees it."""
 
-    def __init__(self, service: Service) -> None:
-        self.write, self.plan = service.write, service.plan
-        self.wake, self.note = service.wake, service.note
-        self.tell, self.placed, self.hold = service.tell, service.placed, service.hold
+    def __init__(self, service: PlannerService) -> None:
+        self.execute_action, self.start_plan = service.execute_action, service.start_plan
+        self.schedule_round, self.count_answer = service.schedule_round, service.count_answer
+        self.write_event, self.count_wait, self.start_hold_search = (
+            service.write_event,
+            service.count_wait,
+            service.start_hold_search,
+        )

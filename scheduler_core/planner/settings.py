@@ -8,18 +8,27 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.process.settings import Setting, address, log_form, one_of, path, seconds, unless_off, values
+from gputopo.process.settings import (
+    Setting,
+    log_setting,
+    parse_address,
+    parse_one_of,
+    parse_path,
+    parse_seconds,
+    parse_unless_off,
+    read_values,
+)
 from gputopo.timing import LEDGER_SETTLE_S
-from scheduler_core.planner.commit.state import Rollback, Terms
-from scheduler_core.planner.leader.queue import USUAL, Pace
+from scheduler_core.planner.commit.state import CommitTerms, Rollback
+from scheduler_core.planner.leader.queue import DEFAULT_TIMING, QueueTiming
 from scheduler_core.planner.packing.model import LEVELS, Levels
 from scheduler_core.request import gang_annotations
-from scheduler_core.runtime.leader_election import LeaseName, lease_name
+from scheduler_core.runtime.leader_election import LeaseName, parse_lease_name
 
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The planner's settings. ``TABLE`` explains each."""
 
     lease: LeaseName
@@ -37,24 +46,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: str
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> CommitTerms:
         """How gangs are committed and rolled back."""
         lease = f"{self.lease.namespace}/{self.lease.name}"
-        rollback, levels, guarded = Rollback(self.rollback), spelled(self.levels), self.annotations == "guarded"
-        return Terms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels, guarded=guarded)
+        rollback, levels, guarded = Rollback(self.rollback), format_levels(self.levels), self.annotations == "guarded"
+        return CommitTerms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels, guarded=guarded)
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> QueueTiming:
         """How the queue goes on."""
-        return USUAL._replace(patience_s=self.patience_s, first_s=self.back_off_s)
+        return DEFAULT_TIMING._replace(patience_s=self.patience_s, first_s=self.back_off_s)
 
 
-def read(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
+def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> PlannerSettings:
     """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
-    return Settings(**values(TABLE, flags, environ))
+    return PlannerSettings(**read_values(TABLE, flags, environ))
 
 
-def levels(text: str) -> Levels:
+def parse_levels(text: str) -> Levels:
     """``rack=KEY|KEY,block=KEY``: of each level named there the labels, narrowest level first; "": the usual ones."""
     found: dict[str, tuple[str, ...]] = {}
     for part in filter(None, text.split(",")):
@@ -73,7 +82,7 @@ def levels(text: str) -> Levels:
     return found or LEVELS
 
 
-def spelled(found: Levels) -> str:
+def format_levels(found: Levels) -> str:
     """As ``levels`` reads them."""
     return ",".join(f"{name}={'|'.join(keys)}" for name, keys in found.items())
 
@@ -87,7 +96,7 @@ TABLE = (
         "NAMESPACE/NAME",
         "Which of several planners plans: the holder of this Lease. Run two: without any planner nobody takes gates "
         "away. The reservations of single pods are in its namespace.",
-        lease_name,
+        parse_lease_name,
     ),
     Setting(
         "listen",
@@ -96,7 +105,7 @@ TABLE = (
         ":9439",
         "HOST:PORT|off",
         "Where /metrics, /healthz, /readyz and /gangs are served.",
-        address,
+        parse_address,
     ),
     Setting(
         "pool",
@@ -106,7 +115,7 @@ TABLE = (
         "mixed|gated",
         "mixed: GPU pods without our gate land on the same nodes, so extenders vouch for each plan before it counts. "
         "gated: every GPU pod of these nodes has our gate, and nobody needs to.",
-        one_of("mixed", "gated"),
+        parse_one_of("mixed", "gated"),
     ),
     Setting(
         "settle_s",
@@ -116,7 +125,7 @@ TABLE = (
         "SECONDS",
         "How long after the ledger was made the first plan is proposed in a mixed pool: an extender looks every 30 "
         "seconds for a kind that was not served before.",
-        seconds(0),
+        parse_seconds(0),
     ),
     Setting(
         "annotations",
@@ -127,7 +136,7 @@ TABLE = (
         "guarded: the admission policy gputopo-pod-annotations is in force, so only the planner writes its annotations "
         "on pods, and reservations that were deleted by hand are recovered from what pods say. unguarded: only those "
         "that this process saw itself are.",
-        one_of("guarded", "unguarded"),
+        parse_one_of("guarded", "unguarded"),
     ),
     Setting(
         "policy",
@@ -136,7 +145,7 @@ TABLE = (
         "off",
         "FILE|off",
         "The extender's policy file (docs/policies.md): both must judge nodes alike. Read again after a change.",
-        path,
+        parse_path,
     ),
     Setting(
         "levels",
@@ -146,7 +155,7 @@ TABLE = (
         "NAME=LABEL,...",
         "The labels of clique, rack, block and zone, narrowest first, those that there are: rack=a|b,block=c,zone=d. "
         "Where nothing is said: all four, by the usual labels.",
-        levels,
+        parse_levels,
     ),
     Setting(
         "patience_s",
@@ -156,7 +165,7 @@ TABLE = (
         "SECONDS",
         "How long a gang or single pod that does not fit lets smaller ones pass; then what becomes free where it will "
         "fit is held.",
-        seconds(1),
+        parse_seconds(1),
     ),
     Setting(
         "back_off_s",
@@ -166,7 +175,7 @@ TABLE = (
         "SECONDS",
         "How long a gang that was taken back waits before it is planned again; doubled by each time that follows, to "
         "5 minutes at most.",
-        seconds(1, USUAL.most_s),
+        parse_seconds(1, DEFAULT_TIMING.most_s),
     ),
     Setting(
         "rollback",
@@ -176,7 +185,7 @@ TABLE = (
         "gang|unstarted",
         "Which members are deleted, to come again gated, where not all were bound in time: all that were let go, or "
         "only those that have not started.",
-        one_of("gang", "unstarted"),
+        parse_one_of("gang", "unstarted"),
     ),
     Setting(
         "release_after_s",
@@ -186,7 +195,7 @@ TABLE = (
         "SECONDS|off",
         "After how long a gang that fits nowhere is released: its pods lose our gate, unpinned, so that a cluster "
         "autoscaler sees them. They are no gang any more: some may start and others not. off: it waits.",
-        unless_off(seconds(1)),
+        parse_unless_off(parse_seconds(1)),
     ),
     Setting(
         "gate_timeout_s",
@@ -196,7 +205,7 @@ TABLE = (
         "SECONDS|off",
         "How long a single pod (gputopo.io/planned) may wait for a place; then it is released to ordinary scheduling. "
         "Members of gangs are not: half a gang that starts is what gates are there to prevent.",
-        unless_off(seconds(1)),
+        parse_unless_off(parse_seconds(1)),
     ),
-    log_form(),
+    log_setting(),
 )

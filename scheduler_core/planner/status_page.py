@@ -12,13 +12,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from scheduler_core.planner.gangs_page import Snapshot, gangs_page, read_continuation, snapshot
-from scheduler_core.planner.service import Service
-from scheduler_core.runtime.http_pages import JSON, site
+from scheduler_core.planner.service import PlannerService
+from scheduler_core.runtime.http_pages import JSON, program_app
 from scheduler_core.runtime.paging import CONTINUE, PageBytes
 from scheduler_core.runtime.shared_pages import Shared
 
 
-def pages(service: Service, registry: CollectorRegistry) -> ASGIApp:
+def planner_app(service: PlannerService, registry: CollectorRegistry) -> ASGIApp:
     """The application. All pages of ``/gangs`` that are asked for within a second are made from one snapshot."""
     one_at_a_time = asyncio.Semaphore(1)
     snapshots, rendered = Shared[Snapshot](), Shared[PageBytes]()
@@ -39,4 +39,4 @@ def pages(service: Service, registry: CollectorRegistry) -> ASGIApp:
         page = await rendered.get(after, render)
         return Response(page.body, media_type=JSON, headers=page.headers)
 
-    return site(service.unready, registry, {"/gangs": gangs}, service.unhealthy)
+    return program_app(service.not_ready_reason, registry, {"/gangs": gangs}, service.unhealthy)

@@ -12,38 +12,38 @@ import msgspec
 
 from gputopo.labels.keys import WRITTEN_ON_PODS
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.request.pod import Pod, soft_preferences
-from scheduler_core.request.pod_request import PodRequest, Refused
+from scheduler_core.request.pod import Pod, has_soft_preferences
+from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
-MOST = 4096  # readings that are kept, of a kilobyte or two each
+MAX_ENTRIES = 4096  # readings that are kept, of a kilobyte or two each
 _WRITTEN = frozenset(key.key for key in WRITTEN_ON_PODS)
 _packed = msgspec.msgpack.Encoder().encode
 
 
-class Reader:
+class MemoizedParser:
     """Reads pods by the policies that are in force. For one thread."""
 
-    def __init__(self, policies: Callable[[], Policies], most: int = MOST) -> None:
+    def __init__(self, policies: Callable[[], Policies], most: int = MAX_ENTRIES) -> None:
         self._policies, self._most = policies, most
         self._of: Policies | None = None  # by which all that is kept was read
-        self._known: dict[bytes, PodRequest | Refused] = {}
+        self._known: dict[bytes, PodRequest | InvalidRequest] = {}
 
-    def __call__(self, pod: Pod) -> PodRequest | Refused:
+    def __call__(self, pod: Pod) -> PodRequest | InvalidRequest:
         """As ``Policies.read``."""
-        policies, said = self._policies(), _said(pod)
+        policies, said = self._policies(), _relevant_parts(pod)
         if policies is not self._of or len(self._known) >= self._most:
             self._of, self._known = policies, {}
         found = self._known.get(said)
         if found is None:
-            found = self._known[said] = policies.read(pod)
-        if isinstance(found, Refused):
+            found = self._known[said] = policies.parse_pod(pod)
+        if isinstance(found, InvalidRequest):
             return found
         metadata = pod.metadata
         owner = None if metadata.owner is None else metadata.owner.uid
         return found._replace(uid=metadata.uid, name=metadata.name, owner=owner)
 
 
-def _said(pod: Pod) -> bytes:
+def _relevant_parts(pod: Pod) -> bytes:
     """All that ``read_request`` and profiles of a policy look at, but which pod it is, and which owner."""
     metadata, spec = pod.metadata, pod.spec
     owner = metadata.owner
@@ -57,6 +57,6 @@ def _said(pod: Pod) -> bytes:
             spec.init_containers,
             spec.scheduler_name,
             spec.priority_class_name,
-            soft_preferences(spec),
+            has_soft_preferences(spec),
         )
     )

@@ -23,7 +23,7 @@ WHOLE_GPU = 1000  # thousandths
 Units = tuple[tuple[int, ...], ...]  # islands: thousandths that are free of each of their GPUs; both ascending
 
 
-class Want(NamedTuple):
+class Demand(NamedTuple):
     """One kind of request."""
 
     gpus: int = 0  # whole GPUs
@@ -32,7 +32,7 @@ class Want(NamedTuple):
     products: frozenset[str] | None = None  # GPUs that will do, as ``models.is_model`` knows them; None: all
 
 
-class Room(NamedTuple):
+class FreeCapacity(NamedTuple):
     """What is free on a node."""
 
     units: Units
@@ -58,20 +58,20 @@ class _Part(NamedTuple):
     sums: tuple[float, ...]
 
 
-class Mix(msgspec.Struct, frozen=True, cache_hash=True):
+class DemandMix(msgspec.Struct, frozen=True, cache_hash=True):
     """Kinds of requests and how often they come, in any unit. Those that take no GPU fragment all nodes alike."""
 
-    wants: tuple[tuple[Want, float], ...]
+    wants: tuple[tuple[Demand, float], ...]
 
-    def fragments(self, room: Room) -> float:
+    def fragmented_gpus(self, room: FreeCapacity) -> float:
         """Free GPUs that are fragments, on average over the kinds of requests: GPUs."""
-        return _worked(self).lost(room)
+        return _mix_tables(self).lost(room)
 
 
-class _Worked:
+class _MixTables:
     """What has been worked out by one mix."""
 
-    def __init__(self, mix: Mix) -> None:
+    def __init__(self, mix: DemandMix) -> None:
         taking = [(want, weight) for want, weight in mix.wants if (want.gpus or want.share) and weight > 0]
         total = sum(weight for _, weight in taking)
         kinds: dict[tuple[int, int, frozenset[str] | None], dict[int, float]] = {}
@@ -82,7 +82,7 @@ class _Worked:
         self._parts = lru_cache(maxsize=1 << 14)(self._parts_of)
         self.lost = lru_cache(maxsize=1 << 16)(self._lost_of)
 
-    def _lost_of(self, room: Room) -> float:
+    def _lost_of(self, room: FreeCapacity) -> float:
         base, total, parts = self._parts(room.units, room.product)
         if room.cpu_milli is None:
             return base + sum(part.lost * part.sums[-1] for part in parts)
@@ -97,7 +97,7 @@ class _Worked:
         total = below[-1] / WHOLE_GPU
         base, parts = 0.0, []
         for kind in self._kinds:
-            if _barred(kind, product):
+            if _excludes_product(kind, product):
                 lost = total
             elif kind.share or kind.gpus == 1:
                 lost = below[bisect_left(free, kind.share or WHOLE_GPU)] / WHOLE_GPU
@@ -111,11 +111,11 @@ class _Worked:
 
 
 @lru_cache(maxsize=16)
-def _worked(mix: Mix) -> _Worked:
-    return _Worked(mix)
+def _mix_tables(mix: DemandMix) -> _MixTables:
+    return _MixTables(mix)
 
 
-def units(free: Iterable[int], islands: Iterable[int]) -> Units:
+def free_units(free: Iterable[int], islands: Iterable[int]) -> Units:
     """Free thousandths of each GPU by its place, and islands as sets of places -> what is free in which island."""
     left = tuple(free)
     return _grouped(left, tuple(islands))
@@ -136,7 +136,7 @@ def _kind(gpus: int, share: int, products: frozenset[str] | None, cpus: Mapping[
     return _Kind(gpus, share, products, ascending, tuple(sums))
 
 
-def _barred(kind: _Kind, product: str | None) -> bool:
+def _excludes_product(kind: _Kind, product: str | None) -> bool:
     if kind.products is None:
         return False
     return product is None or not any(is_model(product, wanted) for wanted in kind.products)
@@ -158,4 +158,4 @@ def _too_small(unit: tuple[int, ...], gpus: int) -> int:
 
 # What clusters are asked for where nobody has counted: public traces of training and of mixed clusters agree that most
 # pods take one GPU, that sizes are powers of two, and that most GPUs go to few large pods.
-USUAL = Mix(((Want(1), 50.0), (Want(2), 20.0), (Want(4), 15.0), (Want(8), 15.0)))
+DEFAULT_MIX = DemandMix(((Demand(1), 50.0), (Demand(2), 20.0), (Demand(4), 15.0), (Demand(8), 15.0)))

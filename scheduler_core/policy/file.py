@@ -7,6 +7,7 @@ The models below are what a user may write; their JSON Schema is published as do
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
@@ -26,13 +27,13 @@ from pydantic.alias_generators import to_camel
 
 from gputopo.labels.keys import API_GROUP
 from gputopo.model import Interconnect
-from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Want
-from scheduler_core.policy.gpu_families import FAMILIES
-from scheduler_core.policy.policy import Band, Handling, Kinds, Policy
-from scheduler_core.policy.profiles import BUILT_IN, Match, Personality, Placement, Policies
-from scheduler_core.policy.yaml_positions import Position, Positions
-from scheduler_core.request.pod_request import Reading, Wish
-from scheduler_core.request.workload_type import NAMES, RULES
+from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
+from scheduler_core.policy.gpu_families import GPU_FAMILIES
+from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
+from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
+from scheduler_core.policy.yaml_positions import Position, YamlPositions
+from scheduler_core.request.pod_request import ParsingPolicy, Strength
+from scheduler_core.request.workload_type import DETECTION_RULE_NAMES, DETECTION_RULES
 
 API_VERSION = f"{API_GROUP}/v1alpha1"
 KIND = "PlacementPolicy"
@@ -45,6 +46,11 @@ _WORDING = {
     "tuple_type": "should be a list",
     "too_short": "should name at least one",
 }  # where pydantic's own words speak of Python
+# Definitions of schema v1alpha1 keep the names and descriptions under which they were published.
+_PUBLISHED_DEFINITIONS = {
+    WorkloadClass: ("Personality", "What a pod is, for whoever writes a policy."),
+    Strength: ("Wish", "How much a pod wants something. Nothing said is None: it is preferred, and weighs as usual."),
+}
 _SHOWN = 60  # characters of a value that is quoted
 _MOST_BYTES = 2**20  # thousands of profiles: they take seconds to read
 
@@ -53,7 +59,7 @@ Share = Annotated[float, Field(gt=0, le=1, strict=True)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253, strict=True)]
 
 
-class Fault(NamedTuple):
+class PolicyFault(NamedTuple):
     """One thing that is wrong."""
 
     at: Position
@@ -63,7 +69,7 @@ class Fault(NamedTuple):
 class PolicyError(ValueError):
     """The text is no policy file."""
 
-    def __init__(self, name: str, faults: Iterable[Fault]) -> None:
+    def __init__(self, name: str, faults: Iterable[PolicyFault]) -> None:
         self.faults = tuple(sorted(faults))
         super().__init__("\n".join(f"{name}:{each.at.line}:{each.at.column}: {each.what}" for each in self.faults))
 
@@ -98,14 +104,14 @@ def _enum(words: Sequence[str]) -> Any:
 
 Version = Annotated[str, AfterValidator(_among((API_VERSION,))), _enum((API_VERSION,))]
 Kind = Annotated[str, AfterValidator(_among((KIND,))), _enum((KIND,))]
-Family = Annotated[str, AfterValidator(_among(FAMILIES)), _enum(FAMILIES)]
-RuleName = Annotated[str, AfterValidator(_among(NAMES)), _enum(NAMES)]
+Family = Annotated[str, AfterValidator(_among(GPU_FAMILIES)), _enum(GPU_FAMILIES)]
+RuleName = Annotated[str, AfterValidator(_among(DETECTION_RULE_NAMES)), _enum(DETECTION_RULE_NAMES)]
 Names = Annotated[
     tuple[Name, ...], BeforeValidator(_listed, json_schema_input_type=Name | tuple[Name, ...]), Field(min_length=1)
 ]
 Personalities = Annotated[
-    tuple[Personality, ...],
-    BeforeValidator(_listed, json_schema_input_type=Personality | tuple[Personality, ...]),
+    tuple[WorkloadClass, ...],
+    BeforeValidator(_listed, json_schema_input_type=WorkloadClass | tuple[WorkloadClass, ...]),
     Field(min_length=1),
 ]
 Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=str)]
@@ -190,7 +196,7 @@ class SettingsModel(_Model):
     )
     vram: BandModel | None = None
     degraded: Handling | None = Field(default=None, description="GPUs that are worse than they should be.")
-    isolation: Wish | None = Field(default=None, description="Training and inference on different nodes.")
+    isolation: Strength | None = Field(default=None, description="Training and inference on different nodes.")
     prefer_numa_zero: bool | None = Field(default=None, strict=True)
     shortlist: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = None
     half_cost: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
@@ -227,8 +233,8 @@ class StalenessModel(_Model):
 class PersonalityModel(_Model):
     """How pods are recognised."""
 
-    demands: Wish = Field(
-        default=Wish.REQUIRED, description="How strong what rules demand is, where a pod says nothing."
+    demands: Strength = Field(
+        default=Strength.REQUIRED, description="How strong what rules demand is, where a pod says nothing."
     )
     rules: dict[RuleName, Annotated[bool, Field(strict=True)]] = Field(
         default_factory=dict, description="Rules that do not count: false."
@@ -260,40 +266,42 @@ class PolicyFile(NamedTuple):
 
     policies: Policies
     model: PolicyModel
-    positions: Positions
+    positions: YamlPositions
 
 
-def parse(text: str, name: str, base: Policy = BUILT_IN.common) -> PolicyFile:
+def parse_policy_file(text: str, name: str, base: Policy = BUILT_IN.node_policy) -> PolicyFile:
     """The policies in a file's text. ``name``: of the file, for messages. ``base``: what holds where it is silent.
 
     Raises ``PolicyError``.
     """
     if (size := len(text.encode())) > _MOST_BYTES:
         large = f"this has {size} bytes, and a policy file should have {_MOST_BYTES} at most, as a ConfigMap has"
-        raise PolicyError(name, [Fault(Position(1, 1), large)])
+        raise PolicyError(name, [PolicyFault(Position(1, 1), large)])
     try:
-        positions = Positions.of(text)
+        positions = YamlPositions.parse_yaml(text)
         model = PolicyModel.model_validate({} if positions.value is None else positions.value)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = Position(1, 1) if mark is None else Position(mark.line + 1, mark.column + 1)
-        raise PolicyError(name, [Fault(at, f"this is no YAML: {error.problem or error.context}")]) from error
+        raise PolicyError(name, [PolicyFault(at, f"this is no YAML: {error.problem or error.context}")]) from error
     except ValidationError as error:
-        faults = {Fault(positions.at(each["loc"]), _said(each)) for each in error.errors()}
+        faults = {PolicyFault(positions.position_of(each["loc"]), _fault_text(each)) for each in error.errors()}
         raise PolicyError(name, faults) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
-        raise PolicyError(name, [Fault(Position(1, 1), f"this is no YAML: {error}".partition("\n")[0])]) from error
-    return PolicyFile(policies_of(model, base), model, positions)
+        raise PolicyError(
+            name, [PolicyFault(Position(1, 1), f"this is no YAML: {error}".partition("\n")[0])]
+        ) from error
+    return PolicyFile(policies_from_model(model, base), model, positions)
 
 
-def policies_of(model: PolicyModel, built_in: Policy) -> Policies:
+def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
     """What the model stands for."""
     off = {name for name, counts in model.personality.rules.items() if not counts}
-    reading = Reading(tuple(rule for rule in RULES if rule.name not in off), model.personality.demands)
-    base = _placement(Placement(built_in), model.defaults)
+    reading = ParsingPolicy(tuple(rule for rule in DETECTION_RULES if rule.name not in off), model.personality.demands)
+    base = _profile(PolicyProfile(built_in), model.defaults)
     stale = {"stale_after_s": model.staleness.after, "stale": model.staleness.handling}
-    base = base._replace(policy=base.policy._replace(**_given(stale)))
-    profiles = [_placement(base, each)._replace(match=_match(each.match)) for each in model.profiles]
+    base = base._replace(policy=base.policy._replace(**_set_values(stale)))
+    profiles = [_profile(base, each)._replace(match=_match(each.match)) for each in model.profiles]
     named = [
         placement._replace(policy=placement.policy._replace(name=each.name))
         for placement, each in zip(profiles, model.profiles, strict=True)
@@ -301,35 +309,43 @@ def policies_of(model: PolicyModel, built_in: Policy) -> Policies:
     return Policies((*named, base), reading)
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a policy file."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **PolicyModel.model_json_schema(by_alias=True, mode="validation"),
-    }
+def policy_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a policy file, docs/schema/policy.v1alpha1.json."""
+    schema = PolicyModel.model_json_schema(by_alias=True, mode="validation")
+    definitions = schema["$defs"]
+    for kind, (name, description) in _PUBLISHED_DEFINITIONS.items():
+        definitions[name] = definitions.pop(kind.__name__) | {"title": name, "description": description}
+    schema["$defs"] = dict(sorted(definitions.items()))
+    text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    for kind, (name, _) in _PUBLISHED_DEFINITIONS.items():
+        text = text.replace(f'"#/$defs/{kind.__name__}"', f'"#/$defs/{name}"')
+    published: dict[str, Any] = json.loads(text)
+    return published
 
 
-def _placement(base: Placement, said: SettingsModel) -> Placement:
-    weights = _given(said.weights.model_dump())
-    kinds = Kinds(*(each._replace(**weights) for each in base.policy.kinds))
+def _profile(base: PolicyProfile, said: SettingsModel) -> PolicyProfile:
+    weights = _set_values(said.weights.model_dump())
+    kinds = WorkloadWeights(*(each._replace(**weights) for each in base.policy.workload_weights))
     policy = base.policy._replace(
         weights=base.policy.weights._replace(**weights),
-        kinds=kinds,
-        **_given(
+        workload_weights=kinds,
+        **_set_values(
             {
-                "vram": None if said.vram is None else Band(said.vram.low, said.vram.high),
+                "fill_bands": None if said.vram is None else FillBand(said.vram.low, said.vram.high),
                 "degraded": said.degraded,
                 "prefer_numa_zero": said.prefer_numa_zero,
                 "shortlist": said.shortlist,
                 "half_cost": said.half_cost,
-                "mix": None if said.mix is None else Mix(tuple((_want(each), each.weight) for each in said.mix)),
+                "demand_mix": None
+                if said.mix is None
+                else DemandMix(tuple((_want(each), each.weight) for each in said.mix)),
             }
         ),
     )
     if said.generation is not None:
         enough = said.generation.enough
-        policy = policy._replace(enough_generation=None if enough is None else FAMILIES.index(enough))
-    return Placement(
+        policy = policy._replace(enough_generation=None if enough is None else GPU_FAMILIES.index(enough))
+    return PolicyProfile(
         policy,
         base.match,
         base.interconnect if said.required_topologies is None else _interconnect(said.required_topologies),
@@ -337,8 +353,8 @@ def _placement(base: Placement, said: SettingsModel) -> Placement:
     )
 
 
-def _want(said: WantModel) -> Want:
-    return Want(
+def _want(said: WantModel) -> Demand:
+    return Demand(
         gpus=said.gpus or 0,
         share=0 if said.share is None else max(1, round(WHOLE_GPU * said.share)),
         cpu_milli=round(1000 * said.cpu),
@@ -353,17 +369,17 @@ def _interconnect(accepted: tuple[str, ...]) -> Interconnect | None:
     return Interconnect.NVLINK if "nvlink" in accepted else Interconnect.NVSWITCH
 
 
-def _match(said: MatchModel) -> Match:
-    return Match(
+def _match(said: MatchModel) -> ProfileMatch:
+    return ProfileMatch(
         frozenset(said.scheduler_name or ()), frozenset(said.namespace or ()), frozenset(said.personality or ())
     )
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def _set_values(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _said(error: Any) -> str:
+def _fault_text(error: Any) -> str:
     """One of pydantic's errors, for whoever wrote the file."""
     where = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":

@@ -6,7 +6,7 @@ from gputopo.labels.values import gfd_value
 from scheduler_core.request.gpu_model import is_model
 
 # GPU Feature Discovery's families, oldest first (k8s-device-plugin, ``getArchFamily``).
-FAMILIES = (
+GPU_FAMILIES = (
     "tesla", "fermi", "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada-lovelace", "hopper",
     "blackwell", "rubin",
 )  # fmt: skip

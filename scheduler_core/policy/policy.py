@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gputopo.timing import STALE_AFTER_S
-from scheduler_core.policy.demand_mix import USUAL, Mix
+from scheduler_core.policy.demand_mix import DEFAULT_MIX, DemandMix
 
 
 class Handling(Enum):
@@ -40,7 +40,7 @@ class Weights(NamedTuple):
     generation: float = 0.0
 
 
-class Kinds(NamedTuple):
+class WorkloadWeights(NamedTuple):
     """The weights for pods that are known to be something. ``Policy.weights`` are those of all others."""
 
     # One slow link slows every rank. Training together on few nodes leaves others empty, which can be scaled down.
@@ -50,7 +50,7 @@ class Kinds(NamedTuple):
     scavenger: Weights = Weights(leftover=6.0, spot=6.0)  # left-over fragments, and what may be taken away any time
 
 
-class Band(NamedTuple):
+class FillBand(NamedTuple):
     """How full a card's memory should be, as shares of it. Above ``high`` little is placed, above 1 nothing."""
 
     low: float = 0.7
@@ -66,10 +66,10 @@ class Policy(NamedTuple):
     stale_after_s: float = STALE_AFTER_S  # age of an observation; the agent confirms it every few minutes
     prefer_numa_zero: bool = True  # the classic rule, where nothing but labels is known of a node
     shortlist: int = 48  # nodes that Filter answers at most; kube-scheduler then scores dozens instead of thousands
-    kinds: Kinds = Kinds()
-    vram: Band = Band()
+    workload_weights: WorkloadWeights = WorkloadWeights()
+    fill_bands: FillBand = FillBand()
     half_cost: float = 2.0  # per GPU and hour: what costs that much is worth half of what costs nothing
     enough_generation: int | None = None  # place in ``economy.FAMILIES`` that is as good as any newer one
     name: str = "default"  # of the profile of a policy file that it is
-    mix: Mix = USUAL  # what pods usually ask for: what is left over is judged by it
+    demand_mix: DemandMix = DEFAULT_MIX  # what pods usually ask for: what is left over is judged by it
     tolerance: float = 0.05  # points: nodes this close to the best are equals, and kube-scheduler chooses among them

@@ -8,11 +8,19 @@ from typing import NamedTuple
 from gputopo.model import Interconnect
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import AS_BUILT, PodRequest, Profile, Reading, Refused, Wish, read_request
-from scheduler_core.request.workload_type import Workload
+from scheduler_core.request.pod_request import (
+    DEFAULT_PARSING,
+    InvalidRequest,
+    ParsingPolicy,
+    PodProfile,
+    PodRequest,
+    Strength,
+    parse_request,
+)
+from scheduler_core.request.workload_type import WorkloadType
 
 
-class Personality(Enum):
+class WorkloadClass(Enum):
     """What a pod is, for whoever writes a policy."""
 
     TRAINING = "training"
@@ -22,75 +30,75 @@ class Personality(Enum):
     DEFAULT = "default"  # none of these
 
 
-class Match(NamedTuple):
+class ProfileMatch(NamedTuple):
     """For which pods a profile is. What is empty matches all; all that is not must match."""
 
     schedulers: frozenset[str] = frozenset()  # spec.schedulerName
     namespaces: frozenset[str] = frozenset()
-    personalities: frozenset[Personality] = frozenset()
+    workload_classes: frozenset[WorkloadClass] = frozenset()
 
-    def covers(self, request: PodRequest) -> bool:
+    def matches_pod(self, request: PodRequest) -> bool:
         """Whether that pod is one of them."""
         return (
             (not self.schedulers or request.scheduler in self.schedulers)
             and (not self.namespaces or request.namespace in self.namespaces)
-            and (not self.personalities or personality_of(request.profile) in self.personalities)
+            and (not self.workload_classes or workload_class_of(request.profile) in self.workload_classes)
         )
 
 
-class Placement(NamedTuple):
+class PolicyProfile(NamedTuple):
     """One profile of a policy file."""
 
     policy: Policy = Policy()
-    match: Match = Match()
+    match: ProfileMatch = ProfileMatch()
     interconnect: Interconnect | None = None  # required between the GPUs of pods with several: at least this
-    isolation: Wish | None = None  # REQUIRED of all, or what holds where a pod says nothing
+    isolation: Strength | None = None  # REQUIRED of all, or what holds where a pod says nothing
 
 
 class Policies(NamedTuple):
     """A whole policy file. The first profile that matches counts; the last one matches all."""
 
-    placements: tuple[Placement, ...] = (Placement(),)
-    reading: Reading = AS_BUILT
+    profiles: tuple[PolicyProfile, ...] = (PolicyProfile(),)
+    parsing: ParsingPolicy = DEFAULT_PARSING
 
     @property
-    def common(self) -> Policy:
+    def node_policy(self) -> Policy:
         """What holds for nodes whichever pod is asked about: when they are stale."""
-        return self.placements[-1].policy
+        return self.profiles[-1].policy
 
-    def read(self, pod: Pod) -> PodRequest | Refused:
+    def parse_pod(self, pod: Pod) -> PodRequest | InvalidRequest:
         """What the pod asks for, and what its profile requires of it."""
-        request = read_request(pod, self.reading)
-        return request if isinstance(request, Refused) else _required(request, self.placement(request))
+        request = parse_request(pod, self.parsing)
+        return request if isinstance(request, InvalidRequest) else _with_required(request, self.profile_for(request))
 
-    def placement(self, request: PodRequest) -> Placement:
+    def profile_for(self, request: PodRequest) -> PolicyProfile:
         """The profile for that pod."""
-        return next(each for each in self.placements if each.match.covers(request))
+        return next(each for each in self.profiles if each.match.matches_pod(request))
 
 
 BUILT_IN = Policies()
 
 
-def personality_of(profile: Profile) -> Personality:
+def workload_class_of(profile: PodProfile) -> WorkloadClass:
     """What the pod is."""
     if profile.scavenger:
-        return Personality.SCAVENGER
-    workload = profile.wishes.workload
-    return Personality.DEFAULT if workload is None else _OF_WORKLOAD[workload]
+        return WorkloadClass.SCAVENGER
+    workload = profile.constraints.workload
+    return WorkloadClass.DEFAULT if workload is None else _CLASS_OF_WORKLOAD[workload]
 
 
-def _required(request: PodRequest, placement: Placement) -> PodRequest:
+def _with_required(request: PodRequest, placement: PolicyProfile) -> PodRequest:
     profile = request.profile
-    wishes = profile.wishes
+    wishes = profile.constraints
     if placement.interconnect is not None and profile.gpus > 1 and wishes.interconnect is not Interconnect.NVSWITCH:
         wishes = wishes._replace(interconnect=placement.interconnect)
-    if placement.isolation is Wish.REQUIRED or wishes.isolation is None:
+    if placement.isolation is Strength.REQUIRED or wishes.isolation is None:
         wishes = wishes._replace(isolation=placement.isolation)
-    return request._replace(profile=profile._replace(wishes=wishes))
+    return request._replace(profile=profile._replace(constraints=wishes))
 
 
-_OF_WORKLOAD = {
-    Workload.TRAINING: Personality.TRAINING,
-    Workload.INFERENCE: Personality.INFERENCE,
-    Workload.BATCH: Personality.BATCH,
+_CLASS_OF_WORKLOAD = {
+    WorkloadType.TRAINING: WorkloadClass.TRAINING,
+    WorkloadType.INFERENCE: WorkloadClass.INFERENCE,
+    WorkloadType.BATCH: WorkloadClass.BATCH,
 }

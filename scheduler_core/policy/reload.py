@@ -10,18 +10,18 @@ import logging
 from collections.abc import Callable
 from math import inf
 
-from scheduler_core.policy.file import PolicyError, parse
+from scheduler_core.policy.file import PolicyError, parse_policy_file
 from scheduler_core.policy.policy import Policy
-from scheduler_core.policy.profiles import BUILT_IN, Placement, Policies
+from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile
 
-EVERY_S = 2.0  # how often to look; the kubelet takes up to a minute to bring a changed ConfigMap anyway
+POLL_S = 2.0  # how often to look; the kubelet takes up to a minute to bring a changed ConfigMap anyway
 _log = logging.getLogger(__name__)
 
 
 class PolicyReload:
     """The policies in force."""
 
-    def __init__(self, read: Callable[[], str] | None, name: str = "", base: Policy = BUILT_IN.common) -> None:
+    def __init__(self, read: Callable[[], str] | None, name: str = "", base: Policy = BUILT_IN.node_policy) -> None:
         """``read``: the file's text, raising ``OSError`` or ``ValueError`` where it cannot; None: there is no file.
 
         ``base``: what holds where the file is silent.
@@ -32,48 +32,48 @@ class PolicyReload:
         self._base = base
         self._name = name
         self._text = None if read is None else read()
-        alone = Policies((Placement(base),))
-        self.current: Policies = alone if self._text is None else parse(self._text, name, base).policies
-        self.trouble: str | None = None  # why a later text is not in force
+        alone = Policies((PolicyProfile(base),))
+        self.current: Policies = alone if self._text is None else parse_policy_file(self._text, name, base).policies
+        self.error: str | None = None  # why a later text is not in force
         self._next_look = -inf
         self._refused: tuple[str, str] | None = None  # that text and why: it stays for hours, and is parsed once
 
-    def tick(self, now: float) -> bool:
+    def poll(self, now: float) -> bool:
         """Look, where it is time to, and log what came of it. As ``look``. ``now``: monotonic seconds."""
         if now < self._next_look:
             return False
-        self._next_look = now + EVERY_S
-        before, changed = self.trouble, self.look()
+        self._next_look = now + POLL_S
+        before, changed = self.error, self.reload()
         if changed:
-            _log.info("policy", extra={"fields": {"profiles": len(self.current.placements)}})
-        elif self.trouble not in (None, before):
-            _log.error("policy", extra={"fields": {"trouble": self.trouble, "in_force": "the one before"}})
+            _log.info("policy", extra={"fields": {"profiles": len(self.current.profiles)}})
+        elif self.error not in (None, before):
+            _log.error("policy", extra={"fields": {"trouble": self.error, "in_force": "the one before"}})
         return changed
 
-    def look(self) -> bool:
+    def reload(self) -> bool:
         """Read again. Whether other policies are in force than before."""
         if self._read is None:
             return False
         try:
             text = self._read()
             if text == self._text:
-                self.trouble = None
+                self.error = None
                 return False
             if self._refused is not None and text == self._refused[0]:
-                self.trouble = self._refused[1]
+                self.error = self._refused[1]
                 return False
             found = self._parsed(text)
         except (OSError, ValueError) as error:  # a PolicyError is a ValueError, and so is text that is not UTF-8
-            self.trouble = str(error)
+            self.error = str(error)
             return False
-        self.trouble = None
+        self.error = None
         self._text = text
         changed, self.current = found != self.current, found
         return changed
 
     def _parsed(self, text: str) -> Policies:
         try:
-            return parse(text, self._name, self._base).policies
+            return parse_policy_file(text, self._name, self._base).policies
         except PolicyError as error:
             self._refused = text, str(error)
             raise

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from gputopo.model import Interconnect
-from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Want
+from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
 from scheduler_core.policy.file import PolicyFile, WeightsModel
-from scheduler_core.policy.gpu_families import FAMILIES
+from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.policy import Weights
-from scheduler_core.policy.profiles import BUILT_IN, Match, Placement, Policies
-from scheduler_core.request.workload_type import RULES
+from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
+from scheduler_core.request.workload_type import DETECTION_RULES
 
 Path = tuple[str | int, ...]
 _BUILT_IN = "built in"
 _ACCEPTED = {None: "pcie, nvlink, nvswitch", Interconnect.NVLINK: "nvlink, nvswitch", Interconnect.NVSWITCH: "nvswitch"}
 
 
-class Value(NamedTuple):
+class EffectiveValue(NamedTuple):
     """One setting."""
 
     setting: str  # as in the file
@@ -28,24 +28,24 @@ class Value(NamedTuple):
     origin: str  # "built in", or the line of the file
 
 
-class Shown(NamedTuple):
+class EffectiveSection(NamedTuple):
     """Settings that belong together."""
 
     title: str
-    values: tuple[Value, ...]
+    values: tuple[EffectiveValue, ...]
 
 
-def shown(file: PolicyFile | None) -> tuple[Shown, ...]:
+def effective_values(file: PolicyFile | None) -> tuple[EffectiveSection, ...]:
     """The profiles in the order in which they are tried, and what holds for all pods. None: there is no file."""
     policies = BUILT_IN if file is None else file.policies
     profiles = [
-        Shown(_title(placement), tuple(_values(placement, _origins(file, at))))
-        for at, placement in enumerate(policies.placements)
+        EffectiveSection(_title(placement), tuple(_values(placement, _origins(file, at))))
+        for at, placement in enumerate(policies.profiles)
     ]
-    return (Shown("all pods", tuple(_common(policies, file))), *profiles)
+    return (EffectiveSection("all pods", tuple(_common(policies, file))), *profiles)
 
 
-def text(parts: Iterable[Shown]) -> str:
+def render_text(parts: Iterable[EffectiveSection]) -> str:
     """For people: a line for each value."""
     lines: list[str] = []
     for part in parts:
@@ -54,71 +54,71 @@ def text(parts: Iterable[Shown]) -> str:
     return "\n".join(lines)
 
 
-def _title(placement: Placement) -> str:
-    return f"profile {placement.policy.name}: {_covered(placement.match)}"
+def _title(placement: PolicyProfile) -> str:
+    return f"profile {placement.policy.name}: {_match_words(placement.match)}"
 
 
-def _covered(match: Match) -> str:
+def _match_words(match: ProfileMatch) -> str:
     said = {
         "schedulerName": match.schedulers,
         "namespace": match.namespaces,
-        "personality": {each.value for each in match.personalities},
+        "personality": {each.value for each in match.workload_classes},
     }
     words = [f"{key} {' or '.join(sorted(values))}" for key, values in said.items() if values]
     return " and ".join(words) or "all others"
 
 
-def _common(policies: Policies, file: PolicyFile | None) -> Iterable[Value]:
+def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:
     model = None if file is None else file.model
-    common = policies.common
-    off = [rule.name for rule in RULES if rule not in policies.reading.rules]
+    common = policies.node_policy
+    off = [rule.name for rule in DETECTION_RULES if rule not in policies.parsing.rules]
     rows = (
         ("staleness.after", f"{common.stale_after_s:g}s", ("staleness", "after")),
         ("staleness.handling", common.stale.value, ("staleness", "handling")),
-        ("personality.demands", policies.reading.demands.value, ("personality", "demands")),
+        ("personality.demands", policies.parsing.demands.value, ("personality", "demands")),
         ("personality.rules", f"all but {', '.join(off)}" if off else "all", ("personality", "rules")),
     )
     for setting, value, path in rows:
-        yield Value(setting, value, _line(file, path) if file and _is_said(model, path) else _BUILT_IN)
+        yield EffectiveValue(setting, value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)
 
 
-def _values(placement: Placement, origin: Callable[[Path], str]) -> Iterable[Value]:
+def _values(placement: PolicyProfile, origin: Callable[[Path], str]) -> Iterable[EffectiveValue]:
     policy = placement.policy
     for field, plain in policy.weights._asdict().items():
         alias = WeightsModel.model_fields[field].alias or field
-        yield Value(f"weights.{alias}", _weight(placement, field, plain), origin(("weights", alias)))
+        yield EffectiveValue(f"weights.{alias}", _weight(placement, field, plain), origin(("weights", alias)))
     enough = policy.enough_generation
     rows = (
         (("requiredTopologies",), _ACCEPTED[placement.interconnect]),
-        (("vram", "low"), f"{policy.vram.low:g}"),
-        (("vram", "high"), f"{policy.vram.high:g}"),
+        (("vram", "low"), f"{policy.fill_bands.low:g}"),
+        (("vram", "high"), f"{policy.fill_bands.high:g}"),
         (("degraded",), policy.degraded.value),
         (("isolation",), "as pods say" if placement.isolation is None else placement.isolation.value),
         (("preferNumaZero",), str(policy.prefer_numa_zero).lower()),
         (("shortlist",), str(policy.shortlist)),
         (("halfCost",), f"{policy.half_cost:g}"),
-        (("generation", "enough"), "none: the newer the better" if enough is None else FAMILIES[enough]),
-        (("mix",), _mix(policy.mix)),
+        (("generation", "enough"), "none: the newer the better" if enough is None else GPU_FAMILIES[enough]),
+        (("mix",), _mix(policy.demand_mix)),
     )
     for path, value in rows:
-        yield Value(".".join(path), value, origin(path))
+        yield EffectiveValue(".".join(path), value, origin(path))
 
 
-def _mix(mix: Mix) -> str:
+def _mix(mix: DemandMix) -> str:
     """In per cent of all requests."""
     total = sum(weight for _, weight in mix.wants)
     return ", ".join(f"{_want(want)} {100 * weight / total:.3g}%" for want, weight in mix.wants)
 
 
-def _want(want: Want) -> str:
+def _want(want: Demand) -> str:
     size = f"{want.gpus} GPU{'s' * (want.gpus > 1)}" if want.gpus else f"{want.share / WHOLE_GPU:g} of a GPU"
     cpu = f" with {want.cpu_milli / 1000:g} cores" if want.cpu_milli else ""
     return size + cpu + ("" if want.products is None else f" on {' or '.join(sorted(want.products))}")
 
 
-def _weight(placement: Placement, field: str, plain: float) -> str:
+def _weight(placement: PolicyProfile, field: str, plain: float) -> str:
     """One number, and those of the kinds of pods for which it differs."""
-    kinds: dict[str, Weights] = placement.policy.kinds._asdict()
+    kinds: dict[str, Weights] = placement.policy.workload_weights._asdict()
     others = [f"{kind} {getattr(each, field):g}" for kind, each in kinds.items() if getattr(each, field) != plain]
     return f"{plain:g}" + (f" ({', '.join(others)})" if others else "")
 
@@ -131,7 +131,7 @@ def _origins(file: PolicyFile | None, at: int) -> Callable[[Path], str]:
             return _BUILT_IN
         own: Path = ("profiles", at, *path) if at < len(file.model.profiles) else ("defaults", *path)
         for place in (own, ("defaults", *path)):
-            if _is_said(file.model, place):
+            if _is_set(file.model, place):
                 return _line(file, place)
         return _BUILT_IN
 
@@ -140,10 +140,10 @@ def _origins(file: PolicyFile | None, at: int) -> Callable[[Path], str]:
 
 def _line(file: PolicyFile | None, path: Path) -> str:
     assert file is not None
-    return f"line {file.positions.at(path).line}"
+    return f"line {file.positions.position_of(path).line}"
 
 
-def _is_said(model: Any, path: Path) -> bool:
+def _is_set(model: Any, path: Path) -> bool:
     """Whether the file says something there."""
     for part in path:
         if isinstance(part, int):

@@ -15,7 +15,7 @@ class Position(NamedTuple):
     column: int
 
 
-class Positions:
+class YamlPositions:
     """A YAML document and the places of its parts."""
 
     def __init__(self, value: Any, root: yaml.Node | None) -> None:
@@ -23,7 +23,7 @@ class Positions:
         self._root = root
 
     @classmethod
-    def of(cls, text: str) -> Positions:
+    def parse_yaml(cls, text: str) -> YamlPositions:
         """Of that text. Raises ``yaml.YAMLError``, also where a key is written twice."""
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -32,7 +32,7 @@ class Positions:
         _keys_differ(root, set())
         return cls(loader.construct_document(root), root)
 
-    def at(self, path: Sequence[int | str]) -> Position:
+    def position_of(self, path: Sequence[int | str]) -> Position:
         """Where that part stands: its key in a mapping, itself in a list; where it is missing what it should be in."""
         node, mark = self._root, None if self._root is None else self._root.start_mark
         for part in path:

@@ -16,35 +16,35 @@ from math import ceil
 from typing import NamedTuple
 
 from gputopo.labels.keys import GPU_RESOURCES
-from gputopo.labels.reasons import malformed
+from gputopo.labels.reasons import malformed_text
 from gputopo.labels.resources import is_gpu
 from scheduler_core.request.pod import Container, PodSpec
-from scheduler_core.request.quantity import count, quantity
+from scheduler_core.request.quantity import parse_count, parse_quantity
 
 WHOLE, SHARED = GPU_RESOURCES
-MOST = 1 << 16  # devices a container may ask for: beyond any node, and keeps arithmetic small
+MAX_DEVICES = 1 << 16  # devices a container may ask for: beyond any node, and keeps arithmetic small
 
 
-class Step(NamedTuple):
+class ContainerStep(NamedTuple):
     """One container's turn."""
 
     devices: int
-    stays: bool = True  # False: an init container that ends, and whose devices later containers may have
+    holds_until_end: bool = True  # False: an init container that ends, and whose devices later containers may have
 
 
-Program = tuple[Step, ...]
+ContainerSteps = tuple[ContainerStep, ...]
 
 
-class Ask(NamedTuple):
+class DeviceRequest(NamedTuple):
     """What a pod takes of each GPU resource, by name of the resource. Only steps that take something are kept."""
 
-    programs: tuple[tuple[str, Program], ...] = ()
+    steps_by_resource: tuple[tuple[str, ContainerSteps], ...] = ()
     cpu_milli: int = 0  # CPU of the whole pod, in whole cores rounded up; 0: none asked, or it cannot be read
 
     @property
-    def whole(self) -> Program:
+    def whole_gpu_steps(self) -> ContainerSteps:
         """Turns for whole GPUs."""
-        for resource, program in self.programs:
+        for resource, program in self.steps_by_resource:
             if resource == WHOLE:
                 return program
         return ()
@@ -52,30 +52,30 @@ class Ask(NamedTuple):
     @property
     def totals(self) -> tuple[tuple[str, int], ...]:
         """Devices of each resource that the pod holds."""
-        return _totals(self.programs)
+        return _totals(self.steps_by_resource)
 
 
-class MalformedAskError(ValueError):
+class MalformedDeviceRequestError(ValueError):
     """A container asks for what is no number of devices; the text quotes it. Reading a request catches it."""
 
 
 @lru_cache(maxsize=1 << 12)
-def total(program: Program) -> int:
+def total_devices(program: ContainerSteps) -> int:
     """Devices that the pod holds in the end."""
     held = reusable = 0
     for step in program:
         again = min(step.devices, reusable)
         held += step.devices - again
-        reusable += -again if step.stays else step.devices - again
+        reusable += -again if step.holds_until_end else step.devices - again
     return held
 
 
 @lru_cache(maxsize=1 << 12)
-def _totals(programs: tuple[tuple[str, Program], ...]) -> tuple[tuple[str, int], ...]:
-    return tuple((resource, total(program)) for resource, program in programs)
+def _totals(programs: tuple[tuple[str, ContainerSteps], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple((resource, total_devices(program)) for resource, program in programs)
 
 
-def asks_for_gpus(spec: PodSpec) -> bool:
+def requests_gpus(spec: PodSpec) -> bool:
     """Whether a container names a GPU resource, however many of it. Most pods' do not."""
     return any(
         is_gpu(resource)
@@ -85,21 +85,21 @@ def asks_for_gpus(spec: PodSpec) -> bool:
     )
 
 
-def read_ask(spec: PodSpec) -> Ask:
+def parse_device_request(spec: PodSpec) -> DeviceRequest:
     """The GPU resources that a pod's containers ask for. Raises ``MalformedAskError``."""
-    programs: dict[str, list[Step]] = {}
+    programs: dict[str, list[ContainerStep]] = {}
     for container in spec.init_containers or ():
-        _take(programs, container, stays=container.restart_policy == "Always")
+        _add_container(programs, container, stays=container.restart_policy == "Always")
     for container in spec.containers or ():
-        _take(programs, container, stays=True)
+        _add_container(programs, container, stays=True)
     found = tuple((resource, tuple(steps)) for resource, steps in sorted(programs.items()))
-    return Ask(found, _cpu(spec) if found else 0)
+    return DeviceRequest(found, _cpu(spec) if found else 0)
 
 
-def _take(programs: dict[str, list[Step]], container: Container, *, stays: bool) -> None:
+def _add_container(programs: dict[str, list[ContainerStep]], container: Container, *, stays: bool) -> None:
     for resource, wanted in _wanted(container):
         if wanted:
-            programs.setdefault(resource, []).append(Step(wanted, stays))
+            programs.setdefault(resource, []).append(ContainerStep(wanted, stays))
 
 
 def _cpu(spec: PodSpec) -> int:
@@ -112,7 +112,7 @@ def _cpu(spec: PodSpec) -> int:
 
 def _cores(container: Container) -> Fraction:
     asked = {**(container.resources.limits or {}), **(container.resources.requests or {})}
-    return quantity(str(asked.get("cpu", 0))) or Fraction()
+    return parse_quantity(str(asked.get("cpu", 0))) or Fraction()
 
 
 def _wanted(container: Container) -> Iterable[tuple[str, int]]:
@@ -120,7 +120,7 @@ def _wanted(container: Container) -> Iterable[tuple[str, int]]:
     asked = {**(container.resources.requests or {}), **(container.resources.limits or {})}
     for resource, text in asked.items():
         if is_gpu(resource):
-            wanted = count(str(text))
-            if wanted is None or wanted > MOST:
-                raise MalformedAskError(malformed(resource, str(text), "a number of devices"))
+            wanted = parse_count(str(text))
+            if wanted is None or wanted > MAX_DEVICES:
+                raise MalformedDeviceRequestError(malformed_text(resource, str(text), "a number of devices"))
             yield resource, wanted

@@ -16,14 +16,14 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
-class StockSpec(PodSpec, frozen=True, rename="camel"):
+class FullPodSpec(PodSpec, frozen=True, rename="camel"):
     """``spec`` with what kube-scheduler's own filters about nodes look at."""
 
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
 
 
-class Condition(msgspec.Struct, frozen=True):
+class PodCondition(msgspec.Struct, frozen=True):
     """One of ``status.conditions``."""
 
     type: str
@@ -32,20 +32,20 @@ class Condition(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class StockStatus(PodStatus, frozen=True, rename="camel"):
+class FullPodStatus(PodStatus, frozen=True, rename="camel"):
     """``status`` with what kube-scheduler said."""
 
-    conditions: tuple[Condition, ...] | None = None
+    conditions: tuple[PodCondition, ...] | None = None
 
 
-class StockPod(Pod, frozen=True, rename="camel"):
+class FullPod(Pod, frozen=True, rename="camel"):
     """The pod that somebody asks about."""
 
-    spec: StockSpec = StockSpec()
-    status: StockStatus = StockStatus()
+    spec: FullPodSpec = FullPodSpec()
+    status: FullPodStatus = FullPodStatus()
 
     @property
-    def scheduler_said(self) -> str | None:
+    def scheduler_message(self) -> str | None:
         """Why kube-scheduler has not placed it; None: it has, or has not tried."""
         return next(
             (

@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 from gputopo.labels import keys
 from gputopo.labels.keys import Key
-from gputopo.labels.reasons import malformed
+from gputopo.labels.reasons import malformed_text
 
 CLIQUE = "clique"
 LEVELS = (CLIQUE, "rack", "block", "zone")
-MOST_MEMBERS = 1 << 16
+MAX_MEMBERS = 1 << 16
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _COUNT = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
 _LENGTH = re.compile(r"(?:\d{1,6}(?:\.\d{1,3})?(?:ms|s|m|h))+", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST_S = 86400.0
+_MAX_TIMEOUT_S = 86400.0
 _LABEL_KEY = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 
-class Said(NamedTuple):
+class GangAnnotations(NamedTuple):
     """What is said. None: nothing."""
 
     gang: str | None = None
@@ -41,12 +41,12 @@ class MalformedGangError(ValueError):
     """A pod's own words about its gang cannot be understood; the text quotes them. Who reads a pod catches it."""
 
 
-def read_said(annotations: Mapping[str, str]) -> Said:
+def parse_gang_annotations(annotations: Mapping[str, str]) -> GangAnnotations:
     """What a pod says. Raises ``MalformedGangError``."""
     if not any(key.key in annotations for key in keys.GANG_KEYS):  # most pods
         return _NOTHING
     text = {key: annotations.get(key.key) for key in keys.GANG_KEYS}
-    said = Said(
+    said = GangAnnotations(
         _name(text[keys.POD_GANG]),
         _count(keys.POD_GANG_SIZE, text[keys.POD_GANG_SIZE]),
         _count(keys.POD_GANG_MINIMUM, text[keys.POD_GANG_MINIMUM]),
@@ -60,9 +60,9 @@ def read_said(annotations: Mapping[str, str]) -> Said:
     return said
 
 
-def count(text: str) -> int | None:
+def parse_member_count(text: str) -> int | None:
     """A number of members, as our annotations and others' write it; None where it is none."""
-    if _COUNT.fullmatch(text) is None or int(text) > MOST_MEMBERS:
+    if _COUNT.fullmatch(text) is None or int(text) > MAX_MEMBERS:
         return None
     return int(text)
 
@@ -74,9 +74,9 @@ def _name(text: str | None) -> str | None:
 
 
 def _count(key: Key, text: str | None) -> int | None:
-    found = None if text is None else count(text)
+    found = None if text is None else parse_member_count(text)
     if text is not None and found is None:
-        raise _error(key, text, f"a number of pods, 1 to {MOST_MEMBERS}")
+        raise _error(key, text, f"a number of pods, 1 to {MAX_MEMBERS}")
     return found
 
 
@@ -85,7 +85,7 @@ def _timeout(text: str | None) -> float | None:
         return None
     parts = _PART.findall(text) if _LENGTH.fullmatch(text) else []
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if not 1.0 <= seconds <= _LONGEST_S:
+    if not 1.0 <= seconds <= _MAX_TIMEOUT_S:
         raise _error(keys.POD_GANG_TIMEOUT, text, "a time like 90s or 5m, from 1s to 24h")
     return seconds
 
@@ -103,7 +103,7 @@ def _planned(text: str | None) -> bool:
 
 
 def _error(key: Key, value: str, expected: str) -> MalformedGangError:
-    return MalformedGangError(malformed(key.key, value, expected))
+    return MalformedGangError(malformed_text(key.key, value, expected))
 
 
-_NOTHING = Said()
+_NOTHING = GangAnnotations()

@@ -13,7 +13,7 @@ import yaml
 
 from gputopo.labels import keys
 from gputopo.process.decoding import convert
-from scheduler_core.request.full_pod import StockPod
+from scheduler_core.request.full_pod import FullPod
 
 # Where a kind keeps the template of its pods: Deployment, Job and the like; CronJob; PodTemplate. PyTorchJob and its
 # kin are not among them: they have several templates.
@@ -24,19 +24,19 @@ class ManifestError(ValueError):
     """There is no pod in it, or it cannot be read."""
 
 
-class Written(NamedTuple):
+class ManifestPod(NamedTuple):
     """A pod as it is written."""
 
-    pod: StockPod
+    pod: FullPod
     left_out: tuple[str, ...] = ()  # keys of wishes that what makes it carries itself, and its template does not
 
 
-def read_pods(text: str) -> list[StockPod]:
+def parse_pods(text: str) -> list[FullPod]:
     """The pods of ``read_written``."""
-    return [each.pod for each in read_written(text)]
+    return [each.pod for each in parse_manifest(text)]
 
 
-def read_written(text: str) -> list[Written]:
+def parse_manifest(text: str) -> list[ManifestPod]:
     """The pods that are written there, in their order; one for each Deployment, Job and the like.
 
     A pod without a name is called like what makes it. Raises ``ManifestError``.
@@ -53,7 +53,7 @@ def read_written(text: str) -> list[Written]:
     return pods
 
 
-def _pods(document: Any) -> Iterator[Written]:
+def _pods(document: Any) -> Iterator[ManifestPod]:
     if not isinstance(document, dict):
         return
     if str(document.get("kind", "")).endswith("List") and isinstance(document.get("items"), list):
@@ -67,11 +67,11 @@ def _pods(document: Any) -> Iterator[Written]:
             found = found.get(step) if isinstance(found, dict) else None
         if isinstance(found, dict):
             pod = _pod(found, named)
-            yield Written(pod, _left_out(named, pod) if way else ())
+            yield ManifestPod(pod, _left_out(named, pod) if way else ())
             return
 
 
-def _left_out(owner: dict[str, Any], pod: StockPod) -> tuple[str, ...]:
+def _left_out(owner: dict[str, Any], pod: FullPod) -> tuple[str, ...]:
     said = {key for part in ("labels", "annotations") for key in _mapping(owner.get(part))}
     there = {*(pod.metadata.labels or ()), *(pod.metadata.annotations or ())}
     return tuple(key.key for key in keys.POD_KEYS if key.key in said - there)
@@ -81,9 +81,9 @@ def _mapping(found: Any) -> dict[Any, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _pod(found: dict[str, Any], owner: dict[str, Any]) -> StockPod:
+def _pod(found: dict[str, Any], owner: dict[str, Any]) -> FullPod:
     try:
-        pod = convert({**found, "metadata": found.get("metadata") or {}}, StockPod)
+        pod = convert({**found, "metadata": found.get("metadata") or {}}, FullPod)
     except msgspec.ValidationError as error:
         name = str(owner.get("name", ""))
         raise ManifestError(f"its pod {name!r} is none that Kubernetes takes: {error}") from error

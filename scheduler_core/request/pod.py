@@ -16,7 +16,7 @@ _MOST = 253  # characters of an object's name
 NODE_NAME = "metadata.name"  # the only field that ``matchFields`` of a node's affinity may name
 
 
-class Owner(msgspec.Struct, frozen=True, rename="camel"):
+class PodOwner(msgspec.Struct, frozen=True, rename="camel"):
     """One of ``ownerReferences``."""
 
     api_version: str = ""
@@ -33,23 +33,23 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: tuple[Owner, ...] | None = None
+    owner_references: tuple[PodOwner, ...] | None = None
     deletion_timestamp: str | None = None
 
     @property
-    def owner(self) -> Owner | None:
+    def owner(self) -> PodOwner | None:
         """What made it, and makes others like it."""
         return next((each for each in self.owner_references or () if each.controller), None)
 
 
-class Resources(msgspec.Struct, frozen=True, rename="camel"):
+class ContainerResources(msgspec.Struct, frozen=True, rename="camel"):
     """``resources`` of a container. Device plugins' resources have equal limits and requests; one may be left out."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
-class Variable(msgspec.Struct, frozen=True):
+class EnvVar(msgspec.Struct, frozen=True):
     """One of ``env``."""
 
     name: str = ""
@@ -60,22 +60,22 @@ class Container(msgspec.Struct, frozen=True, rename="camel"):
     """A container or init container."""
 
     name: str = ""
-    resources: Resources = Resources()
+    resources: ContainerResources = ContainerResources()
     restart_policy: str | None = None  # "Always" on an init container: a sidecar
     image: str | None = None
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
-    env: tuple[Variable, ...] | None = None
+    env: tuple[EnvVar, ...] | None = None
 
 
-class Term(msgspec.Struct, frozen=True):
+class AffinityTerm(msgspec.Struct, frozen=True):
     """That there is one is all that matters."""
 
 
 class PreferredTerms(msgspec.Struct, frozen=True, rename="camel"):
     """An affinity of any of the three kinds, as far as it is soft."""
 
-    preferred_during_scheduling_ignored_during_execution: tuple[Term, ...] | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[AffinityTerm, ...] | None = None
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -122,11 +122,11 @@ class SpreadConstraint(msgspec.Struct, frozen=True, rename="camel"):
 class Volume(msgspec.Struct, frozen=True, rename="camel"):
     """One of ``spec.volumes``: that there is a claim is all that matters."""
 
-    persistent_volume_claim: Term | None = None
-    ephemeral: Term | None = None  # a claim that is made for the pod
+    persistent_volume_claim: AffinityTerm | None = None
+    ephemeral: AffinityTerm | None = None  # a claim that is made for the pod
 
 
-class Gate(msgspec.Struct, frozen=True):
+class PodSchedulingGate(msgspec.Struct, frozen=True):
     """One of ``spec.schedulingGates``."""
 
     name: str = ""
@@ -143,7 +143,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     affinity: Affinity | None = None
     topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
     volumes: tuple[Volume, ...] | None = None
-    scheduling_gates: tuple[Gate, ...] | None = None
+    scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -167,7 +167,7 @@ class Pod(msgspec.Struct, frozen=True, rename="camel"):
         return self.status.phase in ("Succeeded", "Failed")
 
 
-def soft_preferences(spec: PodSpec) -> bool:
+def has_soft_preferences(spec: PodSpec) -> bool:
     """Whether the pod ranks nodes by wishes of its own, so that it deserves to see all of them."""
     affinity = spec.affinity or Affinity()
     kinds = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
@@ -204,11 +204,11 @@ def pin_claim(pod: Pod) -> PinClaim | None:
     if spec.node_name or metadata.deletion_timestamp or spec.scheduling_gates:
         return None
     own = None if spec.affinity is None else spec.affinity.node_affinity
-    node = None if own is None else pinned(own.required_during_scheduling_ignored_during_execution)
+    node = None if own is None else pinned_node(own.required_during_scheduling_ignored_during_execution)
     return None if node is None else PinClaim(reservation, node)
 
 
-def pinned(terms: RequiredTerms | None) -> str | None:
+def pinned_node(terms: RequiredTerms | None) -> str | None:
     """The one node that they name; None: they name none, or several."""
     found = () if terms is None else terms.node_selector_terms or ()
     named = {value for term in found for each in term.match_fields or () for value in _named(each)}

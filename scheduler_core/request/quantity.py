@@ -21,7 +21,7 @@ _FACTORS = {
 MIB = 1 << 20
 
 
-def quantity(text: str) -> Fraction | None:
+def parse_quantity(text: str) -> Fraction | None:
     """The number that a quantity stands for; None where it is none, or is negative."""
     found = _QUANTITY.fullmatch(text)
     if found is None:
@@ -31,13 +31,13 @@ def quantity(text: str) -> Fraction | None:
     return Fraction(found["number"]) * factor
 
 
-def count(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """The quantity of an extended resource, which is whole; None where it is none."""
-    found = quantity(text)
+    found = parse_quantity(text)
     return None if found is None or found.denominator != 1 else int(found)
 
 
-def mib(text: str) -> int | None:
+def parse_mib(text: str) -> int | None:
     """Bytes as a quantity, in MiB rounded up; None where it is none, or nothing."""
-    found = quantity(text)
+    found = parse_quantity(text)
     return None if not found else -(-found.numerator // (found.denominator * MIB))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from gputopo.labels import keys
-from gputopo.labels.reasons import misplaced, unknown
+from gputopo.labels.reasons import misplaced_text, unknown_key_text
 
 _MODELS = (keys.POD_GPU_MODEL.key, keys.POD_GPU_MODEL_SHORT.key)  # read as labels and as annotations
 _KNOWN = tuple(key.key for key in keys.POD_KEYS)
@@ -19,15 +19,15 @@ _CLASSIC = keys.POD_GPU_MODEL.key.partition("/")[0] + "/"  # others may have key
 _ALIKE = 0.6  # of the letters
 
 
-def unread(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
+def unknown_key_reason(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
     """Why a GPU pod with those is refused; None: every wish that it has is read. Stable for the pod."""
     for key in sorted(labels):
         if key in _KNOWN and key not in _MODELS:
-            return misplaced(key, labels[key])
+            return misplaced_text(key, labels[key])
     for where in (annotations, labels):
         for key in sorted(where):
             if key not in _KNOWN and _is_wish(key, ours=where is annotations):
-                return unknown(key, where[key], _nearest(key))
+                return unknown_key_text(key, where[key], _nearest(key))
     return None
 
 

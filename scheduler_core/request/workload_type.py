@@ -29,7 +29,7 @@ _DEGREE = frozenset({"--tensor-parallel-size", "--tensor_parallel_size", "-tp", 
 ANY = "*"
 
 
-class Workload(Enum):
+class WorkloadType(Enum):
     """What a pod is."""
 
     TRAINING = "training"
@@ -37,29 +37,29 @@ class Workload(Enum):
     BATCH = "batch"
 
 
-class Need(Enum):
+class WorkloadNeed(Enum):
     """What a rule says that a pod with more than one GPU needs."""
 
     ISLAND = "all GPUs in one NVLink island"
     PARALLEL = "NVLink or NVSwitch between the GPUs of each tensor-parallel group"
 
 
-class Rule(NamedTuple):
+class DetectionRule(NamedTuple):
     """How a kind of pod is known: by any one of the marks below."""
 
     name: str
     because: str  # the sentence that ``why`` shows
-    workload: Workload | None
+    workload: WorkloadType | None
     owners: tuple[str, ...] = ()  # group/kind of the controlling owner
     labels: tuple[tuple[str, str], ...] = ()  # key and value, or ``ANY``
     images: tuple[str, ...] = ()  # how the last part of the image's name begins, without tag
     programs: tuple[tuple[str, ...], ...] = ()  # consecutive words of the command; of paths the last part
     variables: tuple[str, ...] = ()  # of the environment
     degree: bool = False  # a flag says a tensor-parallel degree above one
-    need: Need | None = None
+    need: WorkloadNeed | None = None
 
 
-class Traits(NamedTuple):
+class PodTraits(NamedTuple):
     """What rules look at."""
 
     owner: str | None
@@ -70,114 +70,120 @@ class Traits(NamedTuple):
     degree: int  # tensor-parallel; 1 where nothing is said
 
 
-class Recognised(NamedTuple):
+class Detection(NamedTuple):
     """What rules say of a pod."""
 
-    workload: Workload | None = None
-    needs: frozenset[Need] = frozenset()
+    workload: WorkloadType | None = None
+    needs: frozenset[WorkloadNeed] = frozenset()
     degree: int = 1
     reasons: tuple[str, ...] = ()  # of the rules that counted, in their order
 
 
-_TRAINING, _INFERENCE, _BATCH = Workload.TRAINING, Workload.INFERENCE, Workload.BATCH
+_TRAINING, _INFERENCE, _BATCH = WorkloadType.TRAINING, WorkloadType.INFERENCE, WorkloadType.BATCH
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+DETECTION_RULES: tuple[DetectionRule, ...] = (
+    DetectionRule(
         "pytorchjob",
         "a Kubeflow PyTorchJob made it: DDP reduces gradients among all of its GPUs",
         _TRAINING,
         owners=(seen.PYTORCH_JOB,),
-        need=Need.ISLAND,
+        need=WorkloadNeed.ISLAND,
     ),
-    Rule("mpijob", "a Kubeflow MPIJob made it", _TRAINING, owners=(seen.MPI_JOB,)),
-    Rule(
+    DetectionRule("mpijob", "a Kubeflow MPIJob made it", _TRAINING, owners=(seen.MPI_JOB,)),
+    DetectionRule(
         "kubeflow",
         "a job of Kubeflow's training operator made it",
         _TRAINING,
         owners=seen.KUBEFLOW_KINDS,
         labels=((seen.KUBEFLOW_JOB, ANY),),
     ),
-    Rule("trainjob", "a Kubeflow TrainJob made it", _TRAINING, labels=((seen.TRAINJOB_STEP, ANY),)),
-    Rule("kserve", "KServe made it", _INFERENCE, labels=((seen.KSERVE, ANY), (seen.PART_OF, "llminferenceservice"))),
-    Rule(
+    DetectionRule("trainjob", "a Kubeflow TrainJob made it", _TRAINING, labels=((seen.TRAINJOB_STEP, ANY),)),
+    DetectionRule(
+        "kserve", "KServe made it", _INFERENCE, labels=((seen.KSERVE, ANY), (seen.PART_OF, "llminferenceservice"))
+    ),
+    DetectionRule(
         "rayservice",
         "a RayService made it",
         _INFERENCE,
         labels=((seen.RAY_ORIGIN, "RayService"), (seen.RAY_SERVE, "true")),
     ),
-    Rule("rayjob", "a RayJob made it", _TRAINING, labels=((seen.RAY_ORIGIN, "RayJob"),)),
-    Rule(
+    DetectionRule("rayjob", "a RayJob made it", _TRAINING, labels=((seen.RAY_ORIGIN, "RayJob"),)),
+    DetectionRule(
         "tensor-parallel",
         "it asks for tensor parallelism, which exchanges every layer's activations",
         _INFERENCE,
         degree=True,
-        need=Need.PARALLEL,
+        need=WorkloadNeed.PARALLEL,
     ),
-    Rule(
+    DetectionRule(
         "vllm",
         "it runs vLLM",
         _INFERENCE,
         images=("vllm-openai",),
         programs=(("vllm", "serve"), ("vllm.entrypoints.*",)),
     ),
-    Rule(
+    DetectionRule(
         "sglang",
         "it runs SGLang",
         _INFERENCE,
         images=("sglang",),
         programs=(("sglang.launch_server",), ("sglang", "serve")),
     ),
-    Rule("triton", "it runs NVIDIA Triton", _INFERENCE, images=("tritonserver",), programs=(("tritonserver",),)),
-    Rule(
+    DetectionRule(
+        "triton", "it runs NVIDIA Triton", _INFERENCE, images=("tritonserver",), programs=(("tritonserver",),)
+    ),
+    DetectionRule(
         "text-generation",
         "it runs a text generation server",
         _INFERENCE,
         images=("text-generation-inference",),
         programs=(("text-generation-launcher",), ("trtllm-serve",)),
     ),
-    Rule(
+    DetectionRule(
         "torchrun",
         "it runs torchrun: DDP reduces gradients among all of its GPUs",
         _TRAINING,
         programs=(("torchrun",), ("torch.distributed.run",), ("torch.distributed.launch",)),
-        need=Need.ISLAND,
+        need=WorkloadNeed.ISLAND,
     ),
-    Rule("deepspeed", "it runs DeepSpeed", _TRAINING, programs=(("deepspeed",),), need=Need.ISLAND),
-    Rule(
+    DetectionRule("deepspeed", "it runs DeepSpeed", _TRAINING, programs=(("deepspeed",),), need=WorkloadNeed.ISLAND),
+    DetectionRule(
         "accelerate",
         "it runs Hugging Face Accelerate",
         _TRAINING,
         programs=(("accelerate", "launch"), ("accelerate.commands.launch",)),
-        need=Need.ISLAND,
+        need=WorkloadNeed.ISLAND,
     ),
-    Rule(
+    DetectionRule(
         "world-size",
         "its environment is that of a distributed PyTorch program",
         _TRAINING,
         variables=("WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE"),
-        need=Need.ISLAND,
+        need=WorkloadNeed.ISLAND,
     ),
-    Rule("jobset", "a JobSet made it", _TRAINING, labels=((seen.JOBSET, ANY),)),
-    Rule("leaderworkerset", "a LeaderWorkerSet made it", _INFERENCE, labels=((seen.LEADER_WORKER_SET, ANY),)),
-    Rule(
+    DetectionRule("jobset", "a JobSet made it", _TRAINING, labels=((seen.JOBSET, ANY),)),
+    DetectionRule("leaderworkerset", "a LeaderWorkerSet made it", _INFERENCE, labels=((seen.LEADER_WORKER_SET, ANY),)),
+    DetectionRule(
         "raycluster", "a RayCluster made it", _BATCH, owners=(seen.RAY_CLUSTER_KIND,), labels=((seen.RAY_CLUSTER, ANY),)
     ),
-    Rule("notebook", "it is a notebook", None, labels=((seen.NOTEBOOK, ANY),)),
-    Rule("job", "a Job made it", _BATCH, owners=(seen.JOB,)),
-    Rule("service", "a Deployment or StatefulSet made it", _INFERENCE, owners=(seen.REPLICA_SET, seen.STATEFUL_SET)),
+    DetectionRule("notebook", "it is a notebook", None, labels=((seen.NOTEBOOK, ANY),)),
+    DetectionRule("job", "a Job made it", _BATCH, owners=(seen.JOB,)),
+    DetectionRule(
+        "service", "a Deployment or StatefulSet made it", _INFERENCE, owners=(seen.REPLICA_SET, seen.STATEFUL_SET)
+    ),
 )
-NAMES = tuple(rule.name for rule in RULES)
+DETECTION_RULE_NAMES = tuple(rule.name for rule in DETECTION_RULES)
 
 
-def recognise(pod: Pod, rules: Iterable[Rule] = RULES) -> Recognised:
+def detect_workload(pod: Pod, rules: Iterable[DetectionRule] = DETECTION_RULES) -> Detection:
     """What rules say of a pod."""
     traits = traits_of(pod)
-    matching = [rule for rule in rules if matches(rule, traits)]
+    matching = [rule for rule in rules if matches_rule(rule, traits)]
     if not matching:
-        return Recognised()
+        return Detection()
     first = matching[0]
     counted = [rule for rule in matching if rule is first or rule.need is not None]
-    return Recognised(
+    return Detection(
         first.workload,
         frozenset(rule.need for rule in counted if rule.need is not None),
         traits.degree,
@@ -185,7 +191,7 @@ def recognise(pod: Pod, rules: Iterable[Rule] = RULES) -> Recognised:
     )
 
 
-def matches(rule: Rule, traits: Traits) -> bool:
+def matches_rule(rule: DetectionRule, traits: PodTraits) -> bool:
     """Whether one of the rule's marks is on the pod."""
     return (
         traits.owner in rule.owners
@@ -197,13 +203,13 @@ def matches(rule: Rule, traits: Traits) -> bool:
     )
 
 
-def traits_of(pod: Pod) -> Traits:
+def traits_of(pod: Pod) -> PodTraits:
     """What rules look at: of containers only those that hold GPUs."""
     owner = pod.metadata.owner
     containers = [each for each in pod.spec.containers or () if _holds_gpus(each)]
     variables = {each.name: each.value or "" for container in containers for each in container.env or ()}
     words = tuple(word for container in containers for word in _words(container, variables))
-    return Traits(
+    return PodTraits(
         None if owner is None else f"{owner.api_version.partition('/')[0]}/{owner.kind}",
         pod.metadata.labels or {},
         tuple(_image(each.image) for each in containers if each.image),

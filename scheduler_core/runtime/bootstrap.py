@@ -17,13 +17,13 @@ from gputopo.kube.connect import connect
 from gputopo.kube.errors import ConfigError
 from gputopo.kube.rbac import ELECTION, Role
 from gputopo.process import logs
-from gputopo.process.daemon import fail, outlive_peers
+from gputopo.process.daemon import fail, ignore_sigpipe
 from gputopo.process.settings import SettingError
 from scheduler_core.policy.file import PolicyError
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.policy.reload import PolicyReload
-from scheduler_core.runtime.leader_election import Leader, LeaseName
+from scheduler_core.runtime.leader_election import LeaderElector, LeaseName
 
 _PACKAGES = ("scheduler_core", "gputopo", "uvicorn", "asyncio")
 
@@ -38,27 +38,27 @@ Flags = Mapping[str, str | None]
 
 
 @contextmanager
-def begun(read: Callable[[Flags, Mapping[str, str]], S], flags: Flags) -> Iterator[S]:
+def configured(read: Callable[[Flags, Mapping[str, str]], S], flags: Flags) -> Iterator[S]:
     """Its settings; within, it logs as they say. Ends the process where one cannot be used."""
     try:
         settings = read(flags, os.environ)
     except SettingError as error:
         fail(str(error))
-    outlive_peers()
-    sink = logs.start(settings.log, sys.stderr, _PACKAGES, {})
+    ignore_sigpipe()
+    sink = logs.start_logging(settings.log, sys.stderr, _PACKAGES, {})
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
     try:
         yield settings
     finally:
-        logs.stop(sink)
+        logs.stop_logging(sink)
 
 
-def new_name() -> str:
+def new_identity() -> str:
     """One that no other process has or had: one that was started again must not be taken for the one before."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
-def connected(role: Role) -> Kube:
+def connect_or_exit(role: Role) -> Kube:
     """The API server; ends the process where there are no credentials for it."""
     try:
         return connect(role)
@@ -66,7 +66,7 @@ def connected(role: Role) -> Kube:
         fail(str(error))
 
 
-def policy_of(file: Path | None, base: Policy = BUILT_IN.common) -> PolicyReload:
+def load_policy(file: Path | None, base: Policy = BUILT_IN.node_policy) -> PolicyReload:
     """What the owner decides; ends the process where the file is none. ``base``: what holds where it is silent."""
     if file is None:
         return PolicyReload(None, base=base)
@@ -79,10 +79,10 @@ def policy_of(file: Path | None, base: Policy = BUILT_IN.common) -> PolicyReload
 
 
 @contextmanager
-def elected(lease: LeaseName, me: str, fit: Callable[[], bool] = lambda: True) -> Iterator[Leader]:
+def leader_election(lease: LeaseName, me: str, fit: Callable[[], bool] = lambda: True) -> Iterator[LeaderElector]:
     """Within, it takes part in the election. The Lease is let go at the end, so that nobody waits for it to run out."""
-    kube = connected(ELECTION)
-    leader = Leader(kube, lease, me, fit=fit)
+    kube = connect_or_exit(ELECTION)
+    leader = LeaderElector(kube, lease, me, fit=fit)
     leader.start()
     try:
         yield leader

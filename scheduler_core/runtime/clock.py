@@ -13,7 +13,7 @@ from collections.abc import Callable
 RATE = 0.5  # seconds in a second that it gains or loses at most: an hour takes two
 
 
-class Steady:
+class SlewedClock:
     """For one thread. Called, it answers seconds since 1970."""
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from scheduler_core.cache.events import Batch, WatchStatus
-from scheduler_core.runtime.http_server import Listener, serve
+from scheduler_core.runtime.http_server import Listener, serve_listeners
 
 _TICK_S = 1.0
 Deliver = Callable[[Batch[Any]], None]
 
 
-class Watching(Protocol):
+class WatchSet(Protocol):
     """``Watches``."""
 
     def start(self) -> None:
@@ -36,19 +36,19 @@ class Watching(Protocol):
         ...
 
 
-class Follower(Protocol):
+class Daemon(Protocol):
     """What a program is made of but its sockets. All is called on the loop's thread."""
 
     @property
-    def ended(self) -> asyncio.Event:
+    def stop_requested(self) -> asyncio.Event:
         """Set it to end."""
         ...
 
-    def watched(self, watches: Watching) -> AbstractContextManager[None]:
+    def running_watches(self, watches: WatchSet) -> AbstractContextManager[None]:
         """Within: the watches run, and what they see is taken in."""
         ...
 
-    def take(self, batch: Batch[Any]) -> None:
+    def apply_batch(self, batch: Batch[Any]) -> None:
         """What a watch saw."""
         ...
 
@@ -57,11 +57,11 @@ class Follower(Protocol):
         ...
 
 
-async def run(
-    service: Follower,
+async def run_daemon(
+    service: Daemon,
     listeners: Sequence[Listener],
-    watching: Callable[[Deliver], Watching],
-    retire: Callable[[], Awaitable[None]] | None = None,
+    watching: Callable[[Deliver], WatchSet],
+    drain: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Until ``ended``, which a signal sets too. What is being asked then is still answered.
 
@@ -71,24 +71,24 @@ async def run(
     loop = asyncio.get_running_loop()
     broken: list[Exception] = []
 
-    def own(work: Callable[..., None], *of: object) -> None:
+    def guarded(work: Callable[..., None], *of: object) -> None:
         try:
             work(*of)
         except Exception as error:  # noqa: BLE001  raised at the end
             broken.append(error)
-            service.ended.set()
+            service.stop_requested.set()
 
     def deliver(batch: Batch[Any]) -> None:
-        loop.call_soon_threadsafe(own, service.take, batch)
+        loop.call_soon_threadsafe(guarded, service.apply_batch, batch)
 
     for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, service.ended.set)
-    ticking = asyncio.create_task(_tick_forever(partial(own, service.tick)))
+        loop.add_signal_handler(each, service.stop_requested.set)
+    ticking = asyncio.create_task(_tick_forever(partial(guarded, service.tick)))
     try:
-        with service.watched(watching(deliver)):
-            await serve(listeners, service.ended)
-            if retire is not None:
-                await retire()
+        with service.running_watches(watching(deliver)):
+            await serve_listeners(listeners, service.stop_requested)
+            if drain is not None:
+                await drain()
     finally:
         ticking.cancel()
     if broken:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from gputopo.kube import events
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import KubeError
-from gputopo.kube.events import Reporter, Subject
+from gputopo.kube.events import EventReporter, EventSubject
 from gputopo.kube.rbac import EVENTS, PODS, RESERVATIONS
 
 
-class Tell(NamedTuple):
+class EventDraft(NamedTuple):
     """An Event."""
 
     kind: str  # "Pod", "PlacementReservation"
@@ -37,36 +37,36 @@ _RESOURCES = {"Pod": PODS, "PlacementReservation": RESERVATIONS}
 _log = logging.getLogger(__name__)
 
 
-class Haste(NamedTuple):
+class RateLimit(NamedTuple):
     """How many Events at most, and how soon one after the other: the API server has better to do."""
 
     waiting: int  # to be written
     pause_s: float  # between two
 
 
-FEW = Haste(64, 0.2)  # a broken node plugin would have something to say of every pod
-MANY = Haste(256, 0.02)  # every gang has some
+LOW_RATE = RateLimit(64, 0.2)  # a broken node plugin would have something to say of every pod
+HIGH_RATE = RateLimit(256, 0.02)  # every gang has some
 
 
-class Announcer:
+class EventWriter:
     """Of one process."""
 
-    def __init__(self, kube: Kube, component: str, haste: Haste, note: Callable[[str], None]) -> None:
+    def __init__(self, kube: Kube, component: str, haste: RateLimit, note: Callable[[str], None]) -> None:
         """``note`` hears of each Event, on any thread: written, failed, dropped."""
-        self._kube, self._reporter, self._haste, self._note = kube, Reporter(component), haste, note
-        self._told: OrderedDict[Tell, None] = OrderedDict()
-        self._queue: SimpleQueue[Tell | None] = SimpleQueue()
+        self._kube, self._reporter, self._haste, self._note = kube, EventReporter(component), haste, note
+        self._written: OrderedDict[EventDraft, None] = OrderedDict()
+        self._queue: SimpleQueue[EventDraft | None] = SimpleQueue()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="events", daemon=True).start()
 
-    def announce(self, what: Tell) -> None:
+    def write_event(self, what: EventDraft) -> None:
         """Tell of it, unless just that was told before."""
-        if what in self._told:
-            self._told.move_to_end(what)
+        if what in self._written:
+            self._written.move_to_end(what)
             return
-        self._told[what] = None
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self._written[what] = None
+        if len(self._written) > _REMEMBERED:
+            self._written.popitem(last=False)
         if self._queue.qsize() < self._haste.waiting:
             self._queue.put(what)
         else:
@@ -80,7 +80,7 @@ class Announcer:
     def _run(self) -> None:
         while (what := self._queue.get()) is not None and not self._ended.is_set():
             try:
-                self._kube.create(EVENTS, event(what, self._reporter, datetime.now(UTC)))
+                self._kube.create(EVENTS, event_body(what, self._reporter, datetime.now(UTC)))
             except KubeError as error:
                 fields = {"of": f"{what.namespace}/{what.name}", "reason": what.reason, "error": str(error)}
                 _log.warning("event", extra={"fields": fields})
@@ -90,7 +90,7 @@ class Announcer:
             self._ended.wait(self._haste.pause_s)
 
 
-def event(what: Tell, reporter: Reporter, now: datetime) -> dict[str, Any]:
+def event_body(what: EventDraft, reporter: EventReporter, now: datetime) -> dict[str, Any]:
     """As it is sent. Pure."""
-    subject = Subject(_RESOURCES[what.kind], what.kind, what.name, what.uid, what.namespace)
-    return events.event(subject, reporter, what.reason, what.message, now, warning=what.warning)
+    subject = EventSubject(_RESOURCES[what.kind], what.kind, what.name, what.uid, what.namespace)
+    return events.event_body(subject, reporter, what.reason, what.message, now, warning=what.warning)

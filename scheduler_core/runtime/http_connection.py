@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 _HEAD = 64 * 1024  # bytes; kube-scheduler's is 200
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """What a listener's connections may cost. The defaults are those of the verbs."""
 
     connections: int = 1000  # at once; kube-scheduler uses one or two
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 
 
 # Of the listener that the pod network reaches. All that it serves is read only, so a cut answer can be asked for again.
-PAGES = Limits(
+PAGES = ConnectionLimits(
     connections=256,
     per_peer=64,
     heads=128,
@@ -64,10 +64,12 @@ class TooManyError(Exception):
     """More requests wait on one connection than any client of ours sends."""
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, config: Config, state: ServerState, limits: Limits, closed: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, limits: ConnectionLimits, closed: Callable[[str], None]
+    ) -> None:
         """``closed`` hears why a connection was ended that its peer would have kept: capacity, slow, head, stuck."""
         super().__init__(config, state, app_state={})
         self._limits = limits
@@ -95,14 +97,14 @@ class Connection(HttpToolsProtocol):
 
     def _make_room(self) -> bool:
         """Return whether one more connection is within the limits, after another one gave way where necessary."""
-        limits, others = self._limits, [each for each in self.connections if isinstance(each, Connection)]
+        limits, others = self._limits, [each for each in self.connections if isinstance(each, HttpConnection)]
         if limits.per_peer < limits.connections:
             same = [each for each in others if each.peer == self.peer]
             if len(same) >= limits.per_peer:
                 return self._cut_one_of(same, limits.heads * limits.per_peer // limits.connections)
         return len(others) < limits.connections or self._cut_one_of(others, limits.heads)
 
-    def _cut_one_of(self, others: list[Connection], heads: int) -> bool:
+    def _cut_one_of(self, others: list[HttpConnection], heads: int) -> bool:
         """Cut the oldest of the lowest stage, but no unfinished request while there are no more than ``heads``.
 
         Else idle peers would fill all places but one, in which a new connection is closed by the next.
@@ -196,7 +198,7 @@ class Connection(HttpToolsProtocol):
 
     def _bound_unread(self) -> None:
         """Cut answers that are not read while there are too many bytes of them: the oldest of the peer with most."""
-        waiting = [each for each in self.connections if isinstance(each, Connection) and each.flow.write_paused]
+        waiting = [each for each in self.connections if isinstance(each, HttpConnection) and each.flow.write_paused]
         unread = {each: each.transport.get_write_buffer_size() for each in waiting}
         while len(unread) > 1 and sum(unread.values()) > self._limits.unread:
             of_peer = Counter[str]()

@@ -24,13 +24,13 @@ from scheduler_core.runtime.shared_pages import Shared
 JSON = "application/json"
 WAITING = 32  # requests that wait for a page at once
 
-Page = Callable[[Request], Awaitable[Response]]
+PageHandler = Callable[[Request], Awaitable[Response]]
 
 
-def site(
+def program_app(
     unready: Callable[[], str | None],
     registry: CollectorRegistry,
-    own: Mapping[str, Page],
+    own: Mapping[str, PageHandler],
     unhealthy: Callable[[], str | None] = lambda: None,
 ) -> ASGIApp:
     """The application. ``unready`` says why the program does not do its work, or None; ``own``: pages by path.
@@ -62,11 +62,11 @@ def site(
     return application
 
 
-def _limited(pages: Mapping[str, Page]) -> dict[str, Page]:
+def _limited(pages: Mapping[str, PageHandler]) -> dict[str, PageHandler]:
     """The pages, with at most ``WAITING`` requests that wait for one of them."""
     places = asyncio.Semaphore(WAITING)
 
-    def limited(page: Page) -> Page:
+    def limited(page: PageHandler) -> PageHandler:
         async def answer(request: Request) -> Response:
             if places.locked():
                 headers = {"Retry-After": "1", "Connection": "close"}
@@ -83,7 +83,7 @@ def _verdict(trouble: str | None) -> Response:
     return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
 
 
-def json_page(document: Callable[[], Mapping[str, Any]]) -> Page:
+def json_page(document: Callable[[], Mapping[str, Any]]) -> PageHandler:
     """A page whose document is worked out on the loop, so one that takes a moment only, and encoded beside it."""
     shared = Shared[bytes]()
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from scheduler_core.runtime.http_connection import Connection, Limits
-from scheduler_core.runtime.tls import CertificateError, Certificates, contents, context
+from scheduler_core.runtime.http_connection import ConnectionLimits, HttpConnection
+from scheduler_core.runtime.tls import CertificateError, Certificates, read_files, server_context
 from scheduler_core.runtime.tls_handshakes import Handshakes
 
 _BACKLOG = 512
 _DRAIN_S = 5  # for what is being asked when the end comes; kube-scheduler gives up after 5 s
-_LOOK_S = 5.0  # at the files of certificates; the kubelet brings rotated ones within a minute or two
+_CERTIFICATE_POLL_S = 5.0  # at the files of certificates; the kubelet brings rotated ones within a minute or two
 _log = logging.getLogger(__name__)
 
 
@@ -34,13 +34,13 @@ class Listener(uvicorn.Server):
         app: ASGIApp,
         where: socket.socket,
         certificates: Certificates | None = None,
-        limits: Limits = Limits(),  # noqa: B008  frozen
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  frozen
     ) -> None:
         """``where`` is bound already. Raises ``CertificateError``."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Connection,
+                http=HttpConnection,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -60,8 +60,8 @@ class Listener(uvicorn.Server):
         self._socket = where
         self._limits = limits
         self._certificates = certificates
-        self._contents = None if certificates is None else contents(certificates)
-        self._context = None if certificates is None else context(certificates)
+        self._contents = None if certificates is None else read_files(certificates)
+        self._context = None if certificates is None else server_context(certificates)
         self._accepting: asyncio.Task[None] | None = None
         self.closed = Counter[str]()  # connections that we ended, by why
 
@@ -87,19 +87,19 @@ class Listener(uvicorn.Server):
         assert self._context is not None  # there is one from the start, or never
         return self._context
 
-    def _connection(self) -> Connection:
-        return Connection(self.config, self.server_state, self._limits, self._note_closed)
+    def _connection(self) -> HttpConnection:
+        return HttpConnection(self.config, self.server_state, self._limits, self._note_closed)
 
     def _note_closed(self, why: str) -> None:
         self.closed[why] += 1
 
-    async def look_at_certificates(self) -> None:
+    async def reload_certificates(self) -> None:
         """Use those in the files from now on, where they changed and can be used."""
-        if self._certificates is None or (now := contents(self._certificates)) == self._contents:
+        if self._certificates is None or (now := read_files(self._certificates)) == self._contents:
             return
         self._contents = now
         try:
-            self._context = context(self._certificates)
+            self._context = server_context(self._certificates)
         except CertificateError as error:
             _log.warning("certificates", extra={"fields": {"outcome": "the old ones are kept", "error": str(error)}})
             return
@@ -119,7 +119,9 @@ class Listener(uvicorn.Server):
         yield
 
 
-async def serve(listeners: Sequence[Listener], stop: asyncio.Event, started: Callable[[], None] | None = None) -> None:
+async def serve_listeners(
+    listeners: Sequence[Listener], stop: asyncio.Event, started: Callable[[], None] | None = None
+) -> None:
     """Serve until ``stop``; then end one listener after the other, each when all it was asked is answered.
 
     Whatever ends a listener early comes out of here.
@@ -141,6 +143,6 @@ async def serve(listeners: Sequence[Listener], stop: asyncio.Event, started: Cal
 
 async def _watch_certificates(listeners: Sequence[Listener]) -> None:
     while True:
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_CERTIFICATE_POLL_S)
         for each in listeners:
-            await each.look_at_certificates()
+            await each.reload_certificates()

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
-from gputopo.kube.objects import Metadata
+from gputopo.kube.objects import ObjectMeta
 from gputopo.kube.rbac import LEASES
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -37,7 +37,7 @@ _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL.pattern}(\.{_LABEL.pattern})*"
 _log = logging.getLogger(__name__)
 
 
-class Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """``coordination.k8s.io/v1`` LeaseSpec."""
 
     holder_identity: str | None = None  # None and "": released
@@ -50,11 +50,11 @@ class Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Lease(msgspec.Struct, frozen=True):
     """A Lease."""
 
-    metadata: Metadata
-    spec: Spec = Spec()
+    metadata: ObjectMeta
+    spec: LeaseSpec = LeaseSpec()
 
 
-class Timing(NamedTuple):
+class LeaseTiming(NamedTuple):
     """Seconds; client-go's defaults, which kube-scheduler has too."""
 
     duration_s: int = 15  # who does not hold it waits that long
@@ -64,19 +64,19 @@ class Timing(NamedTuple):
     settle_s: float = 5.0  # after it was let go: until what the last answers led to has shown in everybody's watch
 
 
-class Seen(NamedTuple):
+class LeaseObservation(NamedTuple):
     """What the Lease was when last read, and since when it has been so. ``spec`` is None: there is none."""
 
-    spec: Spec | None
+    spec: LeaseSpec | None
     since: float  # of the reader's own clock
 
 
-def seen(before: Seen | None, spec: Spec | None, now: float) -> Seen:
+def observe_lease(before: LeaseObservation | None, spec: LeaseSpec | None, now: float) -> LeaseObservation:
     """What is known after a look at the Lease."""
-    return before if before is not None and before.spec == spec else Seen(spec, now)
+    return before if before is not None and before.spec == spec else LeaseObservation(spec, now)
 
 
-def may_take(found: Seen, me: str, now: float, timing: Timing) -> bool:
+def may_acquire(found: LeaseObservation, me: str, now: float, timing: LeaseTiming) -> bool:
     """Whether the Lease is mine already, was let go a while ago, or has not been renewed for its duration."""
     if found.spec is not None and found.spec.holder_identity == me:
         return True
@@ -86,13 +86,13 @@ def may_take(found: Seen, me: str, now: float, timing: Timing) -> bool:
     return now - found.since >= (named or timing.duration_s)
 
 
-def taken(spec: Spec | None, me: str, at: datetime, timing: Timing) -> Spec:
+def held_lease_spec(spec: LeaseSpec | None, me: str, at: datetime, timing: LeaseTiming) -> LeaseSpec:
     """The Lease as its holder writes it."""
     stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     if spec is None:
-        return Spec(me, timing.duration_s, stamp, stamp, 0)
+        return LeaseSpec(me, timing.duration_s, stamp, stamp, 0)
     mine, transitions = spec.holder_identity == me, spec.lease_transitions or 0
-    return Spec(
+    return LeaseSpec(
         me, timing.duration_s, spec.acquire_time if mine else stamp, stamp, transitions if mine else transitions + 1
     )
 
@@ -103,7 +103,7 @@ class LeaseName(NamedTuple):
     namespace: str
     name: str
 
-    def body(self, spec: Spec, version: str = "") -> dict[str, Any]:
+    def lease_body(self, spec: LeaseSpec, version: str = "") -> dict[str, Any]:
         """The Lease as it is sent."""
         metadata = {"name": self.name, "namespace": self.namespace}
         if version:
@@ -116,7 +116,7 @@ class LeaseName(NamedTuple):
         }
 
 
-def lease_name(text: str) -> LeaseName:
+def parse_lease_name(text: str) -> LeaseName:
     """``NAMESPACE/NAME``. Raises ``ValueError`` that says what to write."""
     namespace, slash, name = text.partition("/")
     if not (slash and _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(name)):
@@ -124,11 +124,11 @@ def lease_name(text: str) -> LeaseName:
     return LeaseName(namespace, name)
 
 
-class Elected(Protocol):
+class Election(Protocol):
     """``Leader``, of which any thread may ask."""
 
     @property
-    def holds(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process, and no other, may answer now."""
         ...
 
@@ -138,12 +138,12 @@ class Elected(Protocol):
         ...
 
     @property
-    def trouble(self) -> str | None:
+    def error(self) -> str | None:
         """What the API server said to the last look at it, where it was not looked at in vain."""
         ...
 
 
-class Leader:
+class LeaderElector:
     """Takes part in the election from ``start`` to ``stop``. ``holds`` is for any thread, the rest for one."""
 
     def __init__(
@@ -151,7 +151,7 @@ class Leader:
         kube: Kube,
         lease: LeaseName,
         me: str,
-        timing: Timing = Timing(),  # noqa: B008  frozen
+        timing: LeaseTiming = LeaseTiming(),  # noqa: B008  frozen
         clock: Callable[[], float] = time.monotonic,
         fit: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -160,17 +160,17 @@ class Leader:
         ``fit``: whether this process could answer. One that could not takes no Lease and renews none; called on the
         thread of the election.
         """
-        self.me = me
-        self.trouble: str | None = None
-        self._kube, self._lease, self._timing, self._clock = kube.within(timing.call_s), lease, timing, clock
+        self.identity = me
+        self.error: str | None = None
+        self._kube, self._lease, self._timing, self._clock = kube.with_timeout(timing.call_s), lease, timing, clock
         self._fit = fit
-        self._seen: Seen | None = None
+        self._seen: LeaseObservation | None = None
         self._until = float("-inf")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     @property
-    def holds(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process, and no other, may answer now."""
         return self._clock() < self._until
 
@@ -188,20 +188,20 @@ class Leader:
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
-        if self.holds:
+        if self.is_leader:
             self._until = float("-inf")
             self._attempt(self._release)
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Look at the Lease once, and take or renew it where that is due."""
-        held = self.holds
+        held = self.is_leader
         self._attempt(self._take_part)
-        if self.holds != held:
+        if self.is_leader != held:
             _log.info("lease", extra={"fields": {"holds": not held, "holder": self.holder}})
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self.step()
+            self.run_once()
             self._ended.wait(self._timing.retry_s)
 
     def _attempt(self, what: Callable[[], None]) -> None:
@@ -214,8 +214,8 @@ class Leader:
             trouble = str(error)
         except Exception as error:  # noqa: BLE001  a thread that ends would never hold the Lease again
             trouble = repr(error)
-        if trouble != self.trouble:  # every two seconds the same would be said
-            self.trouble = trouble
+        if trouble != self.error:  # every two seconds the same would be said
+            self.error = trouble
             level = logging.INFO if trouble is None else logging.WARNING
             fields = {"answers": True} if trouble is None else {"error": trouble}
             _log.log(level, "lease", extra={"fields": fields})
@@ -223,31 +223,31 @@ class Leader:
     def _take_part(self) -> None:
         began = self._clock()
         lease = self._read()
-        self._seen = seen(self._seen, lease.spec if lease is not None else None, self._clock())
-        mine = self.holds and lease is None
-        if not mine and not may_take(self._seen, self.me, self._clock(), self._timing):
+        self._seen = observe_lease(self._seen, lease.spec if lease is not None else None, self._clock())
+        mine = self.is_leader and lease is None
+        if not mine and not may_acquire(self._seen, self.identity, self._clock(), self._timing):
             self._until = float("-inf")
             return
         if not self._fit():
             return
-        spec = taken(self._seen.spec, self.me, datetime.now(UTC), self._timing)
+        spec = held_lease_spec(self._seen.spec, self.identity, datetime.now(UTC), self._timing)
         self._write(spec, lease)
-        self._seen = seen(self._seen, spec, self._clock())
+        self._seen = observe_lease(self._seen, spec, self._clock())
         self._until = began + self._timing.deadline_s
 
     def _release(self) -> None:
         lease = self._read()
-        if lease is not None and lease.spec.holder_identity == self.me:
+        if lease is not None and lease.spec.holder_identity == self.identity:
             self._write(msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1), lease)
 
     def _read(self) -> Lease | None:
         try:
-            return self._kube.get(LEASES, self._lease.name, Lease, Query(self._lease.namespace))
+            return self._kube.get(LEASES, self._lease.name, Lease, ListOptions(self._lease.namespace))
         except NotFoundError:
             return None
 
-    def _write(self, spec: Spec, over: Lease | None) -> None:
+    def _write(self, spec: LeaseSpec, over: Lease | None) -> None:
         if over is None:
-            self._kube.create(LEASES, self._lease.body(spec))
+            self._kube.create(LEASES, self._lease.lease_body(spec))
         else:
-            self._kube.replace(LEASES, self._lease.body(spec, over.metadata.resource_version))
+            self._kube.replace(LEASES, self._lease.lease_body(spec, over.metadata.resource_version))

@@ -22,7 +22,7 @@ class Certificates(NamedTuple):
     client_ca: Path | None = None  # who is not certified by it is refused; None: anybody may call
 
 
-def contents(files: Certificates) -> tuple[bytes | None, ...]:
+def read_files(files: Certificates) -> tuple[bytes | None, ...]:
     """What is in the files now: another value after they rotated. None for one that is not there at the moment."""
     return tuple(_read(path) for path in files if path is not None)
 
@@ -34,7 +34,7 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def context(files: Certificates) -> ssl.SSLContext:
+def server_context(files: Certificates) -> ssl.SSLContext:
     """A server's side of TLS. Raises ``CertificateError``."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2

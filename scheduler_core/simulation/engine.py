@@ -12,18 +12,18 @@ from math import inf
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from scheduler_core.simulation.hosts import Hosts, Placement
-from scheduler_core.simulation.workload import Job, Kind
+from scheduler_core.simulation.hosts import Placement, SimulatedCluster
+from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
 
-class Scheduler(Protocol):
+class SimulatedScheduler(Protocol):
     """A placement policy at work on one cluster. All that happens there it is told, or sees in ``Hosts.changed``."""
 
-    def place(self, job: Job, now: float) -> Placement | None:
+    def place(self, job: SimulatedJob, now: float) -> Placement | None:
         """A node and GPUs for the job; None: there are none. The engine then gives them to it."""
         ...
 
-    def ended(self, job: Job, placement: Placement, now: float) -> None:
+    def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
         """The job has ended, and the cluster has its GPUs back."""
         ...
 
@@ -31,7 +31,7 @@ class Scheduler(Protocol):
 class Started(NamedTuple):
     """A job that got its GPUs."""
 
-    job: Job
+    job: SimulatedJob
     placement: Placement
     at: float  # seconds
     latency_s: float  # that the decision took
@@ -46,19 +46,22 @@ class Moment(NamedTuple):
     waiting: int  # jobs
 
 
-class Replay(NamedTuple):
+class ReplayResult(NamedTuple):
     """What happened."""
 
     started: tuple[Started, ...]
     moments: tuple[Moment, ...]
-    never: tuple[Job, ...]  # jobs that did not get GPUs until the last arrival
+    never: tuple[SimulatedJob, ...]  # jobs that did not get GPUs until the last arrival
 
 
-def replay(
-    jobs: Sequence[Job], hosts: Hosts, scheduler: Scheduler, watch: Callable[[Moment], None] = lambda _: None
-) -> Replay:
+def replay_jobs(
+    jobs: Sequence[SimulatedJob],
+    hosts: SimulatedCluster,
+    scheduler: SimulatedScheduler,
+    watch: Callable[[Moment], None] = lambda _: None,
+) -> ReplayResult:
     """Run to the last arrival. ``watch`` sees the cluster after each."""
-    course = _Course(hosts, scheduler)
+    course = _ReplayState(hosts, scheduler)
     moments = []
     submitted = 0
     for job in sorted(jobs, key=lambda each: each.arrival):
@@ -68,48 +71,48 @@ def replay(
             course.waiting.append(job)
         moments.append(Moment(job.arrival, submitted, hosts.allocated, len(course.waiting)))
         watch(moments[-1])
-    return Replay(tuple(course.started), tuple(moments), tuple(course.waiting))
+    return ReplayResult(tuple(course.started), tuple(moments), tuple(course.waiting))
 
 
-class _Course:
+class _ReplayState:
     """Who runs and who waits."""
 
-    def __init__(self, hosts: Hosts, scheduler: Scheduler) -> None:
+    def __init__(self, hosts: SimulatedCluster, scheduler: SimulatedScheduler) -> None:
         self._hosts = hosts
         self._scheduler = scheduler
-        self._running: list[tuple[float, int, Job, Placement]] = []  # a heap, by end
-        self.waiting: list[Job] = []
+        self._running: list[tuple[float, int, SimulatedJob, Placement]] = []  # a heap, by end
+        self.waiting: list[SimulatedJob] = []
         self.started: list[Started] = []
 
     def pass_time(self, until: float) -> None:
         """Let jobs end, and those who wait follow."""
         for now, ending in self._ends(until):
             for job, placement in ending:
-                self._hosts.end(job.kind, placement)
+                self._hosts.end_pod(job.kind, placement)
                 self._scheduler.ended(job, placement, now)
             self._retry(now)
 
-    def start(self, job: Job, now: float) -> bool:
+    def start(self, job: SimulatedJob, now: float) -> bool:
         """Whether there is room."""
         before = perf_counter()
         placement = self._scheduler.place(job, now)
         latency = perf_counter() - before
         if placement is None:
             return False
-        self._hosts.give(job.kind, placement)
+        self._hosts.start_pod(job.kind, placement)
         self.started.append(Started(job, placement, now, latency))
         if job.duration < inf:
             heapq.heappush(self._running, (now + job.duration, len(self.started), job, placement))
         return True
 
-    def _ends(self, until: float) -> Iterator[tuple[float, list[tuple[Job, Placement]]]]:
+    def _ends(self, until: float) -> Iterator[tuple[float, list[tuple[SimulatedJob, Placement]]]]:
         while self._running and self._running[0][0] <= until:
             now, _, job, placement = heapq.heappop(self._running)
             yield now, [(job, placement)]
 
     def _retry(self, now: float) -> None:
         """In order of arrival. What a kind does not find, its next one does not find either."""
-        hopeless: set[Kind] = set()
+        hopeless: set[JobKind] = set()
         still = []
         for job in self.waiting:
             if job.kind in hopeless or not self.start(job, now):

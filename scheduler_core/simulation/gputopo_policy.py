@@ -16,22 +16,22 @@ from typing import Any
 
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.labels.keys import POD_ISLAND, POD_VRAM
-from scheduler_core.allocation.gpu_sets import places
-from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.node import Machine
-from scheduler_core.cache.node_record import read_occupant
-from scheduler_core.evaluation.score_fragmentation import best_share
-from scheduler_core.extender.extender import Decides, Extender
+from scheduler_core.allocation.gpu_sets import member_places
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.node import NodeFacts
+from scheduler_core.cache.node_record import parse_occupant
+from scheduler_core.evaluation.score_fragmentation import best_gpu_for_share
+from scheduler_core.extender.extender import Extender, ExtenderCalls
 from scheduler_core.extender.scheduler_config import WEIGHT
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
-from scheduler_core.request.pod import Container, Metadata, Pod, PodSpec, Resources
+from scheduler_core.request.pod import Container, ContainerResources, Metadata, Pod, PodSpec
 from scheduler_core.simulation.baselines.kube import balanced_allocation, least_allocated
-from scheduler_core.simulation.baselines.ranked import Ranked, Rated
-from scheduler_core.simulation.device_plugin import handed_out
-from scheduler_core.simulation.hosts import UNLIMITED, Host, Hosts, Placement
-from scheduler_core.simulation.workload import Job, Kind
+from scheduler_core.simulation.baselines.ranked import RankedScheduler, RatedNode
+from scheduler_core.simulation.device_plugin import draw_gpus
+from scheduler_core.simulation.hosts import UNLIMITED, Placement, SimulatedCluster, SimulatedHost
+from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
 _EPOCH = 1_800_000_000.0  # when a simulation begins: seconds since 1970
 _NAMESPACE = "simulated"
@@ -41,30 +41,30 @@ FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the p
 CPU_WEIGHT = 10  # of those preferences, against NodeResourcesFit's 1
 
 
-class Ours:
+class GputopoScheduler:
     """See ``engine.Scheduler``."""
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: SimulatedCluster,
         policy: Policy,
         random: Random,
-        through: Callable[[Extender], Decides] = lambda extender: extender,
+        through: Callable[[Extender], ExtenderCalls] = lambda extender: extender,
     ) -> None:
         """``through``: how the extender is asked, if not directly."""
         self._hosts = hosts
         self._policy = policy._replace(stale_after_s=inf)  # agents that never fail need not be waited for
         self._random = random
         self._now = _EPOCH
-        self._knowledge = Knowledge(self._policy)
+        self._knowledge = ClusterCache(self._policy)
         self._extender = through(Extender(self._knowledge, self._policy, lambda: self._now, lambda _: None))
         self._number = {host.spec.name: host.number for host in hosts.all}
-        self._roomy: dict[Kind, tuple[set[str], int]] = {}
+        self._roomy: dict[JobKind, tuple[set[str], int]] = {}
         self._held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
-        self._others = Ranked(hosts, _without_gpus, random)
-        self._list()
+        self._others = RankedScheduler(hosts, _without_gpus, random)
+        self._apply_nodes()
 
-    def place(self, job: Job, now: float) -> Placement | None:
+    def place(self, job: SimulatedJob, now: float) -> Placement | None:
         """See ``engine.Scheduler``."""
         if not job.kind.demand:
             return self._others.place(job, now)
@@ -79,15 +79,15 @@ class Ours:
         self._bind(pod, job, placement)
         return placement
 
-    def ended(self, job: Job, placement: Placement, now: float) -> None:
+    def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
         """See ``engine.Scheduler``."""
         if job.kind.demand:
             self._now = _EPOCH + now
             del self._held[placement.host][job.name]
-            self._knowledge.take(Batch(PodSeen, (), (job.name,)), self._now)
-            self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
+            self._knowledge.apply_batch(Batch(PodUpdate, (), (job.name,)), self._now)
+            self._knowledge.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
 
-    def _chosen(self, pod: Pod, kind: Kind, answered: tuple[str, ...]) -> str:
+    def _chosen(self, pod: Pod, kind: JobKind, answered: tuple[str, ...]) -> str:
         """kube-scheduler's choice among the nodes that Filter answered."""
         if len(answered) == 1:
             return answered[0]
@@ -98,35 +98,35 @@ class Ours:
         best = max(totals.values())
         return self._random.choice([name for name in answered if totals[name] == best])
 
-    def _gpus(self, host: Host, kind: Kind) -> int:
+    def _gpus(self, host: SimulatedHost, kind: JobKind) -> int:
         if not kind.share:
-            return handed_out(host.shape, host.free, kind.gpus, self._random)
+            return draw_gpus(host.shape, host.free, kind.gpus, self._random)
         state = self._knowledge.table.states[host.spec.name]
-        found = best_share(state, kind.share, self._policy.mix, kind.cpu_milli)
+        found = best_gpu_for_share(state, kind.share, self._policy.demand_mix, kind.cpu_milli)
         assert found is not None  # the node has room
         return 1 << found[0]
 
-    def _bind(self, pod: Pod, job: Job, placement: Placement) -> None:
+    def _bind(self, pod: Pod, job: SimulatedJob, placement: Placement) -> None:
         """The watches show the pod bound, and then what the kubelet gave it."""
         self._held[placement.host][job.name] = placement.gpus
-        occupant = read_occupant(pod)
+        occupant = parse_occupant(pod)
         assert occupant is not None  # it asks for GPUs
-        seen = PodSeen(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
-        self._knowledge.take(Batch(PodSeen, (seen,)), self._now)
-        self._knowledge.take(Batch(GpusSeen, (self._word(placement.host),)), self._now)
+        seen = PodUpdate(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
+        self._knowledge.apply_batch(Batch(PodUpdate, (seen,)), self._now)
+        self._knowledge.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
 
-    def _word(self, number: int) -> GpusSeen:
+    def _kubelet_report(self, number: int) -> NodeGpusUpdate:
         """What the agent of that node publishes."""
         host = self._hosts.all[number]
         allocations = tuple(
             Allocation(gpu=host.spec.topology.gpus[place].uuid or "", pod=PodRef(_NAMESPACE, name, "main"))
             for name, gpus in self._held[number].items()
-            for place in places(gpus)
+            for place in member_places(gpus)
         )
         observed = datetime.fromtimestamp(self._now, UTC).isoformat()
-        return GpusSeen(host.spec.name, NodeGpus(observed, _TOPOLOGY, "1", allocations))
+        return NodeGpusUpdate(host.spec.name, NodeGpus(observed, _TOPOLOGY, "1", allocations))
 
-    def _names(self, kind: Kind) -> set[str]:
+    def _names(self, kind: JobKind) -> set[str]:
         """The nodes that have room, as kube-scheduler's own filters count."""
         names, mark = self._roomy.get(kind, (set[str](), 0))
         changed: Any = set(self._hosts.changed[mark:]) if kind in self._roomy else range(len(self._hosts.all))
@@ -136,18 +136,18 @@ class Ours:
         self._roomy[kind] = names, len(self._hosts.changed)
         return names
 
-    def _list(self) -> None:
+    def _apply_nodes(self) -> None:
         """The first lists of the watches."""
-        nodes = tuple(NodeSeen(host.spec.name, machine_of(host)) for host in self._hosts.all)
-        self._knowledge.take(Batch(NodeSeen, nodes, complete=True), self._now)
-        self._knowledge.take(Batch(PodSeen, (), complete=True), self._now)
-        words = tuple(self._word(host.number) for host in self._hosts.all)
-        self._knowledge.take(Batch(GpusSeen, words, complete=True), self._now)
+        nodes = tuple(NodeUpdate(host.spec.name, node_facts(host)) for host in self._hosts.all)
+        self._knowledge.apply_batch(Batch(NodeUpdate, nodes, is_full_list=True), self._now)
+        self._knowledge.apply_batch(Batch(PodUpdate, (), is_full_list=True), self._now)
+        words = tuple(self._kubelet_report(host.number) for host in self._hosts.all)
+        self._knowledge.apply_batch(Batch(NodeGpusUpdate, words, is_full_list=True), self._now)
 
 
-def machine_of(host: Host) -> Machine:
+def node_facts(host: SimulatedHost) -> NodeFacts:
     """What the Node object would tell."""
-    return Machine(
+    return NodeFacts(
         topology=host.spec.topology,
         described=True,
         topology_hash=_TOPOLOGY,
@@ -157,7 +157,7 @@ def machine_of(host: Host) -> Machine:
     )
 
 
-def pod_of(job: Job) -> Pod:
+def pod_of(job: SimulatedJob) -> Pod:
     """The pod as kube-scheduler would send it."""
     kind = job.kind
     annotations = {POD_VRAM.key: f"{kind.share}Mi"} if kind.share else {}
@@ -167,11 +167,11 @@ def pod_of(job: Job) -> Pod:
     requests: dict[str, str | int | float] = {"cpu": f"{kind.cpu_milli}m"} if kind.cpu_milli else {}
     return Pod(
         metadata=Metadata(name=job.name, namespace=_NAMESPACE, uid=job.name, annotations=annotations),
-        spec=PodSpec(containers=(Container("main", Resources(limits, requests)),)),
+        spec=PodSpec(containers=(Container("main", ContainerResources(limits, requests)),)),
     )
 
 
-def _without_gpus(kind: Kind, host: Host) -> Rated:
+def _without_gpus(kind: JobKind, host: SimulatedHost) -> RatedNode:
     """Preferred nodes first, of those the emptiest."""
     preferred = sum(host.gpus <= few for few in FEW_GPUS)
-    return Rated(CPU_WEIGHT * 100 * preferred / len(FEW_GPUS) + least_allocated(kind, host, gpus=False))
+    return RatedNode(CPU_WEIGHT * 100 * preferred / len(FEW_GPUS) + least_allocated(kind, host, gpus=False))

@@ -16,15 +16,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.paths import PathKind
-from gputopo.rings import Ring, rings
-from scheduler_core.allocation.machine_shape import Shape
-from scheduler_core.evaluation.score_fragmentation import fragments
-from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Room
-from scheduler_core.simulation.engine import Moment, Replay, Started
-from scheduler_core.simulation.hosts import Host, Hosts
+from gputopo.rings import Ring, rings_of
+from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.evaluation.score_fragmentation import fragmented_gpus
+from scheduler_core.policy.demand_mix import WHOLE_GPU, DemandMix, FreeCapacity
+from scheduler_core.simulation.engine import Moment, ReplayResult, Started
+from scheduler_core.simulation.hosts import SimulatedCluster, SimulatedHost
 
 
-class Point(NamedTuple):
+class CoursePoint(NamedTuple):
     """The cluster at one moment; all as shares of its GPU capacity."""
 
     submitted: float
@@ -49,14 +49,14 @@ class Figures(NamedTuple):
     never: int  # pods that did not get GPUs
     latency_ms: float  # of a decision, median
     p99_latency_ms: float
-    course: tuple[Point, ...] = ()
+    course: tuple[CoursePoint, ...] = ()
     bandwidths: tuple[float, ...] = ()  # ascending
 
 
-class Meter:
+class FragmentationMeter:
     """Watches fragments while a replay runs: only nodes that changed are looked at again."""
 
-    def __init__(self, hosts: Hosts, mix: Mix, points: int = 100) -> None:
+    def __init__(self, hosts: SimulatedCluster, mix: DemandMix, points: int = 100) -> None:
         self._hosts = hosts
         self._mix = mix
         self._by_host = [(0.0, 0.0)] * len(hosts.all)
@@ -64,9 +64,9 @@ class Meter:
         self._mark = 0
         self._every = points
         self._seen = 0
-        self.course: list[Point] = []
+        self.course: list[CoursePoint] = []
         for host in hosts.all:
-            self._look(host)
+            self._measure_host(host)
 
     def __call__(self, moment: Moment) -> None:
         """After an arrival: keeps every so many."""
@@ -74,26 +74,30 @@ class Meter:
         if self._seen % self._every == 0:
             self.course.append(self.point(moment))
 
-    def point(self, moment: Moment) -> Point:
+    def point(self, moment: Moment) -> CoursePoint:
         """The cluster now."""
         for number in set(self._hosts.changed[self._mark :]):
-            self._look(self._hosts.all[number])
+            self._measure_host(self._hosts.all[number])
         self._mark = len(self._hosts.changed)
         capacity = self._hosts.capacity
         by_node, by_island = (max(0.0, each) * WHOLE_GPU / capacity for each in self._sums)
-        return Point(moment.submitted / capacity, moment.allocated / capacity, by_node, by_island)
+        return CoursePoint(moment.submitted / capacity, moment.allocated / capacity, by_node, by_island)
 
-    def _look(self, host: Host) -> None:
+    def _measure_host(self, host: SimulatedHost) -> None:
         now = (
-            self._mix.fragments(Room((tuple(sorted(host.left)),), host.product, host.cpu_milli)),
-            fragments(host.shape, tuple(host.left), self._mix),
+            self._mix.fragmented_gpus(
+                FreeCapacity((tuple(sorted(host.free_fractions)),), host.product, host.cpu_milli)
+            ),
+            fragmented_gpus(host.shape, tuple(host.free_fractions), self._mix),
         )
         old = self._by_host[host.number]
         self._by_host[host.number] = now
         self._sums = [total + new - before for total, new, before in zip(self._sums, now, old, strict=True)]
 
 
-def figures(policy: str, seed: int, hosts: Hosts, replayed: Replay, meter: Meter) -> Figures:
+def compute_figures(
+    policy: str, seed: int, hosts: SimulatedCluster, replayed: ReplayResult, meter: FragmentationMeter
+) -> Figures:
     """All of them."""
     last = meter.point(replayed.moments[-1])
     half = replayed.moments[len(replayed.moments) // 2 :]
@@ -120,40 +124,40 @@ def figures(policy: str, seed: int, hosts: Hosts, replayed: Replay, meter: Meter
     )
 
 
-def _island_share(several: Iterable[Started], hosts: Hosts) -> float | None:
+def _island_share(several: Iterable[Started], hosts: SimulatedCluster) -> float | None:
     chances = [each for each in several if _largest_island(each.job.kind.products, hosts) >= each.job.kind.gpus]
-    inside = sum(bool(hosts.all[each.placement.host].shape.one_island(each.placement.gpus)) for each in chances)
+    inside = sum(bool(hosts.all[each.placement.host].shape.is_one_island(each.placement.gpus)) for each in chances)
     return inside / len(chances) if chances else None
 
 
-def _largest_island(products: frozenset[str] | None, hosts: Hosts) -> int:
+def _largest_island(products: frozenset[str] | None, hosts: SimulatedCluster) -> int:
     return max((_largest(shape) for shape in _shapes(products, hosts)), default=0)
 
 
-def _bandwidth(started: Started, hosts: Hosts) -> float:
+def _bandwidth(started: Started, hosts: SimulatedCluster) -> float:
     kind = started.job.kind
     best = max(_rate(_best_ring(shape, kind.gpus)) for shape in _shapes(kind.products, hosts))
     got = _rate(hosts.all[started.placement.host].shape.ring(started.placement.gpus))
     return got / best if best else 1.0
 
 
-def _shapes(products: frozenset[str] | None, hosts: Hosts) -> frozenset[Shape]:
+def _shapes(products: frozenset[str] | None, hosts: SimulatedCluster) -> frozenset[MachineShape]:
     return _shapes_of(hosts, products)
 
 
 @lru_cache(maxsize=256)
-def _shapes_of(hosts: Hosts, products: frozenset[str] | None) -> frozenset[Shape]:
+def _shapes_of(hosts: SimulatedCluster, products: frozenset[str] | None) -> frozenset[MachineShape]:
     return frozenset(host.shape for host in hosts.all if products is None or host.product in products)
 
 
 @lru_cache(maxsize=256)
-def _largest(shape: Shape) -> int:
+def _largest(shape: MachineShape) -> int:
     return max((island.bit_count() for island in shape.islands or ()), default=0)
 
 
 @lru_cache(maxsize=1024)
-def _best_ring(shape: Shape, size: int) -> Ring | None:
-    return rings(shape.topology).best(size)
+def _best_ring(shape: MachineShape, size: int) -> Ring | None:
+    return rings_of(shape.topology).best_ring(size)
 
 
 def _rate(ring: Ring | None) -> float:

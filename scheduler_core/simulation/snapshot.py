@@ -12,17 +12,17 @@ import msgspec
 
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.process.decoding import convert, decode
-from scheduler_core.cache.events import GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.kube_scheduler_filters import StockNode
-from scheduler_core.cache.list_once import Cluster, records
-from scheduler_core.cache.node import read_node
-from scheduler_core.cache.node_record import read_occupant
-from scheduler_core.cache.node_table import table_of
-from scheduler_core.cache.staleness import observed
+from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.list_once import ClusterSnapshot, node_records
+from scheduler_core.cache.node import parse_node
+from scheduler_core.cache.node_record import parse_occupant
+from scheduler_core.cache.node_table import snapshot_of
+from scheduler_core.cache.staleness import observed_at
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.full_pod import StockPod
-from scheduler_core.request.quantity import mib, quantity
-from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, NodeSpec
+from scheduler_core.request.full_pod import FullPod
+from scheduler_core.request.quantity import parse_mib, parse_quantity
+from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, SimulatedNode
 
 
 class _Kinded(msgspec.Struct):
@@ -30,52 +30,52 @@ class _Kinded(msgspec.Struct):
     items: list[dict[str, Any]] | None = None
 
 
-def read_snapshot(text: bytes, now: float, policy: Policy) -> Cluster:
+def read_snapshot(text: bytes, now: float, policy: Policy) -> ClusterSnapshot:
     """Nodes, pods, and where there are any the kubelets' words. Raises ``ClusterError``.
 
     It is looked at as of the moment at which it was printed, as far as it tells: ``now`` where it has no ``NodeGpus``.
     """
-    nodes: list[StockNode] = []
-    pods: list[PodSeen] = []
-    words: list[GpusSeen] = []
+    nodes: list[FullNode] = []
+    pods: list[PodUpdate] = []
+    words: list[NodeGpusUpdate] = []
     for item in _items(text):
         kind = item.get("kind")
         try:
             if kind == "Node":
-                nodes.append(convert(item, StockNode))
+                nodes.append(convert(item, FullNode))
             elif kind == "Pod":
-                pods += _pod(convert(item, StockPod))
+                pods += _pod(convert(item, FullPod))
             elif kind == "NodeGpus":
-                words.append(GpusSeen(item["metadata"]["name"], convert(item, NodeGpus)))
+                words.append(NodeGpusUpdate(item["metadata"]["name"], convert(item, NodeGpus)))
         except (msgspec.ValidationError, KeyError) as error:
             name = (item.get("metadata") or {}).get("name")
             raise ClusterError(f"{kind} {name!r} cannot be read: {error}") from None
     if not nodes:
         raise ClusterError("there is no Node in it; print one with: kubectl get nodes,pods,nodegpus -A -o json")
-    seen = [NodeSeen(node.metadata.name, read_node(node)) for node in nodes]
-    moment = max((observed(word.gpus) for word in words), default=now)
-    taken = records(seen, pods, words or _assumed(seen, moment))
-    return Cluster(table_of(taken, moment, policy), tuple(nodes))
+    seen = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
+    moment = max((observed_at(word.gpus) for word in words), default=now)
+    taken = node_records(seen, pods, words or _assumed(seen, moment))
+    return ClusterSnapshot(snapshot_of(taken, moment, policy), tuple(nodes))
 
 
-def _assumed(nodes: list[NodeSeen], now: float) -> list[GpusSeen]:
+def _assumed(nodes: list[NodeUpdate], now: float) -> list[NodeGpusUpdate]:
     """Words for a print that was made without any: the topologies held then, and who has which GPU is not known."""
     at = datetime.fromtimestamp(now, UTC).isoformat()
-    hashes = [(node.key, node.machine.topology_hash) for node in nodes]
-    return [GpusSeen(name, NodeGpus(at, found, agent_version="")) for name, found in hashes if found is not None]
+    hashes = [(node.key, node.facts.topology_hash) for node in nodes]
+    return [NodeGpusUpdate(name, NodeGpus(at, found, agent_version="")) for name, found in hashes if found is not None]
 
 
-def idle_nodes(cluster: Cluster) -> list[NodeSpec]:
+def idle_nodes(cluster: ClusterSnapshot) -> list[SimulatedNode]:
     """Its GPU nodes without any pod, as far as their GPUs are known."""
     specs = []
     for node in cluster.nodes:
         topology = cluster.table.records[node.metadata.name].machine.topology
         if topology is not None and topology.usable:
             allocatable = node.status.allocatable or {}
-            cpu = quantity(str(allocatable.get("cpu", "")))
-            memory = mib(str(allocatable.get("memory", "")))
+            cpu = parse_quantity(str(allocatable.get("cpu", "")))
+            memory = parse_mib(str(allocatable.get("memory", "")))
             cpu_milli = UNLIMITED if cpu is None else int(1000 * cpu)
-            specs.append(NodeSpec(node.metadata.name, topology, cpu_milli, memory or UNLIMITED))
+            specs.append(SimulatedNode(node.metadata.name, topology, cpu_milli, memory or UNLIMITED))
     return specs
 
 
@@ -87,8 +87,8 @@ def _items(text: bytes) -> list[dict[str, Any]]:
     return [decode(text, dict[str, Any])] if found.items is None else found.items
 
 
-def _pod(pod: StockPod) -> list[PodSeen]:
-    occupant = read_occupant(pod)
+def _pod(pod: FullPod) -> list[PodUpdate]:
+    occupant = parse_occupant(pod)
     if occupant is None:
         return []
-    return [PodSeen(occupant.uid, occupant, pod.spec.node_name, None, pod.spec.scheduler_name)]
+    return [PodUpdate(occupant.uid, occupant, pod.spec.node_name, None, pod.spec.scheduler_name)]

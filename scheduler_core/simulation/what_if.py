@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scheduler_core.allocation.gpu_sets import OneOf
-from scheduler_core.allocation.named_shares import left
+from scheduler_core.allocation.gpu_sets import ExactSets
+from scheduler_core.allocation.named_shares import free_fraction
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.cache.node_table import Snapshot
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.evaluation.possible_gpus import together
-from scheduler_core.evaluation.score_fragmentation import fragments
-from scheduler_core.explain.gpu_wording import spot, spot_words
-from scheduler_core.explain.model import Spot
+from scheduler_core.evaluation.possible_gpus import whole_gpu_outcome
+from scheduler_core.evaluation.score_fragmentation import fragmented_gpus
+from scheduler_core.explain.gpu_wording import gpu_set, gpu_set_words
+from scheduler_core.explain.model import GpuSet
 from scheduler_core.policy.demand_mix import WHOLE_GPU
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
@@ -34,12 +34,12 @@ class Remains(msgspec.Struct, frozen=True, rename="camel"):
     fragments: float  # GPUs, by what pods usually ask for
 
 
-class Landing(msgspec.Struct, frozen=True, rename="camel"):
+class PossiblePlacement(msgspec.Struct, frozen=True, rename="camel"):
     """A node where the pod may land."""
 
     node: str
     points: float  # 0 to 10
-    gets: tuple[Spot, ...] | None  # possible sets, best first; None: nobody can tell
+    gets: tuple[GpuSet, ...] | None  # possible sets, best first; None: nobody can tell
     more: int  # that are not listed
     before: Remains | None
     after: Remains | None  # the worst of what may be left
@@ -49,25 +49,25 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
     """The whole answer."""
 
     pod: str
-    landings: tuple[Landing, ...]  # the best first; kube-scheduler takes one of those that are equal to it
+    landings: tuple[PossiblePlacement, ...]  # the best first; kube-scheduler takes one of those that are equal to it
     equals: int  # nodes that are as good as the best
     suitable: int  # nodes
     refused: dict[str, int]  # reason -> nodes
 
 
-def what_if(request: PodRequest, table: NodeTable, names: Sequence[str], policy: Policy, most: int = 3) -> WhatIf:
+def what_if(request: PodRequest, table: Snapshot, names: Sequence[str], policy: Policy, most: int = 3) -> WhatIf:
     """For a pod that does not exist yet."""
     decision = evaluate(request, table, names, policy)
     landings = tuple(
         _landing(name, request, table.states[name], decision.scores[name].points, policy)
         for name in decision.nodes[:most]
     )
-    refused = Counter(reason.value for reason in decision.failed.values())
+    refused = Counter(reason.value for reason in decision.rejected.values())
     pod = f"{request.namespace}/{request.name}" if request.namespace else request.name
     return WhatIf(pod, landings, len(decision.nodes), len(decision.scores), dict(refused.most_common()))
 
 
-def text(answer: WhatIf) -> str:
+def render_text(answer: WhatIf) -> str:
     """For a person."""
     lines = []
     if not answer.landings:
@@ -84,41 +84,42 @@ def text(answer: WhatIf) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _landing(name: str, request: PodRequest, state: NodeState, points: float, policy: Policy) -> Landing:
-    found = together(request.profile.ask, state)
+def _landing(name: str, request: PodRequest, state: NodeState, points: float, policy: Policy) -> PossiblePlacement:
+    found = whole_gpu_outcome(request.profile.device_request, state)
     if state.shape is None or state.free is None or found is None or not request.profile.gpus:
-        return Landing(name, points, None, 0, None, None)
+        return PossiblePlacement(name, points, None, 0, None, None)
     before = _without(state, 0, policy)
-    if not isinstance(found.sets, OneOf):
-        return Landing(name, points, None, 0, before, None)
+    if not isinstance(found.sets, ExactSets):
+        return PossiblePlacement(name, points, None, 0, before, None)
     ranked = sorted(found.sets.masks, key=lambda mask: _quality(state, mask), reverse=True)
-    gets = tuple(spot(state.shape, mask) for mask in ranked[:_MOST_OUTCOMES])
+    gets = tuple(gpu_set(state.shape, mask) for mask in ranked[:_MOST_OUTCOMES])
     worst = max((_without(state, mask, policy) for mask in ranked), key=lambda each: each.fragments, default=None)
-    return Landing(name, points, gets, max(0, len(ranked) - _MOST_OUTCOMES), before, worst)
+    return PossiblePlacement(name, points, gets, max(0, len(ranked) - _MOST_OUTCOMES), before, worst)
 
 
 def _quality(state: NodeState, mask: int) -> tuple[object, ...]:
     assert state.shape is not None
     ring = state.shape.ring(mask)
-    return () if ring is None else ring.quality, -mask
+    return () if ring is None else ring.sort_key, -mask
 
 
 def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
     """What is free once that set is taken."""
     assert state.shape is not None
     free = tuple(
-        0 if mask >> place & 1 else each for place, each in enumerate(left(state.shape, state.free, state.promised))
+        0 if mask >> place & 1 else each
+        for place, each in enumerate(free_fraction(state.shape, state.free, state.promised))
     )
     islands = state.shape.islands or (state.shape.whole,)
     counts = (sum(free[place] == WHOLE_GPU for place in range(len(free)) if each >> place & 1) for each in islands)
-    lost = fragments(state.shape, free, policy.mix)
+    lost = fragmented_gpus(state.shape, free, policy.demand_mix)
     return Remains(tuple(sorted(counts, reverse=True)), round(lost, 3))
 
 
-def _gets(landing: Landing) -> list[str]:
+def _gets(landing: PossiblePlacement) -> list[str]:
     if landing.gets is None:
         return ["nobody can tell which GPUs"]
-    lines = [spot_words(each) for each in landing.gets]
+    lines = [gpu_set_words(each) for each in landing.gets]
     return [*lines, f"or one of {landing.more} other sets"] if landing.more else lines
 
 

@@ -24,7 +24,7 @@ class WorkloadError(ValueError):
     """A file that is no workload."""
 
 
-class Kind(NamedTuple):
+class JobKind(NamedTuple):
     """All that decides about a job's nodes."""
 
     gpus: int = 0  # whole GPUs
@@ -40,16 +40,16 @@ class Kind(NamedTuple):
         return self.share or WHOLE_GPU * self.gpus
 
 
-class Job(NamedTuple):
+class SimulatedJob(NamedTuple):
     """One pod."""
 
     name: str
-    kind: Kind
+    kind: JobKind
     arrival: float = 0.0  # seconds
     duration: float = inf  # seconds; inf: it stays
 
 
-def read_jobs(text: str) -> list[Job]:
+def read_jobs(text: str) -> list[SimulatedJob]:
     """Jobs from CSV in the format of the public "openb" traces, or from JSON (a list of objects with the same keys).
 
     ``arrival_s`` and ``duration_s`` are optional; without them jobs arrive one after the other and stay.
@@ -60,14 +60,14 @@ def read_jobs(text: str) -> list[Job]:
     return [_job(number, row) for number, row in enumerate(rows, 1)]
 
 
-def drawn(kinds: Sequence[Job], capacity: int, ratio: float, random: Random) -> list[Job]:
+def draw_jobs(kinds: Sequence[SimulatedJob], capacity: int, ratio: float, random: Random) -> list[SimulatedJob]:
     """Jobs in random order until they ask for ``ratio`` of the capacity (thousandths of GPUs).
 
     Where all together ask for less, more are drawn from among them. They arrive one by one and stay: the protocol of
     "Beware of Fragmentation" (USENIX ATC 2023).
     """
     order = random.sample(list(kinds), len(kinds))
-    chosen: list[Job] = []
+    chosen: list[SimulatedJob] = []
     asked = 0
     while True:
         number = len(chosen)
@@ -75,10 +75,10 @@ def drawn(kinds: Sequence[Job], capacity: int, ratio: float, random: Random) -> 
         asked += job.kind.demand
         if asked > ratio * capacity:
             return chosen
-        chosen.append(Job(f"{job.name}-{number}", job.kind, float(number)))
+        chosen.append(SimulatedJob(f"{job.name}-{number}", job.kind, float(number)))
 
 
-class Recipe(NamedTuple):
+class WorkloadRecipe(NamedTuple):
     """A workload by its distributions: sizes as given, Poisson arrivals, exponential durations."""
 
     sizes: Mapping[int, float]  # GPUs -> how often, in any unit
@@ -90,7 +90,7 @@ class Recipe(NamedTuple):
     memory_of_gpu: int = 0  # MiB, for each GPU
 
 
-def generated(recipe: Recipe, gpus: int, random: Random) -> list[Job]:
+def generate_jobs(recipe: WorkloadRecipe, gpus: int, random: Random) -> list[SimulatedJob]:
     """Jobs for a cluster of so many GPUs."""
     sizes, weights = zip(*sorted(recipe.sizes.items()), strict=True)
     mean = sum(size * weight for size, weight in recipe.sizes.items()) / sum(weights)
@@ -100,10 +100,10 @@ def generated(recipe: Recipe, gpus: int, random: Random) -> list[Job]:
     for number in range(recipe.jobs):
         now += random.expovariate(rate)
         size = random.choices(sizes, weights)[0]
-        kind = Kind(
+        kind = JobKind(
             size, 0, recipe.cpu_of_gpu * size, recipe.memory_of_gpu * size, None, island=recipe.islands and size > 1
         )
-        jobs.append(Job(f"job-{number}", kind, now, random.expovariate(1 / recipe.mean_duration_s)))
+        jobs.append(SimulatedJob(f"job-{number}", kind, now, random.expovariate(1 / recipe.mean_duration_s)))
     return jobs
 
 
@@ -114,13 +114,13 @@ def _json(text: str) -> Sequence[Mapping[str, Any]]:
         raise WorkloadError(f"no workload: {error}") from None
 
 
-def _job(number: int, row: Mapping[str, Any]) -> Job:
+def _job(number: int, row: Mapping[str, Any]) -> SimulatedJob:
     missing = [column for column in _COLUMNS if row.get(column) in (None, "")]
     if missing:
         raise WorkloadError(f"job {number} has no {missing[0]}: {dict(row)!r}")
     try:
         gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
-        kind = Kind(
+        kind = JobKind(
             gpus=gpus if milli >= WHOLE_GPU else 0,
             share=milli if gpus and milli < WHOLE_GPU else 0,
             cpu_milli=int(row["cpu_milli"]),
@@ -129,6 +129,6 @@ def _job(number: int, row: Mapping[str, Any]) -> Job:
             island=str(row.get("island", "")) == "required",
         )
         arrival = float(row.get("arrival_s") or number)
-        return Job(str(row["name"]), kind, arrival, float(row.get("duration_s") or inf))
+        return SimulatedJob(str(row["name"]), kind, arrival, float(row.get("duration_s") or inf))
     except ValueError as error:
         raise WorkloadError(f"job {number}: {error}: {dict(row)!r}") from None

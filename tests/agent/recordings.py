@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agent.recording.bundled import find, folder
+from agent.recording.bundled import bundled_directory, find_recording
 from agent.recording.io import load_snapshot
 from agent.snapshot import Nvml, NvmlGpu, Snapshot
 
@@ -17,7 +17,7 @@ HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 @cache
 def load_machine(name: str) -> Snapshot:
     """A machine of ``fixtures/machines``, by name or alias."""
-    found = find(name, folder())
+    found = find_recording(name, bundled_directory())
     assert found is not None, name
     return load_snapshot(Path(found).read_bytes())
 

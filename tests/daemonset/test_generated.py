@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from daemonset.copies import FILES, HERE, stale
-from gputopo.crd.nodegpus import crd
+from gputopo.crd.nodegpus import nodegpus_crd
 
 
 def test_no_copy_is_stale() -> None:
@@ -26,4 +26,4 @@ def test_a_copy_that_was_edited_or_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_the_definition_is_the_one_that_the_code_writes_by() -> None:
-    assert yaml.safe_load((HERE / "base/crd.yaml").read_text()) == crd()
+    assert yaml.safe_load((HERE / "base/crd.yaml").read_text()) == nodegpus_crd()

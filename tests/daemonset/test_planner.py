@@ -15,8 +15,8 @@ from gputopo.kube.rbac import LEDGERS, RESERVATIONS
 from gputopo.labels import keys
 from gputopo.labels.keys import SCHEDULER_NAME
 from scheduler_core.planner.commit.controllers import JOB_TRACKING
-from scheduler_core.planner.gang.conventions import RULES
-from scheduler_core.planner.settings import TABLE, read
+from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS
+from scheduler_core.planner.settings import TABLE, read_settings
 from tests.daemonset.renderings import SPECS, comparable
 from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, kustomized, name_of
 from tests.daemonset.workloads import containers, deployment, helm_adds, pod
@@ -70,10 +70,10 @@ def test_the_gates_spell_the_keys_of_the_contract_and_of_the_rules() -> None:
     named = conditions[0]["of-those-that-are-gated"]
     spelled = set(re.findall(r"'([^']*)'", named)) - {"", "true"}
 
-    of_rules = {key for rule in RULES for key in (*rule.keys, *rule.needs)} | {
-        key for rule in RULES for key, _ in rule.unless
+    of_rules = {key for rule in GANG_CONVENTIONS for key in (*rule.keys, *rule.needs)} | {
+        key for rule in GANG_CONVENTIONS for key, _ in rule.unless
     }
-    values = {value for rule in RULES for _, several in rule.unless for value in several} - {"true"}
+    values = {value for rule in GANG_CONVENTIONS for _, several in rule.unless for value in several} - {"true"}
     assert spelled == {keys.POD_GANG.key, keys.POD_PLANNED.key, *of_rules, *values}
     assert conditions[1]["of-those-that-are-gated"] == named
     assert [each["opted-in"].partition(" in ")[2] for each in conditions] == [
@@ -164,7 +164,7 @@ def test_every_variable_is_a_setting_of_the_planner_and_the_lease_is_the_one_tha
     (role,) = of_kind(documents, "Role")
 
     assert environment.keys() <= {setting.variable for setting in TABLE}
-    assert read({}, environment).lease == (role["metadata"]["namespace"], role["rules"][1]["resourceNames"][0])
+    assert read_settings({}, environment).lease == (role["metadata"]["namespace"], role["rules"][1]["resourceNames"][0])
     assert {setting.variable: setting.default for setting in TABLE}["GPUTOPO_LISTEN"] == ":9439"
 
 

@@ -13,9 +13,9 @@ import yaml
 
 from gputopo import __version__
 from gputopo.kube.rbac import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PLANNER, PODS, Role
-from scheduler_core.extender.main import own_pod
-from scheduler_core.extender.scheduler_config import LOOPBACK, SERVICE, Caller, configuration
-from scheduler_core.extender.settings import TABLE, read
+from scheduler_core.extender.main import own_pod_name
+from scheduler_core.extender.scheduler_config import LOOPBACK, SERVICE, Caller, render_configuration
+from scheduler_core.extender.settings import TABLE, read_settings
 from tests.daemonset.renderings import ENDPOINT, SPECS, comparable, minor, only
 from tests.daemonset.roles import granted, used
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized, name_of, run, tool
@@ -234,10 +234,10 @@ def test_the_config_map_is_what_the_command_prints() -> None:
     for documents in (kustomized("scheduler/default"), helm_adds(*SETTINGS["default"])):
         (found,) = (each for each in documents if each["kind"] == "ConfigMap")
         assert {name: text.strip() for name, text in found["data"].items()} == {
-            "scheduler-config.yaml": configuration(()).strip()
+            "scheduler-config.yaml": render_configuration(()).strip()
         }
     example = DAEMONSET / "scheduler/cluster-scheduler/scheduler-config.yaml"
-    assert example.read_text() == configuration((), Caller.CLUSTER)
+    assert example.read_text() == render_configuration((), Caller.CLUSTER)
 
 
 def test_a_change_of_the_configuration_replaces_the_pods() -> None:
@@ -276,7 +276,7 @@ def test_every_variable_is_a_setting_of_the_extender_and_has_a_value_that_it_tak
     environment = values_of(alone)
 
     assert environment.keys() <= {setting.variable for setting in TABLE}
-    settings = read({}, environment)
+    settings = read_settings({}, environment)
     (volume,) = alone["volumeMounts"]
     assert settings.certificates is not None
     assert settings.certificates.client_ca is not None
@@ -293,7 +293,7 @@ def test_an_extender_knows_in_which_pod_it_runs(overlay: str) -> None:
     paths = {name: each["fieldRef"]["fieldPath"] for name, each in told.items()}
 
     assert paths == {"POD_NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name"}
-    assert own_pod(dict(paths)) == "metadata.namespace/metadata.name"
+    assert own_pod_name(dict(paths)) == "metadata.namespace/metadata.name"
 
 
 def test_a_scheduler_starts_after_its_extender_is_synced_and_ends_before_it() -> None:

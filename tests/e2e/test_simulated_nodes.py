@@ -48,7 +48,7 @@ def _refused(cluster: Cluster, wanted: Object) -> tuple[str, str]:
 def test_pod_resources_lists_pods_with_their_devices_and_numa_nodes(cluster: Cluster, gpu_nodes: Fleet) -> None:
     train, web = _running(cluster, pod("train", gpus=4, nodeName="gpu-0"), pod("web", nodeName="gpu-0"))
     topology = gpu_nodes["gpu-0"].topology
-    given = [topology.gpu(index) for index in gpu_nodes.gpus_of(train)]
+    given = [topology.get_gpu(index) for index in gpu_nodes.gpus_of(train)]
 
     with pod_resources(gpu_nodes["gpu-0"].socket) as ask:
         listed = ask("List").pod_resources
@@ -248,7 +248,7 @@ def test_lost_gpu_shows_on_the_node_and_in_the_snapshot_and_fails_the_plugin(
 
     status = cluster.api.get("/api/v1/nodes/gpu-0")["status"]
     assert (status["capacity"]["nvidia.com/gpu"], status["allocatable"]["nvidia.com/gpu"]) == ("8", "7")
-    assert _seen(gpu_nodes, "gpu-0").gpu(5).health is Health.LOST
+    assert _seen(gpu_nodes, "gpu-0").get_gpu(5).health is Health.LOST
     reason, message = _refused(cluster, pod("train", gpus=1, nodeName="gpu-0"))
     assert reason == "UnexpectedAdmissionError"
     assert "unable to get device link information: GPU is lost" in message

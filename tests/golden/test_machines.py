@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.recording.bundled import folder
+from agent.recording.bundled import bundled_directory
 from agent.recording.io import load_snapshot
-from agent.recording.topology import Observation, find_failure, observe
-from gputopo.labels import decode, encode
+from agent.recording.topology import Observation, find_failure, observe_snapshot
+from gputopo.labels import decode_topology, encode_topology
 from gputopo.render import renderer
 from tests.conftest import Golden
 
-CASES = sorted(Path(folder()).glob("*/case.toml"))
+CASES = sorted(Path(bundled_directory()).glob("*/case.toml"))
 GOLDEN = {
     "show.golden.txt": "tree",
     "matrix.golden.txt": "matrix",
@@ -31,7 +31,7 @@ def case(request: pytest.FixtureRequest) -> Path:
 
 
 def seen(case: Path) -> Observation:
-    return observe(load_snapshot((case.parent / "snapshot.json").read_text(encoding="utf-8")))
+    return observe_snapshot(load_snapshot((case.parent / "snapshot.json").read_text(encoding="utf-8")))
 
 
 def test_there_are_at_least_thirty_machines() -> None:
@@ -47,7 +47,7 @@ def test_the_topology_matches_the_expectation_written_by_hand(case: Path) -> Non
     assert {
         "islands": [list(island.gpus) for island in topology.islands],
         "numa": ["?" if gpu.numa_node is None else gpu.numa_node for gpu in topology.gpus],
-        "interconnect": encode(topology).labels["gputopo.io/interconnect"],
+        "interconnect": encode_topology(topology).labels["gputopo.io/interconnect"],
         "degraded": bool(topology.degraded),
         "partial": topology.partial,
     } == {"partial": False} | {name: value for name, value in expected.items() if name != "error"}
@@ -62,9 +62,9 @@ def test_discovery_is_deterministic(case: Path) -> None:
 
 def test_the_published_facts_decode_to_the_topology(case: Path) -> None:
     topology = seen(case).topology
-    facts = encode(topology)
+    facts = encode_topology(topology)
 
-    assert decode(facts.labels, facts.annotations) == topology.slow()
+    assert decode_topology(facts.labels, facts.annotations) == topology.stable_facts()
     assert len(facts.annotations["gputopo.io/topology"]) < 8192
 
 
@@ -76,6 +76,6 @@ def test_output_formats(case: Path, name: str, output: str, golden: Golden) -> N
 
 
 def test_labels(case: Path, golden: Golden) -> None:
-    facts = encode(seen(case).topology)
+    facts = encode_topology(seen(case).topology)
 
     golden(case.parent / "labels.golden.txt", "".join(f"{k}={v}\n" for k, v in (facts.labels | facts.mirrors).items()))

@@ -152,10 +152,10 @@ def test_an_unknown_pair_leaves_islands_in_doubt_unless_it_lies_inside_one() -> 
     across = NodeTopology(gpus=gpus(4), nvlink=Nvlink(links=links, unknown=((2, 3),)))
     lost = (*gpus(3), Gpu(index=3, health=Health.LOST))
 
-    assert inside.doubtful == frozenset()
-    assert across.doubtful == {0, 1, 2, 3}
-    assert NodeTopology(gpus=lost, nvlink=Nvlink(links=links, unknown=((2, 3),))).doubtful == frozenset()
-    assert NodeTopology(gpus=gpus(2)).doubtful == frozenset()
+    assert inside.uncertain_gpus == frozenset()
+    assert across.uncertain_gpus == {0, 1, 2, 3}
+    assert NodeTopology(gpus=lost, nvlink=Nvlink(links=links, unknown=((2, 3),))).uncertain_gpus == frozenset()
+    assert NodeTopology(gpus=gpus(2)).uncertain_gpus == frozenset()
 
 
 REGISTERED = GpuFabric(FabricState.COMPLETED, "7b968a6d-c8aa-45e1-9e07-e1e51be99c31", 1)
@@ -183,7 +183,7 @@ def test_slow_facts_leave_out_what_comes_and_goes() -> None:
     nic = Nic(name="mlx5_0", rate_gbps=400, distances=(None,))
     topology = NodeTopology(gpus=(Gpu(index=0, pcie=Pcie(1, 16, 5, 16)),), nics=(nic,))
 
-    assert topology.slow() == NodeTopology(
+    assert topology.stable_facts() == NodeTopology(
         gpus=(Gpu(index=0, pcie=Pcie(None, None, 5, 16)),), nics=(Nic(name="mlx5_0", distances=(None,)),)
     )
 
@@ -193,10 +193,10 @@ def test_gpus_and_distances_are_found_by_index() -> None:
     matrix = ((None, PcieDistance.PHB), (PcieDistance.PHB, None))
     topology = NodeTopology(gpus=machine, pcie=matrix)
 
-    assert topology.gpu(5) == machine[1]
+    assert topology.get_gpu(5) == machine[1]
     assert topology.distance(5, 2) is PcieDistance.PHB
     assert NodeTopology(gpus=machine).distance(5, 2) is None
     with pytest.raises(ModelError, match="there is no GPU 3 here; there is 2, 5"):
-        topology.gpu(3)
+        topology.get_gpu(3)
     with pytest.raises(ModelError, match="there is none at all"):
-        NodeTopology().gpu(0)
+        NodeTopology().get_gpu(0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from gputopo.model import Gpu, Link, ModelError, NodeTopology, Nvlink, Pcie, PcieDistance, Uplink
-from gputopo.paths import Path, PathKind, path, pcie_gbps
+from gputopo.paths import Path, PathKind, find_path, pcie_gbps
 from gputopo.render.path import render_path
 from tests.machines import (
     MACHINES,
@@ -36,7 +36,7 @@ def chain(*, gbps: float | None = 50.0) -> NodeTopology:
 
 
 def test_a_pair_with_links_of_its_own_uses_them() -> None:
-    assert path(dgx1(), 3, 0) == Path(
+    assert find_path(dgx1(), 3, 0) == Path(
         a=3,
         b=0,
         kind=PathKind.NVLINK,
@@ -48,7 +48,7 @@ def test_a_pair_with_links_of_its_own_uses_them() -> None:
 
 
 def test_a_pair_in_a_fabric_has_the_bandwidth_of_the_weaker_uplink() -> None:
-    assert path(h100_weak_uplink(), 3, 4) == Path(
+    assert find_path(h100_weak_uplink(), 3, 4) == Path(
         a=3,
         b=4,
         kind=PathKind.NVSWITCH,
@@ -68,7 +68,7 @@ def test_links_of_its_own_are_preferred_to_a_fabric() -> None:
         uplinks=(Uplink(gpu=0, fabric=0, lanes=2, gbps=50.0), Uplink(gpu=1, fabric=0, lanes=2, gbps=50.0)),
     )
 
-    found = path(NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=both), 0, 1)
+    found = find_path(NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=both), 0, 1)
 
     assert (found.kind, found.lanes, found.gbps) == (PathKind.NVLINK, 1, 25.0)
     assert found.why == ("joined directly by 1 NVLink",)
@@ -77,11 +77,11 @@ def test_links_of_its_own_are_preferred_to_a_fabric() -> None:
 def test_fabrics_do_not_reach_each_other() -> None:
     apart = Nvlink(uplinks=(Uplink(gpu=0, fabric=0, lanes=2), Uplink(gpu=1, fabric=1, lanes=2)))
 
-    assert path(NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=apart), 0, 1).kind is PathKind.PCIE
+    assert find_path(NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=apart), 0, 1).kind is PathKind.PCIE
 
 
 def test_the_speed_of_an_assumed_fabric_is_not_known() -> None:
-    found = path(cloud_vm(), 0, 7)
+    found = find_path(cloud_vm(), 0, 7)
 
     assert (found.kind, found.lanes, found.gbps) == (PathKind.NVSWITCH, 18, None)
     assert found.why[1] == "how fast an NVLink is here is not known"
@@ -89,7 +89,7 @@ def test_the_speed_of_an_assumed_fabric_is_not_known() -> None:
 
 def test_a_copy_takes_pcie_where_nvlink_would_have_to_hop_over_a_gpu() -> None:
     # PCIe 3.0: 0.985 GB/s a lane and direction x 16 lanes x 2 directions = 31.52
-    assert path(dgx1(), 0, 5) == Path(
+    assert find_path(dgx1(), 0, 5) == Path(
         a=0,
         b=5,
         kind=PathKind.NVLINK_HOPS,
@@ -111,25 +111,25 @@ def test_a_copy_takes_pcie_where_nvlink_would_have_to_hop_over_a_gpu() -> None:
 
 
 def test_over_two_gpus_only_a_ring_can_use_nvlink() -> None:
-    found = path(chain(), 3, 0)
+    found = find_path(chain(), 3, 0)
 
     assert (found.kind, found.hops, found.lanes, found.gbps) == (PathKind.NVLINK_HOPS, (2, 1), 1, None)
     assert found.why[2] == "NCCL can use NVLink here only by a ring through these GPUs, at most 50 GB/s both ways"
 
 
 def test_hops_of_unknown_speed_promise_nothing() -> None:
-    assert path(chain(gbps=None), 0, 2).why[2] == "NCCL can relay through GPU1 over NVLink"
+    assert find_path(chain(gbps=None), 0, 2).why[2] == "NCCL can relay through GPU1 over NVLink"
 
 
 def test_a_link_that_is_down_is_named() -> None:
-    found = path(dgx1_link_down(), 5, 7)
+    found = find_path(dgx1_link_down(), 5, 7)
 
     assert (found.kind, found.hops) == (PathKind.NVLINK_HOPS, (4,))
     assert found.why[0] == "degraded: no NVLink between them is active, of 1 expected"
 
 
 def test_a_gpu_out_of_its_fabric_takes_pcie_and_says_why() -> None:
-    found = path(b200_fallen_out(), 6, 5)
+    found = find_path(b200_fallen_out(), 6, 5)
 
     assert (found.kind, found.gbps) == (PathKind.PCIE, 126.1)
     assert found.why == (
@@ -148,7 +148,7 @@ def test_a_gpu_out_of_its_fabric_takes_pcie_and_says_why() -> None:
     ],
 )
 def test_without_nvlink_it_is_pcie_by_distance(pair: tuple[int, int], distance: PcieDistance, way: str) -> None:
-    found = path(a40x10(), *pair)
+    found = find_path(a40x10(), *pair)
 
     assert (found.kind, found.distance, found.gbps) == (PathKind.PCIE, distance, 63.0)
     assert found.why == ("no NVLink joins them", way, "PCIe generation 4 x16 of GPU0: at most 63 GB/s both ways")
@@ -159,7 +159,7 @@ def test_pcie_is_bounded_by_the_narrower_gpu() -> None:
     narrow = msgspec.structs.replace(whole.gpus[1], pcie=Pcie(max_generation=4, max_width=8))
     machine = msgspec.structs.replace(whole, gpus=(whole.gpus[0], narrow, *whole.gpus[2:]))
 
-    found = path(machine, 0, 1)
+    found = find_path(machine, 0, 1)
 
     assert found.gbps == 31.5
     assert found.why[-1] == "PCIe generation 4 x8 of GPU1: at most 31.5 GB/s both ways"
@@ -168,7 +168,7 @@ def test_pcie_is_bounded_by_the_narrower_gpu() -> None:
 def test_a_pcie_link_that_is_not_known_bounds_nothing() -> None:
     two = NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=Nvlink())
 
-    assert path(two, 0, 1) == Path(
+    assert find_path(two, 0, 1) == Path(
         a=0,
         b=1,
         kind=PathKind.PCIE,
@@ -189,7 +189,7 @@ def test_a_pcie_link_that_is_not_known_bounds_nothing() -> None:
     ],
 )
 def test_mig_forbids_peers(pair: tuple[int, int], names: str) -> None:
-    found = path(a100_mig(), *pair)
+    found = find_path(a100_mig(), *pair)
 
     assert (found.kind, found.lanes, found.gbps) == (PathKind.PCIE, None, 63.0)
     assert found.why[0] == (
@@ -198,11 +198,13 @@ def test_mig_forbids_peers(pair: tuple[int, int], names: str) -> None:
 
 
 def test_no_way_leads_to_a_lost_gpu() -> None:
-    assert path(h100_lost_gpu(), 3, 2) == Path(a=3, b=2, kind=PathKind.NONE, why=("GPU2 cannot be talked to: lost",))
+    assert find_path(h100_lost_gpu(), 3, 2) == Path(
+        a=3, b=2, kind=PathKind.NONE, why=("GPU2 cannot be talked to: lost",)
+    )
 
 
 def test_unknown_nvlink_is_not_pcie() -> None:
-    found = path(nvlink_unknown(), 0, 1)
+    found = find_path(nvlink_unknown(), 0, 1)
 
     assert (found.kind, found.distance, found.gbps) == (PathKind.UNKNOWN, PcieDistance.NODE, None)
     assert found.why[0] == "nobody could tell what NVLinks there are; without one:"
@@ -217,7 +219,7 @@ def test_unknown_nvlink_is_not_pcie() -> None:
 )
 def test_a_path_needs_two_gpus_that_are_there(pair: tuple[int, int], message: str) -> None:
     with pytest.raises(ModelError) as caught:
-        path(hgx_h100(), *pair)
+        find_path(hgx_h100(), *pair)
 
     assert str(caught.value) == message
 
@@ -241,7 +243,7 @@ def test_the_rate_of_a_pcie_link(link: Pcie, gbps: float | None) -> None:
 def test_a_path_is_the_same_in_both_directions(name: str) -> None:
     machine = MACHINES[name]()
     for a, b in permutations([gpu.index for gpu in machine.gpus], 2):
-        there, back = path(machine, a, b), path(machine, b, a)
+        there, back = find_path(machine, a, b), find_path(machine, b, a)
         assert (there.kind, there.gbps, there.lanes, there.distance, len(there.hops)) == (
             back.kind, back.gbps, back.lanes, back.distance, len(back.hops),
         )  # fmt: skip
@@ -255,11 +257,11 @@ def test_nvlink_connects_exactly_the_gpus_of_an_island(topology: NodeTopology) -
 
     for a, b in permutations([gpu.index for gpu in topology.usable], 2):
         together = topology.islands is not None and island_of[a] == island_of[b]
-        assert (path(topology, a, b).kind in over_nvlink) == together
+        assert (find_path(topology, a, b).kind in over_nvlink) == together
 
 
 def test_in_words_the_answer_comes_first() -> None:
-    assert render_path(path(dgx1(), 0, 3)) == (
+    assert render_path(find_path(dgx1(), 0, 3)) == (
         "GPU0 ↔ GPU3: NVLink (2 lanes), at most 100 GB/s both ways\n  • joined directly by 2 NVLinks\n"
     )
 
@@ -267,20 +269,22 @@ def test_in_words_the_answer_comes_first() -> None:
 @pytest.mark.parametrize(
     ("found", "first"),
     [
-        pytest.param(path(dgx1(), 0, 1), "GPU0 <-> GPU1: NVLink (1 lane), at most 50 GB/s both ways", id="one link"),
         pytest.param(
-            path(cloud_vm(), 0, 1),
+            find_path(dgx1(), 0, 1), "GPU0 <-> GPU1: NVLink (1 lane), at most 50 GB/s both ways", id="one link"
+        ),
+        pytest.param(
+            find_path(cloud_vm(), 0, 1),
             "GPU0 <-> GPU1: NVLink through NVSwitch (18 lanes), bandwidth unknown",
             id="fabric of unknown speed",
         ),
         pytest.param(
-            path(dgx1(), 0, 5),
+            find_path(dgx1(), 0, 5),
             "GPU0 <-> GPU5: PCIe (NVLink only by way of other GPUs), at most 31.5 GB/s both ways",
             id="hops",
         ),
-        pytest.param(path(rtx4090(), 0, 5), "GPU0 <-> GPU5: PCIe, at most 63 GB/s both ways", id="pcie"),
-        pytest.param(path(h100_lost_gpu(), 2, 5), "GPU2 <-> GPU5: not at all", id="lost"),
-        pytest.param(path(nvlink_unknown(), 2, 5), "GPU2 <-> GPU5: unknown", id="unknown"),
+        pytest.param(find_path(rtx4090(), 0, 5), "GPU0 <-> GPU5: PCIe, at most 63 GB/s both ways", id="pcie"),
+        pytest.param(find_path(h100_lost_gpu(), 2, 5), "GPU2 <-> GPU5: not at all", id="lost"),
+        pytest.param(find_path(nvlink_unknown(), 2, 5), "GPU2 <-> GPU5: unknown", id="unknown"),
     ],
 )
 def test_in_plain_ascii_too(found: Path, first: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo.model import Gpu, ModelError, NodeTopology, Nvlink, PcieDistance, Uplink
 from gputopo.paths import PathKind
-from gputopo.rings import Ring, Rings, rings
+from gputopo.rings import Ring, Rings, rings_of
 from tests.machines import (
     MACHINES,
     a40x10,
@@ -39,8 +39,8 @@ def brute_force(hops: dict[tuple[int, int], Ring], gpus: tuple[int, ...]) -> Rin
     """Every ring there is, tried."""
     first, *rest = gpus
     ways = [(first, *order, first) for order in permutations(rest)]
-    weakest = [min((hops[min(hop), max(hop)] for hop in pairwise(way)), key=lambda hop: hop.quality) for way in ways]
-    return max(weakest, key=lambda hop: hop.quality)
+    weakest = [min((hops[min(hop), max(hop)] for hop in pairwise(way)), key=lambda hop: hop.sort_key) for way in ways]
+    return max(weakest, key=lambda hop: hop.sort_key)
 
 
 hop_values = st.sampled_from(
@@ -72,8 +72,8 @@ def test_every_set_has_the_ring_that_trying_all_of_them_finds(graph: tuple[int, 
 
     for count in range(2, size + 1):
         tried = {gpus: brute_force(hops, gpus) for gpus in combinations(range(size), count)}
-        assert {gpus: tables.of(gpus) for gpus in tried} == tried
-        assert tables.best(count) == max(tried.values(), key=lambda hop: hop.quality)
+        assert {gpus: tables.ring_through(gpus) for gpus in tried} == tried
+        assert tables.best_ring(count) == max(tried.values(), key=lambda hop: hop.sort_key)
 
 
 @given(graphs(), st.data())
@@ -84,9 +84,9 @@ def test_the_best_among_some_gpus_is_the_best_of_their_sets(graph: tuple[int, li
     among = data.draw(st.sets(st.integers(0, size - 1), min_size=2))
     count = data.draw(st.integers(2, len(among)))
 
-    sets = [tables.of(gpus) for gpus in combinations(sorted(among), count)]
+    sets = [tables.ring_through(gpus) for gpus in combinations(sorted(among), count)]
 
-    assert tables.best(count, among) == max((ring for ring in sets if ring), key=lambda ring: ring.quality)
+    assert tables.best_ring(count, among) == max((ring for ring in sets if ring), key=lambda ring: ring.sort_key)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_best_among_some_gpus_is_the_best_of_their_sets(graph: tuple[int, li
 def test_a_set_is_as_good_as_the_weakest_hop_of_its_best_ring(
     machine: NodeTopology, gpus: tuple[int, ...], expected: Ring
 ) -> None:
-    assert rings(machine).of(gpus) == expected
+    assert rings_of(machine).ring_through(gpus) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,21 +126,25 @@ def test_a_set_is_as_good_as_the_weakest_hop_of_its_best_ring(
     ],
 )
 def test_the_best_that_a_machine_can_give(machine: NodeTopology, size: int, expected: Ring | None) -> None:
-    assert rings(machine).best(size) == expected
+    assert rings_of(machine).best_ring(size) == expected
 
 
 def test_fewer_than_two_gpus_have_no_ring() -> None:
-    assert (rings(dgx1()).of(()), rings(dgx1()).of((3,)), rings(NodeTopology()).best(2)) == (None, None, None)
+    assert (
+        rings_of(dgx1()).ring_through(()),
+        rings_of(dgx1()).ring_through((3,)),
+        rings_of(NodeTopology()).best_ring(2),
+    ) == (None, None, None)
 
 
 def test_gpus_in_mig_mode_meet_over_pcie_only() -> None:
-    assert rings(a100_mig()).of((0, 1)) is not None
-    kinds = {rings(a100_mig()).of(pair).kind for pair in combinations(range(len(a100_mig().usable)), 2)}  # type: ignore[union-attr]
+    assert rings_of(a100_mig()).ring_through((0, 1)) is not None
+    kinds = {rings_of(a100_mig()).ring_through(pair).kind for pair in combinations(range(len(a100_mig().usable)), 2)}  # type: ignore[union-attr]
     assert PathKind.PCIE in kinds
 
 
 def test_where_nvlink_is_unknown_so_is_the_ring() -> None:
-    ring = rings(nvlink_unknown()).of((0, 1))
+    ring = rings_of(nvlink_unknown()).ring_through((0, 1))
 
     assert ring is not None
     assert ring.kind is PathKind.UNKNOWN
@@ -150,26 +154,26 @@ def test_a_lost_gpu_is_named_with_those_that_are_there() -> None:
     lost = next(gpu.index for gpu in h100_lost_gpu().gpus if not gpu.usable)
 
     with pytest.raises(ModelError, match=rf"GPU {lost} is not there or lost; there is 0, 1"):
-        rings(h100_lost_gpu()).of((0, lost))
+        rings_of(h100_lost_gpu()).ring_through((0, lost))
     with pytest.raises(ModelError, match=r"GPU 0 is not there or lost; there is none"):
-        rings(NodeTopology()).of((0, 1))
+        rings_of(NodeTopology()).ring_through((0, 1))
 
 
 def test_machines_of_one_shape_share_what_was_worked_out() -> None:
     renamed = tuple(msgspec.structs.replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in dgx1().gpus)
 
-    assert rings(msgspec.structs.replace(dgx1(), gpus=renamed)) is rings(dgx1())
-    assert rings(hgx_h100()) is not rings(dgx1())
+    assert rings_of(msgspec.structs.replace(dgx1(), gpus=renamed)) is rings_of(dgx1())
+    assert rings_of(hgx_h100()) is not rings_of(dgx1())
 
 
 @pytest.mark.parametrize("machine", [pytest.param(make(), id=name) for name, make in MACHINES.items()])
 def test_no_set_is_better_than_the_best_of_its_size(machine: NodeTopology) -> None:
-    tables = rings(machine)
+    tables = rings_of(machine)
     usable = [gpu.index for gpu in machine.usable]
     for size in range(2, min(len(usable), 5) + 1):
-        best = tables.best(size)
-        found = [tables.of(gpus) for gpus in combinations(usable, size)]
-        assert best == max((ring for ring in found if ring), key=lambda ring: ring.quality)
+        best = tables.best_ring(size)
+        found = [tables.ring_through(gpus) for gpus in combinations(usable, size)]
+        assert best == max((ring for ring in found if ring), key=lambda ring: ring.sort_key)
 
 
 def switched(size: int, weak: int) -> NodeTopology:
@@ -178,9 +182,9 @@ def switched(size: int, weak: int) -> NodeTopology:
 
 
 def test_more_than_sixteen_gpus_on_a_switch_are_answered_exactly() -> None:
-    tables = rings(switched(36, weak=7))
+    tables = rings_of(switched(36, weak=7))
 
-    assert [tables.of(range(36)), tables.best(35), tables.best(36)] == [
+    assert [tables.ring_through(range(36)), tables.best_ring(35), tables.best_ring(36)] == [
         Ring(PathKind.NVSWITCH, 400.0, 9, None),
         Ring(PathKind.NVSWITCH, 900.0, 9, None),
         Ring(PathKind.NVSWITCH, 400.0, 9, None),
@@ -197,7 +201,7 @@ def test_more_than_sixteen_gpus_in_a_sparse_graph_get_a_lower_bound() -> None:
     tables = Rings(range(size), around)
 
     slow = pcie(31.5, PcieDistance.SYS)
-    assert (tables.best(size), tables.best(17), tables.best(2)) == (slow, slow, nvlink(50.0))
+    assert (tables.best_ring(size), tables.best_ring(17), tables.best_ring(2)) == (slow, slow, nvlink(50.0))
 
 
 def test_a_ring_that_closure_cannot_find_is_found() -> None:
@@ -206,7 +210,7 @@ def test_a_ring_that_closure_cannot_find_is_found() -> None:
     around = [nvlink(50.0) if b - a in (1, size - 1) else pcie(None, None) for a, b in combinations(range(size), 2)]
     tables = Rings(range(size), around)
 
-    assert (tables.of(range(size)), tables.best(15)) == (nvlink(50.0), pcie(None, None))
+    assert (tables.ring_through(range(size)), tables.best_ring(15)) == (nvlink(50.0), pcie(None, None))
 
 
 def test_two_triangles_joined_by_one_link_have_no_ring_of_six_and_one_of_three() -> None:
@@ -214,9 +218,13 @@ def test_two_triangles_joined_by_one_link_have_no_ring_of_six_and_one_of_three()
     values = [nvlink(50.0) if pair in joined else pcie(None, None) for pair in combinations(range(6), 2)]
     tables = Rings(range(6), values)
 
-    assert [tables.best(size) for size in (3, 4, 6)] == [nvlink(50.0), pcie(None, None), pcie(None, None)]
+    assert [tables.best_ring(size) for size in (3, 4, 6)] == [nvlink(50.0), pcie(None, None), pcie(None, None)]
 
 
 def test_nothing_is_said_about_the_rate_where_no_pcie_link_is_known() -> None:
-    assert [ring.gbps for ring in (rings(cloud_vm()).of((0, 1)), rings(mixed()).of((0, 1))) if ring]
-    assert rings(a40x10()).best(10) is not None
+    assert [
+        ring.gbps
+        for ring in (rings_of(cloud_vm()).ring_through((0, 1)), rings_of(mixed()).ring_through((0, 1)))
+        if ring
+    ]
+    assert rings_of(a40x10()).best_ring(10) is not None

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from gputopo.model import Degradation, Gpu, Link, Nic, NodeTopology, Nvlink, Pcie, PcieDistance, Uplink
 from gputopo.render.topology_diff import render_changes
-from gputopo.topology_diff import Change, changes
+from gputopo.topology_diff import TopologyChange, topology_changes
 
 PAIR = NodeTopology(
     gpus=(Gpu(index=0, uuid="GPU-a", pcie=Pcie(1, 16, 4, 16)), Gpu(index=1, uuid="GPU-b", memory_mib=100)),
@@ -18,13 +18,13 @@ PAIR = NodeTopology(
 def test_a_machine_does_not_differ_from_itself_nor_by_its_idle_links() -> None:
     busy = replace(PAIR, gpus=(replace(PAIR.gpus[0], pcie=Pcie(4, 16, 4, 16)), PAIR.gpus[1]))
 
-    assert changes(PAIR, busy) == ()
+    assert topology_changes(PAIR, busy) == ()
 
 
 def test_a_port_that_lost_its_link_is_a_change() -> None:
     after = replace(PAIR, nics=(replace(PAIR.nics[0], rate_gbps=None),))
 
-    assert changes(PAIR, after) == (Change("nic mlx5_0", '{"rate_gbps":400}', "{}"),)
+    assert topology_changes(PAIR, after) == (TopologyChange("nic mlx5_0", '{"rate_gbps":400}', "{}"),)
 
 
 def test_facts_links_and_faults_that_changed() -> None:
@@ -38,13 +38,13 @@ def test_facts_links_and_faults_that_changed() -> None:
         degraded=(Degradation("gpu0-gpu1", "3 of 4"),),
     )
 
-    assert changes(PAIR, after) == (
-        Change("gpu GPU-b memory_mib", "100", "200"),
-        Change("nvlink GPU-a - GPU-b", "4 lanes, 112.5 GB/s", "3 lanes, 84.375 GB/s"),
-        Change("pcie GPU-a - GPU-b", "PIX", None),
-        Change("nic mlx5_0", '{"rate_gbps":400}', None),
-        Change("driver_version", "550.1", "580.1"),
-        Change("degraded gpu0-gpu1", None, "3 of 4"),
+    assert topology_changes(PAIR, after) == (
+        TopologyChange("gpu GPU-b memory_mib", "100", "200"),
+        TopologyChange("nvlink GPU-a - GPU-b", "4 lanes, 112.5 GB/s", "3 lanes, 84.375 GB/s"),
+        TopologyChange("pcie GPU-a - GPU-b", "PIX", None),
+        TopologyChange("nic mlx5_0", '{"rate_gbps":400}', None),
+        TopologyChange("driver_version", "550.1", "580.1"),
+        TopologyChange("degraded gpu0-gpu1", None, "3 of 4"),
     )
 
 
@@ -52,7 +52,7 @@ def test_a_card_that_was_taken_out_does_not_make_the_others_look_changed() -> No
     three = NodeTopology(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", minor=i) for i in range(3)), nvlink=Nvlink())
     two = NodeTopology(gpus=(Gpu(index=0, uuid="GPU-0", minor=0), Gpu(index=1, uuid="GPU-2", minor=2)), nvlink=Nvlink())
 
-    assert [change.what for change in changes(three, two)] == [
+    assert [change.what for change in topology_changes(three, two)] == [
         "gpu GPU-1",
         "gpu GPU-2 index",
         "islands",
@@ -64,15 +64,15 @@ def test_machines_without_a_common_card_are_compared_by_place_then_by_index() ->
     other = NodeTopology(gpus=(Gpu(index=0, uuid="GPU-9", bus_id="0000:01:00.0"),))
     paste = NodeTopology(gpus=(Gpu(index=0),), nvlink=Nvlink(uplinks=(Uplink(gpu=0, fabric=0, lanes=18),)))
 
-    assert changes(one, other) == ()
-    assert changes(one, paste) == (
-        Change("nvlink 0 - nvswitch 0", None, "18 lanes"),
-        Change("islands", None, "0"),
+    assert topology_changes(one, other) == ()
+    assert topology_changes(one, paste) == (
+        TopologyChange("nvlink 0 - nvswitch 0", None, "18 lanes"),
+        TopologyChange("islands", None, "0"),
     )
 
 
 def test_a_difference_reads_like_one() -> None:
-    found = (Change("a", "1", "2"), Change("b", None, "3"), Change("c\x1b", "4", None))
+    found = (TopologyChange("a", "1", "2"), TopologyChange("b", None, "3"), TopologyChange("c\x1b", "4", None))
 
     assert render_changes(found) == "- a: 1\n+ a: 2\n+ b: 3\n- c\\x1b: 4\n"
     assert render_changes(()) == "no difference\n"

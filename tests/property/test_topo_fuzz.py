@@ -1,4 +1,4 @@
-"""Properties of the `topo -m` parser: any text gives a matrix or a ParseError, and wrong islands always have a problem."""
+"""Properties of the `topo -m` parser: any text gives a matrix or a ParseError; wrong islands always have a problem."""
 
 from __future__ import annotations
 

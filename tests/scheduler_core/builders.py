@@ -8,14 +8,14 @@ from functools import lru_cache
 import msgspec
 
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node import Node, read_node
-from scheduler_core.cache.node_record import NodeRecord, read_occupant
+from scheduler_core.cache.node import Node, parse_node
+from scheduler_core.cache.node_record import NodeRecord, parse_occupant
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import PodRequest, Profile, read_request
+from scheduler_core.request.pod_request import PodProfile, PodRequest, parse_request
 
 NOW = 1_795_000_000.0
 OBSERVED = "2026-11-18T11:00:00Z"  # 400 seconds before
@@ -52,7 +52,7 @@ def occupant(name: str, gpus: int, *, admitted: bool = False, resource: str = WH
     """A pod on a node."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
     status = {"startTime": OBSERVED} if admitted else {}
-    found = read_occupant(pod(name, gpus, annotations=annotations, resource=resource, status=status))
+    found = parse_occupant(pod(name, gpus, annotations=annotations, resource=resource, status=status))
     assert found is not None
     return found
 
@@ -68,12 +68,12 @@ def request(
     """What a pod asks: ``request(4, island="required")``."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
     labels = {"gpu-model": model} if model else None
-    found = read_request(pod(name, gpus, annotations=annotations, labels=labels, resource=resource))
+    found = parse_request(pod(name, gpus, annotations=annotations, labels=labels, resource=resource))
     assert isinstance(found, PodRequest), found
     return found
 
 
-def profile(gpus: int = 1, *, model: str | None = None, resource: str = WHOLE, **wishes: str) -> Profile:
+def profile(gpus: int = 1, *, model: str | None = None, resource: str = WHOLE, **wishes: str) -> PodProfile:
     """The same, as far as it decides."""
     return request(gpus, model=model, resource=resource, **wishes).profile
 
@@ -88,7 +88,7 @@ def node(
     annotations: dict[str, str] = {}
     all_labels = dict(labels or {})
     if topology is not None:
-        facts = encode(topology)
+        facts = encode_topology(topology)
         annotations, all_labels = facts.annotations, {**facts.labels, **facts.mirrors, **all_labels}
         whole = sum(gpu.mig_enabled is not True for gpu in topology.usable)
         allocatable = {WHOLE: whole} if allocatable is None else allocatable
@@ -115,7 +115,7 @@ def record(
     """A node with the kubelet's word ``held`` (pod name -> GPU indices); None: nobody has asked the kubelet."""
     return NodeRecord(
         name=name,
-        machine=read_node(node(topology, labels=labels, allocatable=allocatable)),
+        machine=parse_node(node(topology, labels=labels, allocatable=allocatable)),
         gpus=None if topology is None else word(topology, held, observed),
         pods=tuple(sorted(pods, key=lambda each: each.uid)),
         departed=tuple(departed),
@@ -127,7 +127,7 @@ def word(topology: NodeTopology, held: Mapping[str, Iterable[int]] | None, obser
     if held is None:
         return NodeGpus(observed, hash_of(topology), "1", None)
     allocations = [
-        Allocation(gpu=topology.gpu(index).uuid or "", pod=PodRef("team", name, "c"))
+        Allocation(gpu=topology.get_gpu(index).uuid or "", pod=PodRef("team", name, "c"))
         for name, indices in held.items()
         for index in indices
     ]
@@ -137,7 +137,7 @@ def word(topology: NodeTopology, held: Mapping[str, Iterable[int]] | None, obser
 @lru_cache
 def hash_of(topology: NodeTopology) -> str:
     """Of the annotation that tells of it."""
-    return content_hash(encode(topology).annotations[keys.TOPOLOGY.key])
+    return content_hash(encode_topology(topology).annotations[keys.TOPOLOGY.key])
 
 
 def mask(*gpus: int) -> int:

@@ -77,7 +77,7 @@ def _ports(topology: NodeTopology, gpu: Gpu) -> Iterator[NvmlLink]:
     number = 0
     for link in topology.nvlink.links:
         if gpu.index in {link.a, link.b}:
-            peer = topology.gpu(link.a + link.b - gpu.index)
+            peer = topology.get_gpu(link.a + link.b - gpu.index)
             bus_id = None if peer.bus_id is None else _nvml_bus_id(peer.bus_id)
             for port in range(link.expected_lanes or link.lanes):
                 yield _port(number, link.gbps, link.lanes, port, ("gpu", bus_id))

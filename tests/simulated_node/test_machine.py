@@ -22,7 +22,7 @@ GPU = "nvidia.com/gpu"
 def test_lost_gpu_takes_its_links_along() -> None:
     machine = Machine(bridged_pairs_8(), lost={3})
 
-    gpu, links = machine.topology.gpu(3), machine.topology.nvlink
+    gpu, links = machine.topology.get_gpu(3), machine.topology.nvlink
     assert gpu == Gpu(index=3, bus_id="0000:40:00.0", health=Health.LOST)
     assert links is not None
     assert [(link.a, link.b) for link in links.links] == [(0, 1), (4, 5), (6, 7)]

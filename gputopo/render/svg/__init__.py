@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from gputopo.render.svg import captions
 from gputopo.render.svg.draw import drawing
 from gputopo.render.svg.geometry import MAX_WIDTH
-from gputopo.render.svg.layout import lay_out
-from gputopo.render.svg.markup import coordinate, said, tag
-from gputopo.render.svg.page_frame import backdrop, description, surroundings
+from gputopo.render.svg.layout import layout_page
+from gputopo.render.svg.markup import coordinate, tag, text_element
+from gputopo.render.svg.page_frame import description, page_background, page_frame
 from gputopo.render.svg.palette import style_sheet
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ _HATCH = (
 
 def render_svg(topology: NodeTopology) -> str:
     """Draw a machine as one SVG document, readable on light and on dark pages, at most 1200 pixels wide."""
-    page = lay_out(topology)
+    page = layout_page(topology)
     scale = min(1.0, MAX_WIDTH / page.width)
     inside = (
         "\n",
-        said("title", f"{captions.title(topology)}: {captions.hardware(topology)}", id="gputopo-title"),
-        said("desc", description(topology, page.marks), id="gputopo-desc"),
+        text_element("title", f"{captions.title(topology)}: {captions.hardware(topology)}", id="gputopo-title"),
+        text_element("desc", description(topology, page.marks), id="gputopo-desc"),
         tag("style", style_sheet()),
         _HATCH,
-        backdrop(topology, page),
+        page_background(topology, page),
         drawing(topology, page),
-        surroundings(topology, page),
+        page_frame(topology, page),
     )
     return (
         tag(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.render.svg.geometry import BOX_GAP, BOX_HEAD, BOX_PAD, MARGIN, MIN_CONTENT, Rect
-from gputopo.render.svg.link_labels import Pill, place_pills
-from gputopo.render.svg.link_routing import Channel, Pair, Point, Wire, route
+from gputopo.render.svg.link_labels import LinkLabel, place_link_labels
+from gputopo.render.svg.link_routing import Channel, EdgePath, Pair, Point, route
 from gputopo.render.svg.ports import End
 from gputopo.render.svg.rows import Framed
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gputopo.model import Link, Nvlink
     from gputopo.render.svg.grouping import NumaBox
-    from gputopo.render.svg.rows import Row
+    from gputopo.render.svg.rows import BoxRow
 
 FRAME_PAD = BOX_PAD + 4
 SPINE = 20.0  # the part of a fabric's body that joins its parts in several channels
@@ -40,12 +40,12 @@ class Fabric(NamedTuple):
         return (*corners, (first.x, first.bottom))
 
 
-class Stage(NamedTuple):
+class Assembly(NamedTuple):
     """The drawing; ``content`` is the width it needs between the margins, ``bottom`` its lower edge."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[BoxRow, ...]
     frame: Framed | None  # around all rows, where one NUMA box holds every GPU
-    wires: tuple[tuple[Wire, Pill | None], ...]
+    wires: tuple[tuple[EdgePath, LinkLabel | None], ...]
     fabrics: tuple[Fabric, ...]
     content: float
     bottom: float
@@ -54,7 +54,7 @@ class Stage(NamedTuple):
 class _Band(NamedTuple):
     """A pair of rows, or a row alone, with the channel between or under them."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[BoxRow, ...]
     channel: Channel  # its y are the page's
     bottom: float
 
@@ -67,7 +67,7 @@ class _Gutter(NamedTuple):
     width: float
 
 
-def set_stage(rows: Sequence[Row], nvlink: Nvlink, y: float, frame: NumaBox | None) -> Stage:
+def assemble_rows(rows: Sequence[BoxRow], nvlink: Nvlink, y: float, frame: NumaBox | None) -> Assembly:
     """Stack the rows from ``y`` on, centred between the margins; in pairs that face each other across their NVLinks."""
     together = 2 if nvlink.links or nvlink.uplinks else 1
     pairs = [tuple(rows[place : place + together]) for place in range(0, len(rows), together)]
@@ -86,7 +86,7 @@ def set_stage(rows: Sequence[Row], nvlink: Nvlink, y: float, frame: NumaBox | No
     bottom = bands[-1].bottom + pad if bands else y
     around = Rect(left - pad, y, widest + gutter.width + 2 * pad, bottom - y)
     far = _far_wires(bands, nvlink, {key: left + widest + x for key, x in gutter.lanes.items()})
-    return Stage(
+    return Assembly(
         tuple(row for band in bands for row in band.rows),
         Framed(around, Rect(around.x, y, around.w, BOX_HEAD), frame) if frame else None,
         (*(each for band in bands for each in _signed(band.channel.wires)), *_signed(far)),
@@ -96,7 +96,7 @@ def set_stage(rows: Sequence[Row], nvlink: Nvlink, y: float, frame: NumaBox | No
     )
 
 
-def _gutter(pairs: Sequence[tuple[Row, ...]], nvlink: Nvlink) -> _Gutter:
+def _gutter(pairs: Sequence[tuple[BoxRow, ...]], nvlink: Nvlink) -> _Gutter:
     """Leave room for fabrics and links with GPUs in several channels."""
     home = {gpu.index: place for place, pair in enumerate(pairs) for row in pair for _, gpu in row.gpus}
     homes: dict[int, set[int]] = {}
@@ -111,10 +111,12 @@ def _gutter(pairs: Sequence[tuple[Row, ...]], nvlink: Nvlink) -> _Gutter:
     return _Gutter(spines, lanes, max([0.0, *spines.values(), *lanes.values()]))
 
 
-def _band(rows: tuple[Row, ...], nvlink: Nvlink, at: tuple[float, float, float], spines: Mapping[int, float]) -> _Band:
+def _band(
+    rows: tuple[BoxRow, ...], nvlink: Nvlink, at: tuple[float, float, float], spines: Mapping[int, float]
+) -> _Band:
     """Stand one or two rows with their channel at (left, y), centred in the width."""
     left, y, width = at
-    upper = rows[0].standing(left + (width - rows[0].width) / 2, y + rows[0].depth, upwards=True)
+    upper = rows[0].placed_at(left + (width - rows[0].width) / 2, y + rows[0].depth, upwards=True)
     edge = y + rows[0].depth
     ends = {gpu.index: End(gpu.index, rect.cx, top=True) for rect, gpu in upper.gpus}
     insets = (rows[0].gpus[0][0].y, rows[-1].gpus[0][0].y)
@@ -124,7 +126,7 @@ def _band(rows: tuple[Row, ...], nvlink: Nvlink, at: tuple[float, float, float],
     x = left + (width - rows[1].width) / 2
     ends |= {gpu.index: End(gpu.index, rect.cx + x, top=False) for rect, gpu in rows[1].gpus}
     channel = route(ends, insets, nvlink, spines)
-    lower = rows[1].standing(x, edge + max(channel.height, BOX_GAP), upwards=False)
+    lower = rows[1].placed_at(x, edge + max(channel.height, BOX_GAP), upwards=False)
     return _Band((upper, lower), _lowered(channel, edge), edge + max(channel.height, BOX_GAP) + lower.depth)
 
 
@@ -140,17 +142,17 @@ def _lowered(channel: Channel, by: float) -> Channel:
     )
 
 
-def _far_wires(bands: Sequence[_Band], nvlink: Nvlink, lanes: Mapping[Pair, float]) -> list[Wire]:
+def _far_wires(bands: Sequence[_Band], nvlink: Nvlink, lanes: Mapping[Pair, float]) -> list[EdgePath]:
     """Links between GPUs of different bands: out of one channel, along the gutter, into the other."""
     channels = [band.channel for band in bands]
     return [_far_wire(link, channels, lanes[link.a, link.b]) for link in nvlink.links if (link.a, link.b) in lanes]
 
 
-def _far_wire(link: Link, channels: Sequence[Channel], x: float) -> Wire:
+def _far_wire(link: Link, channels: Sequence[Channel], x: float) -> EdgePath:
     key = (link.a, link.b)
     (start, out), (end, back) = (channel.exits[key] for channel in channels if key in channel.exits)
     corner = (x, out[1])
-    return Wire(link, (start, out, corner, (x, back[1]), back, end), (out, corner))
+    return EdgePath(link, (start, out, corner, (x, back[1]), back, end), (out, corner))
 
 
 def _fabrics(bands: Sequence[_Band]) -> tuple[Fabric, ...]:
@@ -161,5 +163,5 @@ def _fabrics(bands: Sequence[_Band]) -> tuple[Fabric, ...]:
     return tuple(Fabric(number, tuple(rects)) for number, rects in sorted(bars.items()))
 
 
-def _signed(wires: Sequence[Wire]) -> tuple[tuple[Wire, Pill | None], ...]:
-    return tuple(zip(wires, place_pills(wires), strict=True))
+def _signed(wires: Sequence[EdgePath]) -> tuple[tuple[EdgePath, LinkLabel | None], ...]:
+    return tuple(zip(wires, place_link_labels(wires), strict=True))

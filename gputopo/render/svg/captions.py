@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Health, Interconnect
-from gputopo.render.svg.marks import Marks, called
+from gputopo.render.svg.marks import Marks, part_name
 from gputopo.render.svg.words import TIMES, counted_products, fit, text_width
-from gputopo.render.wording import number, visible
+from gputopo.render.wording import escape_invisible, format_number
 
 if TYPE_CHECKING:
     from gputopo.model import Island, Link, NodeTopology, Uplink
@@ -33,7 +33,7 @@ class Note(NamedTuple):
     bad: bool
 
 
-class Entry(NamedTuple):
+class LegendEntry(NamedTuple):
     """A line of the legend; ``sample`` names what is drawn before the text."""
 
     sample: str  # island | alone | unknown | line | down | lost | mig | nic
@@ -44,14 +44,14 @@ class Entry(NamedTuple):
 
 def title(topology: NodeTopology) -> str:
     """The machine's name, or what it is."""
-    return visible(topology.machine or "") or hardware(topology)
+    return escape_invisible(topology.machine or "") or hardware(topology)
 
 
 def subtitle(topology: NodeTopology, room: float) -> tuple[str, ...]:
     """Products (unless they are the title) and versions, as far as known: one line, or two where one is too short."""
     products = "" if title(topology) == hardware(topology) else hardware(topology)
-    driver = f"driver {visible(topology.driver_version)}" if topology.driver_version else ""
-    cuda = f"CUDA {visible(topology.cuda_version)}" if topology.cuda_version else ""
+    driver = f"driver {escape_invisible(topology.driver_version)}" if topology.driver_version else ""
+    cuda = f"CUDA {escape_invisible(topology.cuda_version)}" if topology.cuda_version else ""
     versions = " · ".join(each for each in (driver, cuda) if each)
     line = " · ".join(each for each in (products, versions) if each)
     lines = (line,) if text_width(line, SUBTITLE_TEXT) <= room else (products, versions)
@@ -71,18 +71,22 @@ def badges(topology: NodeTopology) -> tuple[Badge, ...]:
 
 def notes(topology: NodeTopology) -> tuple[Note, ...]:
     """What is degraded, then what is unknown, problems of one cause together; the last line counts what is left out."""
-    bad = [Note(called(each.what), visible(each.why), bad=True) for each in topology.degraded]
+    bad = [Note(part_name(each.what), escape_invisible(each.why), bad=True) for each in topology.degraded]
     causes: dict[tuple[str, str], list[str]] = {}
     for problem in topology.problems:
         causes.setdefault((problem.kind.value, problem.why), []).append(problem.what)
     unsure = [
-        Note(called(whats[0]) + (f" and {len(whats) - 1} more" if len(whats) > 1 else ""), visible(why), bad=False)
+        Note(
+            part_name(whats[0]) + (f" and {len(whats) - 1} more" if len(whats) > 1 else ""),
+            escape_invisible(why),
+            bad=False,
+        )
         for (_, why), whats in causes.items()
     ]
     return _at_most(bad) + _at_most(unsure)
 
 
-def legend(topology: NodeTopology, marks: Marks) -> tuple[Entry, ...]:
+def legend(topology: NodeTopology, marks: Marks) -> tuple[LegendEntry, ...]:
     """Everything the picture uses, and nothing it does not."""
     healthy = [gpu for gpu in topology.gpus if gpu.usable]
     alone = [gpu for gpu in healthy if gpu.index not in marks.number and not gpu.mig_enabled]
@@ -92,9 +96,9 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[Entry, ...]:
     entries += _lines(topology, marks)
     entries += _faults(topology, marks)
     if any(gpu.mig_enabled for gpu in topology.gpus):
-        entries.append(Entry("mig", "MIG: cut into slices, no NVLink"))
+        entries.append(LegendEntry("mig", "MIG: cut into slices, no NVLink"))
     if topology.nics:
-        entries.append(Entry("nic", "network card"))
+        entries.append(LegendEntry("nic", "network card"))
     return tuple(entries)
 
 
@@ -105,7 +109,9 @@ def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, lis
     attached = sum(up.lanes > 0 for up in uplinks)
     parts = [f"{attached} {TIMES} NV{lanes.pop()}" if len(lanes) == 1 else f"{attached} GPUs"]
     if rates and rates[0]:  # known for every GPU
-        span = number(rates[0]) if len(rates) == 1 else f"{number(rates[0])} to {number(rates[-1])}"
+        span = (
+            format_number(rates[0]) if len(rates) == 1 else f"{format_number(rates[0])} to {format_number(rates[-1])}"
+        )
         parts.append(f"{span} GB/s per GPU")
     if topology.fabric is not None:
         parts.append(f"spans machines, clique {topology.fabric.clique}")
@@ -123,17 +129,17 @@ def _at_most(lines: list[Note]) -> tuple[Note, ...]:
 def island_text(island: Island) -> str:
     """What an island is, in a line."""
     means = {Interconnect.NVSWITCH: "NVSwitch", Interconnect.NVLINK: "NVLink"}[island.interconnect]
-    rate = "" if island.gbps is None else f" · {number(island.gbps)} GB/s per GPU"
+    rate = "" if island.gbps is None else f" · {format_number(island.gbps)} GB/s per GPU"
     return f"{island.size} GPUs · {means}{rate}"
 
 
-def _island_entries(marks: Marks) -> list[Entry]:
+def _island_entries(marks: Marks) -> list[LegendEntry]:
     """One entry for all islands of a kind."""
     kinds: dict[str, list[int]] = {}
     for place, island in enumerate(marks.islands):
         kinds.setdefault(island_text(island), []).append(place)
     return [
-        Entry("island", _of_each(kind, len(places)), islands=tuple(places[:_MOST_ISLANDS]))
+        LegendEntry("island", _of_each(kind, len(places)), islands=tuple(places[:_MOST_ISLANDS]))
         for kind, places in kinds.items()
     ]
 
@@ -143,28 +149,28 @@ def _of_each(kind: str, count: int) -> str:
     return f"{more}each {kind}" if count > 1 else kind
 
 
-def _alone(topology: NodeTopology, marks: Marks) -> Entry:
+def _alone(topology: NodeTopology, marks: Marks) -> LegendEntry:
     if not marks.known:
-        return Entry("unknown", "NVLinks unknown")
-    if topology.doubtful - marks.number.keys():
-        return Entry("unknown", "NVLinks not fully known: see the caveats")
+        return LegendEntry("unknown", "NVLinks unknown")
+    if topology.uncertain_gpus - marks.number.keys():
+        return LegendEntry("unknown", "NVLinks not fully known: see the caveats")
     only = not marks.islands
     if only and len(topology.gpus) > 1:
-        return Entry("alone", "no NVLink: these GPUs talk over PCIe")
-    return Entry("alone", "GPU without NVLink neighbour")
+        return LegendEntry("alone", "no NVLink: these GPUs talk over PCIe")
+    return LegendEntry("alone", "GPU without NVLink neighbour")
 
 
-def _lines(topology: NodeTopology, marks: Marks) -> list[Entry]:
+def _lines(topology: NodeTopology, marks: Marks) -> list[LegendEntry]:
     """One entry per width of NVLink that is drawn, with what it carries where that is one known number."""
     rates: dict[int, set[float | None]] = {}
     for edge in _edges(topology):
-        if edge.lanes and not marks.hurts(edge):
+        if edge.lanes and not marks.is_degraded(edge):
             rates.setdefault(edge.lanes, set()).add(edge.gbps)
     entries = []
     for lanes, seen in sorted(rates.items())[:_MOST_LINES]:
         rate = next(iter(seen)) if len(seen) == 1 else None
-        unit = f"{number(rate)} GB/s" if rate else f"{lanes} NVLink" + ("s" if lanes > 1 else "")
-        entries.append(Entry("line", f"NV{lanes} · {unit}", lanes))
+        unit = f"{format_number(rate)} GB/s" if rate else f"{lanes} NVLink" + ("s" if lanes > 1 else "")
+        entries.append(LegendEntry("line", f"NV{lanes} · {unit}", lanes))
     return entries
 
 
@@ -172,10 +178,10 @@ def _edges(topology: NodeTopology) -> tuple[Link | Uplink, ...]:
     return () if topology.nvlink is None else (*topology.nvlink.links, *topology.nvlink.uplinks)
 
 
-def _faults(topology: NodeTopology, marks: Marks) -> list[Entry]:
+def _faults(topology: NodeTopology, marks: Marks) -> list[LegendEntry]:
     entries = []
-    if any(marks.hurts(edge) for edge in _edges(topology)):
-        entries.append(Entry("down", "NVLinks missing"))
+    if any(marks.is_degraded(edge) for edge in _edges(topology)):
+        entries.append(LegendEntry("down", "NVLinks missing"))
     if any(gpu.health is Health.LOST for gpu in topology.gpus):
-        entries.append(Entry("lost", "lost GPU"))
+        entries.append(LegendEntry("lost", "lost GPU"))
     return entries

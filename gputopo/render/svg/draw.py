@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING
 from gputopo.model import Health, Link
 from gputopo.render.svg import captions, gpu_boxes
 from gputopo.render.svg.geometry import Rect
-from gputopo.render.svg.link_labels import PILL_TEXT
+from gputopo.render.svg.link_labels import LABEL_TEXT
 from gputopo.render.svg.markup import group, rect, rounded, tag, text
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
 from gputopo.render.svg.words import fit, longest, text_width
-from gputopo.render.wording import gib, letter, number, visible
+from gputopo.render.wording import escape_invisible, format_gib, format_number, island_letter
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, Nic, NodeTopology, Uplink
     from gputopo.render.svg.assembly import Fabric
     from gputopo.render.svg.grouping import Switch
-    from gputopo.render.svg.layout import Page
-    from gputopo.render.svg.link_labels import Pill
-    from gputopo.render.svg.link_routing import Wire
+    from gputopo.render.svg.layout import PageLayout
+    from gputopo.render.svg.link_labels import LinkLabel
+    from gputopo.render.svg.link_routing import EdgePath
     from gputopo.render.svg.marks import Marks
-    from gputopo.render.svg.rows import Framed, Row
+    from gputopo.render.svg.rows import BoxRow, Framed
 
 _CORNER = 10.0
 _CHIP = 10.0  # radius of the disc with the island's letter
 
 
-def drawing(topology: NodeTopology, page: Page) -> str:
+def drawing(topology: NodeTopology, page: PageLayout) -> str:
     """All of the stage and the NUMA nodes without GPUs, back to front."""
-    stage, marks = page.stage, page.marks
+    stage, marks = page.assembly, page.marks
     parts = [_box(stage.frame)] if stage.frame else []
     for row in (*stage.rows, page.spare):
         parts += _furniture(row)
@@ -51,7 +51,7 @@ def colour(gpu: int, marks: Marks) -> str:
     return island_class(marks.number[gpu]) if gpu in marks.number else "alone"
 
 
-def _furniture(row: Row) -> list[str]:
+def _furniture(row: BoxRow) -> list[str]:
     return [
         *(_box(framed) for framed in row.boxes),
         *(_switch(shape, switch, below=row.heads_below) for shape, switch in row.switches),
@@ -97,12 +97,15 @@ def _nic(shape: Rect, nic: Nic) -> str:
     inside = (
         rect(shape, "plate", 5),
         text(
-            (shape.cx, shape.y + (13 if rate else 19)), fit(visible(nic.name), 9.5, shape.w - 4, bold=True), 9.5, "m b"
+            (shape.cx, shape.y + (13 if rate else 19)),
+            fit(escape_invisible(nic.name), 9.5, shape.w - 4, bold=True),
+            9.5,
+            "m b",
         ),
         text((shape.cx, shape.y + 24), fit(rate, 8.5, shape.w - 4), 8.5, "m s"),
     )
     hover = " · ".join(each for each in (f"NIC {nic.name}", nic.bus_id, rate) if each)
-    return group("nic", inside, hover, data_nic=visible(nic.name))
+    return group("nic", inside, hover, data_nic=escape_invisible(nic.name))
 
 
 def _gpu(shape: Rect, gpu: Gpu, marks: Marks) -> str:
@@ -115,7 +118,7 @@ def _gpu(shape: Rect, gpu: Gpu, marks: Marks) -> str:
     inside.append(text((left, y + 21), f"GPU {gpu.index}", 14, "b"))
     inside += _chip((shape.right - gpu_boxes.PAD - _CHIP + 2, y + 16), gpu, marks)
     y += gpu_boxes.HEAD
-    for line in gpu_boxes.face_lines(gpu):
+    for line in gpu_boxes.box_lines(gpu):
         y += gpu_boxes.LINE
         inside.append(text((left, y), fit(line, 11, shape.w - 2 * gpu_boxes.PAD + 2), 11))
     inside += _strip(gpu, left, y)
@@ -126,7 +129,7 @@ def _gpu(shape: Rect, gpu: Gpu, marks: Marks) -> str:
 
 def _chip(at: tuple[float, float], gpu: Gpu, marks: Marks) -> list[str]:
     if gpu.index in marks.number:
-        sign = letter(marks.number[gpu.index])
+        sign = island_letter(marks.number[gpu.index])
     elif gpu.usable and not marks.known:
         sign = "?"
     else:
@@ -165,26 +168,26 @@ def _about(gpu: Gpu, marks: Marks) -> str:
     facts = [
         f"GPU {gpu.index}",
         gpu.product,
-        None if gpu.memory_mib is None else gib(gpu.memory_mib),
+        None if gpu.memory_mib is None else format_gib(gpu.memory_mib),
         gpu.bus_id,
         gpu.uuid,
         f"PCIe {pcie.max_generation}.0 x{pcie.max_width}" if pcie.max_generation and pcie.max_width else None,
-        f"island {letter(marks.number[gpu.index])}" if gpu.index in marks.number else None,
+        f"island {island_letter(marks.number[gpu.index])}" if gpu.index in marks.number else None,
         "lost" if gpu.health is Health.LOST else "degraded" if gpu.index in marks.gpus else None,
     ]
     return " · ".join(fact for fact in facts if fact)
 
 
 def _edge_class(edge: Link | Uplink, marks: Marks) -> str:
-    hurt = (" degraded" if marks.hurts(edge) else "") + ("" if edge.lanes else " down")
+    hurt = (" degraded" if marks.is_degraded(edge) else "") + ("" if edge.lanes else " down")
     return f"{colour(edge.a if isinstance(edge, Link) else edge.gpu, marks)}{hurt}"
 
 
-def _wire(wire: Wire, marks: Marks) -> str:
+def _wire(wire: EdgePath, marks: Marks) -> str:
     edge = wire.edge
     path = tag("path", d=rounded(wire.points, 10, wire.bend), class_="wire", stroke_width=weight(edge.lanes))
     lanes = f"{edge.lanes} of {edge.expected_lanes} NVLinks" if edge.short else f"{edge.lanes} NVLinks"
-    rate = f" · {number(edge.gbps)} GB/s" if edge.gbps else ""
+    rate = f" · {format_number(edge.gbps)} GB/s" if edge.gbps else ""
     kind = _edge_class(edge, marks)
     if isinstance(edge, Link):
         hover = f"GPU {edge.a} to GPU {edge.b} · {lanes}{rate}"
@@ -193,8 +196,8 @@ def _wire(wire: Wire, marks: Marks) -> str:
     return group(f"uplink {kind}", (path,), hover, data_gpu=str(edge.gpu), data_fabric=str(edge.fabric))
 
 
-def _sign(wire: Wire, pill: Pill, marks: Marks) -> str:
-    words = text((pill.rect.cx, pill.rect.cy + 4), pill.text, PILL_TEXT, "m b sign")
+def _sign(wire: EdgePath, pill: LinkLabel, marks: Marks) -> str:
+    words = text((pill.rect.cx, pill.rect.cy + 4), pill.text, LABEL_TEXT, "m b sign")
     return group(f"lanes {_edge_class(wire.edge, marks)}", (rect(pill.rect, "pill", pill.rect.h / 2), words))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.render.svg.geometry import GPU_W
 from gputopo.render.svg.words import TIMES, short_product
-from gputopo.render.wording import gib, visible
+from gputopo.render.wording import escape_invisible, format_gib
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology
@@ -30,11 +30,11 @@ class Slice(NamedTuple):
     profile: str
 
 
-def face_lines(gpu: Gpu) -> tuple[str, ...]:
+def box_lines(gpu: Gpu) -> tuple[str, ...]:
     """The lines under "GPU 0": product, memory, and what is special about it."""
     lines = [short_product(gpu.product)] if gpu.product else []
     if gpu.memory_mib is not None:
-        lines.append(gib(gpu.memory_mib))
+        lines.append(format_gib(gpu.memory_mib))
     if gpu.memory_numa_node is not None:
         lines.append(f"mem NUMA {gpu.memory_numa_node}")
     return tuple(lines) + _mig_lines(gpu)
@@ -50,10 +50,10 @@ def slices(gpu: Gpu) -> tuple[Slice, ...]:
     )
 
 
-def face_height(topology: NodeTopology, marks: Marks) -> float:
+def box_height(topology: NodeTopology, marks: Marks) -> float:
     """Room for the GPU that has most to say; what alarms stands beside the second line."""
     alarm = any(gpu.index in marks.gpus or not gpu.usable for gpu in topology.gpus)
-    lines = max((2 * alarm, *(len(face_lines(gpu)) for gpu in topology.gpus)), default=0)
+    lines = max((2 * alarm, *(len(box_lines(gpu)) for gpu in topology.gpus)), default=0)
     strip = STRIP if any(gpu.mig_devices for gpu in topology.gpus) else 0.0
     return HEAD + LINE * lines + strip + FOOT
 
@@ -63,5 +63,5 @@ def _mig_lines(gpu: Gpu) -> tuple[str, ...]:
         return ()
     profiles = {each.profile for each in gpu.mig_devices}
     if len(profiles) == 1:
-        return (f"{len(gpu.mig_devices)} {TIMES} {visible(profiles.pop())}",)
+        return (f"{len(gpu.mig_devices)} {TIMES} {escape_invisible(profiles.pop())}",)
     return (f"{len(gpu.mig_devices)} MIG devices" if profiles else "MIG, no devices",)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import PcieDistance
-from gputopo.render.wording import gib, visible
+from gputopo.render.wording import escape_invisible, format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Arrangement(NamedTuple):
     single: bool  # one box holds every GPU: draw it around all rows
 
 
-def arrange(topology: NodeTopology) -> Arrangement:
+def arrange_boxes(topology: NodeTopology) -> Arrangement:
     """Sort GPUs and NICs into boxes, and the boxes with GPUs into rows of four to eight GPUs."""
     homes: dict[str, list[Gpu]] = {}
     for gpu in topology.gpus:
@@ -95,7 +95,7 @@ def _box(key: str, members: list[Gpu], nics: list[Nic], context: tuple[NodeTopol
     switches = _switches(topology, members, nics)
     switched = {id(nic) for switch in switches for nic in switch.nics}
     loose = tuple(nic for nic in nics if id(nic) not in switched)
-    return NumaBox(f"NUMA {visible(key)}", _detail(nodes.get(key), members), switches, loose)
+    return NumaBox(f"NUMA {escape_invisible(key)}", _detail(nodes.get(key), members), switches, loose)
 
 
 def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
@@ -103,8 +103,8 @@ def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
     shared = affinities.pop() if len(affinities) == 1 else None
     cpus = node.cpus if node is not None and node.cpus else shared
     memory = None if node is None else node.memory_mib
-    parts = [f"CPUs {visible(cpus)}"] if cpus else []
-    return " · ".join(parts + ([gib(memory)] if memory else []))
+    parts = [f"CPUs {escape_invisible(cpus)}"] if cpus else []
+    return " · ".join(parts + ([format_gib(memory)] if memory else []))
 
 
 def _switches(topology: NodeTopology, members: list[Gpu], nics: list[Nic]) -> tuple[Switch, ...]:

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Nvlink
 from gputopo.render.svg import captions
-from gputopo.render.svg.assembly import Stage, set_stage
+from gputopo.render.svg.assembly import Assembly, assemble_rows
 from gputopo.render.svg.geometry import BOX_GAP, MARGIN, MIN_CONTENT, Rect
-from gputopo.render.svg.gpu_boxes import face_height
-from gputopo.render.svg.grouping import arrange
+from gputopo.render.svg.gpu_boxes import box_height
+from gputopo.render.svg.grouping import arrange_boxes
 from gputopo.render.svg.marks import Marks, mark
-from gputopo.render.svg.rows import lay_row, lay_spare
+from gputopo.render.svg.rows import layout_row, layout_spare
 from gputopo.render.svg.words import fit, text_width, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputopo.model import NodeTopology
-    from gputopo.render.svg.captions import Badge, Entry, Note
-    from gputopo.render.svg.rows import Row
+    from gputopo.render.svg.captions import Badge, LegendEntry, Note
+    from gputopo.render.svg.rows import BoxRow
 
 TITLE_H = 32.0
 SUBTITLE_H = 20.0  # per line
@@ -47,7 +47,7 @@ class NoteLines(NamedTuple):
     lines: tuple[str, ...]
 
 
-class Page(NamedTuple):
+class PageLayout(NamedTuple):
     """The finished layout. All coordinates are those of the picture."""
 
     width: float
@@ -55,34 +55,34 @@ class Page(NamedTuple):
     marks: Marks
     subtitle: tuple[str, ...]
     badges: tuple[tuple[Rect, Badge], ...]
-    stage: Stage
+    assembly: Assembly
     message: Rect | None  # where "no GPU" is said
-    spare: Row
+    spare: BoxRow
     notes: tuple[NoteLines, ...]
-    legend: tuple[tuple[Rect, Entry], ...]
+    legend: tuple[tuple[Rect, LegendEntry], ...]
 
 
-def lay_out(topology: NodeTopology) -> Page:
+def layout_page(topology: NodeTopology) -> PageLayout:
     """Place everything."""
     marks = mark(topology)
-    plan = arrange(topology)
+    plan = arrange_boxes(topology)
     framed = len(plan.rows) == 1 or not plan.single
-    rows = [lay_row(boxes, face_height(topology, marks), framed=framed) for boxes in plan.rows]
+    rows = [layout_row(boxes, box_height(topology, marks), framed=framed) for boxes in plan.rows]
     widest = max((row.width for row in rows), default=0.0)
     subtitle = captions.subtitle(topology, max(MIN_CONTENT, widest))
     header = TITLE_H + SUBTITLE_H * len(subtitle) + HEADER_AIR
     frame = None if framed else plan.rows[0][0]
-    stage = set_stage(rows, topology.nvlink or Nvlink(), MARGIN + header, frame)
+    stage = assemble_rows(rows, topology.nvlink or Nvlink(), MARGIN + header, frame)
     content, y = stage.content, stage.bottom
     message = Rect(MARGIN, y, content, NO_GPU_H) if not topology.gpus else None
     y = y + NO_GPU_H if message else y
-    spare = lay_spare(plan.spare, Rect(MARGIN, y + (BOX_GAP if plan.spare else 0.0), content, 0.0))
+    spare = layout_spare(plan.spare, Rect(MARGIN, y + (BOX_GAP if plan.spare else 0.0), content, 0.0))
     y += spare.depth + (BOX_GAP if plan.spare else 0.0)
     notes = _lines(captions.notes(topology), y + _SECTION, content)
     y = notes[-1].rect.bottom if notes else y
     legend = _grid(captions.legend(topology, marks), y + _SECTION * 1.4, content)
     y = legend[-1][0].bottom if legend else y
-    return Page(
+    return PageLayout(
         content + 2 * MARGIN,
         y + MARGIN,
         marks,
@@ -96,7 +96,7 @@ def lay_out(topology: NodeTopology) -> Page:
     )
 
 
-def sample_width(entry: Entry) -> float:
+def sample_width(entry: LegendEntry) -> float:
     """Where the text of a legend's entry begins, right of its samples."""
     return CHIP_W * max(1, len(entry.islands)) + 10
 
@@ -123,7 +123,7 @@ def _lines(notes: Sequence[Note], y: float, content: float) -> tuple[NoteLines, 
     return tuple(placed)
 
 
-def _grid(entries: Sequence[Entry], y: float, content: float) -> tuple[tuple[Rect, Entry], ...]:
+def _grid(entries: Sequence[LegendEntry], y: float, content: float) -> tuple[tuple[Rect, LegendEntry], ...]:
     """As many columns as there is room for, each as wide as its longest text."""
     widths = [sample_width(entry) + text_width(entry.text, LEGEND_TEXT) + _COLUMN_GAP for entry in entries]
     for columns in range(min(4, len(entries)), 0, -1):

@@ -12,43 +12,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gputopo.model import Link, Uplink
-    from gputopo.render.svg.link_routing import Point, Wire
+    from gputopo.render.svg.link_routing import EdgePath, Point
 
-PILL_H = 18.0
-PILL_TEXT = 11.0
-MOST = 60  # more signs than this in one channel are a swarm nobody reads: the lines' own titles remain
+LABEL_H = 18.0
+LABEL_TEXT = 11.0
+MAX_LABELS = 60  # more signs than this in one channel are a swarm nobody reads: the lines' own titles remain
 _STEPS = 9  # places tried along a line
 
 
-class Pill(NamedTuple):
+class LinkLabel(NamedTuple):
     """A sign on a wire."""
 
     rect: Rect
     text: str
 
 
-def pill_text(edge: Link | Uplink) -> str:
+def link_label_text(edge: Link | Uplink) -> str:
     """``NV12``; ``NV11 of 12`` where lanes are missing; ``down`` where all are."""
     if edge.lanes == 0:
         return "down"
     return f"NV{edge.lanes} of {edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
 
 
-def place_pills(wires: Sequence[Wire]) -> tuple[Pill | None, ...]:
+def place_link_labels(wires: Sequence[EdgePath]) -> tuple[LinkLabel | None, ...]:
     """A pill for each wire, or none at all where there would be too many to read."""
-    if len(wires) > MOST:
+    if len(wires) > MAX_LABELS:
         return (None,) * len(wires)
     reach = [[leg.grown(2) for leg in _legs(wire)] for wire in wires]
     taken: list[Rect] = []
     pills = []
     for place, wire in enumerate(wires):
-        text = pill_text(wire.edge)
-        width = text_width(text, PILL_TEXT, bold=True) + 12
+        text = link_label_text(wire.edge)
+        width = text_width(text, LABEL_TEXT, bold=True) + 12
         others = [leg for other, legs in enumerate(reach) if other != place for leg in legs]
-        spots = [Rect(x - width / 2, y - PILL_H / 2, width, PILL_H) for x, y in _spots(wire)]
+        spots = [Rect(x - width / 2, y - LABEL_H / 2, width, LABEL_H) for x, y in _spots(wire)]
         rect = min(spots, key=lambda spot: _cost(spot, taken, others))
         taken.append(rect)
-        pills.append(Pill(rect, text))
+        pills.append(LinkLabel(rect, text))
     return tuple(pills)
 
 
@@ -58,7 +58,7 @@ def _cost(spot: Rect, taken: Sequence[Rect], others: Sequence[Rect]) -> int:
     return 1000 * sum(near.meets(rect) for rect in taken) + sum(aura.meets(leg) for leg in others)
 
 
-def _spots(wire: Wire) -> Iterator[Point]:
+def _spots(wire: EdgePath) -> Iterator[Point]:
     """Centres along the wire's leg for signs, the middle first."""
     for step in range(_STEPS):
         share = 0.5 + 0.07 * ((step + 1) // 2) * (1 if step % 2 else -1)
@@ -71,7 +71,7 @@ def _along(a: Point, b: Point, share: float, *, bent: bool) -> Point:
     return a[0] + (b[0] - a[0]) * right, a[1] + (b[1] - a[1]) * down
 
 
-def _legs(wire: Wire) -> Iterator[Rect]:
+def _legs(wire: EdgePath) -> Iterator[Rect]:
     for place, (a, b) in enumerate(pairwise(wire.points)):
         samples = [_along(a, b, step / 8, bent=True) for step in range(9)] if place == wire.bend else [a, b]
         for (x1, y1), (x2, y2) in pairwise(samples):

@@ -42,7 +42,7 @@ Pair = tuple[int, int]
 Key = TypeVar("Key", int, Pair)
 
 
-class Wire(NamedTuple):
+class EdgePath(NamedTuple):
     """The path of one edge: corners of a polyline, and the leg of it where its sign may sit.
 
     From corner ``bend``, if there is one, it goes to the next corner as an S.
@@ -54,7 +54,7 @@ class Wire(NamedTuple):
     bend: int | None = None
 
 
-class Body(NamedTuple):
+class FabricBody(NamedTuple):
     """What of an NVSwitch fabric is in this channel."""
 
     fabric: int
@@ -65,12 +65,12 @@ class Channel(NamedTuple):
     """Everything between two rows. ``exits``: the way of links to the height where they leave for another one."""
 
     height: float
-    wires: tuple[Wire, ...]
-    bodies: tuple[Body, ...]
+    wires: tuple[EdgePath, ...]
+    bodies: tuple[FabricBody, ...]
     exits: dict[Pair, tuple[Point, ...]]
 
 
-class _Crew(NamedTuple):
+class _ChannelEdges(NamedTuple):
     """The edges of a channel, by the part of it they need."""
 
     above: tuple[Link, ...]
@@ -96,13 +96,14 @@ def route(ends: dict[int, End], insets: tuple[float, float], nvlink: Nvlink, spi
 
     ``spines`` gives the x of the right edge of those fabrics that are in other channels too.
     """
-    crew = _crew(ends, nvlink)
+    crew = _channel_edges(ends, nvlink)
     ports = place_ports(ends, nvlink)
     spans = _body_spans(ends, crew.uplinks, spines)
     heights = _stack(crew, ends, ports, spans)
     edge = {index: -insets[0] if end.top else heights.total + insets[1] for index, end in ends.items()}
     bodies = tuple(
-        Body(fabric, Rect(left, heights.body[fabric], right - left, BODY_H)) for fabric, (left, right) in spans.items()
+        FabricBody(fabric, Rect(left, heights.body[fabric], right - left, BODY_H))
+        for fabric, (left, right) in spans.items()
     )
     wires = [_uplink(up, ends[up.gpu], (ports[up.gpu, up.gpu, ACROSS], edge[up.gpu]), heights) for up in crew.uplinks]
     for link in (*crew.above, *crew.below, *crew.crossing):
@@ -134,10 +135,10 @@ def pack(spans: Mapping[Key, tuple[float, float]]) -> dict[Key, int]:
     return chosen
 
 
-def _crew(ends: dict[int, End], nvlink: Nvlink) -> _Crew:
+def _channel_edges(ends: dict[int, End], nvlink: Nvlink) -> _ChannelEdges:
     inner = [link for link in nvlink.links if link.a in ends and link.b in ends]
     level = [link for link in inner if ends[link.a].top == ends[link.b].top]
-    return _Crew(
+    return _ChannelEdges(
         above=tuple(link for link in level if ends[link.a].top),
         below=tuple(link for link in level if not ends[link.a].top),
         crossing=tuple(link for link in inner if ends[link.a].top != ends[link.b].top),
@@ -170,7 +171,10 @@ def _within(row: list[float], left: float) -> float:
 
 
 def _stack(
-    crew: _Crew, ends: dict[int, End], ports: Mapping[tuple[int, int, int | None], float], spans: dict[int, Point]
+    crew: _ChannelEdges,
+    ends: dict[int, End],
+    ports: Mapping[tuple[int, int, int | None], float],
+    spans: dict[int, Point],
 ) -> _Heights:
     """Pile up the parts that are needed."""
     above, below = _levels(crew.above, ports), _levels(crew.below, ports)
@@ -210,19 +214,19 @@ def _tracks_height(levels: Mapping[Pair, int]) -> float:
     return FIRST_TRACK + TRACK * max(levels.values()) + LAST_TRACK if levels else 0.0
 
 
-def _bracket(link: Link, a: Point, b: Point, heights: _Heights) -> Wire:
+def _bracket(link: Link, a: Point, b: Point, heights: _Heights) -> EdgePath:
     y = heights.track[link.a, link.b]
     corners = ((a[0], y), (b[0], y))
-    return Wire(link, (a, *corners, b), corners)
+    return EdgePath(link, (a, *corners, b), corners)
 
 
-def _crossing(link: Link, a: Point, b: Point, heights: _Heights) -> Wire:
+def _crossing(link: Link, a: Point, b: Point, heights: _Heights) -> EdgePath:
     upper, lower = (a, b) if a[1] < b[1] else (b, a)
     leg = ((upper[0], heights.crossing[0]), (lower[0], heights.crossing[1]))
-    return Wire(link, (upper, *leg, lower), leg, bend=1)
+    return EdgePath(link, (upper, *leg, lower), leg, bend=1)
 
 
-def _uplink(up: Uplink, end: End, start: Point, heights: _Heights) -> Wire:
+def _uplink(up: Uplink, end: End, start: Point, heights: _Heights) -> EdgePath:
     y = heights.body[up.fabric]
     sign = (start[0], heights.uplinks[0 if end.top else 1])
-    return Wire(up, (start, (start[0], y if end.top else y + BODY_H)), (sign, sign))
+    return EdgePath(up, (start, (start[0], y if end.top else y + BODY_H)), (sign, sign))

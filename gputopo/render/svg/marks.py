@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Link
-from gputopo.render.wording import subject, visible
+from gputopo.render.wording import escape_invisible, parse_subject
 
 if TYPE_CHECKING:
     from gputopo.model import Island, NodeTopology, Uplink
@@ -20,7 +20,7 @@ class Marks(NamedTuple):
     pairs: frozenset[tuple[int, int]]
     known: bool  # whether anybody could tell which NVLinks there are
 
-    def hurts(self, edge: Link | Uplink) -> bool:
+    def is_degraded(self, edge: Link | Uplink) -> bool:
         """Whether the edge has lost lanes, or is listed as degraded."""
         return edge.short or (isinstance(edge, Link) and (edge.a, edge.b) in self.pairs)
 
@@ -29,7 +29,7 @@ def mark(topology: NodeTopology) -> Marks:
     """Collect the marks of a topology."""
     islands = tuple(island for island in topology.islands or () if island.size > 1)
     number = {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
-    hurt = [subject(each.what)[1] for each in topology.degraded]
+    hurt = [parse_subject(each.what)[1] for each in topology.degraded]
     return Marks(
         islands,
         number,
@@ -39,9 +39,9 @@ def mark(topology: NodeTopology) -> Marks:
     )
 
 
-def called(what: str) -> str:
+def part_name(what: str) -> str:
     """``gpu3.pcie`` as people say it; other texts as they are."""
-    part, gpus = subject(what)
+    part, gpus = parse_subject(what)
     if len(gpus) == 2:
         return f"GPU {gpus[0]} to GPU {gpus[1]}"
-    return visible(f"GPU {gpus[0]} {part}".rstrip() if gpus else part)
+    return escape_invisible(f"GPU {gpus[0]} {part}".rstrip() if gpus else part)

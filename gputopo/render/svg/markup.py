@@ -6,7 +6,7 @@ from html import escape  # xml.sax.saxutils does the same and loads all of urlli
 from math import hypot
 from typing import TYPE_CHECKING
 
-from gputopo.render.wording import visible
+from gputopo.render.wording import escape_invisible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,14 +27,14 @@ def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float |
     return f"{start}>{content}</{name}>" if content else f"{start}/>"
 
 
-def said(name: str, text: str, **attributes: str | float | None) -> str:
+def text_element(name: str, text: str, **attributes: str | float | None) -> str:
     """An element with text inside: ``title``, ``desc``."""
-    return tag(name, escape(visible(text), quote=False), **attributes)
+    return tag(name, escape(escape_invisible(text), quote=False), **attributes)
 
 
 def text(at: Point, words: str, size: float, class_: str = "") -> str:
     """A line of text at its baseline's start (or middle, with class "m")."""
-    return said("text", words, x=at[0], y=at[1], font_size=size, class_=class_ or None) if words else ""
+    return text_element("text", words, x=at[0], y=at[1], font_size=size, class_=class_ or None) if words else ""
 
 
 def rect(shape: Rect, class_: str, radius: float) -> str:
@@ -44,7 +44,7 @@ def rect(shape: Rect, class_: str, radius: float) -> str:
 
 def group(class_: str, inside: Iterable[str], hover: str = "", **attributes: str | float | None) -> str:
     """A group, with what it says when pointed at."""
-    return tag("g", [said("title", hover) if hover else "", *inside], class_=class_, **attributes) + "\n"
+    return tag("g", [text_element("title", hover) if hover else "", *inside], class_=class_, **attributes) + "\n"
 
 
 def rounded(points: Sequence[Point], radius: float, bend: int | None = None, *, closed: bool = False) -> str:

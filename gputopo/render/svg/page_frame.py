@@ -20,22 +20,22 @@ from gputopo.render.svg.layout import (
 from gputopo.render.svg.markup import group, rect, tag, text
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.words import fit
-from gputopo.render.wording import letter
+from gputopo.render.wording import island_letter
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
-    from gputopo.render.svg.captions import Badge, Entry
-    from gputopo.render.svg.layout import NoteLines, Page
+    from gputopo.render.svg.captions import Badge, LegendEntry
+    from gputopo.render.svg.layout import NoteLines, PageLayout
     from gputopo.render.svg.marks import Marks
 
 
-def backdrop(topology: NodeTopology, page: Page) -> str:
+def page_background(topology: NodeTopology, page: PageLayout) -> str:
     """The card, which makes the picture independent of the page's colour."""
     card = Rect(1, 1, page.width - 2, page.height - 2)
     return rect(card, "card partial" if topology.partial else "card", 12) + "\n"
 
 
-def surroundings(topology: NodeTopology, page: Page) -> str:
+def page_frame(topology: NodeTopology, page: PageLayout) -> str:
     """Title, badges, notes, legend."""
     right = page.badges[0][0].x - 12 if page.badges else page.width - MARGIN
     parts = [
@@ -60,7 +60,7 @@ def surroundings(topology: NodeTopology, page: Page) -> str:
 def description(topology: NodeTopology, marks: Marks) -> str:
     """The picture in words, for those who do not see it."""
     islands = [
-        f"Island {letter(place)}: GPUs {', '.join(map(str, island.gpus))}, {captions.island_text(island)}"
+        f"Island {island_letter(place)}: GPUs {', '.join(map(str, island.gpus))}, {captions.island_text(island)}"
         for place, island in enumerate(marks.islands)
     ]
     others = [entry.text for entry in captions.legend(topology, marks) if entry.sample != "island"]
@@ -101,14 +101,14 @@ def _note(placed: NoteLines) -> str:
     return group("note", inside)
 
 
-def _entry(shape: Rect, entry: Entry) -> str:
+def _entry(shape: Rect, entry: LegendEntry) -> str:
     start = sample_width(entry)
     words = fit(entry.text, LEGEND_TEXT, shape.w - start)
     sample = _sample(Rect(shape.x, shape.cy - 7, CHIP_W, 14), entry)
     return group("entry", (sample, text((shape.x + start, shape.cy + 4.5), words, LEGEND_TEXT)))
 
 
-def _sample(shape: Rect, entry: Entry) -> str:
+def _sample(shape: Rect, entry: LegendEntry) -> str:
     line = f"M{shape.x:.2f} {shape.cy:.2f}H{shape.right:.2f}"
     if entry.sample == "island":
         return "".join(_chip(shape.moved(CHIP_W * place, 0), island) for place, island in enumerate(entry.islands))
@@ -127,7 +127,7 @@ def _sample(shape: Rect, entry: Entry) -> str:
 
 
 def _chip(shape: Rect, island: int) -> str:
-    sign = letter(island)
+    sign = island_letter(island)
     disc = tag("circle", cx=shape.cx, cy=shape.cy, r=9, class_="chip")
     words = text((shape.cx, shape.cy + 4), sign, 11 if len(sign) == 1 else 8, "m b letter")
     return tag("g", (disc, words), class_=island_class(island))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Island(NamedTuple):
+class IslandColours(NamedTuple):
     """Colours of one island: its lines and borders, the body of its GPUs, and the letter on its badge."""
 
     line: str
@@ -33,8 +33,8 @@ class Theme(NamedTuple):
     switch_edge: str
     nic: str
     nic_edge: str
-    alone: Island  # a GPU with no NVLink neighbour
-    islands: tuple[Island, ...]
+    alone: IslandColours  # a GPU with no NVLink neighbour
+    islands: tuple[IslandColours, ...]
     bad: str
     bad_face: str
     bad_text: str  # on ``bad``
@@ -51,14 +51,14 @@ LIGHT = Theme(
     switch_edge="#8c959f",
     nic="#ffffff",
     nic_edge="#6e7781",
-    alone=Island("#6e7781", "#ffffff", "#ffffff"),
+    alone=IslandColours("#6e7781", "#ffffff", "#ffffff"),
     islands=(
-        Island("#0072b2", "#dcedf9", "#ffffff"),
-        Island("#9c5d00", "#fdeed3", "#ffffff"),
-        Island("#007a5a", "#d6f2e8", "#ffffff"),
-        Island("#a8457f", "#f9e4f0", "#ffffff"),
-        Island("#24708f", "#dff3fb", "#ffffff"),
-        Island("#716800", "#f8f5c9", "#ffffff"),
+        IslandColours("#0072b2", "#dcedf9", "#ffffff"),
+        IslandColours("#9c5d00", "#fdeed3", "#ffffff"),
+        IslandColours("#007a5a", "#d6f2e8", "#ffffff"),
+        IslandColours("#a8457f", "#f9e4f0", "#ffffff"),
+        IslandColours("#24708f", "#dff3fb", "#ffffff"),
+        IslandColours("#716800", "#f8f5c9", "#ffffff"),
     ),
     bad="#c23b00",
     bad_face="#ffe9df",
@@ -76,14 +76,14 @@ DARK = Theme(
     switch_edge="#6b7580",
     nic="#0d1117",
     nic_edge="#8b949e",
-    alone=Island("#8b949e", "#0d1117", "#0d1117"),
+    alone=IslandColours("#8b949e", "#0d1117", "#0d1117"),
     islands=(
-        Island("#56b4e9", "#0f2f45", "#0d1117"),
-        Island("#e69f00", "#3d2b05", "#0d1117"),
-        Island("#2bc497", "#08352a", "#0d1117"),
-        Island("#e08fbd", "#40203a", "#0d1117"),
-        Island("#8fd3f5", "#1c3947", "#0d1117"),
-        Island("#e3d735", "#38340a", "#0d1117"),
+        IslandColours("#56b4e9", "#0f2f45", "#0d1117"),
+        IslandColours("#e69f00", "#3d2b05", "#0d1117"),
+        IslandColours("#2bc497", "#08352a", "#0d1117"),
+        IslandColours("#e08fbd", "#40203a", "#0d1117"),
+        IslandColours("#8fd3f5", "#1c3947", "#0d1117"),
+        IslandColours("#e3d735", "#38340a", "#0d1117"),
     ),
     bad="#ff8a5c",
     bad_face="#47200f",
@@ -144,7 +144,7 @@ def _common(theme: Theme) -> list[str]:
     ]
 
 
-def _island(name: str, island: Island, card: str) -> list[str]:
+def _island(name: str, island: IslandColours, card: str) -> list[str]:
     return [
         f".gputopo .{name} .face,.gputopo .{name} .body{{fill:{island.face};stroke:{island.line}}}",
         f".gputopo .{name} .chip{{fill:{island.line}}}",

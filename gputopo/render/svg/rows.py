@@ -45,7 +45,7 @@ class Framed(NamedTuple):
     box: NumaBox
 
 
-class Row(NamedTuple):
+class BoxRow(NamedTuple):
     """A row at its place: in depth (see above) as made, in the page after ``standing``."""
 
     width: float
@@ -56,13 +56,13 @@ class Row(NamedTuple):
     boxes: tuple[Framed, ...] = ()
     heads_below: bool = False  # captions are at the lower edge of switches
 
-    def standing(self, x: float, edge: float, *, upwards: bool) -> Row:
+    def placed_at(self, x: float, edge: float, *, upwards: bool) -> BoxRow:
         """The row in the page: its left edge at ``x``, its inner edge at y = ``edge``, growing up or down."""
 
         def place(rect: Rect) -> Rect:
             return Rect(rect.x + x, edge - rect.bottom if upwards else edge + rect.y, rect.w, rect.h)
 
-        return Row(
+        return BoxRow(
             self.width,
             self.depth,
             tuple((place(rect), gpu) for rect, gpu in self.gpus),
@@ -73,12 +73,12 @@ class Row(NamedTuple):
         )
 
 
-def lay_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> Row:
+def layout_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> BoxRow:
     """Plan a row. Without frames its boxes are not drawn (one frame around all rows is drawn instead)."""
     pad = BOX_PAD if framed else 0.0
     base = pad + (SWITCH_PAD if any(_boxed(switch) for box in boxes for switch in box.switches) else 0.0)
     x = 0.0
-    parts: list[Row] = []
+    parts: list[BoxRow] = []
     frames: list[Rect] = []
     slack = _slack(boxes) if framed else [0.0] * len(boxes)
     for box, more in zip(boxes, slack, strict=True):
@@ -90,7 +90,7 @@ def lay_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> Row
     heads = [
         _lay_head(box, Rect(rect.x, inner, rect.w, depth - inner), pad) for box, rect in zip(boxes, frames, strict=True)
     ]
-    return Row(
+    return BoxRow(
         x - BOX_GAP,
         depth,
         tuple(item for part in parts for item in part.gpus),
@@ -104,7 +104,7 @@ def lay_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> Row
     )
 
 
-def lay_nics(nics: Sequence[Nic], at: tuple[float, float], width: float) -> tuple[tuple[Rect, Nic], ...]:
+def layout_nics(nics: Sequence[Nic], at: tuple[float, float], width: float) -> tuple[tuple[Rect, Nic], ...]:
     """NICs in lines that fill a width from a corner."""
     per_line = _per_line(width)
     step_x, step_y = NIC_W + NIC_GAP, NIC_H + NIC_GAP
@@ -122,7 +122,7 @@ def _nic_lines(count: int, width: float) -> int:
     return -(-count // _per_line(width))
 
 
-def lay_spare(boxes: Sequence[NumaBox], within: Rect) -> Row:
+def layout_spare(boxes: Sequence[NumaBox], within: Rect) -> BoxRow:
     """NUMA boxes without GPUs, in equal columns from the upper left corner of a place in the page.
 
     Those with NICs come first, so that the others can be lines of their names only.
@@ -139,9 +139,9 @@ def lay_spare(boxes: Sequence[NumaBox], within: Rect) -> Row:
         for place, box in enumerate(line):
             frame = Rect(within.x + place * (width + BOX_GAP), y, width, height)
             framed.append(Framed(frame, Rect(frame.x, y, width, BOX_HEAD), box))
-            nics += lay_nics(box.nics, (frame.x + BOX_PAD, y + BOX_HEAD), width - 2 * BOX_PAD)
+            nics += layout_nics(box.nics, (frame.x + BOX_PAD, y + BOX_HEAD), width - 2 * BOX_PAD)
         y += height + SWITCH_GAP
-    return Row(within.w, max(0.0, y - SWITCH_GAP - within.y), nics=tuple(nics), boxes=tuple(framed))
+    return BoxRow(within.w, max(0.0, y - SWITCH_GAP - within.y), nics=tuple(nics), boxes=tuple(framed))
 
 
 def _stacked(box: NumaBox, width: float) -> float:
@@ -164,13 +164,13 @@ def _head_height(box: NumaBox, width: float, *, framed: bool) -> float:
     return NIC_H + 2 * NIC_GAP if _beside(box, width) else _stacked(box, width)
 
 
-def _lay_head(box: NumaBox, zone: Rect, pad: float) -> Row:
+def _lay_head(box: NumaBox, zone: Rect, pad: float) -> BoxRow:
     """The NICs behind no switch, in the outer part of a box; the width is what they leave for its name."""
     if pad and _beside(box, zone.w):
         taken = len(box.nics) * (NIC_W + NIC_GAP) - NIC_GAP
         left = zone.right - pad - taken
-        return Row(left - zone.x, 0.0, nics=lay_nics(box.nics, (left, zone.bottom - NIC_H - NIC_GAP), taken))
-    return Row(zone.w, 0.0, nics=lay_nics(box.nics, (zone.x + pad, zone.y + NIC_GAP), zone.w - 2 * pad))
+        return BoxRow(left - zone.x, 0.0, nics=layout_nics(box.nics, (left, zone.bottom - NIC_H - NIC_GAP), taken))
+    return BoxRow(zone.w, 0.0, nics=layout_nics(box.nics, (zone.x + pad, zone.y + NIC_GAP), zone.w - 2 * pad))
 
 
 def _slack(boxes: Sequence[NumaBox]) -> list[float]:
@@ -190,7 +190,7 @@ def _boxed(switch: Switch) -> bool:
     return switch.distance is not None
 
 
-def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> Row:
+def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> BoxRow:
     """The switches of a NUMA box from (x, depth of the GPUs' inner edge, height of a GPU) on."""
     left, base, gpu_height = at
     x = left
@@ -199,7 +199,7 @@ def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> Row:
         parts.append(_lay_switch(switch, (x, base, gpu_height)))
         x += parts[-1].width + SWITCH_GAP
     depth = max(part.depth for part in parts)
-    return Row(
+    return BoxRow(
         x - SWITCH_GAP - left,
         depth,
         tuple(item for part in parts for item in part.gpus),
@@ -208,7 +208,7 @@ def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> Row:
     )
 
 
-def _lay_switch(switch: Switch, at: tuple[float, float, float]) -> Row:
+def _lay_switch(switch: Switch, at: tuple[float, float, float]) -> BoxRow:
     """A switch with its NICs outside its GPUs; a GPU behind no switch gets no frame but stands in the same line."""
     left, base, gpu_height = at
     pad = SWITCH_PAD if _boxed(switch) else 0.0
@@ -216,8 +216,8 @@ def _lay_switch(switch: Switch, at: tuple[float, float, float]) -> Row:
         (Rect(left + pad + i * (GPU_W + GPU_GAP), base, GPU_W, gpu_height), gpu) for i, gpu in enumerate(switch.gpus)
     )
     inner = len(gpus) * (GPU_W + GPU_GAP) - GPU_GAP
-    nics = lay_nics(switch.nics, (left + pad, base + gpu_height + NIC_GAP), inner)
+    nics = layout_nics(switch.nics, (left + pad, base + gpu_height + NIC_GAP), inner)
     lines = _nic_lines(len(nics), inner) * (NIC_H + NIC_GAP)
     depth = base + gpu_height + lines + (SWITCH_HEAD if _boxed(switch) else 0.0)
     frame = Rect(left, base - SWITCH_PAD, inner + 2 * pad, depth - base + SWITCH_PAD)
-    return Row(_switch_width(switch), depth, gpus, nics, ((frame, switch),) if _boxed(switch) else ())
+    return BoxRow(_switch_width(switch), depth, gpus, nics, ((frame, switch),) if _boxed(switch) else ())

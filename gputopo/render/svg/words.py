@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from gputopo.render.wording import visible
+from gputopo.render.wording import escape_invisible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,7 +96,7 @@ def counted_products(gpus: Iterable[Gpu]) -> str:
 
 
 def _without_vendor(product: str) -> str:
-    bare = visible(product).strip()
+    bare = escape_invisible(product).strip()
     for prefix in ("NVIDIA ", "Tesla ", "GeForce "):
         bare = bare.removeprefix(prefix)
     return bare or "unknown GPU"

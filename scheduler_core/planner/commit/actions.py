@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
-from scheduler_core.cache.events import LedgerSeen, ReservationSeen
+from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.gang.member import GangName, Member
 
 Key = tuple[str, str]  # kind, and UID or name
@@ -31,7 +31,7 @@ class CreateLedger(NamedTuple):
 class WriteLedger(NamedTuple):
     """What counts from now on."""
 
-    over: LedgerSeen
+    over: LedgerUpdate
     spec: LedgerSpec
     proposed: int = 0  # entries, as the next five
     committed: int = 0
@@ -49,7 +49,7 @@ class WriteLedger(NamedTuple):
 class DropRegistration(NamedTuple):
     """Of extenders that cannot answer any more."""
 
-    over: LedgerSeen
+    over: LedgerUpdate
     status: LedgerStatus
 
     @property
@@ -74,7 +74,7 @@ class CreateReservation(NamedTuple):
 class WriteStatus(NamedTuple):
     """What has become of a reservation, for people; and that it is being rolled back, for a successor."""
 
-    of: ReservationSeen
+    of: ReservationUpdate
     status: ReservationStatus
     unless_changed: Member | None = None  # not written if that pod is not as it was seen: the watch may be silent
 
@@ -87,7 +87,7 @@ class WriteStatus(NamedTuple):
 class DeleteReservation(NamedTuple):
     """One that nothing hangs on any more."""
 
-    of: ReservationSeen
+    of: ReservationUpdate
 
     @property
     def key(self) -> Key:
@@ -95,7 +95,7 @@ class DeleteReservation(NamedTuple):
         return "reservation", self.of.key
 
 
-class LetGo(NamedTuple):
+class UngateAndPin(NamedTuple):
     """Pin a member to its place and take away our gate."""
 
     member: Member
@@ -108,7 +108,7 @@ class LetGo(NamedTuple):
         return "pod", self.member.uid
 
 
-class Release(NamedTuple):
+class ReleasePod(NamedTuple):
     """Take away our gate and pin nothing: kube-scheduler, and a cluster autoscaler, see an ordinary pod."""
 
     member: Member
@@ -121,7 +121,7 @@ class Release(NamedTuple):
         return "pod", self.member.uid
 
 
-class Touch(NamedTuple):
+class TouchPod(NamedTuple):
     """Move the resource version of a member that stays gated: what a deposed planner may still send then fails."""
 
     member: Member
@@ -156,7 +156,7 @@ class DeletePod(NamedTuple):
         return "pod", self.member.uid
 
 
-class AskForPod(NamedTuple):
+class ProbeExtenderPod(NamedTuple):
     """Whether the pod of an extender that is silent still runs. A look, no write; the answer goes into ``Memory``."""
 
     identity: str  # of the extender
@@ -168,31 +168,31 @@ class AskForPod(NamedTuple):
         return "extender", self.identity
 
 
-Write = (
+Action = (
     CreateLedger
     | WriteLedger
     | DropRegistration
     | CreateReservation
     | WriteStatus
     | DeleteReservation
-    | LetGo
-    | Release
-    | Touch
+    | UngateAndPin
+    | ReleasePod
+    | TouchPod
     | StripFinalizer
     | DeletePod
-    | AskForPod
+    | ProbeExtenderPod
 )
 
 
-def gang_of(reservation: ReservationSeen) -> GangName | None:
+def reserved_gang(reservation: ReservationUpdate) -> GangName | None:
     """Whose it is; None: of single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None
 
 
-def whose(namespace: str, spec: ReservationSpec, member: Callable[[str], Member | None]) -> Iterator[GangName]:
+def reserved_gangs(namespace: str, spec: ReservationSpec, member: Callable[[str], Member | None]) -> Iterator[GangName]:
     """The gang that a reservation is for, or the single pods that are there. ``member``: a pod by its UID."""
     if spec.gang:
         yield GangName(namespace, spec.gang)
         return
     members = (member(seat.uid) for seat in spec.seats)
-    yield from (each.wanted.gang for each in members if each is not None)
+    yield from (each.gang_request.gang for each in members if each is not None)

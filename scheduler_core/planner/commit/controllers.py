@@ -14,43 +14,43 @@ from scheduler_core.planner.gang.member import Member
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"
 
 
-class Owner(NamedTuple):
+class ControllerKind(NamedTuple):
     """A kind of controller that makes a pod again that was deleted."""
 
     finalizer: str | None = None  # to be taken off before
 
 
 # "group/Kind" of a pod's controller, as ``Member.owner_kind`` has it.
-OWNERS: dict[str, Owner] = {
-    "batch/Job": Owner(JOB_TRACKING),  # of JobSets, CronJobs and indexed Jobs too
-    "apps/ReplicaSet": Owner(),
-    "apps/StatefulSet": Owner(),
-    "core/ReplicationController": Owner(),
-    "apps.kruise.io/CloneSet": Owner(),
-    "leaderworkerset.x-k8s.io/LeaderWorkerSet": Owner(),  # its own pods are StatefulSets'
+CONTROLLER_KINDS: dict[str, ControllerKind] = {
+    "batch/Job": ControllerKind(JOB_TRACKING),  # of JobSets, CronJobs and indexed Jobs too
+    "apps/ReplicaSet": ControllerKind(),
+    "apps/StatefulSet": ControllerKind(),
+    "core/ReplicationController": ControllerKind(),
+    "apps.kruise.io/CloneSet": ControllerKind(),
+    "leaderworkerset.x-k8s.io/LeaderWorkerSet": ControllerKind(),  # its own pods are StatefulSets'
     # Kubeflow's trainer makes a deleted pod again whatever its restartPolicy says: only pods that ended count.
-    "kubeflow.org/PyTorchJob": Owner(),
-    "kubeflow.org/TFJob": Owner(),
-    "kubeflow.org/XGBoostJob": Owner(),
-    "kubeflow.org/PaddleJob": Owner(),
-    "kubeflow.org/JAXJob": Owner(),
-    "kubeflow.org/MPIJob": Owner(),
-    "ray.io/RayCluster": Owner(),
+    "kubeflow.org/PyTorchJob": ControllerKind(),
+    "kubeflow.org/TFJob": ControllerKind(),
+    "kubeflow.org/XGBoostJob": ControllerKind(),
+    "kubeflow.org/PaddleJob": ControllerKind(),
+    "kubeflow.org/JAXJob": ControllerKind(),
+    "kubeflow.org/MPIJob": ControllerKind(),
+    "ray.io/RayCluster": ControllerKind(),
 }
 
 
-def replaced(member: Member) -> bool:
+def is_recreated(member: Member) -> bool:
     """Whether its controller makes it again, without harm, once it is deleted."""
-    return member.owner_kind in OWNERS
+    return member.owner_kind in CONTROLLER_KINDS
 
 
-def stripped(member: Member) -> bool:
+def is_finalizer_stripped(member: Member) -> bool:
     """Whether its finalizer came off already: its controller would never count what becomes of it."""
-    owner = OWNERS.get(member.owner_kind or "")
+    owner = CONTROLLER_KINDS.get(member.owner_kind or "")
     return owner is not None and owner.finalizer is not None and owner.finalizer not in member.finalizers
 
 
-def to_strip(member: Member) -> str | None:
+def finalizer_to_strip(member: Member) -> str | None:
     """The finalizer that must come off before it is deleted; None: nothing has to."""
-    owner = OWNERS.get(member.owner_kind or "")
+    owner = CONTROLLER_KINDS.get(member.owner_kind or "")
     return owner.finalizer if owner is not None and owner.finalizer in member.finalizers else None

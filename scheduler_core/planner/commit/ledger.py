@@ -16,11 +16,11 @@ from enum import Enum
 
 import msgspec
 
-from gputopo.crd.reservations import Entry, LedgerSpec, LedgerStatus, Phase, Vouching
-from scheduler_core.cache.events import LedgerSeen, ReservationSeen
+from gputopo.crd.reservations import EntryPhase, ExtenderAck, LedgerEntry, LedgerSpec, LedgerStatus
+from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 
 
-class Turn(Enum):
+class LedgerRole(Enum):
     """What a planner that holds the Lease is to the ledger."""
 
     CREATE = "create"  # there is none
@@ -28,7 +28,7 @@ class Turn(Enum):
     LEAD = "lead"
 
 
-class Assent(Enum):
+class Acknowledgement(Enum):
     """What the extenders say of a proposal."""
 
     CLEAR = "clear"  # all that answer hold it, and it fits with all that they let in
@@ -36,43 +36,43 @@ class Assent(Enum):
     BLOCKED = "blocked"  # one let in what it conflicts with
 
 
-def turn(ledger: LedgerSeen | None, me: str) -> Turn:
+def ledger_role(ledger: LedgerUpdate | None, me: str) -> LedgerRole:
     """What to do first."""
     if ledger is None:
-        return Turn.CREATE
-    return Turn.LEAD if ledger.spec.planner == me else Turn.TAKE_OVER
+        return LedgerRole.CREATE
+    return LedgerRole.LEAD if ledger.spec.planner == me else LedgerRole.TAKE_OVER
 
 
-def taken_over(spec: LedgerSpec, me: str, lease: str = "", levels: str = "") -> LedgerSpec:
+def take_over_spec(spec: LedgerSpec, me: str, lease: str = "", levels: str = "") -> LedgerSpec:
     """A new leader's first write: from here on every write of its predecessor is one over an old version."""
     return msgspec.structs.replace(spec, planner=me, epoch=spec.epoch + 1, lease=lease, levels=levels)
 
 
-def entry_of(reservation: ReservationSeen, phase: Phase) -> Entry:
+def entry_of(reservation: ReservationUpdate, phase: EntryPhase) -> LedgerEntry:
     """What the ledger says of it."""
-    return Entry(reservation.key, reservation.namespace, reservation.name, reservation.hash, phase)
+    return LedgerEntry(reservation.key, reservation.namespace, reservation.name, reservation.hash, phase)
 
 
-def listing(spec: LedgerSpec, entries: Collection[Entry]) -> LedgerSpec:
+def with_entries(spec: LedgerSpec, entries: Collection[LedgerEntry]) -> LedgerSpec:
     """With these; one that is there in another phase changes in its place."""
     new = {each.uid: each for each in entries}
     kept = tuple(new.pop(each.uid, each) for each in spec.entries)
     return msgspec.structs.replace(spec, entries=(*kept, *new.values()))
 
 
-def striking(spec: LedgerSpec, uids: Collection[str]) -> LedgerSpec:
+def without_entries(spec: LedgerSpec, uids: Collection[str]) -> LedgerSpec:
     """Without these."""
     return msgspec.structs.replace(spec, entries=tuple(each for each in spec.entries if each.uid not in uids))
 
 
-def counting(spec: LedgerSpec, reservations: Mapping[str, ReservationSeen]) -> dict[str, Entry]:
+def active_entries(spec: LedgerSpec, reservations: Mapping[str, ReservationUpdate]) -> dict[str, LedgerEntry]:
     """The entries that count, by UID: their reservation is there, and is the plan that they were written for."""
     return {
         each.uid: each for each in spec.entries if each.uid in reservations and reservations[each.uid].hash == each.hash
     }
 
 
-def assent(uid: str, since: int, extenders: Mapping[str, Vouching]) -> Assent:
+def acknowledgement_of(uid: str, since: int, extenders: Mapping[str, ExtenderAck]) -> Acknowledgement:
     """Whether a proposal may be committed: every extender that is listed holds it, and it is in nobody's way.
 
     ``since``: a generation of the ledger that lists it, as do all since then. Where no extender is listed, one that
@@ -80,12 +80,12 @@ def assent(uid: str, since: int, extenders: Mapping[str, Vouching]) -> Assent:
     """
     said = extenders.values()
     if any(uid in each.blocked for each in said):
-        return Assent.BLOCKED
+        return Acknowledgement.BLOCKED
     if not said or any(each.generation < since for each in said):
-        return Assent.AWAITED
-    return Assent.CLEAR
+        return Acknowledgement.AWAITED
+    return Acknowledgement.CLEAR
 
 
-def without_extenders(extenders: Mapping[str, Vouching], identities: Collection[str]) -> LedgerStatus:
+def without_extenders(extenders: Mapping[str, ExtenderAck], identities: Collection[str]) -> LedgerStatus:
     """Without the registrations of those that cannot answer any more."""
     return LedgerStatus({name: each for name, each in extenders.items() if name not in identities})

@@ -13,41 +13,41 @@ from typing import Any
 
 from gputopo.crd.reservations import Seat
 from gputopo.labels import keys
-from gputopo.labels.gate import released
+from gputopo.labels.gate import remove_gate_patch
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.request.pod import NODE_NAME, RequiredTerm, RequiredTerms, Requirement
 
 Body = dict[str, Any]
 
 
-def let_go(member: Member, seat: Seat, reservation: str) -> Body:
+def ungate_and_pin_patch(member: Member, seat: Seat, reservation: str) -> Body:
     """Our gate away, and the pod on its node: kube-scheduler itself sees to that from here on."""
     rank = {} if seat.rank is None else {keys.POD_GANG_RANK.key: str(seat.rank)}
     body = _body(member, {"annotations": {**rank, keys.POD_RESERVATION.key: reservation}})
-    body["spec"] = release(member)["spec"]
+    body["spec"] = ungate_patch(member)["spec"]
     if seat.node is not None:
-        terms = narrowed(member.terms, seat.node)
+        terms = pinned_terms(member.terms, seat.node)
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         body["spec"]["affinity"] = {"nodeAffinity": required}
     return body
 
 
-def release(member: Member) -> Body:
+def ungate_patch(member: Member) -> Body:
     """Our gate away, and nothing else."""
-    return released(_identity(member), member.gates)
+    return remove_gate_patch(_identity(member), member.gates)
 
 
-def touch(member: Member, reservation: str) -> Body:
+def touch_patch(member: Member, reservation: str) -> Body:
     """What moves the resource version: the reservation that was taken back, by which nobody is placed any more."""
-    return _body(member, {"annotations": {keys.POD_TAKEN_BACK.key: reservation}})
+    return _body(member, {"annotations": {keys.POD_ROLLED_BACK.key: reservation}})
 
 
-def strip(member: Member, finalizer: str) -> Body:
+def strip_finalizer_patch(member: Member, finalizer: str) -> Body:
     """Without that finalizer."""
     return _body(member, {"finalizers": [each for each in member.finalizers if each != finalizer]})
 
 
-def narrowed(terms: RequiredTerms | None, node: str) -> list[Body]:
+def pinned_terms(terms: RequiredTerms | None, node: str) -> list[Body]:
     """``nodeSelectorTerms`` that allow that node only, and it only where it was allowed before."""
     pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
     found = () if terms is None else terms.node_selector_terms or ()

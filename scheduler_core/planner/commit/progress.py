@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from gputopo.crd.reservations import Phase, State
-from scheduler_core.cache.events import ReservationSeen
-from scheduler_core.planner.commit.actions import gang_of
+from gputopo.crd.reservations import EntryPhase, ReservationState
+from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.actions import reserved_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
 
 FAILED, ROLLING_BACK = "failed", "rolling back"
-PHASES = {Phase.HELD: "held", Phase.PROPOSED: "proposed", Phase.COMMITTED: "committed"}
+PHASES = {EntryPhase.HELD: "held", EntryPhase.PROPOSED: "proposed", EntryPhase.COMMITTED: "committed"}
 # By its status, where the ledger may not be read. What is bound its members show better.
 _BY_STATE = {
-    State.HELD: PHASES[Phase.HELD],
-    State.PROPOSED: PHASES[Phase.PROPOSED],
-    State.COMMITTED: PHASES[Phase.COMMITTED],
-    State.ROLLING_BACK: ROLLING_BACK,
-    State.FAILED: FAILED,
+    ReservationState.HELD: PHASES[EntryPhase.HELD],
+    ReservationState.PROPOSED: PHASES[EntryPhase.PROPOSED],
+    ReservationState.COMMITTED: PHASES[EntryPhase.COMMITTED],
+    ReservationState.ROLLING_BACK: ROLLING_BACK,
+    ReservationState.FAILED: FAILED,
 }
 
 
@@ -28,27 +28,27 @@ class Progress(NamedTuple):
 
     phase: str  # one of ``GangPhase``, or "held", "proposed", "committed", "rolling back", "failed"
     reason: str  # for people
-    open: ReservationSeen | None = None  # that counts, or has failed
-    plan: ReservationSeen | None = None  # by which most of its members have their places, or are to
+    open: ReservationUpdate | None = None  # that counts, or has failed
+    plan: ReservationUpdate | None = None  # by which most of its members have their places, or are to
 
 
-def by_gang(reservations: Iterable[ReservationSeen]) -> dict[GangName, list[ReservationSeen]]:
+def reservations_by_gang(reservations: Iterable[ReservationUpdate]) -> dict[GangName, list[ReservationUpdate]]:
     """The reservations of each gang, by name."""
-    found: dict[GangName, list[ReservationSeen]] = {}
+    found: dict[GangName, list[ReservationUpdate]] = {}
     for each in sorted(reservations, key=lambda each: (each.namespace, each.name)):
-        name = gang_of(each)
+        name = reserved_gang(each)
         if name is not None:
             found.setdefault(name, []).append(each)
     return found
 
 
-def progress(gang: Gang, own: Iterable[ReservationSeen], phases: Mapping[str, Phase] | None) -> Progress:
+def gang_progress(gang: Gang, own: Iterable[ReservationUpdate], phases: Mapping[str, EntryPhase] | None) -> Progress:
     """``own``: its reservations. ``phases``: of those that count, by UID; None: the ledgers may not be read.
 
     What is held for a gang stays so while its places are only proposed, and says less.
     """
     of = list(own)
-    found = min(_open(of, phases), key=lambda each: each[0] == PHASES[Phase.HELD], default=None)
+    found = min(_open(of, phases), key=lambda each: each[0] == PHASES[EntryPhase.HELD], default=None)
     plan = max(of, key=lambda each: len(each.spec.seats), default=None)
     if found is None or (found[0] == FAILED and gang.phase in (GangPhase.BOUND, GangPhase.RUNNING)):
         return Progress(gang.phase.value, gang.reason, None, plan)
@@ -56,15 +56,17 @@ def progress(gang: Gang, own: Iterable[ReservationSeen], phases: Mapping[str, Ph
     return Progress(phase, reservation.status.reason or gang.reason, reservation, reservation)
 
 
-def _open(own: Iterable[ReservationSeen], phases: Mapping[str, Phase] | None) -> Iterator[tuple[str, ReservationSeen]]:
+def _open(
+    own: Iterable[ReservationUpdate], phases: Mapping[str, EntryPhase] | None
+) -> Iterator[tuple[str, ReservationUpdate]]:
     for each in own:
         state = each.status.state
-        if state is State.FAILED:
+        if state is ReservationState.FAILED:
             yield FAILED, each
         elif phases is None:
             if state in _BY_STATE:
                 yield _BY_STATE[state], each
         elif each.key in phases:
-            yield (ROLLING_BACK if state is State.ROLLING_BACK else PHASES[phases[each.key]]), each
-        elif state is State.PROPOSED:  # to be listed, once every extender has seen that there is a ledger
-            yield PHASES[Phase.PROPOSED], each
+            yield (ROLLING_BACK if state is ReservationState.ROLLING_BACK else PHASES[phases[each.key]]), each
+        elif state is ReservationState.PROPOSED:  # to be listed, once every extender has seen that there is a ledger
+            yield PHASES[EntryPhase.PROPOSED], each

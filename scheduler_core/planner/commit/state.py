@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Container, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from gputopo.crd.reservations import Phase
+from gputopo.crd.reservations import EntryPhase
 from gputopo.timing import EXTENDER_ENDED_S, EXTENDER_LOST_S, LEDGER_SETTLE_S
-from scheduler_core.cache.events import LedgerSeen, ReservationSeen
-from scheduler_core.planner.commit.actions import Write
-from scheduler_core.planner.commit.observations import Memory
+from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
+from scheduler_core.planner.commit.actions import Action
+from scheduler_core.planner.commit.observations import Observations
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName, Member
 
@@ -22,7 +22,7 @@ class Rollback(Enum):
     UNSTARTED = "unstarted"  # those that the kubelet has not taken note of
 
 
-class Terms(NamedTuple):
+class CommitTerms(NamedTuple):
     """How gangs are committed and rolled back."""
 
     gated: bool = False  # every GPU pod of the pool is gated: nobody needs to vouch
@@ -35,31 +35,31 @@ class Terms(NamedTuple):
     guarded: bool = False  # only planners can write their annotations on pods: an admission policy sees to that
 
 
-class World(NamedTuple):
+class ReconcileInput(NamedTuple):
     """What there is, as last read or written."""
 
-    me: str
-    ledger: LedgerSeen | None
-    reservations: Mapping[str, ReservationSeen]  # by UID
+    identity: str
+    ledger: LedgerUpdate | None
+    reservations: Mapping[str, ReservationUpdate]  # by UID
     member: Callable[[str], Member | None]  # by UID
     gang: Callable[[GangName], Gang | None]
     nodes: Container[str]
-    crowded: Container[str]  # UIDs of proposals for which there is no room any more
-    unheld: Container[str]  # UIDs of holds that are not wanted any more
+    no_longer_fitting: Container[str]  # UIDs of proposals for which there is no room any more
+    unwanted_holds: Container[str]  # UIDs of holds that are not wanted any more
     estimates: Mapping[str, float | None]  # by UIDs of holds: when there will be room, in seconds since 1970
-    memory: Memory
+    observations: Observations
     now: float  # monotonic seconds
-    wall: float  # seconds since 1970, for people
-    coming: Collection[Member] = ()  # all that were surely let go and have no node yet
-    blind: bool = False  # all of that may be old: nothing more is planned and committed
-    awake: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
+    wall_time: float  # seconds since 1970, for people
+    awaiting_binding: Collection[Member] = ()  # all that were surely let go and have no node yet
+    has_stale_view: bool = False  # all of that may be old: nothing more is planned and committed
+    active: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
     plans: Container[tuple[str, str]] | None = None  # ``vanished.plans_of`` all reservations; None: not known yet
 
 
-class Step(NamedTuple):
+class ReservationStep(NamedTuple):
     """What is to be done about one reservation."""
 
-    writes: tuple[Write, ...] = ()
-    phase: Phase | None = None  # the ledger shall say that of it
+    writes: tuple[Action, ...] = ()
+    phase: EntryPhase | None = None  # the ledger shall say that of it
     strike: bool = False  # the ledger shall forget it
-    again: bool = False  # the ledger listed it before, and lost it
+    was_listed: bool = False  # the ledger listed it before, and lost it

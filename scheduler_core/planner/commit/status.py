@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gputopo.crd.reservations import ReservationStatus, State, Vouching
+from gputopo.crd.reservations import ExtenderAck, ReservationState, ReservationStatus
 from gputopo.render.wording import first_of
 from gputopo.timestamps import timestamp
-from scheduler_core.cache.events import ReservationSeen
+from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import WriteStatus
-from scheduler_core.planner.commit.ledger import Assent
-from scheduler_core.planner.commit.members import is_bound, seats_of
-from scheduler_core.planner.commit.observations import Silence
-from scheduler_core.planner.commit.state import Terms, World
+from scheduler_core.planner.commit.ledger import Acknowledgement
+from scheduler_core.planner.commit.members import is_bound, members_of
+from scheduler_core.planner.commit.observations import SilentExtender
+from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput
 
 
-def status_of(world: World, reservation: ReservationSeen, state: State, reason: str | None = None) -> WriteStatus:
+def status_write(
+    world: ReconcileInput, reservation: ReservationUpdate, state: ReservationState, reason: str | None = None
+) -> WriteStatus:
     """That it is in that state by now."""
-    seats, held = seats_of(world, reservation), reservation.spec.held
+    seats, held = members_of(world, reservation), reservation.spec.held
     deadline, estimate = reservation.status.deadline, world.estimates.get(reservation.key)
-    if state is State.COMMITTED:
-        deadline = timestamp(world.wall + reservation.spec.timeout_s)
+    if state is ReservationState.COMMITTED:
+        deadline = timestamp(world.wall_time + reservation.spec.timeout_s)
     status = ReservationStatus(
         state=state,
         reason=reason,
@@ -34,43 +36,45 @@ def status_of(world: World, reservation: ReservationSeen, state: State, reason: 
     return WriteStatus(reservation, status)
 
 
-def room_reason(reservation: ReservationSeen, estimate: float | None) -> str:
+def hold_reason(reservation: ReservationUpdate, estimate: float | None) -> str:
     """The same as long as nothing changes. ``estimate``: when the room is free, in seconds since 1970."""
     until = "when their pods end nobody can say" if estimate is None else f"their pods end by {timestamp(estimate)}"
-    nodes = names([each.node for each in reservation.spec.held])
+    nodes = first_names([each.node for each in reservation.spec.held])
     return f"does not fit yet; what becomes free on {nodes} is held: {until}"
 
 
-def waits_for(world: World, terms: Terms, reservation: ReservationSeen, said: Assent) -> tuple[str, str]:
+def pending_acknowledgement(
+    world: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, said: Acknowledgement
+) -> tuple[str, str]:
     """For whom a proposal waits, the same as long as nothing changes; and until when, by the clock."""
     assert world.ledger is not None  # it lists it
-    extenders, silent = world.ledger.extenders, world.memory.silent
-    if said is Assent.BLOCKED:
+    extenders, silent = world.ledger.extenders, world.observations.silent_extenders
+    if said is Acknowledgement.BLOCKED:
         against = [_titled(name, each) for name, each in extenders.items() if reservation.key in each.blocked]
-        return f"the extender {names(against)} has let in a pod that it conflicts with", ""
+        return f"the extender {first_names(against)} has let in a pod that it conflicts with", ""
     if not extenders:
         return "no extender is registered that could vouch for it", ""
-    since = world.memory.since[reservation.key].generation
+    since = world.observations.since[reservation.key].generation
     behind = {name: each for name, each in extenders.items() if each.generation < since}
     left = max(_left(silent[name], world.now, terms) for name in behind)
     ended = ", whose pod has ended," if all(silent[name].gone is not None for name in behind) else ""
-    whom = names([_titled(name, each) for name, each in behind.items()])
+    whom = first_names([_titled(name, each) for name, each in behind.items()])
     return (
         f"waits for the extender {whom}{ended} to vouch for it",
-        f"; it is left out at {timestamp(world.wall + left)} if it stays silent",
+        f"; it is left out at {timestamp(world.wall_time + left)} if it stays silent",
     )
 
 
-def _left(silence: Silence, now: float, terms: Terms) -> float:
+def _left(silence: SilentExtender, now: float, terms: CommitTerms) -> float:
     """Seconds until it is left out."""
     lost = silence.since + terms.lost_s
     return (lost if silence.gone is None else min(lost, silence.gone + terms.ended_s)) - now
 
 
-def _titled(identity: str, extender: Vouching) -> str:
+def _titled(identity: str, extender: ExtenderAck) -> str:
     return extender.pod or f"{identity} (not in a pod)"
 
 
-def names(of: Collection[str]) -> str:
+def first_names(of: Collection[str]) -> str:
     """The first of them."""
     return first_of(sorted(of) or ["a member"])

@@ -18,11 +18,16 @@ from typing import NamedTuple
 from gputopo.crd.reservations import SINGLE_POD_PREFIX, is_single_pod
 from gputopo.labels import keys
 from gputopo.labels import workloads as seen
-from gputopo.labels.reasons import malformed, misplaced
-from scheduler_core.planner.gang.member import GangName, Wanted
-from scheduler_core.request.gang_annotations import MalformedGangError, Said, count, read_said
+from gputopo.labels.reasons import malformed_text, misplaced_text
+from scheduler_core.planner.gang.member import GangName, GangRequest
+from scheduler_core.request.gang_annotations import (
+    GangAnnotations,
+    MalformedGangError,
+    parse_gang_annotations,
+    parse_member_count,
+)
 from scheduler_core.request.pod import Metadata
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 
 BY_ANNOTATIONS = "annotations"  # ours
 _DEFAULT = "default"  # a JobSet's group that it did not name
@@ -35,7 +40,7 @@ _STRIDE = 1 << 16  # beyond the pods of one Job: the ranks of the next Job of a 
 _GANG_SIZE = keys.POD_GANG_SIZE.key
 
 
-class Rule(NamedTuple):
+class GangConvention(NamedTuple):
     """How the members of one kind of gang are known. All keys are looked for among labels, then annotations."""
 
     name: str  # for people
@@ -55,8 +60,8 @@ class Rule(NamedTuple):
     told_by: str = ""  # the object that says the size, where pods do not
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+GANG_CONVENTIONS: tuple[GangConvention, ...] = (
+    GangConvention(
         "Kueue",
         "kueue",
         "kubernetes-sigs/kueue, pkg/controller/jobs/pod/constants",
@@ -65,7 +70,7 @@ RULES: tuple[Rule, ...] = (
         rank=(seen.KUEUE_GROUP_INDEX,),
         unless=((seen.KUEUE_GROUP_SERVING, ("true",)),),
     ),
-    Rule(
+    GangConvention(
         "LeaderWorkerSet",
         "lws",
         "kubernetes-sigs/lws, api/leaderworkerset/v1",
@@ -75,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         rank=(seen.LEADER_WORKER_INDEX,),
         needs=(seen.LEADER_WORKER_GROUP,),
     ),
-    Rule(
+    GangConvention(
         "scheduling group",
         "group",
         "kubernetes, core/v1 spec.schedulingGroup.podGroupName (1.36, feature gate GenericWorkload)",
@@ -84,7 +89,7 @@ RULES: tuple[Rule, ...] = (
         rank=(seen.JOB_INDEX,),
         told_by="its PodGroup (gang.minCount)",
     ),
-    Rule(
+    GangConvention(
         "Coscheduling",
         "podgroup",
         "kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1",
@@ -93,14 +98,14 @@ RULES: tuple[Rule, ...] = (
         rank=(seen.JOB_INDEX,),
         told_by="its PodGroup (minMember)",
     ),
-    Rule(
+    GangConvention(
         "Volcano",
         "volcano",
         "volcano-sh/apis, pkg/apis/scheduling/v1beta1",
         (seen.VOLCANO_GROUP, seen.VOLCANO_GROUP_NEW),
         told_by="its PodGroup (minMember)",
     ),
-    Rule(
+    GangConvention(
         "JobSet",
         "jobset",
         "kubernetes-sigs/jobset, api/jobset/v1alpha2; kubeflow/trainer v2 makes JobSets",
@@ -112,7 +117,7 @@ RULES: tuple[Rule, ...] = (
         unless=((seen.JOBSET_REPLICATED_JOB, seen.INITIALIZERS), (seen.TRAINJOB_STEP, seen.INITIALIZERS)),
         told_by="its JobSet (replicas, parallelism)",
     ),
-    Rule(
+    GangConvention(
         "Kubeflow",
         "kubeflow",
         "kubeflow/training-operator, pkg/apis/kubeflow.org/v1; kubeflow/mpi-operator, v2beta1",
@@ -121,7 +126,7 @@ RULES: tuple[Rule, ...] = (
         role=(seen.KUBEFLOW_REPLICA_TYPE, seen.KUBEFLOW_ROLE),
         told_by="its job (replicas)",
     ),
-    Rule(
+    GangConvention(
         "Job",
         "job",
         "kubernetes, pkg/apis/batch/v1",
@@ -130,36 +135,36 @@ RULES: tuple[Rule, ...] = (
         needs=(seen.JOB_INDEX, _GANG_SIZE),
         told_by="its Job, where parallelism = completions",
     ),
-    Rule("training job", "training", "set by hand", (seen.TRAINING_JOB_ID,), needs=(_GANG_SIZE,)),
+    GangConvention("training job", "training", "set by hand", (seen.TRAINING_JOB_ID,), needs=(_GANG_SIZE,)),
 )
 
 
-def read_wanted(metadata: Metadata, scheduling_group: str | None = None) -> Wanted | Refused | None:
+def parse_gang_request(metadata: Metadata, scheduling_group: str | None = None) -> GangRequest | InvalidRequest | None:
     """What a pod says of its gang; None: it has none. ``scheduling_group``: spec.schedulingGroup.podGroupName."""
     labels = metadata.labels or {}
     for key in keys.GANG_KEYS:
         if key.key in labels:
-            return Refused(misplaced(key.key, labels[key.key]))
+            return InvalidRequest(misplaced_text(key.key, labels[key.key]))
     try:
-        said = read_said(metadata.annotations or {})
+        said = parse_gang_annotations(metadata.annotations or {})
         found = _by_annotation(metadata, said.gang) or _by_rules(metadata, scheduling_group)
-        return _unnamed(metadata, said) if found is None else _with(found, said)
+        return _unnamed(metadata, said) if found is None else _with_annotations(found, said)
     except MalformedGangError as error:
-        return Refused(str(error))
+        return InvalidRequest(str(error))
 
 
-def named(metadata: Metadata, scheduling_group: str | None = None) -> Wanted | None:
+def named_gang(metadata: Metadata, scheduling_group: str | None = None) -> GangRequest | None:
     """The gang that a pod names, where what it says beside that cannot be understood."""
     found = _annotated(metadata)
     if found is None:
         return _by_rules(metadata, scheduling_group, sizes=False)
     try:
-        return _by_annotation(metadata, read_said({keys.POD_GANG.key: found}).gang)
+        return _by_annotation(metadata, parse_gang_annotations({keys.POD_GANG.key: found}).gang)
     except MalformedGangError:
         return None
 
 
-def convention(prefix: str, namespace: str, name: str, *joined: str) -> GangName:
+def conventional_name(prefix: str, namespace: str, name: str, *joined: str) -> GangName:
     """The gang's name that a convention gives. ``prefix``: its ``Rule``'s. Always one that an object could have."""
     plain = ".".join((prefix, name, *(part for part in joined if part and part != _DEFAULT)))
     if len(plain) <= _LONGEST and _NAME.fullmatch(plain) is not None:
@@ -169,17 +174,19 @@ def convention(prefix: str, namespace: str, name: str, *joined: str) -> GangName
     return GangName(namespace, ".".join((prefix, f"{kept}-{digest}".removeprefix("-"))))
 
 
-def alone(metadata: Metadata, by: str) -> Wanted:
+def single_pod_request(metadata: Metadata, by: str) -> GangRequest:
     """A pod that is to be placed on its own: a gang of one."""
-    return Wanted(GangName(metadata.namespace, SINGLE_POD_PREFIX + metadata.uid), 1, by=by, maker=_controller(metadata))
+    return GangRequest(
+        GangName(metadata.namespace, SINGLE_POD_PREFIX + metadata.uid), 1, by=by, maker=_controller(metadata)
+    )
 
 
-def is_alone(name: GangName) -> bool:
+def is_single_pod_gang(name: GangName) -> bool:
     """Whether that is a single pod's."""
     return is_single_pod(name.name)
 
 
-def _with(wanted: Wanted, said: Said) -> Wanted:
+def _with_annotations(wanted: GangRequest, said: GangAnnotations) -> GangRequest:
     """What our own annotations say goes before what a convention does."""
     if said.size is None:
         size, minimum = wanted.size, wanted.minimum if said.minimum is None else said.minimum
@@ -190,13 +197,15 @@ def _with(wanted: Wanted, said: Said) -> Wanted:
     )
 
 
-def _unnamed(metadata: Metadata, said: Said) -> Wanted | Refused | None:
+def _unnamed(metadata: Metadata, said: GangAnnotations) -> GangRequest | InvalidRequest | None:
     if said.planned:
-        return alone(metadata, BY_ANNOTATIONS)
+        return single_pod_request(metadata, BY_ANNOTATIONS)
     for key in keys.GANG_KEYS:
         text = (metadata.annotations or {}).get(key.key)
         if text is not None and key is not keys.POD_PLANNED:
-            return Refused(malformed(key.key, text, f"of any gang: the pod names none, as {keys.POD_GANG.key} would"))
+            return InvalidRequest(
+                malformed_text(key.key, text, f"of any gang: the pod names none, as {keys.POD_GANG.key} would")
+            )
     return None
 
 
@@ -204,20 +213,20 @@ def _annotated(metadata: Metadata) -> str | None:
     return (metadata.annotations or {}).get(keys.POD_GANG.key)
 
 
-def _by_annotation(metadata: Metadata, gang: str | None) -> Wanted | None:
+def _by_annotation(metadata: Metadata, gang: str | None) -> GangRequest | None:
     if gang is None:
         return None
     rank = _rank(_marks(metadata), (seen.JOB_INDEX,))
-    return Wanted(GangName(metadata.namespace, gang), rank=rank, by=BY_ANNOTATIONS, maker=_controller(metadata))
+    return GangRequest(GangName(metadata.namespace, gang), rank=rank, by=BY_ANNOTATIONS, maker=_controller(metadata))
 
 
-def _by_rules(metadata: Metadata, scheduling_group: str | None, *, sizes: bool = True) -> Wanted | None:
+def _by_rules(metadata: Metadata, scheduling_group: str | None, *, sizes: bool = True) -> GangRequest | None:
     marks = _marks(metadata)
-    for rule in RULES:
+    for rule in GANG_CONVENTIONS:
         name = _names(rule, marks, scheduling_group)
         if name is not None:
-            return Wanted(
-                convention(rule.prefix, metadata.namespace, name, *(marks.get(key, "") for key in rule.joined)),
+            return GangRequest(
+                conventional_name(rule.prefix, metadata.namespace, name, *(marks.get(key, "") for key in rule.joined)),
                 size=_count(marks, rule.size) if sizes else None,
                 minimum=_count(marks, rule.minimum) if sizes else None,
                 rank=_rank_in_role(marks, rule) if rule.role else _rank(marks, rule.rank),
@@ -233,7 +242,7 @@ def _marks(metadata: Metadata) -> Mapping[str, str]:
     return {**(metadata.annotations or {}), **(metadata.labels or {})}
 
 
-def _names(rule: Rule, marks: Mapping[str, str], scheduling_group: str | None) -> str | None:
+def _names(rule: GangConvention, marks: Mapping[str, str], scheduling_group: str | None) -> str | None:
     """The gang that a rule names; None: it says nothing of such a pod."""
     if rule.native:
         return scheduling_group
@@ -248,9 +257,9 @@ def _count(marks: Mapping[str, str], key: str | None) -> int | None:
     text = None if key is None else marks.get(key)
     if key is None or text is None:
         return None
-    found = count(text)
+    found = parse_member_count(text)
     if found is None:
-        raise MalformedGangError(malformed(key, text, "a number of pods"))
+        raise MalformedGangError(malformed_text(key, text, "a number of pods"))
     return found
 
 
@@ -264,7 +273,7 @@ def _rank(marks: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     return rank if names else None
 
 
-def _rank_in_role(marks: Mapping[str, str], rule: Rule) -> int | None:
+def _rank_in_role(marks: Mapping[str, str], rule: GangConvention) -> int | None:
     """Kubeflow counts the pods of each role from 0; the collective's rank 0 is the master's, where there is one."""
     role = next((marks[key].casefold() for key in rule.role if key in marks), None)
     if role in _FIRST:

@@ -12,11 +12,11 @@ import msgspec
 
 from gputopo.labels.workloads import INITIALIZERS
 from gputopo.timestamps import since_epoch
-from scheduler_core.planner.gang.conventions import convention
-from scheduler_core.planner.gang.gang import Declared, Size
+from scheduler_core.planner.gang.conventions import conventional_name
+from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 
 
-class Named(msgspec.Struct, frozen=True):
+class ObjectName(msgspec.Struct, frozen=True):
     """``metadata``."""
 
     name: str = ""
@@ -37,10 +37,10 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
     start_time: str | None = None
 
 
-class Job(msgspec.Struct, frozen=True):
+class BatchJob(msgspec.Struct, frozen=True):
     """``batch/v1`` Job."""
 
-    metadata: Named = Named()
+    metadata: ObjectName = ObjectName()
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
@@ -90,7 +90,7 @@ class JobSetSpec(msgspec.Struct, frozen=True, rename="camel"):
 class JobSet(msgspec.Struct, frozen=True):
     """``jobset.x-k8s.io/v1alpha2`` JobSet."""
 
-    metadata: Named = Named()
+    metadata: ObjectName = ObjectName()
     spec: JobSetSpec = JobSetSpec()
 
 
@@ -116,7 +116,7 @@ class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
 class PodGroup(msgspec.Struct, frozen=True):
     """A PodGroup of any of the three."""
 
-    metadata: Named = Named()
+    metadata: ObjectName = ObjectName()
     spec: PodGroupSpec = PodGroupSpec()
 
 
@@ -175,21 +175,21 @@ class TrainingSpec(msgspec.Struct, frozen=True, rename="camel"):
 class TrainingJob(msgspec.Struct, frozen=True):
     """A job of Kubeflow's training operator v1, or of its MPI operator."""
 
-    metadata: Named = Named()
+    metadata: ObjectName = ObjectName()
     spec: TrainingSpec = TrainingSpec()
 
 
-def of_job(uid: str, job: Job) -> Declared:
+def job_sizes(uid: str, job: BatchJob) -> DeclaredSizes:
     """All its pods run at once where as many run as are to succeed; else they need not wait for each other."""
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     together = job.spec.completions is not None and parallelism >= job.spec.completions
-    gang = convention("job", job.metadata.namespace, job.metadata.name)
-    size = Size(gang, job.spec.completions if together else None, None if together else 1)
+    gang = conventional_name("job", job.metadata.namespace, job.metadata.name)
+    size = DeclaredSize(gang, job.spec.completions if together else None, None if together else 1)
     started, deadline = since_epoch(job.status.start_time), job.spec.active_deadline_seconds
-    return Declared(uid, (size,), None if started is None or deadline is None else started + deadline)
+    return DeclaredSizes(uid, (size,), None if started is None or deadline is None else started + deadline)
 
 
-def of_jobset(uid: str, jobset: JobSet) -> Declared:
+def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
     """One gang per group of its replicated Jobs. Those that are made only after others join when they are made."""
     jobs = [each for each in jobset.spec.replicated_jobs or () if each.name not in INITIALIZERS]
     groups: dict[str, list[ReplicatedJob]] = {}
@@ -201,9 +201,9 @@ def of_jobset(uid: str, jobset: JobSet) -> Declared:
     for group, members in groups.items():
         first = members[:1] if one_by_one else [each for each in members if not _waits(each)] or members
         size, least = sum(each.pods for each in members), sum(each.pods for each in first)
-        gang = convention("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
-        sizes.append(Size(gang, size, least if least < size else None))
-    return Declared(uid, tuple(sizes))
+        gang = conventional_name("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
+        sizes.append(DeclaredSize(gang, size, least if least < size else None))
+    return DeclaredSizes(uid, tuple(sizes))
 
 
 def _waits(job: ReplicatedJob) -> bool:
@@ -211,16 +211,16 @@ def _waits(job: ReplicatedJob) -> bool:
     return any(each.name not in INITIALIZERS for each in job.depends_on or ())
 
 
-def of_pod_group(prefix: str, uid: str, group: PodGroup) -> Declared:
+def pod_group_sizes(prefix: str, uid: str, group: PodGroup) -> DeclaredSizes:
     """What it can start with; that more belong to it nobody rules out. ``prefix``: of its convention."""
-    gang = convention(prefix, group.metadata.namespace, group.metadata.name)
+    gang = conventional_name(prefix, group.metadata.namespace, group.metadata.name)
     native = group.spec.scheduling_policy
     if native is not None:
-        return Declared(uid, (Size(gang, minimum=1 if native.gang is None else native.gang.min_count),))
-    return Declared(uid, (Size(gang, minimum=group.spec.min_member),))
+        return DeclaredSizes(uid, (DeclaredSize(gang, minimum=1 if native.gang is None else native.gang.min_count),))
+    return DeclaredSizes(uid, (DeclaredSize(gang, minimum=group.spec.min_member),))
 
 
-def of_training_job(uid: str, job: TrainingJob) -> Declared:
+def training_job_sizes(uid: str, job: TrainingJob) -> DeclaredSizes:
     """All replicas. Fewer may start: what its scheduling policy says, elastic workers, all but a late launcher."""
     spec, replicas = job.spec, job.spec.replicas
     size = sum(replicas.values())
@@ -232,5 +232,5 @@ def of_training_job(uid: str, job: TrainingJob) -> Declared:
         least = size - replicas.get("worker", 0) + spec.elastic_policy.min_replicas
     elif spec.launcher_creation_policy == "WaitForWorkersReady":
         least = size - replicas.get("launcher", 0)
-    gang = convention("kubeflow", job.metadata.namespace, job.metadata.name)
-    return Declared(uid, (Size(gang, size or None, least if 0 < least < size else None),))
+    gang = conventional_name("kubeflow", job.metadata.namespace, job.metadata.name)
+    return DeclaredSizes(uid, (DeclaredSize(gang, size or None, least if 0 < least < size else None),))

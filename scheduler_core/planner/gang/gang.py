@@ -14,12 +14,12 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from gputopo.labels.gate import others
+from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
 from gputopo.render.wording import counted, first_of, part
-from scheduler_core.planner.gang.conventions import is_alone
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
 Words = tuple[Any, ...]  # what a member says that all are to agree on; None: nothing
@@ -29,17 +29,17 @@ class GangPhase(Enum):
     """What a gang waits for, by its members alone. What its reservation adds is the ledger's to say."""
 
     REFUSED = "refused"  # what its members say cannot be understood, or they disagree
-    GATHERING = "gathering"  # members are missing
+    WAITING_FOR_MEMBERS = "gathering"  # members are missing
     WAITING = "waiting"  # they are there, but gates of others hold them
     QUEUED = "queued"  # to be planned: ``ready``, beside what is ``placed``
-    LET_GO = "let go"  # some members have no gate any more and no node yet
+    UNGATED = "let go"  # some members have no gate any more and no node yet
     BOUND = "bound"  # all have nodes
     RUNNING = "running"  # the kubelets took note of all
-    ENDED = "ended"  # nobody is left who runs or waits
+    FINISHED = "ended"  # nobody is left who runs or waits
     ELSEWHERE = "elsewhere"  # neither a gate of ours nor a reservation: others place it
 
 
-class Size(NamedTuple):
+class DeclaredSize(NamedTuple):
     """What an object says of the size of a gang whose pods do not."""
 
     gang: GangName
@@ -47,12 +47,12 @@ class Size(NamedTuple):
     minimum: int | None = None  # that it can start with; None: its size
 
 
-class Declared(NamedTuple):
+class DeclaredSizes(NamedTuple):
     """An object that says the sizes of gangs: a JobSet those of its groups, others of one. Its key is its UID."""
 
     key: str
-    sizes: tuple[Size, ...]
-    ends: float | None = None  # when its deadline passes and its pods are ended, in seconds since 1970
+    sizes: tuple[DeclaredSize, ...]
+    deadline: float | None = None  # when its deadline passes and its pods are ended, in seconds since 1970
 
 
 class Gang(NamedTuple):
@@ -78,19 +78,19 @@ class Gang(NamedTuple):
     newest: float = 0.0  # its last member's creation: the gang has not been complete for longer
 
     @property
-    def need(self) -> int | None:
+    def required_members(self) -> int | None:
         """Members that must have places before any is let go; None: nobody says how many."""
         return self.size if self.minimum is None else self.minimum
 
     @property
-    def present(self) -> int:
+    def present_members(self) -> int:
         """Members that have places or could be given one, and those that have succeeded."""
         return len(self.ready) + len(self.placed) + len(self.succeeded)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether as many are there as there will be, as far as anybody knows."""
-        return self.size is None or self.present >= self.size
+        return self.size is None or self.present_members >= self.size
 
     @property
     def asks(self) -> Counter[str]:
@@ -100,24 +100,24 @@ class Gang(NamedTuple):
     @property
     def gates(self) -> list[str]:
         """Of others, that hold members."""
-        return sorted({gate for each in self.held for gate in others(each.gates)})
+        return sorted({gate for each in self.held for gate in other_gates(each.gates)})
 
     @property
-    def fewest(self) -> int:
+    def min_ready(self) -> int:
         """How many of ``ready`` must be given places at once, so that as many run as it needs."""
-        return max(1, (self.need or 1) - len(self.placed) - len(self.succeeded))
+        return max(1, (self.required_members or 1) - len(self.placed) - len(self.succeeded))
 
 
-def assess(name: GangName, members: Sequence[Member], declared: Size | None = None) -> Gang:
+def gang_of(name: GangName, members: Sequence[Member], declared: DeclaredSize | None = None) -> Gang:
     """The gang of those members, which are sorted ``by_rank``. ``declared``: what an object says of its size."""
     latest = max(map(_attempt, members), default=0)
-    current = [each for each in members if each.wanted.attempt == latest and not each.ending]
-    live = [each for each in current if each.phase not in OVER]
+    current = [each for each in members if each.gang_request.attempt == latest and not each.is_terminating]
+    live = [each for each in current if each.phase not in FINISHED_PHASES]
     if not live:
-        return Gang(name, GangPhase.ENDED, "no member runs or waits")
+        return Gang(name, GangPhase.FINISHED, "no member runs or waits")
     placed = [each for each in live if GATE not in each.gates]
     gated = [each for each in live if GATE in each.gates]
-    words = set(map(said_by, live))
+    words = set(map(declared_by, live))
     gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, words, declared)
     if not gated and not any(each.reservation for each in placed):
         return gang._replace(placed=tuple(placed))
@@ -145,30 +145,36 @@ def devices_of(members: Iterable[Member]) -> Counter[str]:
     return found
 
 
-def pod_of(gang: Gang) -> str | None:
+def single_pod_of(gang: Gang) -> str | None:
     """The name of a pod that is on its own; None: it is a gang, or nobody is left of it."""
     live = (*gang.ready, *gang.held, *gang.placed)
-    return live[0].name if live and is_alone(gang.name) else None
+    return live[0].name if live and is_single_pod_gang(gang.name) else None
 
 
 def by_rank(member: Member) -> tuple[Any, ...]:
     """Sorts members: by rank, those without after those with one; then by name, "w-9" before "w-10"."""
-    rank = member.wanted.rank
+    rank = member.gang_request.rank
     parts = _DIGITS.split(member.name)
     name = tuple((int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts))
     return rank is None, rank or 0, name, member.uid
 
 
 _OURS = (GATE,)
-OVER = ("Succeeded", "Failed")
+FINISHED_PHASES = ("Succeeded", "Failed")
 _AGREED = ("sizes", "minimums", "timeouts", "required topologies", "preferred topologies")
 # These look at every member at every event: attrgetter does so at a third of the time.
-said_by = attrgetter("wanted.size", "wanted.minimum", "wanted.timeout_s", "wanted.required", "wanted.preferred")
-_post = attrgetter("wanted.maker", "wanted.rank")  # what only one member at a time can be, if it has a rank
-_attempt, _created, _priority = attrgetter("wanted.attempt"), attrgetter("created"), attrgetter("priority")
+declared_by = attrgetter(
+    "gang_request.size",
+    "gang_request.minimum",
+    "gang_request.timeout_s",
+    "gang_request.required",
+    "gang_request.preferred",
+)
+_post = attrgetter("gang_request.maker", "gang_request.rank")  # what only one member at a time can be, if it has a rank
+_attempt, _created, _priority = attrgetter("gang_request.attempt"), attrgetter("created"), attrgetter("priority")
 
 
-def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], declared: Size | None) -> Gang:
+def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], declared: DeclaredSize | None) -> Gang:
     """What they say, where they agree; where they do not, ``_refusal`` tells so."""
     if len(words) == 1:
         ((size, minimum, timeout_s, required, preferred),) = words
@@ -184,7 +190,7 @@ def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], dec
         timeout_s=timeout_s,
         required=required,
         preferred=preferred,
-        by=live[0].wanted.by,
+        by=live[0].gang_request.by,
         priority=priorities[0],
         priorities=priorities if len(priorities) > 1 else (),
         created=min(created),
@@ -203,12 +209,12 @@ def _priorities(live: Sequence[Member]) -> tuple[int, ...]:
 
 
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
-    makers = {each.wanted.maker for each in live} - {None}
+    makers = {each.gang_request.maker for each in live} - {None}
     again = set(_posts(live))
     return tuple(
         each
         for each in current
-        if each.phase == "Succeeded" and each.wanted.maker in makers and _post(each) not in again
+        if each.phase == "Succeeded" and each.gang_request.maker in makers and _post(each) not in again
     )
 
 
@@ -228,7 +234,7 @@ def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None
         post = _post(each)
         if post not in taken:
             chosen.append(each.uid)
-        if each.wanted.rank is not None:
+        if each.gang_request.rank is not None:
             taken.add(post)
     return frozenset(each.uid for each in gated) - frozenset(chosen[:room])
 
@@ -238,19 +244,19 @@ def _refusal(gated: Sequence[Member], live: Iterable[Member], words: Collection[
     if not gated:
         return None
     for each in gated:
-        if isinstance(each.request, Refused):
+        if isinstance(each.request, InvalidRequest):
             return GangPhase.REFUSED, f"{each.name}: {each.request.reason}"
     for at, plural in enumerate(_AGREED if len(words) > 1 else ()):
         if len({word[at] for word in words} - {None}) > 1:
-            return GangPhase.REFUSED, f"its members say different {plural}: {_who_says(live, at)}"
+            return GangPhase.REFUSED, f"its members say different {plural}: {_declaring_members(live, at)}"
     return None
 
 
-def _who_says(live: Iterable[Member], at: int) -> str:
+def _declaring_members(live: Iterable[Member], at: int) -> str:
     """``2 (w-0), 4 (w-1 and 2 more)``."""
     said: dict[Any, list[str]] = {}
     for each in live:
-        said.setdefault(said_by(each)[at], []).append(each.name)
+        said.setdefault(declared_by(each)[at], []).append(each.name)
     said.pop(None, None)
     return ", ".join(f"{_as_written(value)} ({first_of(names)})" for value, names in sorted(said.items()))
 
@@ -265,26 +271,29 @@ def _started(gang: Gang) -> tuple[GangPhase, str] | None:
     bound = sum(each.node is not None for each in gang.placed)
     there = part(bound, len(gang.placed), "has its node", "have nodes")
     if any(each.node is None and each.reservation is not None for each in gang.placed):
-        return GangPhase.LET_GO, there
+        return GangPhase.UNGATED, there
     if gang.ready or gang.held:
         return None
     more = f"; {len(gang.surplus)} more to wait until one of them goes" if gang.surplus else ""
     if bound < len(gang.placed):
-        return GangPhase.LET_GO, there + more
+        return GangPhase.UNGATED, there + more
     if all(each.started for each in gang.placed):
         return GangPhase.RUNNING, f"{counted(bound, 'member')} started{more}"
     return GangPhase.BOUND, f"{counted(bound, 'member')} bound{more}"
 
 
 def _gathered(gang: Gang) -> tuple[GangPhase, str]:
-    need, there = gang.need, gang.present + len(gang.held)
+    need, there = gang.required_members, gang.present_members + len(gang.held)
     if need is None:
         unsaid = f"nobody says of how many: {POD_GANG_SIZE.key} would"
-        return GangPhase.GATHERING, f"{counted(there, 'member')} there, and {unsaid}"
+        return GangPhase.WAITING_FOR_MEMBERS, f"{counted(there, 'member')} there, and {unsaid}"
     if there < need:
         least = "" if need == gang.size else "at least "
-        return GangPhase.GATHERING, f"{there} of {least}{counted(need, 'member')} {'is' if there == 1 else 'are'} there"
-    if gang.present < need or not gang.ready:
+        return (
+            GangPhase.WAITING_FOR_MEMBERS,
+            f"{there} of {least}{counted(need, 'member')} {'is' if there == 1 else 'are'} there",
+        )
+    if gang.present_members < need or not gang.ready:
         return GangPhase.WAITING, f"{part(len(gang.held), there, 'is', 'are')} held by {', '.join(gang.gates)}"
     beside = len(gang.placed) + len(gang.succeeded)
     return GangPhase.QUEUED, f"{counted(len(gang.ready), 'member')} to be placed{f' beside {beside}' if beside else ''}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scheduler_core.cache.kube_scheduler_filters import PodRules, PodTerm
+from scheduler_core.cache.kube_scheduler_filters import PodAffinityTerm, SchedulingRules
 from scheduler_core.request.pod import RequiredTerms
-from scheduler_core.request.pod_request import PodRequest, Refused
+from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 
 class GangName(NamedTuple):
@@ -17,7 +17,7 @@ class GangName(NamedTuple):
     name: str
 
 
-class Wanted(NamedTuple):
+class GangRequest(NamedTuple):
     """What a pod says of its gang, by our annotations or by a convention of others."""
 
     gang: GangName
@@ -39,31 +39,33 @@ class Member(NamedTuple):
     namespace: str
     name: str
     version: str  # resource version, the precondition of the patch that lets it go; "" once a kubelet has it
-    wanted: Wanted
-    request: PodRequest | Refused
+    gang_request: GangRequest
+    request: PodRequest | InvalidRequest
     created: float  # seconds since 1970
     priority: int = 0
     gates: tuple[str, ...] = ()  # names of its scheduling gates
     node: str | None = None  # spec.nodeName
     phase: str = "Pending"
     started: bool = False  # the kubelet took note of it
-    ending: bool = False  # metadata.deletionTimestamp
+    is_terminating: bool = False  # metadata.deletionTimestamp
     reservation: str | None = None  # as annotated when it was let go
     owner_kind: str | None = None  # "batch/Job": its controller's; None: a bare pod
-    rules: PodRules | None = None  # nodeSelector, affinity and tolerations
+    rules: SchedulingRules | None = None  # nodeSelector, affinity and tolerations
     terms: RequiredTerms | None = None  # required node affinity as it is now: the pin narrows each term
     finalizers: tuple[str, ...] = ()
     labels: Mapping[str, str] = {}
-    apart: tuple[PodTerm, ...] = ()  # pods that it does not share its node with
-    unbound: str | None = None  # what kube-scheduler says why it cannot bind it, once it was let go
-    pin: str | None = None  # the node to which it says that it was ungated; ``ungated`` says whether that counts
+    anti_affinity: tuple[PodAffinityTerm, ...] = ()  # pods that it does not share its node with
+    bind_error: str | None = None  # what kube-scheduler says why it cannot bind it, once it was let go
+    pinned_terms: str | None = (
+        None  # the node to which it says that it was ungated; ``ungated`` says whether that counts
+    )
 
     @property
     def devices(self) -> tuple[tuple[str, int], ...]:
         """How many it takes of each resource."""
-        return () if isinstance(self.request, Refused) else self.request.profile.ask.totals
+        return () if isinstance(self.request, InvalidRequest) else self.request.profile.device_request.totals
 
     @property
     def asks_for_gpus(self) -> bool:
         """Whether it takes any device. A request that cannot be understood may ask for some."""
-        return isinstance(self.request, Refused) or any(number for _, number in self.devices)
+        return isinstance(self.request, InvalidRequest) or any(number for _, number in self.devices)

@@ -12,13 +12,13 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from gputopo.labels.gate import gated
+from gputopo.labels.gate import has_gate
 from scheduler_core.cache.events import Batch
-from scheduler_core.planner.gang.gang import OVER, Declared, Gang, Size, assess, by_rank
+from scheduler_core.planner.gang.gang import FINISHED_PHASES, DeclaredSize, DeclaredSizes, Gang, by_rank, gang_of
 from scheduler_core.planner.gang.member import GangName, Member
 
 
-class _InOrder:
+class _SortedMembers:
     """The members of one gang, by rank."""
 
     def __init__(self) -> None:
@@ -36,99 +36,99 @@ class _InOrder:
         del self._keys[at], self.members[at]
 
 
-class Roster:
+class GangMembers:
     """The members of all gangs. For one thread."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}  # by UID
-        self._refusing: set[str] = set()  # UIDs of those that do not share their node with others
-        self._coming: dict[str, Member] = {}  # of these, those that were let go and are not bound
-        self._gangs: dict[GangName, _InOrder] = {}  # none is empty
-        self._declared: dict[type[Any], dict[str, Declared]] = {}  # by UID of the object, of each kind
+        self._with_anti_affinity: set[str] = set()  # UIDs of those that do not share their node with others
+        self._awaiting_binding: dict[str, Member] = {}  # of these, those that were let go and are not bound
+        self._gangs: dict[GangName, _SortedMembers] = {}  # none is empty
+        self._declared: dict[type[Any], dict[str, DeclaredSizes]] = {}  # by UID of the object, of each kind
         # What they say, of each gang. One object may be two: a kind that is served in two versions.
-        self._sizes: dict[GangName, dict[tuple[str, str], Size]] = {}
+        self._sizes: dict[GangName, dict[tuple[str, str], DeclaredSize]] = {}
         self._known: dict[GangName, Gang] = {}  # what has not changed since it was asked for
 
-    def take(self, batch: Batch[Member]) -> frozenset[GangName]:
+    def apply_members(self, batch: Batch[Member]) -> frozenset[GangName]:
         """Take note of members; keys are UIDs. Answers the gangs that may be others now."""
         touched: set[GangName] = set()
-        gone = set(batch.gone)
-        if batch.complete:
-            gone |= self._members.keys() - {each.uid for each in batch.seen}
+        gone = set(batch.removed)
+        if batch.is_full_list:
+            gone |= self._members.keys() - {each.uid for each in batch.updates}
         for uid in gone:
             self._drop(uid, touched)
-        for member in batch.seen:
+        for member in batch.updates:
             if self._members.get(member.uid) != member:
                 self._drop(member.uid, touched)
                 self._members[member.uid] = member
-                if member.apart:
-                    self._refusing.add(member.uid)
-                if _comes(member):
-                    self._coming[member.uid] = member
-                self._gangs.setdefault(member.wanted.gang, _InOrder()).add(member)
-                touched.add(member.wanted.gang)
-        return self._forgotten(touched)
+                if member.anti_affinity:
+                    self._with_anti_affinity.add(member.uid)
+                if _awaits_binding(member):
+                    self._awaiting_binding[member.uid] = member
+                self._gangs.setdefault(member.gang_request.gang, _SortedMembers()).add(member)
+                touched.add(member.gang_request.gang)
+        return self._without_removed(touched)
 
-    def take_sizes(self, batch: Batch[Any]) -> frozenset[GangName]:
+    def apply_declared_sizes(self, batch: Batch[Any]) -> frozenset[GangName]:
         """Take note of what objects declare. ``batch.kind``: one per source, a ``Declared`` of its own."""
         touched: set[GangName] = set()
         known = self._declared.setdefault(batch.kind, {})
-        gone = set(batch.gone)
-        if batch.complete:
-            gone |= known.keys() - {each.key for each in batch.seen}
+        gone = set(batch.removed)
+        if batch.is_full_list:
+            gone |= known.keys() - {each.key for each in batch.updates}
         for key in gone:
             self._withdraw(batch.kind, key, touched)
-        for each in batch.seen:
+        for each in batch.updates:
             self._withdraw(batch.kind, each.key, touched)
             known[each.key] = each
             for size in each.sizes:
                 self._sizes.setdefault(size.gang, {})[each.key, batch.kind.__name__] = size
                 touched.add(size.gang)
-        return self._forgotten(touched)
+        return self._without_removed(touched)
 
-    def gang(self, name: GangName) -> Gang | None:
+    def get_gang(self, name: GangName) -> Gang | None:
         """A gang as it is now; None: it has no member."""
         if name not in self._gangs:
             return None
         if name not in self._known:
             sizes = self._sizes.get(name, {})  # several only while one object takes another's place
-            self._known[name] = assess(name, self._gangs[name].members, sizes[max(sizes)] if sizes else None)
+            self._known[name] = gang_of(name, self._gangs[name].members, sizes[max(sizes)] if sizes else None)
         return self._known[name]
 
-    def gangs(self) -> Iterator[Gang]:
+    def all_gangs(self) -> Iterator[Gang]:
         """All of them."""
         for name in self._gangs:
-            gang = self.gang(name)
+            gang = self.get_gang(name)
             assert gang is not None
             yield gang
 
-    def members(self, name: GangName) -> tuple[Member, ...]:
+    def members_of(self, name: GangName) -> tuple[Member, ...]:
         """All members by rank, those that end or have ended too."""
         return tuple(self._gangs[name].members) if name in self._gangs else ()
 
-    def member(self, uid: str) -> Member | None:
+    def get_member(self, uid: str) -> Member | None:
         """A member of any gang."""
         return self._members.get(uid)
 
     @property
-    def refuses(self) -> bool:
+    def has_anti_affinity(self) -> bool:
         """Whether any of them does not share its node with some others."""
-        return bool(self._refusing)
+        return bool(self._with_anti_affinity)
 
-    def coming(self) -> Collection[Member]:
+    def awaiting_binding(self) -> Collection[Member]:
         """Members of all gangs that were let go and have no node yet."""
-        return self._coming.values()
+        return self._awaiting_binding.values()
 
-    def living(self) -> Iterator[Member]:
+    def live_members(self) -> Iterator[Member]:
         """Members of all gangs that hold what they have; those that are being deleted do."""
-        return (each for each in self._members.values() if each.phase not in OVER)
+        return (each for each in self._members.values() if each.phase not in FINISHED_PHASES)
 
     def _drop(self, uid: str, touched: set[GangName]) -> None:
         member = self._members.pop(uid, None)
-        self._coming.pop(uid, None)
+        self._awaiting_binding.pop(uid, None)
         if member is not None:
-            name = member.wanted.gang
-            self._refusing.discard(uid)
+            name = member.gang_request.gang
+            self._with_anti_affinity.discard(uid)
             self._gangs[name].remove(member)
             if not self._gangs[name].members:
                 del self._gangs[name]
@@ -142,12 +142,12 @@ class Roster:
                 del self._sizes[size.gang]
             touched.add(size.gang)
 
-    def _forgotten(self, touched: set[GangName]) -> frozenset[GangName]:
+    def _without_removed(self, touched: set[GangName]) -> frozenset[GangName]:
         for name in touched:
             self._known.pop(name, None)
         return frozenset(touched)
 
 
-def _comes(member: Member) -> bool:
-    let_go = member.reservation is not None and not gated(member.gates)
-    return let_go and member.node is None and not member.ending and member.phase not in OVER
+def _awaits_binding(member: Member) -> bool:
+    let_go = member.reservation is not None and not has_gate(member.gates)
+    return let_go and member.node is None and not member.is_terminating and member.phase not in FINISHED_PHASES

@@ -11,31 +11,42 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.kube.projection import Source
+from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import PODS
 from gputopo.labels.keys import GATE, POD_RESERVATION
 from gputopo.timestamps import since_epoch
-from scheduler_core.cache.events import Batch, PodSeen
-from scheduler_core.cache.full_pods import OBSERVED, ObservedPod, ObservedSpec, refused_beside, rules
-from scheduler_core.cache.watch import Sources, by_uid, pod_seen
-from scheduler_core.planner.gang.conventions import alone, is_alone, named, read_wanted
-from scheduler_core.planner.gang.member import Member, Wanted
-from scheduler_core.planner.gang.pod_deadlines import PodEnd
-from scheduler_core.planner.gang.size_sources import SIZES
-from scheduler_core.request.full_pod import Condition
+from scheduler_core.cache.events import Batch, PodUpdate
+from scheduler_core.cache.full_pods import (
+    FULL_POD_SOURCES,
+    AffinityPod,
+    AffinityPodSpec,
+    host_anti_affinity,
+    scheduling_rules,
+)
+from scheduler_core.cache.watch import Sources, pod_update, uid_key
+from scheduler_core.planner.gang.conventions import (
+    is_single_pod_gang,
+    named_gang,
+    parse_gang_request,
+    single_pod_request,
+)
+from scheduler_core.planner.gang.member import GangRequest, Member
+from scheduler_core.planner.gang.pod_deadlines import PodDeadline
+from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
+from scheduler_core.request.full_pod import PodCondition
 from scheduler_core.request.pod import Metadata, Pod, PodStatus, RequiredTerms, pin_claim
-from scheduler_core.request.pod_request import PodRequest, Refused, read_request
+from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
-Read = Callable[[Pod], PodRequest | Refused]
+ParsePod = Callable[[Pod], PodRequest | InvalidRequest]
 
 
-class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
+class SchedulingGroupRef(msgspec.Struct, frozen=True, rename="camel"):
     """``spec.schedulingGroup`` (Kubernetes 1.36)."""
 
     pod_group_name: str | None = None
 
 
-class GangMetadata(Metadata, frozen=True, rename="camel"):
+class GangPodMetadata(Metadata, frozen=True, rename="camel"):
     """``metadata`` with what deciding about a pod's life takes."""
 
     resource_version: str = ""
@@ -43,96 +54,99 @@ class GangMetadata(Metadata, frozen=True, rename="camel"):
     finalizers: tuple[str, ...] | None = None
 
 
-class GangSpec(ObservedSpec, frozen=True, rename="camel"):
+class GangPodSpec(AffinityPodSpec, frozen=True, rename="camel"):
     """``spec`` with what holds a pod back, and for how long it may run."""
 
-    scheduling_group: SchedulingGroup | None = None
+    scheduling_group: SchedulingGroupRef | None = None
     priority: int | None = None
     active_deadline_seconds: int | None = None
 
 
-class GangStatus(PodStatus, frozen=True, rename="camel"):
+class GangPodStatus(PodStatus, frozen=True, rename="camel"):
     """``status`` with what kube-scheduler said."""
 
-    conditions: tuple[Condition, ...] | None = None
+    conditions: tuple[PodCondition, ...] | None = None
 
     @property
-    def unbound(self) -> str | None:
+    def bind_error(self) -> str | None:
         """Why kube-scheduler could not bind it; None: it could, or has not tried."""
         said = (each.message for each in self.conditions or () if each.reason == "Unschedulable")
         return next(said, None)
 
 
-class GangPod(ObservedPod, frozen=True, rename="camel"):
+class GangPod(AffinityPod, frozen=True, rename="camel"):
     """A Pod as the planner reads it."""
 
-    metadata: GangMetadata = GangMetadata()
-    spec: GangSpec = GangSpec()
-    status: GangStatus = GangStatus()
+    metadata: GangPodMetadata = GangPodMetadata()
+    spec: GangPodSpec = GangPodSpec()
+    status: GangPodStatus = GangPodStatus()
 
 
-class Candidate(NamedTuple):
+class PlannerPod(NamedTuple):
     """A pod, as what holds GPUs and as a member. Its key is its UID."""
 
     key: str
-    seen: PodSeen | None  # None: it holds and wants no GPU, or has ended
+    update: PodUpdate | None  # None: it holds and wants no GPU, or has ended
     member: Member | None  # None: it belongs to no gang, and no gate of ours holds it
-    ends: float | None = None  # when its own deadline ends it, in seconds since 1970, where it holds GPUs
+    deadline: float | None = None  # when its own deadline ends it, in seconds since 1970, where it holds GPUs
 
 
-class Split(NamedTuple):
+class PodStreams(NamedTuple):
     """What each of those takes who keep something of pods."""
 
-    pods: Batch[PodSeen]  # Knowledge
+    pods: Batch[PodUpdate]  # Knowledge
     members: Batch[Member]  # Roster
-    ends: Batch[PodEnd]  # Ends
+    deadlines: Batch[PodDeadline]  # Ends
 
 
-def planner_sources(read: Read = read_request, sizes: Sources = SIZES) -> Sources:
+def planner_sources(read: ParsePod = parse_request, sizes: Sources = SIZE_SOURCES) -> Sources:
     """What the planner watches: ``NodeSeen`` with rules, ``Candidate``, ``GpusSeen``, and kinds of ``Declared``.
 
     ``read``: what a pod asks for, by a policy; called on a watch's thread.
     """
-    pods: Source[Candidate] = Source(PODS, GangPod, by_uid, partial(candidate, read=read))
-    kept = {kind: source for kind, source in OBSERVED.items() if kind is not PodSeen}
-    return {**kept, Candidate: pods, **sizes}
+    pods: WatchSource[PlannerPod] = WatchSource(PODS, GangPod, uid_key, partial(planner_pod, read=read))
+    kept = {kind: source for kind, source in FULL_POD_SOURCES.items() if kind is not PodUpdate}
+    return {**kept, PlannerPod: pods, **sizes}
 
 
-def candidate(uid: str, pod: GangPod, read: Read = read_request) -> Candidate | None:
+def planner_pod(uid: str, pod: GangPod, read: ParsePod = parse_request) -> PlannerPod | None:
     """What is kept of a pod; None: nothing."""
-    seen, member = pod_seen(uid, pod, read), _member(uid, pod, read)
+    seen, member = pod_update(uid, pod, read), _member(uid, pod, read)
     if seen is None and member is None:
         return None
-    return Candidate(uid, seen, member, None if seen is None or seen.node is None else _end(pod))
+    return PlannerPod(uid, seen, member, None if seen is None or seen.node is None else _end(pod))
 
 
-def split(batch: Batch[Candidate]) -> Split:
+def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
     """What ``Knowledge`` takes, what the roster does, and what is known of when pods end.
 
     A pod that is something to one of them only has gone for the others.
     """
-    found = batch.seen
+    found = batch.updates
 
     def part(kind: type[Any], values: tuple[Any, ...]) -> Batch[Any]:
         absent = tuple(each.key for each, value in zip(found, values, strict=True) if value is None)
         kept = tuple(value for value in values if value is not None)
-        return Batch(kind, kept, () if batch.complete else (*batch.gone, *absent), batch.complete)
+        return Batch(kind, kept, () if batch.is_full_list else (*batch.removed, *absent), batch.is_full_list)
 
-    return Split(
-        part(PodSeen, tuple(each.seen for each in found)),
+    return PodStreams(
+        part(PodUpdate, tuple(each.update for each in found)),
         part(Member, tuple(each.member for each in found)),
-        part(PodEnd, tuple(None if each.ends is None else PodEnd(each.key, each.ends) for each in found)),
+        part(
+            PodDeadline,
+            tuple(None if each.deadline is None else PodDeadline(each.key, each.deadline) for each in found),
+        ),
     )
 
 
-def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
+def _member(uid: str, pod: GangPod, read: ParsePod) -> Member | None:
     """The pod as a member; None where nothing is to be done about it, nor for anybody because of it."""
     metadata, spec = pod.metadata, pod.spec
     gates = tuple(gate.name for gate in spec.scheduling_gates or ())
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
     gated = GATE in gates
     wanted, refused = _wanted(pod)
-    if wanted is None or (not (gated or reservation) and (refused or is_alone(wanted.gang) or pod.finished)):
+    if wanted is None or (not (gated or reservation) and (refused or is_single_pod_gang(wanted.gang) or pod.finished)):
         return None
     started = pod.status.start_time is not None
     owner = metadata.owner
@@ -153,26 +167,26 @@ def _member(uid: str, pod: GangPod, read: Read) -> Member | None:
         metadata.deletion_timestamp is not None,
         reservation,
         None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
-        rules(spec, apart=True) if gated else None,
+        scheduling_rules(spec, apart=True) if gated else None,
         _required(spec) if gated else None,
         metadata.finalizers or (),
         metadata.labels or {},
-        refused_beside(spec),
-        pod.status.unbound if reservation and not spec.node_name else None,
+        host_anti_affinity(spec),
+        pod.status.bind_error if reservation and not spec.node_name else None,
         None if claim is None else claim.node,
     )
 
 
-def _wanted(pod: GangPod) -> tuple[Wanted | None, Refused | None]:
+def _wanted(pod: GangPod) -> tuple[GangRequest | None, InvalidRequest | None]:
     """The pod's gang, and why what it says of it cannot be followed. Our gate alone asks for a place of its own."""
     group = None if pod.spec.scheduling_group is None else pod.spec.scheduling_group.pod_group_name
-    found = read_wanted(pod.metadata, group)
-    if isinstance(found, Refused):
-        return named(pod.metadata, group) or alone(pod.metadata, "gate"), found
-    return found or alone(pod.metadata, "gate"), None
+    found = parse_gang_request(pod.metadata, group)
+    if isinstance(found, InvalidRequest):
+        return named_gang(pod.metadata, group) or single_pod_request(pod.metadata, "gate"), found
+    return found or single_pod_request(pod.metadata, "gate"), None
 
 
-def _required(spec: GangSpec) -> RequiredTerms | None:
+def _required(spec: GangPodSpec) -> RequiredTerms | None:
     own = None if spec.affinity is None else spec.affinity.node_affinity
     return None if own is None else own.required_during_scheduling_ignored_during_execution
 

@@ -6,104 +6,104 @@ from functools import partial
 from typing import Any
 
 from gputopo.kube import rbac
-from gputopo.kube.projection import Source
+from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import Resource
-from scheduler_core.cache.watch import Sources, by_uid
+from scheduler_core.cache.watch import Sources, uid_key
 from scheduler_core.planner.gang.declared_sizes import (
-    Job,
+    BatchJob,
     JobSet,
     PodGroup,
     TrainingJob,
-    of_job,
-    of_jobset,
-    of_pod_group,
-    of_training_job,
+    job_sizes,
+    jobset_sizes,
+    pod_group_sizes,
+    training_job_sizes,
 )
-from scheduler_core.planner.gang.gang import Declared
+from scheduler_core.planner.gang.gang import DeclaredSizes
 
 
-class OfJob(Declared):
+class JobSizes(DeclaredSizes):
     """By a Job; ``ends`` holds for its pods."""
 
 
-class OfJobSet(Declared):
+class JobSetSizes(DeclaredSizes):
     """By a JobSet."""
 
 
-class OfGroup(Declared):
+class GroupSizes(DeclaredSizes):
     """By a PodGroup of Kubernetes, from 1.37 on."""
 
 
-class OfAlphaGroup(Declared):
+class AlphaGroupSizes(DeclaredSizes):
     """By the same where the API server serves only this version."""
 
 
-class OfOldGroup(Declared):
+class OldGroupSizes(DeclaredSizes):
     """By a PodGroup of Kubernetes 1.36."""
 
 
-class OfPodGroup(Declared):
+class PodGroupSizes(DeclaredSizes):
     """By a PodGroup of Coscheduling."""
 
 
-class OfOldPodGroup(Declared):
+class OldPodGroupSizes(DeclaredSizes):
     """By a PodGroup of Coscheduling before 2022, and of Koordinator."""
 
 
-class OfVolcanoGroup(Declared):
+class VolcanoGroupSizes(DeclaredSizes):
     """By a PodGroup of Volcano."""
 
 
-class OfPyTorchJob(Declared):
+class PyTorchJobSizes(DeclaredSizes):
     """By a PyTorchJob."""
 
 
-class OfTfJob(Declared):
+class TfJobSizes(DeclaredSizes):
     """By a TFJob."""
 
 
-class OfXgboostJob(Declared):
+class XgboostJobSizes(DeclaredSizes):
     """By an XGBoostJob."""
 
 
-class OfPaddleJob(Declared):
+class PaddleJobSizes(DeclaredSizes):
     """By a PaddleJob."""
 
 
-class OfJaxJob(Declared):
+class JaxJobSizes(DeclaredSizes):
     """By a JAXJob."""
 
 
-class OfMpiJob(Declared):
+class MpiJobSizes(DeclaredSizes):
     """By an MPIJob of the training operator."""
 
 
-class OfMpiJobV2(Declared):
+class MpiJobV2Sizes(DeclaredSizes):
     """By an MPIJob of the MPI operator."""
 
 
-def _training(resource: Resource) -> Source[Any]:
-    return Source(resource, TrainingJob, by_uid, of_training_job)
+def _training(resource: Resource) -> WatchSource[Any]:
+    return WatchSource(resource, TrainingJob, uid_key, training_job_sizes)
 
 
-def _group(resource: Resource, prefix: str) -> Source[Any]:
-    return Source(resource, PodGroup, by_uid, partial(of_pod_group, prefix))
+def _group(resource: Resource, prefix: str) -> WatchSource[Any]:
+    return WatchSource(resource, PodGroup, uid_key, partial(pod_group_sizes, prefix))
 
 
-SIZES: Sources = {
-    OfJob: Source(rbac.JOBS, Job, by_uid, of_job),
-    OfJobSet: Source(rbac.JOBSETS, JobSet, by_uid, of_jobset),
-    OfGroup: _group(rbac.GROUPS, "group"),
-    OfAlphaGroup: _group(rbac.GROUPS_ALPHA3, "group"),
-    OfOldGroup: _group(rbac.GROUPS_ALPHA2, "group"),
-    OfPodGroup: _group(rbac.POD_GROUPS, "podgroup"),
-    OfOldPodGroup: _group(rbac.OLD_POD_GROUPS, "podgroup"),
-    OfVolcanoGroup: _group(rbac.VOLCANO_GROUPS, "volcano"),
-    OfPyTorchJob: _training(rbac.PYTORCH_JOBS),
-    OfTfJob: _training(rbac.TF_JOBS),
-    OfXgboostJob: _training(rbac.XGBOOST_JOBS),
-    OfPaddleJob: _training(rbac.PADDLE_JOBS),
-    OfJaxJob: _training(rbac.JAX_JOBS),
-    OfMpiJob: _training(rbac.MPI_JOBS),
-    OfMpiJobV2: _training(rbac.MPI_JOBS_V2),
+SIZE_SOURCES: Sources = {
+    JobSizes: WatchSource(rbac.JOBS, BatchJob, uid_key, job_sizes),
+    JobSetSizes: WatchSource(rbac.JOBSETS, JobSet, uid_key, jobset_sizes),
+    GroupSizes: _group(rbac.GROUPS, "group"),
+    AlphaGroupSizes: _group(rbac.GROUPS_ALPHA3, "group"),
+    OldGroupSizes: _group(rbac.GROUPS_ALPHA2, "group"),
+    PodGroupSizes: _group(rbac.POD_GROUPS, "podgroup"),
+    OldPodGroupSizes: _group(rbac.OLD_POD_GROUPS, "podgroup"),
+    VolcanoGroupSizes: _group(rbac.VOLCANO_GROUPS, "volcano"),
+    PyTorchJobSizes: _training(rbac.PYTORCH_JOBS),
+    TfJobSizes: _training(rbac.TF_JOBS),
+    XgboostJobSizes: _training(rbac.XGBOOST_JOBS),
+    PaddleJobSizes: _training(rbac.PADDLE_JOBS),
+    JaxJobSizes: _training(rbac.JAX_JOBS),
+    MpiJobSizes: _training(rbac.MPI_JOBS),
+    MpiJobV2Sizes: _training(rbac.MPI_JOBS_V2),
 }

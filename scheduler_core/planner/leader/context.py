@@ -6,73 +6,73 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from scheduler_core.planner.commit.actions import Write
-from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.commit.actions import Action
+from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.hold_search import HoldTask
-from scheduler_core.planner.leader.plan_task import Task
-from scheduler_core.planner.leader.queue import Pace
-from scheduler_core.planner.leader.writer import Answer
+from scheduler_core.planner.leader.plan_task import PlanTask
+from scheduler_core.planner.leader.queue import QueueTiming
+from scheduler_core.planner.leader.writer import WriteAnswer
 from scheduler_core.planner.packing.model import Levels
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.runtime.event_writer import Tell
+from scheduler_core.runtime.event_writer import EventDraft
 
 
-class Settled(NamedTuple):
+class PlannerConfig(NamedTuple):
     """What the operator has decided."""
 
     pool: str
     namespace: str  # of reservations of single pods
-    terms: Terms
-    pace: Pace
+    terms: CommitTerms
+    pace: QueueTiming
     levels: Levels
     release_after_s: float | None = None  # a gang that fits nowhere is released after so long; None: never
     gate_timeout_s: float | None = None  # the same of a single pod
 
 
-class Clock(NamedTuple):
+class TermClock(NamedTuple):
     """Seconds."""
 
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time  # since 1970; ``Steady``, where it is to go on for long
 
 
-class Hands(Protocol):
+class Executor(Protocol):
     """What does the work. Answers come back by ``Term.answered`` and ``Term.planned``."""
 
-    def write(self, what: Write) -> None:
+    def execute_action(self, what: Action) -> None:
         """Carry it out."""
         ...
 
-    def plan(self, task: Task) -> None:
+    def start_plan(self, task: PlanTask) -> None:
         """Work it out."""
         ...
 
-    def hold(self, task: HoldTask) -> None:
+    def start_hold_search(self, task: HoldTask) -> None:
         """Work it out. Comes back by ``Term.found_room``."""
         ...
 
-    def wake(self, seconds: float) -> None:
+    def schedule_round(self, seconds: float) -> None:
         """Call ``Term.round`` after that time, or sooner."""
         ...
 
-    def note(self, answer: Answer) -> None:
+    def count_answer(self, answer: WriteAnswer) -> None:
         """A write was answered."""
         ...
 
-    def tell(self, what: Tell) -> None:
+    def write_event(self, what: EventDraft) -> None:
         """Write an Event."""
         ...
 
-    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+    def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
         """How long a gang waited: bound, rolled back, failed, released."""
         ...
 
 
-class Given(NamedTuple):
+class TermContext(NamedTuple):
     """All of it."""
 
-    settled: Settled
+    config: PlannerConfig
     policies: Callable[[], Policies]
-    hands: Hands
-    clock: Clock
+    executor: Executor
+    clock: TermClock

@@ -11,12 +11,12 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.planner.gang.pod_deadlines import Ends
+from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 
 Fits = Callable[[Sequence[str]], Collection[str] | None]
 
 
-class Ending(NamedTuple):
+class NodeDeadline(NamedTuple):
     """A node, and when the pods that hold GPUs there will have ended."""
 
     node: str
@@ -29,29 +29,29 @@ class Ending(NamedTuple):
         return self.at is None, self.at or 0.0, self.gpus, self.node
 
 
-class Room(NamedTuple):
+class HoldCandidate(NamedTuple):
     """Nodes to hold."""
 
     nodes: tuple[str, ...]
     estimate: float | None  # when they will be free; None: nobody can say; -inf: they are
 
 
-def endings(there: Mapping[str, Iterable[Occupant]], ends: Ends) -> tuple[Ending, ...]:
+def node_deadlines(there: Mapping[str, Iterable[Occupant]], ends: PodDeadlines) -> tuple[NodeDeadline, ...]:
     """Of each of those nodes, when the pods there that hold GPUs will have ended."""
     return tuple(_ending(node, pods, ends) for node, pods in there.items())
 
 
-def _ending(node: str, pods: Iterable[Occupant], ends: Ends) -> Ending:
+def _ending(node: str, pods: Iterable[Occupant], ends: PodDeadlines) -> NodeDeadline:
     last: float | None = -inf
     gpus = 0
     for pod in pods:
-        at = ends.of(pod)
+        at = ends.deadline_of(pod)
         last = None if at is None or last is None else max(last, at)
         gpus += pod.profile.devices
-    return Ending(node, last, gpus)
+    return NodeDeadline(node, last, gpus)
 
 
-def room(of: Sequence[Ending], fits: Fits, least: int = 1, tries: int = 200) -> Room | None:
+def find_hold_nodes(of: Sequence[NodeDeadline], fits: Fits, least: int = 1, tries: int = 200) -> HoldCandidate | None:
     """The nodes that are free soonest, together, on which a gang fits once their present pods have ended.
 
     ``fits``: those of some nodes that it would take; None: it does not fit there. What fits must fit with more nodes
@@ -59,16 +59,18 @@ def room(of: Sequence[Ending], fits: Fits, least: int = 1, tries: int = 200) -> 
     ``least``: it fits on fewer nodes never. None: it does not fit, whoever ends.
     """
     sorted_ = sorted(of, key=lambda each: each.order)
-    enough = _beginning([each.node for each in sorted_], fits, least)
+    enough = _shortest_prefix([each.node for each in sorted_], fits, least)
     if enough is None:
         return None
-    kept = set(_needed([each.node for each in sorted_ if each.node in enough], fits, least, tries))
+    kept = set(_without_spare_nodes([each.node for each in sorted_ if each.node in enough], fits, least, tries))
     chosen = [each for each in sorted_ if each.node in kept]
     known = [each.at for each in chosen if each.at is not None]
-    return Room(tuple(each.node for each in chosen), max(known, default=None) if len(known) == len(chosen) else None)
+    return HoldCandidate(
+        tuple(each.node for each in chosen), max(known, default=None) if len(known) == len(chosen) else None
+    )
 
 
-def _beginning(names: list[str], fits: Fits, least: int) -> set[str] | None:
+def _shortest_prefix(names: list[str], fits: Fits, least: int) -> set[str] | None:
     """What it takes of the shortest beginning that fits: first that is found between two powers of two."""
     low, high = least, min(least, len(names))
     while (enough := fits(names[:high])) is None:
@@ -83,7 +85,7 @@ def _beginning(names: list[str], fits: Fits, least: int) -> set[str] | None:
     return set(enough)
 
 
-def _needed(names: list[str], fits: Fits, least: int, tries: int) -> list[str]:
+def _without_spare_nodes(names: list[str], fits: Fits, least: int, tries: int) -> list[str]:
     """Without the nodes that can be spared: whole stretches at a time, those that are free last first."""
     kept = list(names)
     stretches = [kept]

@@ -10,46 +10,46 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from gputopo.crd.reservations import ReservationSpec, Seat
-from scheduler_core.cache.node_table import NodeTable
+from scheduler_core.cache.node_table import Snapshot
 from scheduler_core.planner.commit.actions import CreateReservation
-from scheduler_core.planner.gang.conventions import is_alone
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.leader.queue import Waiting
-from scheduler_core.planner.packing.anti_affinity import There
-from scheduler_core.planner.packing.model import Levels, NodeView, Options, Unplaced
-from scheduler_core.planner.packing.plan import plan
-from scheduler_core.planner.packing.singles import Placer
+from scheduler_core.planner.leader.queue import QueuedGang
+from scheduler_core.planner.packing.anti_affinity import PlacedMember
+from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, Unplaced
+from scheduler_core.planner.packing.plan import plan_gang
+from scheduler_core.planner.packing.singles import SinglePodPlacer
 
-TIMEOUT_S = 30.0  # from letting go to all bound, where a gang says nothing
+DEFAULT_BIND_TIMEOUT_S = 30.0  # from letting go to all bound, where a gang says nothing
 _NAME = 200  # characters of a gang's name in that of its reservation
 _NOWHERE = "no member fits at once"  # as of any gang of one
 
 
-class Names(NamedTuple):
+class ReservationNames(NamedTuple):
     """What the names of reservations are made of."""
 
     namespace: str  # of batches of single pods: the planner's own
     suffix: Callable[[], str]
 
 
-class Task(NamedTuple):
+class PlanTask(NamedTuple):
     """What is to be planned, and on what."""
 
-    batches: tuple[tuple[Waiting, ...], ...]  # in order
+    batches: tuple[tuple[QueuedGang, ...], ...]  # in order
     view: NodeView
-    unheld: Mapping[
-        GangName, NodeTable
+    tables_without_holds: Mapping[
+        GangName, Snapshot
     ]  # by the first of a batch: tables without what is held for it, or for lower priorities
     seats: Mapping[str, Seat]  # of pods that were placed before, by UID
     avoid: Mapping[GangName, AbstractSet[str]]  # nodes
     levels: Levels
-    names: Names
-    over: Callable[[], bool]  # whether the time for a plan has run out
-    there: tuple[There, ...] = ()  # pods that have places
+    names: ReservationNames
+    is_out_of_time: Callable[[], bool]  # whether the time for a plan has run out
+    placed_members: tuple[PlacedMember, ...] = ()  # pods that have places
 
 
-class Placing(NamedTuple):
+class PlanResult(NamedTuple):
     """What came of it."""
 
     created: tuple[CreateReservation, ...] = ()
@@ -59,94 +59,98 @@ class Placing(NamedTuple):
     steps: int = 0
 
 
-def placing(task: Task, placer: Placer | None = None) -> Placing:
+def run_plan(task: PlanTask, placer: SinglePodPlacer | None = None) -> PlanResult:
     """Plan in order, up to the first that finds its place. ``placer``: what it remembers of earlier jobs saves time.
 
     Where nobody does, nodes that were reached in vain are better than none: tries grow rarer, and others came first.
     """
-    placer = placer or Placer()
-    found = _placing(task, placer)
+    placer = placer or SinglePodPlacer()
+    found = _plan_batches(task, placer)
     if (
         found.created
-        or task.over()
+        or task.is_out_of_time()
         or not any(task.avoid.get(each.gang.name) for batch in task.batches for each in batch)
     ):
         return found
-    again = _placing(task._replace(avoid={}), placer)
+    again = _plan_batches(task._replace(avoid={}), placer)
     return again if again.created else found
 
 
-def _placing(task: Task, placer: Placer) -> Placing:
+def _plan_batches(task: PlanTask, placer: SinglePodPlacer) -> PlanResult:
     unplaced: dict[GangName, Unplaced] = {}
     steps = 0
     for batch in task.batches:
-        found = _singles(task, batch, placer) if is_batch(batch) else _gang(task, batch[0])
+        found = _plan_single_pods(task, batch, placer) if is_batch(batch) else _plan_gang(task, batch[0])
         unplaced |= found.unplaced
         steps += found.steps
         if found.created:
             return found._replace(unplaced=unplaced, steps=steps)
-        if task.over():
+        if task.is_out_of_time():
             break
-    return Placing(unplaced=unplaced, steps=steps)
+    return PlanResult(unplaced=unplaced, steps=steps)
 
 
-def is_batch(batch: Sequence[Waiting]) -> bool:
+def is_batch(batch: Sequence[QueuedGang]) -> bool:
     """Whether these are single pods, not a gang."""
-    return len(batch) > 1 or is_alone(batch[0].gang.name)
+    return len(batch) > 1 or is_single_pod_gang(batch[0].gang.name)
 
 
-def options_of(gang: Gang, seats: Mapping[str, Seat], levels: Levels) -> Options:
+def options_of(gang: Gang, seats: Mapping[str, Seat], levels: Levels) -> PlanOptions:
     """How a gang is planned, wherever."""
-    return Options(
-        placed=siblings(gang, seats),
-        minimum=None if gang.need is None else max(1, gang.need - len(gang.succeeded)),
+    return PlanOptions(
+        placed=placed_seats(gang, seats),
+        minimum=None if gang.required_members is None else max(1, gang.required_members - len(gang.succeeded)),
         levels=levels,
     )
 
 
-def _gang(task: Task, waiting: Waiting) -> Placing:
+def _plan_gang(task: PlanTask, waiting: QueuedGang) -> PlanResult:
     gang = waiting.gang
     options = options_of(gang, task.seats, task.levels)._replace(
-        avoid=frozenset(task.avoid.get(gang.name, ())), out_of_time=task.over, there=task.there
+        avoid=frozenset(task.avoid.get(gang.name, ())),
+        out_of_time=task.is_out_of_time,
+        placed_members=task.placed_members,
     )
-    view = task.view._replace(table=task.unheld.get(gang.name, task.view.table))
-    found = plan(gang.ready, view, options)
+    view = task.view._replace(table=task.tables_without_holds.get(gang.name, task.view.table))
+    found = plan_gang(gang.ready, view, options)
     if isinstance(found, Unplaced):
-        return Placing(unplaced={gang.name: found}, steps=found.tried)
-    timeout = TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
+        return PlanResult(unplaced={gang.name: found}, steps=found.tried)
+    timeout = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
     spec = ReservationSpec(gang.name.name, found.seats, (), timeout, found.domain, found.gbps, waiting.rollbacks + 1)
     created = CreateReservation(gang.name.namespace, reservation_name(gang.name.name, task.names), spec)
-    return Placing((created,), (gang.name,), exact=found.exact, steps=found.tried)
+    return PlanResult((created,), (gang.name,), exact=found.exact, steps=found.tried)
 
 
-def reservation_name(gang: str, names: Names) -> str:
+def reservation_name(gang: str, names: ReservationNames) -> str:
     """A new one."""
     return f"{gang[:_NAME]}-{names.suffix()}"
 
 
-def siblings(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
+def placed_seats(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
     """The places of those that have theirs, and their ranks."""
     return tuple(
-        Seat(each.uid, each.name, each.node, each.devices, rank=known.rank if known else each.wanted.rank)
+        Seat(each.uid, each.name, each.node, each.devices, rank=known.rank if known else each.gang_request.rank)
         for each in gang.placed
         if each.node is not None
         for known in (seats.get(each.uid),)
     )
 
 
-def _singles(task: Task, batch: Sequence[Waiting], placer: Placer) -> Placing:
+def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: SinglePodPlacer) -> PlanResult:
     members = {each.gang.ready[0].uid: each.gang for each in batch}
     avoid = frozenset[str]().union(*(task.avoid.get(each.gang.name, ()) for each in batch))
-    options = Options(avoid=avoid, levels=task.levels, out_of_time=task.over, there=task.there)
-    view = task.view._replace(table=task.unheld.get(batch[0].gang.name, task.view.table))
-    found = placer.place([each.gang.ready[0] for each in batch], view, options)
+    options = PlanOptions(
+        avoid=avoid, levels=task.levels, out_of_time=task.is_out_of_time, placed_members=task.placed_members
+    )
+    view = task.view._replace(table=task.tables_without_holds.get(batch[0].gang.name, task.view.table))
+    found = placer.place_pods([each.gang.ready[0] for each in batch], view, options)
     nowhere = ((members[uid], why) for uid, why in found.missing)
     unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, why),)) for gang, why in nowhere}
     if not found.seats:
-        return Placing(unplaced=unplaced)
+        return PlanResult(unplaced=unplaced)
     gangs = [members[seat.uid] for seat in found.seats]
-    timeout = max(TIMEOUT_S if each.timeout_s is None else each.timeout_s for each in gangs)
+    timeout = max(DEFAULT_BIND_TIMEOUT_S if each.timeout_s is None else each.timeout_s for each in gangs)
     created = CreateReservation(
         task.names.namespace, f"pods-{task.names.suffix()}", ReservationSpec("", found.seats, timeout_s=timeout)
     )
-    return Placing((created,), tuple(each.name for each in gangs), unplaced)
+    return PlanResult((created,), tuple(each.name for each in gangs), unplaced)

@@ -26,16 +26,16 @@ from math import inf, nextafter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from scheduler_core.planner.gang.conventions import is_alone
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
 
 _DOUBLINGS = 30  # enough for any back-off; keeps the power small
 SETTLE_S = 60.0  # from the first gang on; until then pods' creation alone counts
-_INCOMPLETE = (GangPhase.GATHERING, GangPhase.WAITING)
+_INCOMPLETE = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
 
 
-class Pace(NamedTuple):
+class QueueTiming(NamedTuple):
     """Seconds."""
 
     patience_s: float = 300.0  # until room is held for a gang that does not fit
@@ -44,20 +44,20 @@ class Pace(NamedTuple):
     gather_s: float = 10.0  # a gang that could start without some of its members waits so long for the next
 
 
-USUAL = Pace()
+DEFAULT_TIMING = QueueTiming()
 
 
-class Waiting(NamedTuple):
+class QueuedGang(NamedTuple):
     """A gang that is to be planned."""
 
     gang: Gang
     since: float  # when it became complete by the API server's clock, in seconds since 1970: what the order goes by
     rollbacks: int = 0
-    until: float = 0.0  # not tried before that
-    misfit: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
-    trouble: str | None = None  # why it was rolled back last
-    met: float = 0.0  # since when it has been waiting, complete
-    grown: float = 0.0  # when its newest member was seen first
+    not_before: float = 0.0  # not tried before that
+    unfit_state: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
+    rollback_reason: str | None = None  # why it was rolled back last
+    queued_since: float = 0.0  # since when it has been waiting, complete
+    newest_seen_at: float = 0.0  # when its newest member was seen first
 
     @property
     def order(self) -> tuple[int, float, GangName]:
@@ -65,7 +65,7 @@ class Waiting(NamedTuple):
         return -self.gang.priority, self.since, self.gang.name
 
 
-class _Past(NamedTuple):
+class _GangHistory(NamedTuple):
     """What a gang went through. Outlives its pods for a while: a rollback deletes them."""
 
     since: float | None = None  # None: it has not been complete
@@ -77,78 +77,78 @@ class _Past(NamedTuple):
     asks: Mapping[str, int] = MappingProxyType({})  # devices
 
 
-class Queue:
+class GangQueue:
     """The gangs that are to be planned, and what they went through. For one thread."""
 
-    def __init__(self, pace: Pace = USUAL) -> None:
+    def __init__(self, pace: QueueTiming = DEFAULT_TIMING) -> None:
         self._pace = pace
         self._queued: dict[GangName, Gang] = {}
-        self._misfits: dict[GangName, Hashable] = {}  # of those that are queued, as the next
-        self._grown: dict[GangName, float] = {}
-        self._past: dict[GangName, _Past] = {}
+        self._unfit_states: dict[GangName, Hashable] = {}  # of those that are queued, as the next
+        self._newest_seen_at: dict[GangName, float] = {}
+        self._history: dict[GangName, _GangHistory] = {}
         self._latest = 0.0  # when the newest pod of all gangs was created, seconds since 1970
         self._counts_from = inf  # when ``SETTLE_S`` have passed
-        self._order: tuple[Waiting, ...] | None = None  # what ``order`` answers, until something changes
+        self._order: tuple[QueuedGang, ...] | None = None  # what ``order`` answers, until something changes
 
-    def put(self, gang: Gang, now: float) -> None:
+    def update_gang(self, gang: Gang, now: float) -> None:
         """A gang as it is now. Unless it is QUEUED it leaves the queue."""
         self._order = None
         before = self._queued.pop(gang.name, None)
-        misfit, grown = self._misfits.pop(gang.name, None), self._grown.pop(gang.name, now)
-        if misfit is not None and before is not None and wants(before) == wants(gang):
-            self._misfits[gang.name] = misfit
+        misfit, grown = self._unfit_states.pop(gang.name, None), self._newest_seen_at.pop(gang.name, now)
+        if misfit is not None and before is not None and fit_key(before) == fit_key(gang):
+            self._unfit_states[gang.name] = misfit
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
-            self._grown[gang.name] = grown if before is not None and before.newest == gang.newest else now
+            self._newest_seen_at[gang.name] = grown if before is not None and before.newest == gang.newest else now
         self._counts_from = min(self._counts_from, now + SETTLE_S)
         self._note_wait(gang, now, was_queued=before is not None)
         self._latest = max(self._latest, gang.newest)
 
-    def forget(self, name: GangName) -> None:
+    def remove_gang(self, name: GangName) -> None:
         """It has no member any more."""
         self._order = None
-        for known in (self._queued, self._misfits, self._grown):
+        for known in (self._queued, self._unfit_states, self._newest_seen_at):
             known.pop(name, None)
-        self._settle(name)
+        self._drop_history(name)
 
-    def started(self, name: GangName) -> None:
+    def mark_started(self, name: GangName) -> None:
         """All that were let go have their nodes: what the gang went through counts no more."""
         self._order = None
-        past = self._past.pop(name, None)
+        past = self._history.pop(name, None)
         if past is not None and name in self._queued:  # some of its members are to be placed yet
             gang = self._queued[name]
-            self._past[name] = _Past(past.since, met=past.met, priority=gang.priority, asks=gang.asks)
+            self._history[name] = _GangHistory(past.since, met=past.met, priority=gang.priority, asks=gang.asks)
 
-    def rolled_back(self, name: GangName, now: float, why: str | None = None) -> float:
+    def mark_rolled_back(self, name: GangName, now: float, why: str | None = None) -> float:
         """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
         self._order = None
-        past = self._past.get(name, _Past())
+        past = self._history.get(name, _GangHistory())
         until = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _DOUBLINGS))
-        self._past[name] = past._replace(rollbacks=past.rollbacks + 1, until=until, trouble=why)
-        self._misfits.pop(name, None)
+        self._history[name] = past._replace(rollbacks=past.rollbacks + 1, until=until, trouble=why)
+        self._unfit_states.pop(name, None)
         return until
 
-    def unplaced(self, name: GangName, state: Hashable) -> None:
+    def mark_unplaced(self, name: GangName, state: Hashable) -> None:
         """It did not fit into that (a table's generation, say), and is not tried again before that is another."""
         if name in self._queued:
             self._order = None
-            self._misfits[name] = state
+            self._unfit_states[name] = state
 
-    def order(self) -> tuple[Waiting, ...]:
+    def ordered(self) -> tuple[QueuedGang, ...]:
         """All that are queued, the first first, those that wait for their time too."""
         if self._order is None:
             self._order = tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
         return self._order
 
-    def has(self, wanted: Callable[[Gang], bool]) -> bool:
+    def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
         """Whether one of those that are queued is such a one; without putting them in order."""
         return any(map(wanted, self._queued.values()))
 
-    def met_before(self, at: float) -> bool:
+    def has_waited_since(self, at: float) -> bool:
         """Whether anybody has waited since then; without putting them in order."""
-        return min(self._grown.values(), default=inf) <= at
+        return min(self._newest_seen_at.values(), default=inf) <= at
 
-    def of(self, name: GangName) -> Waiting | None:
+    def get_queued(self, name: GangName) -> QueuedGang | None:
         """A gang that is queued."""
         gang = self._queued.get(name)
         return None if gang is None else self._waiting(gang)
@@ -160,81 +160,85 @@ class Queue:
         most: int = 256,
         apart: Container[GangName] = (),
         wanted: Callable[[Gang], bool] = lambda _: True,
-    ) -> Iterator[tuple[Waiting, ...]]:
+    ) -> Iterator[tuple[QueuedGang, ...]]:
         """What to try now, in order: a gang, or at most so many single pods of one priority that follow one another.
 
         ``state``: as ``unplaced`` will be told it; never None. ``apart``: single pods that are tried by themselves.
         ``wanted``: whether one is to be tried; batches are full without the others.
         """
         self._expire(now)
-        waiting = (each for each in self.order() if wanted(each.gang))
-        due = [each for each in waiting if self.due(each) <= now and each.misfit != state]
-        for priority, group in groupby(due, key=lambda each: None if each.gang.name in apart else _together(each)):
+        waiting = (each for each in self.ordered() if wanted(each.gang))
+        due = [each for each in waiting if self.due_at(each) <= now and each.unfit_state != state]
+        for priority, group in groupby(
+            due, key=lambda each: None if each.gang.name in apart else _batch_priority(each)
+        ):
             found = list(group)
             size = 1 if priority is None else most
             yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
 
-    def due(self, waiting: Waiting) -> float:
+    def due_at(self, waiting: QueuedGang) -> float:
         """When it may be tried: at once, after a back-off, or when no more of its members are waited for."""
-        return max(waiting.until, 0.0 if waiting.gang.complete else waiting.grown + self._pace.gather_s)
+        return max(
+            waiting.not_before, 0.0 if waiting.gang.is_complete else waiting.newest_seen_at + self._pace.gather_s
+        )
 
-    def next_due(self, now: float) -> float | None:
+    def next_due_at(self, now: float) -> float | None:
         """When the next may be tried that may not yet; None: none waits for its time."""
-        return min((at for each in self.order() if (at := self.due(each)) > now), default=None)
+        return min((at for each in self.ordered() if (at := self.due_at(each)) > now), default=None)
 
-    def entitled(self, now: float) -> Iterator[Waiting]:
+    def entitled_to_hold(self, now: float) -> Iterator[QueuedGang]:
         """For whom room may be held once they do not fit, in order: all that have waited long enough."""
-        return (each for each in self.order() if self.is_entitled(each, now))
+        return (each for each in self.ordered() if self.is_entitled(each, now))
 
-    def is_entitled(self, waiting: Waiting, now: float) -> bool:
+    def is_entitled(self, waiting: QueuedGang, now: float) -> bool:
         """Whether it has waited long enough for room to be held for it."""
-        return now - waiting.met >= self._pace.patience_s
+        return now - waiting.queued_since >= self._pace.patience_s
 
     def _note_wait(self, gang: Gang, now: float, *, was_queued: bool) -> None:
         """Keep, begin or end the wait of a gang."""
-        past = self._past.get(gang.name, _Past())
+        past = self._history.get(gang.name, _GangHistory())
         if gang.phase is GangPhase.QUEUED:
             asks = gang.asks
             if past.since is None or gang.priority > past.priority or not asks <= Counter(past.asks):
                 self._begin_wait(gang, past, asks, now)
             elif not past.rollbacks:  # else some of its pods may have to be made again yet
-                self._past[gang.name] = past._replace(priority=gang.priority, asks=asks)
-        elif gang.phase is GangPhase.LET_GO:
+                self._history[gang.name] = past._replace(priority=gang.priority, asks=asks)
+        elif gang.phase is GangPhase.UNGATED:
             if past.since is None:  # another planner let it go
                 self._begin_wait(gang, past, devices_of((*gang.ready, *gang.placed)), now)
         elif gang.phase not in _INCOMPLETE or was_queued:  # one that was let go may be about to be rolled back
-            self._settle(gang.name)
+            self._drop_history(gang.name)
 
-    def _begin_wait(self, gang: Gang, past: _Past, asks: Counter[str], now: float) -> None:
+    def _begin_wait(self, gang: Gang, past: _GangHistory, asks: Counter[str], now: float) -> None:
         behind = self._latest if now >= self._counts_from else 0.0
         since = max(past.since or 0.0, gang.newest if gang.newest >= behind else nextafter(behind, inf))
-        self._past[gang.name] = past._replace(since=since, met=now, priority=gang.priority, asks=asks)
+        self._history[gang.name] = past._replace(since=since, met=now, priority=gang.priority, asks=asks)
         self._latest = max(self._latest, since)
 
-    def _waiting(self, gang: Gang) -> Waiting:
-        past = self._past[gang.name]
+    def _waiting(self, gang: Gang) -> QueuedGang:
+        past = self._history[gang.name]
         assert past.since is not None  # it is queued
-        misfit, grown = self._misfits.get(gang.name), self._grown[gang.name]
-        return Waiting(gang, past.since, past.rollbacks, past.until, misfit, past.trouble, past.met, grown)
+        misfit, grown = self._unfit_states.get(gang.name), self._newest_seen_at[gang.name]
+        return QueuedGang(gang, past.since, past.rollbacks, past.until, misfit, past.trouble, past.met, grown)
 
-    def _settle(self, name: GangName) -> None:
+    def _drop_history(self, name: GangName) -> None:
         """Without a rollback there is nothing to remember; with one, the gang may come back."""
-        past = self._past.get(name)
+        past = self._history.get(name)
         if past is not None and not past.rollbacks:
-            del self._past[name]
+            del self._history[name]
 
     def _expire(self, now: float) -> None:
-        over = [name for name, past in self._past.items() if past.rollbacks and past.until + self._pace.most_s < now]
+        over = [name for name, past in self._history.items() if past.rollbacks and past.until + self._pace.most_s < now]
         for name in over:
             if name not in self._queued:
-                del self._past[name]
+                del self._history[name]
 
 
-def _together(waiting: Waiting) -> int | None:
+def _batch_priority(waiting: QueuedGang) -> int | None:
     """What single pods that are tried together share; None: a gang is tried by itself."""
-    return waiting.gang.priority if is_alone(waiting.gang.name) else None
+    return waiting.gang.priority if is_single_pod_gang(waiting.gang.name) else None
 
 
-def wants(gang: Gang) -> tuple[object, ...]:
+def fit_key(gang: Gang) -> tuple[object, ...]:
     """All of a gang that decides whether it fits. Quick to compare where nothing changed: the values are the same."""
-    return gang.ready, gang.placed, gang.fewest, gang.required, gang.preferred
+    return gang.ready, gang.placed, gang.min_ready, gang.required, gang.preferred

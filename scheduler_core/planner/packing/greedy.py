@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
 
-from scheduler_core.planner.packing.node_fit import Fitting, Load
-from scheduler_core.planner.packing.stock import Budget, Class, Packing, Pick, Stock
+from scheduler_core.planner.packing.node_fit import Load, NodeFit
+from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, Pick, PlacementClass
 
 
-def greedy(stock: Stock, fitting: Fitting, budget: Budget, order: Sequence[int]) -> Packing:
+def pack_greedily(stock: ClassCounts, fitting: NodeFit, budget: Budget, order: Sequence[int]) -> Packing:
     """One class after the other, always the one whose nodes take most of what is left."""
     left, remaining = dict(stock), fitting.wanted
-    found = [_urged(number, each, remaining, fitting, order) for number, each in enumerate(stock)]
+    found = [_prioritized(number, each, remaining, fitting, order) for number, each in enumerate(stock)]
     queue = [each for each in found if each is not None]
     heapify(queue)
     picks: list[Pick] = []
@@ -26,7 +26,7 @@ def greedy(stock: Stock, fitting: Fitting, budget: Budget, order: Sequence[int])
         budget.taken += 1
         _, number, pick = heappop(queue)
         if any(take > have for take, have in zip(pick.load, remaining, strict=True)):
-            again = _urged(number, pick.of, remaining, fitting, order)
+            again = _prioritized(number, pick.of, remaining, fitting, order)
             if again is not None:
                 heappush(queue, again)
             continue
@@ -35,31 +35,31 @@ def greedy(stock: Stock, fitting: Fitting, budget: Budget, order: Sequence[int])
         remaining = tuple(have - times * take for have, take in zip(remaining, pick.load, strict=True))
         left[pick.of] -= times
         if left[pick.of]:
-            heappush(queue, (_urge(pick, fitting), number, pick))
+            heappush(queue, (_priority(pick, fitting), number, pick))
     return Packing(tuple(picks), exact=False)
 
 
-_Urge = tuple[int, int, int]
+_Priority = tuple[int, int, int]
 
 
-def _urged(
-    number: int, each: Class, remaining: Load, fitting: Fitting, order: Sequence[int]
-) -> tuple[_Urge, int, Pick] | None:
+def _prioritized(
+    number: int, each: PlacementClass, remaining: Load, fitting: NodeFit, order: Sequence[int]
+) -> tuple[_Priority, int, Pick] | None:
     """What comes onto a node of the class. It stays that until there are fewer left of some kind than that."""
-    load = fitting.filled(each.ground, remaining, each.allowed, order)
-    points = fitting.points(each.ground, load)
+    load = fitting.fill_node(each.node_class, remaining, each.allowed, order)
+    points = fitting.points_of(each.node_class, load)
     if not any(load) or not isinstance(points, int):
         return None
     pick = Pick(each, load, points)
-    return _urge(pick, fitting), number, pick
+    return _priority(pick, fitting), number, pick
 
 
-def _urge(pick: Pick, fitting: Fitting) -> _Urge:
+def _priority(pick: Pick, fitting: NodeFit) -> _Priority:
     """Nodes of siblings first, then those that take most, then those where members do best."""
-    return not pick.of.used, -fitting.devices(pick.load), -pick.points
+    return not pick.of.used, -fitting.devices_of(pick.load), -pick.points
 
 
-def improved(packing: Packing, stock: Stock, fitting: Fitting, budget: Budget) -> Packing:
+def improve_packing(packing: Packing, stock: ClassCounts, fitting: NodeFit, budget: Budget) -> Packing:
     """The same members together, each lot on a node where it does best."""
     free = Counter(stock)
     free.subtract(pick.of for pick in packing.picks)
@@ -77,10 +77,10 @@ def improved(packing: Packing, stock: Stock, fitting: Fitting, budget: Budget) -
     return Packing(tuple(picks), exact=False)
 
 
-def _best_first(load: Load, stock: Stock, fitting: Fitting) -> list[Pick]:
+def _best_first(load: Load, stock: ClassCounts, fitting: NodeFit) -> list[Pick]:
     """That load on a node of each class that takes it."""
     kinds = [at for at, number in enumerate(load) if number]
     suited = (each for each in stock if all(each.allowed[at] for at in kinds))
-    found = ((each, fitting.points(each.ground, load)) for each in suited)
+    found = ((each, fitting.points_of(each.node_class, load)) for each in suited)
     picks = [Pick(each, load, points) for each, points in found if isinstance(points, int)]
     return sorted(picks, key=lambda pick: -pick.points)

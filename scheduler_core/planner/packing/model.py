@@ -8,9 +8,9 @@ from typing import NamedTuple
 from gputopo.crd.reservations import Seat
 from gputopo.labels import domains
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.kube_scheduler_filters import StockNode
-from scheduler_core.cache.node_table import NodeTable
-from scheduler_core.planner.packing.anti_affinity import There
+from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 
@@ -28,12 +28,12 @@ def _never() -> bool:
 class NodeView(NamedTuple):
     """The cluster at one moment, as the planner sees it: what is reserved for others counts as taken."""
 
-    table: NodeTable
-    rules: Mapping[str, StockNode]  # by node: labels, taints, cordons; a node that is missing here is not used
+    table: Snapshot
+    rules: Mapping[str, FullNode]  # by node: labels, taints, cordons; a node that is missing here is not used
     policy_of: Callable[[PodRequest], Policy]
 
 
-class Options(NamedTuple):
+class PlanOptions(NamedTuple):
     """How to plan. All that varies from call to call."""
 
     placed: tuple[Seat, ...] = ()  # of siblings that have their nodes already
@@ -42,13 +42,13 @@ class Options(NamedTuple):
     levels: Levels = LEVELS
     steps: int = STEPS  # the most that a search may take
     out_of_time: Callable[[], bool] = _never  # asked every few steps; what was found until then is the answer
-    there: tuple[There, ...] = ()  # pods of any gang; those that are planned now may be among them
+    placed_members: tuple[PlacedMember, ...] = ()  # pods of any gang; those that are planned now may be among them
 
 
-AS_USUAL = Options()
+DEFAULT_OPTIONS = PlanOptions()
 
 
-class Plan(NamedTuple):
+class GangPlan(NamedTuple):
     """A place for every member, or for as many as can start if at least the minimum can."""
 
     seats: tuple[Seat, ...]  # by rank
@@ -67,7 +67,7 @@ class Unplaced(NamedTuple):
     tried: int = 0  # steps
 
 
-class Singles(NamedTuple):
+class SinglePodPlan(NamedTuple):
     """Places for pods that are on their own."""
 
     seats: tuple[Seat, ...]  # in the order in which they were asked for

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, barred
-from scheduler_core.planner.packing.anti_affinity import APART
-from scheduler_core.request.full_pod import StockSpec
+from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection
+from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON
+from scheduler_core.request.full_pod import FullPodSpec
 
 _Key = tuple[object, ...]
 
 
-class Bars:
+class NodeFilter:
     """What stands against nodes for pods with the same rules; None: they have none, and tolerate nothing."""
 
-    def __init__(self, rules: PodRules | None, closed: AbstractSet[str] = frozenset()) -> None:
+    def __init__(self, rules: SchedulingRules | None, closed: AbstractSet[str] = frozenset()) -> None:
         """``closed``: nodes of pods that they may not be beside."""
         self._closed = closed
-        self._spec = StockSpec() if rules is None else rules.spec
+        self._spec = FullPodSpec() if rules is None else rules.spec
         self._known: dict[_Key, str | None] = {}
         self._labels, self._by_name = _mentioned(self._spec)
 
-    def against(self, node: StockNode) -> str | None:
+    def rejection_of(self, node: FullNode) -> str | None:
         """Why kube-scheduler would not take it; None: nothing is known against it."""
         if node.metadata.name in self._closed:
-            return APART
+            return ANTI_AFFINITY_REASON
         key = self._key(node)
         if key not in self._known:
-            self._known[key] = barred(self._spec, node)
+            self._known[key] = rejection(self._spec, node)
         return self._known[key]
 
-    def _key(self, node: StockNode) -> _Key:
+    def _key(self, node: FullNode) -> _Key:
         """All that the rules look at."""
         labels = node.metadata.labels or {}
         name = node.metadata.name if self._by_name else None
         return (node.spec.taints, node.spec.unschedulable, name, *map(labels.get, self._labels))
 
 
-def _mentioned(spec: StockSpec) -> tuple[tuple[str, ...], bool]:
+def _mentioned(spec: FullPodSpec) -> tuple[tuple[str, ...], bool]:
     """The labels that rules look at, and whether they look at the node's name."""
     own = None if spec.affinity is None else spec.affinity.node_affinity
     required = None if own is None else own.required_during_scheduling_ignored_during_execution

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scheduler_core.planner.packing.exact import Known, exhaustive
-from scheduler_core.planner.packing.greedy import greedy, improved
-from scheduler_core.planner.packing.node_fit import Fitting
-from scheduler_core.planner.packing.stock import Budget, Packing, Stock, at_most
+from scheduler_core.planner.packing.exact import KnownPacking, pack_exactly
+from scheduler_core.planner.packing.greedy import improve_packing, pack_greedily
+from scheduler_core.planner.packing.node_fit import NodeFit
+from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, max_members
 
 
-class Bound(NamedTuple):
+class PackingBound(NamedTuple):
     """No packing is better than that. Compares as ``Packing.rank``."""
 
     members: int  # negative
@@ -21,26 +21,26 @@ class Bound(NamedTuple):
     points: int  # negative
 
 
-def packed(stock: Stock, fitting: Fitting, budget: Budget, hope: Bound) -> Packing:
+def best_packing(stock: ClassCounts, fitting: NodeFit, budget: Budget, bound: PackingBound) -> Packing:
     """The best packing of as many of the wanted as fit. ``hope``: what ``bound`` says of it."""
     kinds = range(len(fitting.wanted))
     orders = [kinds, kinds[::-1]][: max(1, len(kinds))]
-    tries = [greedy(stock, fitting, budget, order) for order in orders]
-    found = min((improved(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
-    if found.rank <= hope:
+    tries = [pack_greedily(stock, fitting, budget, order) for order in orders]
+    found = min((improve_packing(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
+    if found.rank <= bound:
         return found._replace(exact=True)
-    if budget.late:
+    if budget.is_exhausted:
         return found
     # Where not all fit that may, more may fit on more nodes; and nodes of siblings are not counted.
-    good = found.members == -hope.members and not any(each.used for each in stock)
-    most = max(sum(at_most(each, fitting)) for each in stock)
-    return exhaustive(stock, fitting, budget, Known(found.members if good else 0, found.nodes, most)) or found
+    good = found.members == -bound.members and not any(each.used for each in stock)
+    most = max(sum(max_members(each, fitting)) for each in stock)
+    return pack_exactly(stock, fitting, budget, KnownPacking(found.members if good else 0, found.nodes, most)) or found
 
 
-def bound(stock: Stock, fitting: Fitting) -> Bound:
+def packing_bound(stock: ClassCounts, fitting: NodeFit) -> PackingBound:
     """What a packing can be at the very best; of one kind of members the number of nodes is exact."""
     wanted = fitting.wanted
-    takes = {each: at_most(each, fitting) for each in stock}
+    takes = {each: max_members(each, fitting) for each in stock}
     members = sum(
         min(most, sum(nodes * takes[each][at] for each, nodes in stock.items())) for at, most in enumerate(wanted)
     )
@@ -53,5 +53,5 @@ def bound(stock: Stock, fitting: Fitting) -> Bound:
         needed += 0 if each.used else nodes
     # On so few nodes each has so many at least.
     least = 1 if any(each.used for each in stock) else most - (needed * most - members)
-    per_member = max((fitting.per_member(each.ground, least) for each in stock), default=0.0)
-    return Bound(-members, needed, -int(members * per_member + 0.5))
+    per_member = max((fitting.max_points_per_member(each.node_class, least) for each in stock), default=0.0)
+    return PackingBound(-members, needed, -int(members * per_member + 0.5))

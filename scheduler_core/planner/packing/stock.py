@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from scheduler_core.planner.packing.node_fit import Fitting, Load
+from scheduler_core.planner.packing.node_fit import Load, NodeFit
 
 _ALWAYS = 16  # of the budget: what one packing may take of it, as a part, so that there is something for all
 
 
-class Class(NamedTuple):
+class PlacementClass(NamedTuple):
     """Nodes that are alike for the gang."""
 
-    ground: int  # as ``Fitting`` numbers them
+    node_class: int  # as ``Fitting`` numbers them
     allowed: tuple[bool, ...]  # kinds that kube-scheduler would take there
     used: bool = False  # siblings are there already: one more node costs nothing
 
@@ -21,7 +21,7 @@ class Class(NamedTuple):
 class Pick(NamedTuple):
     """What comes onto one node of a class."""
 
-    of: Class
+    of: PlacementClass
     load: Load
     points: int
 
@@ -63,15 +63,15 @@ class Budget:
         return max(0, self._steps - self.taken) // _ALWAYS
 
     @property
-    def late(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether to come to an end. Once it is, it stays."""
         self._late = self._late or self._out_of_time()
         return self._late
 
 
-Stock = Mapping[Class, int]  # nodes of each class, in the order that decides between equals
+ClassCounts = Mapping[PlacementClass, int]  # nodes of each class, in the order that decides between equals
 
 
-def at_most(each: Class, fitting: Fitting) -> list[int]:
+def max_members(each: PlacementClass, fitting: NodeFit) -> list[int]:
     """Members of each kind that a node takes at the very most, where there are no others."""
-    return [fitting.at_most(each.ground, at) if suits else 0 for at, suits in enumerate(each.allowed)]
+    return [fitting.max_of_kind(each.node_class, at) if suits else 0 for at, suits in enumerate(each.allowed)]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from scheduler_core.planner.packing.model import Levels
 
-Rung = tuple[str, ...]  # levels at all of which all members are to be in one domain; none: anywhere
-Place = tuple[str, ...]  # a domain of each of them
+SearchLevel = tuple[str, ...]  # levels at all of which all members are to be in one domain; none: anywhere
+DomainPath = tuple[str, ...]  # a domain of each of them
 _BY_ITSELF = "clique"
 
 
@@ -20,7 +20,7 @@ def domain_of(labels: Mapping[str, str], level: str, levels: Levels) -> str | No
     return next((labels[key] for key in levels.get(level, (level,)) if labels.get(key)), None)
 
 
-def place_of(labels: Mapping[str, str], rung: Rung, levels: Levels) -> Place | None:
+def domain_path_of(labels: Mapping[str, str], rung: SearchLevel, levels: Levels) -> DomainPath | None:
     """The node's domains of those levels, with those that they are in; None where it is in none of one of them."""
     place: list[str] = []
     for level in rung:
@@ -31,16 +31,16 @@ def place_of(labels: Mapping[str, str], rung: Rung, levels: Levels) -> Place | N
     return tuple(place)
 
 
-def path_of(labels: Mapping[str, str], levels: Levels) -> Place:
+def sort_path_of(labels: Mapping[str, str], levels: Levels) -> DomainPath:
     """Its domains, widest first, "" for none: what sorts near nodes together."""
     return tuple(domain_of(labels, level, levels) or "" for level in reversed(list(levels)))
 
 
-def rungs(required: str | None, preferred: str | None, levels: Levels) -> tuple[Rung, ...]:
+def search_levels(required: str | None, preferred: str | None, levels: Levels) -> tuple[SearchLevel, ...]:
     """What to try, in that order: the narrowest that is what is preferred first, never wider than what is required."""
     named = list(levels)
     implied = named[named.index(required) :] if required is not None and required in levels else [required]
-    found: dict[frozenset[str], Rung] = {}
+    found: dict[frozenset[str], SearchLevel] = {}
     for rung in _wished(preferred, levels):
         narrower = tuple(level for level in rung if level not in implied)
         whole = narrower if required is None else (*narrower, required)
@@ -48,16 +48,16 @@ def rungs(required: str | None, preferred: str | None, levels: Levels) -> tuple[
     return tuple(found.values())
 
 
-def shared(labels: Sequence[Mapping[str, str]], order: Sequence[str], levels: Levels) -> str | None:
+def shared_domain(labels: Sequence[Mapping[str, str]], order: Sequence[str], levels: Levels) -> str | None:
     """The first of those levels at which all are in one domain: "clique=7b96.1"."""
     for level in order:
-        places = {place_of(each, (level,), levels) for each in labels}
+        places = {domain_path_of(each, (level,), levels) for each in labels}
         if len(places) == 1 and (place := places.pop()) is not None:
             return f"{level}={place[0]}"
     return None
 
 
-def _wished(preferred: str | None, levels: Levels) -> Iterator[Rung]:
+def _wished(preferred: str | None, levels: Levels) -> Iterator[SearchLevel]:
     if preferred is not None:
         for level in levels:
             if level == preferred:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputopo.crd.reservations import Phase
+from gputopo.crd.reservations import EntryPhase
 from gputopo.labels.keys import GANGS_ENABLED, SCHEDULER_NAME
-from scheduler_core.planner.commit.controllers import replaced
+from scheduler_core.planner.commit.controllers import is_recreated
 from scheduler_core.planner.commit.progress import FAILED, PHASES
-from scheduler_core.planner.gang.gang import Gang, GangPhase, said_by
+from scheduler_core.planner.gang.gang import Gang, GangPhase, declared_by
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 
 _PUT_RIGHT = (
     "put right what is quoted, in what makes the pods and on those that are there: kubectl annotate --overwrite pod "
@@ -39,7 +39,7 @@ _WAITING = "the planner touches no gate of others: whoever set {gates} has to ta
 _PROPOSED = "where it lasts, look at that extender's /readyz and log"
 
 
-def advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str | None:
+def gang_advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str | None:
     """In a sentence; None: it goes on by itself, or waits for what is said. ``opted_in``: whether its namespace has."""
     if phase == GangPhase.REFUSED.value:
         return _PUT_RIGHT.format(name=_refused(gang).name, namespace=gang.name.namespace)
@@ -48,14 +48,15 @@ def advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str | Non
     if phase == GangPhase.ELSEWHERE.value and any(each.node is None for each in gang.placed):
         return (_OPTED_IN if opted_in else _OPT_IN).format(namespace=gang.name.namespace)
     if phase == FAILED:
-        return _REFUSED_TO_GO if all(map(replaced, gang.placed)) else _FAILED
-    return _PROPOSED if phase == PHASES[Phase.PROPOSED] else None
+        return _REFUSED_TO_GO if all(map(is_recreated, gang.placed)) else _FAILED
+    return _PROPOSED if phase == PHASES[EntryPhase.PROPOSED] else None
 
 
 def _refused(gang: Gang) -> Member:
     """The member that is refused, or of those who disagree one that fewest agree with."""
     gated = (*gang.ready, *gang.held, *gang.surplus)
-    agree = Counter(map(said_by, gated))
+    agree = Counter(map(declared_by, gated))
     return next(
-        (each for each in gated if isinstance(each.request, Refused)), min(gated, key=lambda each: agree[said_by(each)])
+        (each for each in gated if isinstance(each.request, InvalidRequest)),
+        min(gated, key=lambda each: agree[declared_by(each)]),
     )

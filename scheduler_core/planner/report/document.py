@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 
 from gputopo.render.schema import API_VERSION
-from scheduler_core.planner.report.listing import GangSeen
-from scheduler_core.planner.report.model import GangStory
+from scheduler_core.planner.report.listing import GangSummary
+from scheduler_core.planner.report.model import GangExplanation
 
 
-def gang_list(gangs: Iterable[GangSeen]) -> dict[str, Any]:
+def gang_list(gangs: Iterable[GangSummary]) -> dict[str, Any]:
     """The gangs as a document of kind ``GangList``, in the order given."""
     return _plain({"apiVersion": API_VERSION, "kind": "GangList", "items": list(gangs)})
 
 
-def document(told: GangStory) -> dict[str, Any]:
+def explanation_document(told: GangExplanation) -> dict[str, Any]:
     """The story of one gang as a document of kind ``GangExplanation``."""
     return {"apiVersion": API_VERSION, "kind": "GangExplanation", **_plain(told)}
 

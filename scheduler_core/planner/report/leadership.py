@@ -5,8 +5,8 @@ from __future__ import annotations
 from gputopo.crd.reservations import LEDGER_KIND
 from gputopo.timestamps import since_epoch
 from scheduler_core.planner.packing.model import Levels
-from scheduler_core.planner.report.read import Led, Seen
-from scheduler_core.planner.settings import levels
+from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
+from scheduler_core.planner.settings import parse_levels
 
 _SLACK = 2.0  # durations of a Lease that the clocks of its holder and of whoever asks may lie apart
 _NEVER = (
@@ -20,9 +20,9 @@ _GONE = (
 )
 
 
-def nobody_plans(seen: Seen, now: float) -> str | None:
+def no_planner_reason(seen: GangSnapshot, now: float) -> str | None:
     """In words; None: somebody does, or nobody can tell. ``now``: seconds since 1970."""
-    ledgers = seen.view.knowledge.reserved.ledgers
+    ledgers = seen.view.cache.reservations.ledgers
     if not ledgers:
         return _NEVER if seen.ledgers else None
     gone = [_absence(each, now) for each in seen.planners]
@@ -31,16 +31,16 @@ def nobody_plans(seen: Seen, now: float) -> str | None:
     return _GONE.format(", and ".join(found)) if found and len(found) == len(leases) else None
 
 
-def levels_of(seen: Seen) -> Levels | None:
+def planner_levels(seen: GangSnapshot) -> Levels | None:
     """By which labels of nodes it is planned; None: the planner does not say, or there are several that differ."""
-    said = {each.spec.levels for each in seen.view.knowledge.reserved.ledgers.values()}
+    said = {each.spec.levels for each in seen.view.cache.reservations.ledgers.values()}
     try:
-        return levels(said.pop()) if len(said) == 1 and said != {""} else None
+        return parse_levels(said.pop()) if len(said) == 1 and said != {""} else None
     except ValueError:  # of a later planner
         return None
 
 
-def _absence(led: Led, now: float) -> str | None:
+def _absence(led: PlannerLease, now: float) -> str | None:
     spec = led.spec
     if spec is None:
         return f"its Lease {led.lease} is gone"

@@ -10,25 +10,25 @@ from types import MappingProxyType
 
 import msgspec
 
-from gputopo.crd.reservations import State
+from gputopo.crd.reservations import ReservationState
 from gputopo.timestamps import since_epoch, timestamp
-from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK, Progress, by_gang, progress
-from scheduler_core.planner.gang.conventions import BY_ANNOTATIONS, is_alone
-from scheduler_core.planner.gang.gang import Gang, GangPhase, pod_of
+from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK, Progress, gang_progress, reservations_by_gang
+from scheduler_core.planner.gang.conventions import BY_ANNOTATIONS, is_single_pod_gang
+from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.report.advice import advice
-from scheduler_core.planner.report.planner_page import Said
-from scheduler_core.planner.report.read import Seen
+from scheduler_core.planner.report.advice import gang_advice
+from scheduler_core.planner.report.planner_page import PlannerGangState
+from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.request.pod_request import PodRequest
 
-NOTHING_SAID: Mapping[GangName, Said] = MappingProxyType({})
-_LEFT_OUT = (GangPhase.ELSEWHERE, GangPhase.ENDED)
-_INCOMPLETE = (GangPhase.REFUSED, GangPhase.GATHERING, GangPhase.WAITING)
+NO_PLANNER_STATE: Mapping[GangName, PlannerGangState] = MappingProxyType({})
+_LEFT_OUT = (GangPhase.ELSEWHERE, GangPhase.FINISHED)
+_INCOMPLETE = (GangPhase.REFUSED, GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
 _THERE = (GangPhase.BOUND.value, GangPhase.RUNNING.value)
-TROUBLED = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
+FAILED_PHASES = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
 
 
-class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class GangSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A gang at one moment. None is unknown, or that there is none."""
 
     namespace: str
@@ -61,39 +61,43 @@ class GangSeen(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     advice: str | None = None  # what a person can do about it
 
 
-def gangs_of(seen: Seen, now: float, said: Mapping[GangName, Said] = NOTHING_SAID) -> tuple[GangSeen, ...]:
+def list_gangs(
+    seen: GangSnapshot, now: float, said: Mapping[GangName, PlannerGangState] = NO_PLANNER_STATE
+) -> tuple[GangSummary, ...]:
     """All gangs: those in trouble first, then those that wait, the first of the queue first. ``now``: since 1970.
 
     Pods of their own are among them where they are refused: whose gang cannot be understood is one.
     """
     found = [
-        gang_seen(gang, state, now, said.get(gang.name))
+        gang_summary(gang, state, now, said.get(gang.name))
         for gang, state in progress_of(seen)
-        if gang.phase not in _LEFT_OUT and (not is_alone(gang.name) or gang.phase is GangPhase.REFUSED)
+        if gang.phase not in _LEFT_OUT and (not is_single_pod_gang(gang.name) or gang.phase is GangPhase.REFUSED)
     ]
     return tuple(sorted(found, key=_order))
 
 
-def ungated(seen: Seen) -> list[str]:
+def ungated_gangs(seen: GangSnapshot) -> list[str]:
     """Gangs by our annotations that wait, and that nobody gated: their pods are placed one by one."""
     return [
         f"{each.name.namespace}/{each.name.name}"
-        for each in seen.view.roster.gangs()
+        for each in seen.view.gang_members.all_gangs()
         if each.phase is GangPhase.ELSEWHERE
         and each.by == BY_ANNOTATIONS
         and any(pod.node is None for pod in each.placed)
     ]
 
 
-def progress_of(seen: Seen) -> list[tuple[Gang, Progress]]:
+def progress_of(seen: GangSnapshot) -> list[tuple[Gang, Progress]]:
     """How far each gang has come, single pods among them."""
-    reserved = seen.view.knowledge.reserved
-    phases = {uid: each.entry.phase for uid, each in reserved.counting.items()} if seen.ledgers else None
-    own = by_gang(reserved.reservations.values())
-    return [(gang, progress(gang, own.get(gang.name, ()), phases)) for gang in seen.view.roster.gangs()]
+    reserved = seen.view.cache.reservations
+    phases = {uid: each.entry.phase for uid, each in reserved.active.items()} if seen.ledgers else None
+    own = reservations_by_gang(reserved.reservations.values())
+    return [(gang, gang_progress(gang, own.get(gang.name, ()), phases)) for gang in seen.view.gang_members.all_gangs()]
 
 
-def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opted_in: bool | None = None) -> GangSeen:
+def gang_summary(
+    gang: Gang, state: Progress, now: float, said: PlannerGangState | None, *, opted_in: bool | None = None
+) -> GangSummary:
     """One of them. ``opted_in``: whether its namespace has; None: nobody looked."""
     live = (*gang.ready, *gang.held, *gang.placed)
     found = [number for each in live if (number := devices(each)) is not None]
@@ -102,7 +106,7 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opt
     bound = [each.node for each in gang.placed if each.node is not None]
     to_be = () if state.open is None else (*(each.node for each in state.open.spec.seats),)
     held = () if state.open is None else tuple(each.node for each in state.open.spec.held)
-    return GangSeen(
+    return GangSummary(
         namespace=gang.name.namespace,
         name=gang.name.name,
         phase=state.phase,
@@ -112,7 +116,7 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opt
         priorities=gang.priorities,
         size=gang.size,
         minimum=gang.minimum,
-        there=gang.present + len(gang.held),
+        there=gang.present_members + len(gang.held),
         let_go=len(gang.placed) + len(gang.succeeded),
         bound=len(bound) + len(gang.succeeded),
         gpus=sum(found) if len(found) == len(live) else None,
@@ -129,8 +133,8 @@ def gang_seen(gang: Gang, state: Progress, now: float, said: Said | None, *, opt
         next_try_seconds=None if said is None else said.next_try_s,
         trouble=None if said is None else said.trouble,
         left_seconds=_left(state, now),
-        pod=pod_of(gang),
-        advice=advice(gang, state.phase, opted_in=opted_in),
+        pod=single_pod_of(gang),
+        advice=gang_advice(gang, state.phase, opted_in=opted_in),
     )
 
 
@@ -139,7 +143,7 @@ def devices(member: Member) -> int | None:
     return member.request.profile.devices if isinstance(member.request, PodRequest) else None
 
 
-def _waited(gang: Gang, now: float, said: Said | None) -> float:
+def _waited(gang: Gang, now: float, said: PlannerGangState | None) -> float:
     """Return the seconds that count in the queue. Pods tell only how long a gang can have been complete at most."""
     if said is not None and said.waiting_s is not None:
         return said.waiting_s
@@ -147,12 +151,12 @@ def _waited(gang: Gang, now: float, said: Said | None) -> float:
 
 
 def _left(state: Progress, now: float) -> int | None:
-    if state.open is None or state.open.status.state is not State.COMMITTED:
+    if state.open is None or state.open.status.state is not ReservationState.COMMITTED:
         return None
     deadline = since_epoch(state.open.status.deadline)
     return None if deadline is None else round(deadline - now)
 
 
-def _order(gang: GangSeen) -> tuple[int, int, int, str, str]:
-    rank = 0 if gang.phase in TROUBLED else 2 if gang.phase in _THERE else 1
+def _order(gang: GangSummary) -> tuple[int, int, int, str, str]:
+    rank = 0 if gang.phase in FAILED_PHASES else 2 if gang.phase in _THERE else 1
     return rank, -gang.priority if rank < 2 else 0, -(gang.waiting_seconds or 0), gang.namespace, gang.name

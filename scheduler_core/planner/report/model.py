@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduler_core.planner.report.listing import GangSeen
+from scheduler_core.planner.report.listing import GangSummary
 
 
-class Standing(msgspec.Struct, frozen=True, rename="camel"):
+class MembersInState(msgspec.Struct, frozen=True, rename="camel"):
     """Members of which the same can be said."""
 
     state: str  # "held by the gate gputopo.io/gang", "bound", "running", ...
     members: tuple[str, ...]  # by rank
 
 
-class Stop(msgspec.Struct, frozen=True, rename="camel"):
+class NodeMembers(msgspec.Struct, frozen=True, rename="camel"):
     """A node, and who goes there."""
 
     node: str | None  # None: members without GPUs, of which kube-scheduler chooses the nodes
@@ -26,31 +26,31 @@ class Stop(msgspec.Struct, frozen=True, rename="camel"):
     gpus: int
 
 
-class Place(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class GangPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Where all go."""
 
     of: str  # "there": where its members are; "plan": as its reservation says; "now": where it would go
-    stops: tuple[Stop, ...]
+    stops: tuple[NodeMembers, ...]
     domain: str | None
     gbps: float | None
 
 
-class Lack(msgspec.Struct, frozen=True, rename="camel"):
+class MissingReason(msgspec.Struct, frozen=True, rename="camel"):
     """What members without a place are missing."""
 
     reason: str
     members: tuple[str, ...]
 
 
-class Unfit(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class NoPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Why it has no place now."""
 
     reason: str
     best: int  # members that would fit at once
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingReason, ...]
 
 
-class Keeper(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class BlockingReservation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A reservation of others without which it would fit, alone or with others."""
 
     gang: str | None  # "namespace/name"; None: of pods that are planned one by one, or one of them
@@ -61,7 +61,7 @@ class Keeper(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     nodes: tuple[str, ...]
 
 
-class Relief(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class GangEviction(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Pods whose end would make it fit: all that are on those nodes."""
 
     nodes: tuple[str, ...]
@@ -70,20 +70,20 @@ class Relief(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     at: str | None  # RFC 3339, by their deadlines; None: nobody can say
 
 
-class GangStory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class GangExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Why a gang is where it is, or is nowhere."""
 
-    gang: GangSeen
+    gang: GangSummary
     unplanned: str | None = None  # why nobody plans it: no planner works
     required: str | None = None  # topology
     preferred: str | None = None
     timeout_seconds: float
-    standing: tuple[Standing, ...] = ()
+    standing: tuple[MembersInState, ...] = ()
     absent_ranks: tuple[int, ...] = ()  # of members that have not come, where ranks tell
     before: tuple[str, ...] = ()  # gangs of the queue whose turn is first, and single pods: "pod namespace/name"
-    places: tuple[Place, ...] = ()
-    unfit: Unfit | None = None
-    kept: tuple[Keeper, ...] = ()  # any one of them is in the way
+    places: tuple[GangPlacement, ...] = ()
+    unfit: NoPlacement | None = None
+    kept: tuple[BlockingReservation, ...] = ()  # any one of them is in the way
     kept_together: bool = False  # only all of them are
-    relief: Relief | None = None
+    relief: GangEviction | None = None
     notes: tuple[str, ...] = ()

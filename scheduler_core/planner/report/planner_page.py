@@ -14,21 +14,21 @@ class NotAPlannerError(ValueError):
     """What was read is not the page of a planner that leads; the text says why."""
 
 
-class Missing(msgspec.Struct, frozen=True):
+class MissingMember(msgspec.Struct, frozen=True):
     """A member that has no place."""
 
     member: str
     reason: str
 
 
-class Said(msgspec.Struct, frozen=True):
+class PlannerGangState(msgspec.Struct, frozen=True):
     """Of one gang."""
 
     namespace: str
     name: str
     phase: str
     reason: str
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingMember, ...] = ()
     rollbacks: int = 0
     next_try_s: float | None = None  # None: at once
     trouble: str | None = None  # why it was rolled back last
@@ -38,10 +38,10 @@ class Said(msgspec.Struct, frozen=True):
 class _Page(msgspec.Struct, kw_only=True):
     leads: bool
     holder: str | None = None
-    gangs: tuple[Said, ...]
+    gangs: tuple[PlannerGangState, ...]
 
 
-def read_said(text: bytes) -> Mapping[GangName, Said]:
+def parse_planner_page(text: bytes) -> Mapping[GangName, PlannerGangState]:
     """All gangs that it knows. Raises ``NotAPlannerError``."""
     try:
         page = decode(text, _Page)

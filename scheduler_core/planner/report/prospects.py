@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from gputopo.crd.reservations import ReservationSpec
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node_table import NodeTable, with_records
-from scheduler_core.cache.reservations import Counting
-from scheduler_core.explain.what_if_changes import after
+from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.cache.reservations import ActiveReservation
+from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.leader.hold_candidates import Room, endings, room
-from scheduler_core.planner.leader.plan_task import Names, Task, placing
-from scheduler_core.planner.leader.queue import Waiting
-from scheduler_core.planner.leader.view import View
+from scheduler_core.planner.leader.hold_candidates import HoldCandidate, find_hold_nodes, node_deadlines
+from scheduler_core.planner.leader.plan_task import PlanTask, ReservationNames, run_plan
+from scheduler_core.planner.leader.queue import QueuedGang
+from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import Levels, NodeView, Unplaced
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
@@ -27,7 +27,7 @@ from scheduler_core.request.pod_request import PodRequest
 TRIALS = 24  # of each kind
 
 
-class Rules(NamedTuple):
+class PlanRules(NamedTuple):
     """By what it is planned."""
 
     policies: Policies
@@ -35,72 +35,72 @@ class Rules(NamedTuple):
     over: Callable[[], bool]  # whether the time for trials has run out
 
 
-class Prospects(NamedTuple):
+class GangProspects(NamedTuple):
     """Of one gang."""
 
     fits: ReservationSpec | None = None  # where it would go now
     unplaced: Unplaced | None = None  # why it would go nowhere
-    kept: tuple[Counting, ...] = ()  # of others, without any one of which it would fit
+    kept: tuple[ActiveReservation, ...] = ()  # of others, without any one of which it would fit
     together: bool = False  # it would not: only without all of them
-    ending: Room | None = None  # nodes whose pods would have to end
+    eviction: HoldCandidate | None = None  # nodes whose pods would have to end
 
 
-def prospects(view: View, gang: Gang, rules: Rules, now: float) -> Prospects:
+def find_prospects(view: PlannerView, gang: Gang, rules: PlanRules, now: float) -> GangProspects:
     """``gang``: ``ready`` is planned. ``now``: seconds since 1970."""
     own, others = _counting(view, gang)
     trial = _Trial(view, gang, rules)
-    table = view.knowledge.without(own)
+    table = view.cache.table_without(own)
     found = trial.plan(table)
     if isinstance(found, ReservationSpec):
-        return Prospects(found)
-    kept = _in_the_way(trial, others, lambda uids: view.knowledge.without({*own, *uids}))
+        return GangProspects(found)
+    kept = _in_the_way(trial, others, lambda uids: view.cache.table_without({*own, *uids}))
     if kept:
-        return Prospects(None, found, kept)
-    if others and trial.fits(view.knowledge.without({*own, *others})):
-        return Prospects(None, found, tuple(others.values()), together=True)
-    return Prospects(None, found, ending=_ending(trial, table, now))
+        return GangProspects(None, found, kept)
+    if others and trial.fits(view.cache.table_without({*own, *others})):
+        return GangProspects(None, found, tuple(others.values()), together=True)
+    return GangProspects(None, found, eviction=_eviction(trial, table, now))
 
 
-def ended_on(table: NodeTable, name: str, besides: Iterable[str]) -> list[Occupant]:
+def evictable_pods(table: Snapshot, name: str, besides: Iterable[str]) -> list[Occupant]:
     """The pods of a node that could end: not what is only kept there, nor those."""
     record = table.records[name]
     return [each for each in record.pods if each.uid not in record.reserved and each.uid not in set(besides)]
 
 
 class _Trial(NamedTuple):
-    view: View
+    view: PlannerView
     gang: Gang
-    rules: Rules
+    rules: PlanRules
 
-    def plan(self, table: NodeTable) -> ReservationSpec | Unplaced:
+    def plan(self, table: Snapshot) -> ReservationSpec | Unplaced:
         """As the planner would."""
         policies = self.rules.policies
 
         def policy_of(request: PodRequest) -> Policy:
-            return policies.placement(request).policy
+            return policies.profile_for(request).policy
 
-        task = Task(
-            ((Waiting(self.gang, self.gang.newest),),),
+        task = PlanTask(
+            ((QueuedGang(self.gang, self.gang.newest),),),
             NodeView(table, self.view.rules, policy_of),
             {},
-            self.view.shelf.seats((self.gang.name,)),
+            self.view.reservation_index.seats((self.gang.name,)),
             {},
             self.rules.levels,
-            Names(self.gang.name.namespace, lambda: ""),
+            ReservationNames(self.gang.name.namespace, lambda: ""),
             self.rules.over,
-            self.view.there(),
+            self.view.placed_members(),
         )
-        found = placing(task)
+        found = run_plan(task)
         return found.created[0].spec if found.created else found.unplaced[self.gang.name]
 
-    def fits(self, table: NodeTable) -> bool:
+    def fits(self, table: Snapshot) -> bool:
         """Whether it has a place; no where time is over."""
         return not self.rules.over() and isinstance(self.plan(table), ReservationSpec)
 
 
-def _counting(view: View, gang: Gang) -> tuple[set[str], Mapping[str, Counting]]:
+def _counting(view: PlannerView, gang: Gang) -> tuple[set[str], Mapping[str, ActiveReservation]]:
     """Reservations of the gang itself, and those of others that keep GPUs, by name."""
-    counting = view.knowledge.reserved.counting
+    counting = view.cache.reservations.active
     own = {
         uid for uid, each in counting.items() if (each.entry.namespace, each.reservation.spec.gang) == tuple(gang.name)
     }
@@ -109,23 +109,23 @@ def _counting(view: View, gang: Gang) -> tuple[set[str], Mapping[str, Counting]]
 
 
 def _in_the_way(
-    trial: _Trial, others: Mapping[str, Counting], without: Callable[[Iterable[str]], NodeTable]
-) -> tuple[Counting, ...]:
+    trial: _Trial, others: Mapping[str, ActiveReservation], without: Callable[[Iterable[str]], Snapshot]
+) -> tuple[ActiveReservation, ...]:
     """Those of which one less would be enough."""
     return tuple(each for uid, each in list(others.items())[:TRIALS] if trial.fits(without([uid])))
 
 
-def _ending(trial: _Trial, table: NodeTable, now: float) -> Room | None:
+def _eviction(trial: _Trial, table: Snapshot, now: float) -> HoldCandidate | None:
     """The nodes on which it would be enough if all pods ended; one that holds no GPU does not count."""
-    view, policy = trial.view, trial.rules.policies.common
+    view, policy = trial.view, trial.rules.policies.node_policy
     own = {each.uid for each in trial.gang.placed}
 
     def fits(names: Sequence[str]) -> Sequence[str] | None:
-        emptied = [after(table.records[name], there[name]) for name in names]
+        emptied = [after_evictions(table.records[name], there[name]) for name in names]
         return names if trial.fits(with_records(table, emptied, now, policy)) else None
 
-    there = {name: ended_on(table, name, own) for name in table.records}
-    of = [each for each in endings(there, view.ends) if each.gpus]
+    there = {name: evictable_pods(table, name, own) for name in table.records}
+    of = [each for each in node_deadlines(there, view.deadlines) if each.gpus]
     if not of or fits([each.node for each in of]) is None:  # a trial is dear, whatever it is of
         return None
-    return room(of, fits, tries=TRIALS)
+    return find_hold_nodes(of, fits, tries=TRIALS)

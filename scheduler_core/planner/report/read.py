@@ -5,57 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, NotFoundError
-from gputopo.kube.objects import Partial
-from gputopo.kube.projection import Source
+from gputopo.kube.objects import PartialObject
+from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import LEASES, NAMESPACES, PODS, Resource
 from gputopo.labels.keys import GANGS_ENABLED
-from scheduler_core.cache.events import GpusSeen, NodeSeen
-from scheduler_core.cache.full_pods import OBSERVED
-from scheduler_core.cache.watch import KEPT, Sources, listed_of
+from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate
+from scheduler_core.cache.full_pods import FULL_POD_SOURCES
+from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind
 from scheduler_core.planner.gang import size_sources
 from scheduler_core.planner.gang.gang import Gang, GangPhase
-from scheduler_core.planner.gang.pod_source import Candidate, GangPod, planner_sources
-from scheduler_core.planner.leader.view import View
+from scheduler_core.planner.gang.pod_source import GangPod, PlannerPod, planner_sources
+from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.runtime.leader_election import Lease, lease_name
-from scheduler_core.runtime.leader_election import Spec as LeaseSpec
+from scheduler_core.runtime.leader_election import Lease, LeaseSpec, parse_lease_name
 
 # Which kinds say the sizes of gangs whose names begin so.
-SAID_BY: dict[str, tuple[type[Any], ...]] = {
-    "job": (size_sources.OfJob,),
-    "jobset": (size_sources.OfJobSet,),
-    "group": (size_sources.OfGroup, size_sources.OfAlphaGroup, size_sources.OfOldGroup),
-    "podgroup": (size_sources.OfPodGroup, size_sources.OfOldPodGroup),
-    "volcano": (size_sources.OfVolcanoGroup,),
+SIZE_DECLARERS: dict[str, tuple[type[Any], ...]] = {
+    "job": (size_sources.JobSizes,),
+    "jobset": (size_sources.JobSetSizes,),
+    "group": (size_sources.GroupSizes, size_sources.AlphaGroupSizes, size_sources.OldGroupSizes),
+    "podgroup": (size_sources.PodGroupSizes, size_sources.OldPodGroupSizes),
+    "volcano": (size_sources.VolcanoGroupSizes,),
     "kubeflow": (
-        size_sources.OfPyTorchJob,
-        size_sources.OfTfJob,
-        size_sources.OfXgboostJob,
-        size_sources.OfPaddleJob,
-        size_sources.OfJaxJob,
-        size_sources.OfMpiJob,
-        size_sources.OfMpiJobV2,
+        size_sources.PyTorchJobSizes,
+        size_sources.TfJobSizes,
+        size_sources.XgboostJobSizes,
+        size_sources.PaddleJobSizes,
+        size_sources.JaxJobSizes,
+        size_sources.MpiJobSizes,
+        size_sources.MpiJobV2Sizes,
     ),
 }
-_NOT_OURS = (GangPhase.ELSEWHERE, GangPhase.ENDED)
+_NOT_OURS = (GangPhase.ELSEWHERE, GangPhase.FINISHED)
 _POOL = ""  # no ledger of that name: what counts is asked of all of them
 
 
-class Led(NamedTuple):
+class PlannerLease(NamedTuple):
     """The Lease that a planner wrote into its ledger."""
 
     lease: str  # NAMESPACE/NAME
     spec: LeaseSpec | None  # None: there is none
 
 
-class Seen(NamedTuple):
+class GangSnapshot(NamedTuple):
     """What was read."""
 
-    view: View
+    view: PlannerView
     unread: tuple[str, ...] = ()  # kinds that may not be read: "placementledgers.gputopo.io"
-    planners: tuple[Led, ...] = ()  # of the ledgers; those that may not be read are not among them
+    planners: tuple[PlannerLease, ...] = ()  # of the ledgers; those that may not be read are not among them
 
     @property
     def ledgers(self) -> bool:
@@ -63,65 +62,69 @@ class Seen(NamedTuple):
         return not any(each.startswith("placementledgers") for each in self.unread)
 
 
-def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float) -> Seen:
+def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
     """The gangs of a namespace or of all, and what planners wrote down. Raises ``KubeError``."""
     return _read(kube, _pods(policies), namespace, policies, now)
 
 
-def read_all(kube: Kube, policies: Policies, now: float) -> Seen:
+def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
     """All gangs, and the nodes. Raises ``KubeError``."""
-    sources = {NodeSeen: OBSERVED[NodeSeen], GpusSeen: OBSERVED[GpusSeen], **_pods(policies)}
+    sources = {
+        NodeUpdate: FULL_POD_SOURCES[NodeUpdate],
+        NodeGpusUpdate: FULL_POD_SOURCES[NodeGpusUpdate],
+        **_pods(policies),
+    }
     return _read(kube, sources, None, policies, now)
 
 
 def read_pod(kube: Kube, namespace: str, name: str) -> GangPod | None:
     """One pod; None: there is none of that name. Raises ``KubeError``."""
-    return next(iter(kube.items(PODS, GangPod, Query(namespace, fields=f"metadata.name={name}"))), None)
+    return next(iter(kube.list_objects(PODS, GangPod, ListOptions(namespace, fields=f"metadata.name={name}"))), None)
 
 
 def read_opted_in(kube: Kube, namespace: str) -> bool | None:
     """Whether pods of that namespace are gated as they are created; None: it may not be read. Raises ``KubeError``."""
     try:
-        found = kube.get(NAMESPACES, namespace, Partial, Query(metadata_only=True))
+        found = kube.get(NAMESPACES, namespace, PartialObject, ListOptions(metadata_only=True))
     except ForbiddenError:
         return None
     return (found.metadata.labels or {}).get(GANGS_ENABLED.key) == GANGS_ENABLED.example
 
 
 def _pods(policies: Policies) -> Sources:
-    return {Candidate: planner_sources(policies.read)[Candidate]}
+    return {PlannerPod: planner_sources(policies.parse_pod)[PlannerPod]}
 
 
-def _read(kube: Kube, sources: Sources, namespace: str | None, policies: Policies, now: float) -> Seen:
-    view = View(policies.common, _POOL, "")
+def _read(kube: Kube, sources: Sources, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
+    view = PlannerView(policies.node_policy, _POOL, "")
     for kind, source in sources.items():
-        view.take(listed_of(kube, kind, _within(source, namespace)), now)
-    unread = [*_optional(kube, KEPT, namespace, view, now)]
-    unread += _optional(kube, _telling(view.roster.gangs()), namespace, view, now)
-    planners: list[Led] = []
-    for name in sorted({each.spec.lease for each in view.knowledge.reserved.ledgers.values() if each.spec.lease}):
+        view.apply_batch(list_kind(kube, kind, _within(source, namespace)), now)
+    unread = [*_optional(kube, RESERVATION_SOURCES, namespace, view, now)]
+    unread += _optional(kube, _size_sources(view.gang_members.all_gangs()), namespace, view, now)
+    planners: list[PlannerLease] = []
+    for name in sorted({each.spec.lease for each in view.cache.reservations.ledgers.values() if each.spec.lease}):
         try:
-            planners.append(Led(name, _lease(kube, name)))
+            planners.append(PlannerLease(name, _lease(kube, name)))
         except ForbiddenError:
             unread.append(_titled(LEASES))
             break
-    return Seen(view, tuple(dict.fromkeys(unread)), tuple(planners))
+    return GangSnapshot(view, tuple(dict.fromkeys(unread)), tuple(planners))
 
 
 def _lease(kube: Kube, name: str) -> LeaseSpec | None:
-    found = lease_name(name)
+    found = parse_lease_name(name)
     try:
-        return kube.get(LEASES, found.name, Lease, Query(found.namespace)).spec
+        return kube.get(LEASES, found.name, Lease, ListOptions(found.namespace)).spec
     except NotFoundError:
         return None
 
 
-def _optional(kube: Kube, sources: Sources, namespace: str | None, view: View, now: float) -> list[str]:
+def _optional(kube: Kube, sources: Sources, namespace: str | None, view: PlannerView, now: float) -> list[str]:
     """Kinds without which there still is something to tell. Answers those that may not be listed."""
     unread = []
     for kind, source in sources.items():
         try:
-            view.take(listed_of(kube, kind, _within(source, namespace)), now)
+            view.apply_batch(list_kind(kube, kind, _within(source, namespace)), now)
         except ForbiddenError:
             unread.append(_titled(source.resource))
     return unread
@@ -131,14 +134,18 @@ def _titled(resource: Resource) -> str:
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
-def _telling(gangs: Iterable[Gang]) -> Sources:
+def _size_sources(gangs: Iterable[Gang]) -> Sources:
     """Where to read what the pods of gangs do not say: how many they are."""
-    unsaid = {each.name.name.partition(".")[0] for each in gangs if each.need is None and each.phase not in _NOT_OURS}
-    kinds = {kind for prefix in unsaid for kind in SAID_BY.get(prefix, ())}
-    return {kind: source for kind, source in size_sources.SIZES.items() if kind in kinds}
+    unsaid = {
+        each.name.name.partition(".")[0]
+        for each in gangs
+        if each.required_members is None and each.phase not in _NOT_OURS
+    }
+    kinds = {kind for prefix in unsaid for kind in SIZE_DECLARERS.get(prefix, ())}
+    return {kind: source for kind, source in size_sources.SIZE_SOURCES.items() if kind in kinds}
 
 
-def _within(source: Source[Any], namespace: str | None) -> Source[Any]:
+def _within(source: WatchSource[Any], namespace: str | None) -> WatchSource[Any]:
     if namespace is None or not source.resource.namespaced:
         return source
     return source._replace(query=source.query._replace(namespace=namespace))

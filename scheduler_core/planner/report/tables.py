@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gputopo.cluster.tables import NONE, Cell, Table
-from gputopo.crd.reservations import Phase
-from gputopo.render.wording import UNKNOWN, number, visible
+from gputopo.crd.reservations import EntryPhase
+from gputopo.render.wording import UNKNOWN, escape_invisible, format_number
 from scheduler_core.planner.commit.progress import PHASES
 from scheduler_core.planner.gang.gang import GangPhase
-from scheduler_core.planner.report.listing import TROUBLED, GangSeen
+from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
 
-_UNDER_WAY = (PHASES[Phase.COMMITTED], GangPhase.LET_GO.value)
+_UNDER_WAY = (PHASES[EntryPhase.COMMITTED], GangPhase.UNGATED.value)
 
 
-def gang_table(gangs: Iterable[GangSeen], *, wide: bool) -> Table:
+def gang_table(gangs: Iterable[GangSummary], *, wide: bool) -> Table:
     """One line for each gang, in the order given."""
     titles = ("NAMESPACE", "GANG", "PHASE", "PRIORITY", "MEMBERS", "GPUS", "NODES", "DOMAIN", "GB/S", "WAITING")
     more = ("BY", "MINIMUM", "ATTEMPT", "RESERVATION", "DEADLINE", "ON") if wide else ()
-    rows = [(*_row(each), *(_wide(each) if wide else ()), Cell(visible(each.reason))) for each in gangs]
+    rows = [(*_row(each), *(_wide(each) if wide else ()), Cell(escape_invisible(each.reason))) for each in gangs]
     return Table((*titles, *more, "REASON"), rows)
 
 
-def phase_words(gang: GangSeen) -> str:
+def phase_words(gang: GangSummary) -> str:
     """With how far it has come: "gathering 3 of 16", "bound 12 of 16"."""
-    if gang.phase == GangPhase.GATHERING.value:
+    if gang.phase == GangPhase.WAITING_FOR_MEMBERS.value:
         need = gang.size if gang.minimum is None else gang.minimum
         return f"{gang.phase} {gang.there}" + ("" if need is None else f" of {need}")
     if gang.phase in _UNDER_WAY and gang.let_go:
@@ -32,7 +32,7 @@ def phase_words(gang: GangSeen) -> str:
     return gang.phase
 
 
-def age(seconds: float) -> str:
+def age_words(seconds: float) -> str:
     """In the largest unit of which there are two: "90s", "12m"."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * length:
@@ -40,28 +40,28 @@ def age(seconds: float) -> str:
     return f"{int(seconds)}s"
 
 
-def _row(gang: GangSeen) -> tuple[Cell, ...]:
+def _row(gang: GangSummary) -> tuple[Cell, ...]:
     return (
         Cell(gang.namespace),
         Cell(gang.name if gang.pod is None else f"pod/{gang.pod}"),
-        Cell(phase_words(gang), "bad" if gang.phase in TROUBLED else ""),
+        Cell(phase_words(gang), "bad" if gang.phase in FAILED_PHASES else ""),
         Cell(f"{gang.priority} (lowest)" if gang.priorities else str(gang.priority)),
         Cell(f"{gang.there}/{UNKNOWN if gang.size is None else gang.size}"),
         Cell(UNKNOWN if gang.gpus is None else str(gang.gpus)),
         Cell(str(len(gang.nodes)) if gang.nodes else NONE),
-        Cell(NONE if gang.domain is None else visible(gang.domain)),
-        Cell(NONE if gang.gbps is None else number(gang.gbps)),
-        Cell(NONE if gang.waiting_seconds is None else age(gang.waiting_seconds)),
+        Cell(NONE if gang.domain is None else escape_invisible(gang.domain)),
+        Cell(NONE if gang.gbps is None else format_number(gang.gbps)),
+        Cell(NONE if gang.waiting_seconds is None else age_words(gang.waiting_seconds)),
     )
 
 
-def _wide(gang: GangSeen) -> tuple[Cell, ...]:
+def _wide(gang: GangSummary) -> tuple[Cell, ...]:
     due = gang.deadline if gang.estimate is None else f"about {gang.estimate}"
     return (
         Cell(gang.by),
         Cell(NONE if gang.minimum is None else str(gang.minimum)),
         Cell(NONE if gang.attempt is None else str(gang.attempt)),
         Cell(gang.reservation or NONE),
-        Cell(NONE if due is None else visible(due)),
+        Cell(NONE if due is None else escape_invisible(due)),
         Cell(",".join(gang.nodes) or NONE),
     )

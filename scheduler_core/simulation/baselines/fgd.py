@@ -8,45 +8,48 @@ from __future__ import annotations
 
 from math import exp
 
-from scheduler_core.policy.demand_mix import WHOLE_GPU, Mix, Room
-from scheduler_core.simulation.baselines.ranked import Rank, Rated
-from scheduler_core.simulation.hosts import Host
-from scheduler_core.simulation.workload import Kind
+from scheduler_core.policy.demand_mix import WHOLE_GPU, DemandMix, FreeCapacity
+from scheduler_core.simulation.baselines.ranked import Rank, RatedNode
+from scheduler_core.simulation.hosts import SimulatedHost
+from scheduler_core.simulation.workload import JobKind
 
 
-def fgd(mix: Mix, cpu_only: float) -> Rank:
+def fgd_rank(mix: DemandMix, cpu_only: float) -> Rank:
     """``mix``: the typical pods that take GPUs; ``cpu_only``: how many of all typical pods take none."""
 
-    def lost(free: list[int], host: Host, cpu_milli: int) -> float:
+    def lost(free: list[int], host: SimulatedHost, cpu_milli: int) -> float:
         ascending = tuple(sorted(free))
-        by_kinds = mix.fragments(Room((ascending,), host.product, cpu_milli))
+        by_kinds = mix.fragmented_gpus(FreeCapacity((ascending,), host.product, cpu_milli))
         return (1 - cpu_only) * by_kinds + cpu_only * sum(free) / WHOLE_GPU
 
-    def rate(kind: Kind, host: Host) -> Rated:
-        before = lost(host.left, host, host.cpu_milli)
-        best: Rated | None = None
+    def rate(kind: JobKind, host: SimulatedHost) -> RatedNode:
+        before = lost(host.free_fractions, host, host.cpu_milli)
+        best: RatedNode | None = None
         for share, after in _ways(kind, host):
             gradient = before - lost(after, host, host.cpu_milli - kind.cpu_milli)
             score = int(100 / (1 + exp(-gradient)))
             if best is None or score > best.score:
-                best = Rated(score, share)
+                best = RatedNode(score, share)
         assert best is not None  # the node has room
         return best
 
     return rate
 
 
-def _ways(kind: Kind, host: Host) -> list[tuple[int, list[int]]]:
+def _ways(kind: JobKind, host: SimulatedHost) -> list[tuple[int, list[int]]]:
     """The GPUs that a share may go on, as sets, with what is left then. Of whole GPUs one way: all are alike."""
     if not kind.share:
         taken, left = kind.gpus, []
-        for each in host.left:
+        for each in host.free_fractions:
             whole = each == WHOLE_GPU and taken > 0
             taken -= whole
             left.append(0 if whole else each)
         return [(0, left)]
     ways: dict[int, tuple[int, list[int]]] = {}
-    for place, each in enumerate(host.left):
+    for place, each in enumerate(host.free_fractions):
         if each >= kind.share and each not in ways:
-            ways[each] = (1 << place, [*host.left[:place], each - kind.share, *host.left[place + 1 :]])
+            ways[each] = (
+                1 << place,
+                [*host.free_fractions[:place], each - kind.share, *host.free_fractions[place + 1 :]],
+            )
     return list(ways.values())

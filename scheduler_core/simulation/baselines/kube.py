@@ -9,13 +9,13 @@ from __future__ import annotations
 from math import sqrt
 
 from scheduler_core.policy.demand_mix import WHOLE_GPU
-from scheduler_core.simulation.hosts import UNLIMITED, Host
-from scheduler_core.simulation.workload import Kind
+from scheduler_core.simulation.hosts import UNLIMITED, SimulatedHost
+from scheduler_core.simulation.workload import JobKind
 
 _LEAST_CPU, _LEAST_MEMORY = 100, 200
 
 
-def requested(kind: Kind, host: Host, *, gpus: bool) -> list[float]:
+def requested(kind: JobKind, host: SimulatedHost, *, gpus: bool) -> list[float]:
     """Of CPU and memory (and GPUs, where the pod wants some) the share that would be in use; where limited."""
     spec, shares = host.spec, []
     if spec.cpu_milli < UNLIMITED:
@@ -27,19 +27,19 @@ def requested(kind: Kind, host: Host, *, gpus: bool) -> list[float]:
     return shares
 
 
-def least_allocated(kind: Kind, host: Host, *, gpus: bool = True) -> int:
+def least_allocated(kind: JobKind, host: SimulatedHost, *, gpus: bool = True) -> int:
     """The emptiest node: spread."""
     shares = requested(kind, host, gpus=gpus)
     return sum(int(100 - 100 * share) for share in shares) // len(shares) if shares else 0
 
 
-def most_allocated(kind: Kind, host: Host) -> int:
+def most_allocated(kind: JobKind, host: SimulatedHost) -> int:
     """The fullest node: pack."""
     shares = requested(kind, host, gpus=True)
     return sum(int(100 * share) for share in shares) // len(shares) if shares else 0
 
 
-def balanced_allocation(kind: Kind, host: Host, *, gpus: bool = True) -> int:
+def balanced_allocation(kind: JobKind, host: SimulatedHost, *, gpus: bool = True) -> int:
     """How much more alike CPU, memory and GPUs would be in use than they are: 75 where nothing changes, 50 to 100."""
     spec = host.spec
     limits = [
@@ -53,7 +53,7 @@ def balanced_allocation(kind: Kind, host: Host, *, gpus: bool = True) -> int:
     return 50 + (50 + _balance(after) - _balance(before)) // 2
 
 
-def default_mix(kind: Kind, host: Host) -> int:
+def default_mix(kind: JobKind, host: SimulatedHost) -> int:
     """What a cluster does that nobody configured: both plugins, by CPU and memory."""
     return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host, gpus=False)
 

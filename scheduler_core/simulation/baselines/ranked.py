@@ -6,31 +6,31 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from scheduler_core.allocation.gpu_sets import bits
-from scheduler_core.simulation.device_plugin import handed_out
-from scheduler_core.simulation.hosts import Host, Hosts, Placement
-from scheduler_core.simulation.workload import Job, Kind
+from scheduler_core.allocation.gpu_sets import single_bits
+from scheduler_core.simulation.device_plugin import draw_gpus
+from scheduler_core.simulation.hosts import Placement, SimulatedCluster, SimulatedHost
+from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
 
-class Rated(NamedTuple):
+class RatedNode(NamedTuple):
     """What a policy thinks of a node that has room."""
 
     score: float
     share: int = 0  # for a share of a GPU: the one it would go on, as a set
 
 
-Rank = Callable[[Kind, Host], Rated]
+Rank = Callable[[JobKind, SimulatedHost], RatedNode]
 
 
 class _Board:
     """The scores of all nodes for one kind of pod."""
 
     def __init__(self) -> None:
-        self.rated: dict[int, Rated] = {}
+        self.rated: dict[int, RatedNode] = {}
         self.by_score: dict[float, set[int]] = {}
         self.mark = 0  # in ``Hosts.changed``; 0: nothing has been rated
 
-    def put(self, number: int, rated: Rated | None) -> None:
+    def set_rating(self, number: int, rated: RatedNode | None) -> None:
         """What is thought of that node now; None: it has no room."""
         old = self.rated.pop(number, None)
         if old is not None:
@@ -43,19 +43,19 @@ class _Board:
             self.by_score.setdefault(rated.score, set()).add(number)
 
 
-class Ranked:
+class RankedScheduler:
     """A scheduler by scores. ``in_order``: of equals the first in an order drawn once; else any, each time."""
 
-    def __init__(self, hosts: Hosts, rate: Rank, random: Random, *, in_order: bool = False) -> None:
+    def __init__(self, hosts: SimulatedCluster, rate: Rank, random: Random, *, in_order: bool = False) -> None:
         self._hosts = hosts
         self._rate = rate
         self._random = random
-        self._boards: dict[Kind, _Board] = {}
+        self._boards: dict[JobKind, _Board] = {}
         numbers = list(range(len(hosts.all)))
         random.shuffle(numbers)
         self._order = dict(enumerate(numbers)) if in_order else None
 
-    def place(self, job: Job, now: float) -> Placement | None:
+    def place(self, job: SimulatedJob, now: float) -> Placement | None:
         """See ``engine.Scheduler``."""
         del now
         board = self._board(job.kind)
@@ -66,13 +66,13 @@ class Ranked:
         host = self._hosts.all[number]
         if job.kind.share:
             return Placement(number, board.rated[number].share)
-        gpus = handed_out(host.shape, host.free, job.kind.gpus, self._random) if job.kind.gpus else 0
+        gpus = draw_gpus(host.shape, host.free, job.kind.gpus, self._random) if job.kind.gpus else 0
         return Placement(number, gpus)
 
-    def ended(self, job: Job, placement: Placement, now: float) -> None:
+    def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
         """See ``engine.Scheduler``. ``Hosts.changed`` tells."""
 
-    def _board(self, kind: Kind) -> _Board:
+    def _board(self, kind: JobKind) -> _Board:
         board = self._boards.get(kind)
         if board is None:
             board = self._boards[kind] = _Board()
@@ -81,20 +81,22 @@ class Ranked:
             stirred = set(self._hosts.changed[board.mark :])
         for number in stirred:
             host = self._hosts.all[number]
-            board.put(number, self._rate(kind, host) if host.fits(kind) else None)
+            board.set_rating(number, self._rate(kind, host) if host.fits(kind) else None)
         board.mark = len(self._hosts.changed)
         return board
 
 
-def tightest(kind: Kind, host: Host) -> int:
+def tightest_gpu(kind: JobKind, host: SimulatedHost) -> int:
     """The GPU with the least left that has room for a share, as a set; 0 for pods that share none."""
     if not kind.share:
         return 0
-    return 1 << min((left, place) for place, left in enumerate(host.left) if left >= kind.share)[1]
+    return 1 << min((left, place) for place, left in enumerate(host.free_fractions) if left >= kind.share)[1]
 
 
-def any_gpu(kind: Kind, host: Host, random: Random) -> int:
+def any_gpu(kind: JobKind, host: SimulatedHost, random: Random) -> int:
     """One of the GPUs that have room for a share, as a set."""
     if not kind.share:
         return 0
-    return random.choice([bit for bit in bits(host.shape.whole) if host.left[bit.bit_length() - 1] >= kind.share])
+    return random.choice(
+        [bit for bit in single_bits(host.shape.whole) if host.free_fractions[bit.bit_length() - 1] >= kind.share]
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from scheduler_core.simulation.report.plot import bars, distribution, legend, lines
-from scheduler_core.simulation.report.summary import COLUMNS, Summary, cell
+from scheduler_core.simulation.report.plot import bar_plot, distribution, legend, line_plot
+from scheduler_core.simulation.report.summary import COLUMNS, PolicySummary, cell
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1120px;margin:2rem auto;padding:0 1rem;color:#1c2733}
@@ -18,7 +18,7 @@ margin:0 1% 1rem 0;vertical-align:top}svg{width:100%;font:11px system-ui,sans-se
 """
 
 
-def page(found: Sequence[Summary], words: Mapping[str, str], about: str) -> str:
+def render_page(found: Sequence[PolicySummary], words: Mapping[str, str], about: str) -> str:
     """What was replayed, what it came to in a sentence, the table, the plots, and what the words mean."""
     plots = [
         (_courses(found, "allocated"), "Share of the GPU capacity in use, while more and more is asked for."),
@@ -34,7 +34,7 @@ def page(found: Sequence[Summary], words: Mapping[str, str], about: str) -> str:
     )
 
 
-def _verdict(found: Sequence[Summary]) -> str:
+def _verdict(found: Sequence[PolicySummary]) -> str:
     """The first policy next to the best of the others, where there are others."""
     if len(found) < 2:
         return ""
@@ -49,7 +49,7 @@ def _verdict(found: Sequence[Summary]) -> str:
     return f"<p><b>{escape(first.policy)}</b>: {escape('. '.join(sentences))}.</p>" if sentences else ""
 
 
-def _table(found: Sequence[Summary]) -> str:
+def _table(found: Sequence[PolicySummary]) -> str:
     head = "".join(f"<th>{escape(column.title)}</th>" for column in COLUMNS)
     rows = "".join(
         f"<tr><td>{escape(each.policy)}</td>{''.join(f'<td>{cell(each, column)}</td>' for column in COLUMNS)}</tr>"
@@ -58,22 +58,22 @@ def _table(found: Sequence[Summary]) -> str:
     return f"<table><tr><th>policy</th>{head}</tr>{rows}</table>"
 
 
-def _courses(found: Sequence[Summary], field: str) -> str:
+def _courses(found: Sequence[PolicySummary], field: str) -> str:
     series = {each.policy: [(point.submitted, getattr(point, field)) for point in each.course] for each in found}
-    return lines(series, "asked for, of the capacity", field.replace("_", " "))
+    return line_plot(series, "asked for, of the capacity", field.replace("_", " "))
 
 
-def _islands(found: Sequence[Summary]) -> str:
+def _islands(found: Sequence[PolicySummary]) -> str:
     shares = {each.policy: share for each in found if (share := each.means["island_share"]) is not None}
-    return bars(shares, "in one island") if shares else ""
+    return bar_plot(shares, "in one island") if shares else ""
 
 
-def _rings(found: Sequence[Summary]) -> str:
+def _rings(found: Sequence[PolicySummary]) -> str:
     series = {each.policy: distribution(each.bandwidths) for each in found if each.bandwidths}
-    return lines(series, "ring, of the best possible", "pods, at most so fast") if series else ""
+    return line_plot(series, "ring, of the best possible", "pods, at most so fast") if series else ""
 
 
-def _notes(found: Sequence[Summary], words: Mapping[str, str]) -> str:
+def _notes(found: Sequence[PolicySummary], words: Mapping[str, str]) -> str:
     rows = "".join(f"<li><b>{escape(each.policy)}</b>: {escape(words.get(each.policy, ''))}</li>" for each in found)
     seeds = ", ".join(sorted({f"{each.seeds}" for each in found}))
     return (

@@ -12,7 +12,7 @@ _LEFT, _TOP, _RIGHT, _BOTTOM = 56, 16, 12, 44
 Series = Sequence[tuple[float, float]]
 
 
-def lines(series: Mapping[str, Series], x_title: str, y_title: str, *, percent: bool = True) -> str:
+def line_plot(series: Mapping[str, Series], x_title: str, y_title: str, *, percent: bool = True) -> str:
     """Lines by name. Both axes begin at zero; with ``percent`` values are shares."""
     points = [point for each in series.values() for point in each]
     most_x = max((x for x, _ in points), default=1.0) or 1.0
@@ -26,7 +26,7 @@ def lines(series: Mapping[str, Series], x_title: str, y_title: str, *, percent: 
     return _svg("".join(body), y_title)
 
 
-def bars(values: Mapping[str, float], title: str) -> str:
+def bar_plot(values: Mapping[str, float], title: str) -> str:
     """A bar for each name, of shares."""
     step = (_HEIGHT - _TOP - _BOTTOM) / max(1, len(values))
     body = []

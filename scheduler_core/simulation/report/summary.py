@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from scheduler_core.simulation.measures import Figures, Point
+from scheduler_core.simulation.measures import CoursePoint, Figures
 
 
 class Column(NamedTuple):
@@ -31,18 +31,18 @@ COLUMNS = (
 )
 
 
-class Summary(NamedTuple):
+class PolicySummary(NamedTuple):
     """A policy over all seeds."""
 
     policy: str
     seeds: int
     means: dict[str, float | None]  # by field of ``Figures``
     deviations: dict[str, float]  # of the fields with two or more values
-    course: tuple[Point, ...]  # of the first seed
+    course: tuple[CoursePoint, ...]  # of the first seed
     bandwidths: tuple[float, ...]  # of all seeds, ascending
 
 
-def summaries(figures: Iterable[Figures]) -> list[Summary]:
+def summaries(figures: Iterable[Figures]) -> list[PolicySummary]:
     """One for each policy, in the order in which they come."""
     by_policy: dict[str, list[Figures]] = {}
     for each in figures:
@@ -50,7 +50,7 @@ def summaries(figures: Iterable[Figures]) -> list[Summary]:
     return [_summary(policy, each) for policy, each in by_policy.items()]
 
 
-def document(figures: Sequence[Figures], about: str) -> dict[str, Any]:
+def report_document(figures: Sequence[Figures], about: str) -> dict[str, Any]:
     """For programs: every seed's figures, without the courses."""
     rows = [
         {key: value for key, value in each._asdict().items() if key not in ("course", "bandwidths")} for each in figures
@@ -58,7 +58,7 @@ def document(figures: Sequence[Figures], about: str) -> dict[str, Any]:
     return {"kind": "Simulation", "about": about, "replays": rows}
 
 
-def text(found: Sequence[Summary], words: dict[str, str], about: str) -> str:
+def render_text(found: Sequence[PolicySummary], words: dict[str, str], about: str) -> str:
     """A table."""
     width = max(len(each.policy) for each in found)
     heads = [f"{column.title:>14}" for column in COLUMNS]
@@ -70,7 +70,7 @@ def text(found: Sequence[Summary], words: dict[str, str], about: str) -> str:
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
-def cell(summary: Summary, column: Column) -> str:
+def cell(summary: PolicySummary, column: Column) -> str:
     """A mean, with its deviation over the seeds where there is one."""
     mean = summary.means[column.field]
     if mean is None:
@@ -78,7 +78,7 @@ def cell(summary: Summary, column: Column) -> str:
     return f"{mean * column.factor:.{column.digits}f} {column.unit}".strip()
 
 
-def _summary(policy: str, figures: Sequence[Figures]) -> Summary:
+def _summary(policy: str, figures: Sequence[Figures]) -> PolicySummary:
     means: dict[str, float | None] = {}
     deviations: dict[str, float] = {}
     for column in COLUMNS:
@@ -87,4 +87,4 @@ def _summary(policy: str, figures: Sequence[Figures]) -> Summary:
         if len(values) > 1:
             deviations[column.field] = stdev(values)
     rings = sorted(value for each in figures for value in each.bandwidths)
-    return Summary(policy, len(figures), means, deviations, figures[0].course, tuple(rings))
+    return PolicySummary(policy, len(figures), means, deviations, figures[0].course, tuple(rings))

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.allocation.client import PodResources, PodResourcesError
+from agent.allocation.client import PodResourcesClient, PodResourcesError
 from agent.allocation.wire import HeldDevices
 from tests.agent.allocation.kubelet import kubelet, listing, pod
 
@@ -29,8 +29,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def refusal(path: Path, timeout_s: float = PATIENT_S, clock: Callable[[], float] = time.monotonic) -> str:
-    with closing(PodResources(path, timeout_s, clock)) as client, pytest.raises(PodResourcesError) as refused:
-        client.held()
+    with closing(PodResourcesClient(path, timeout_s, clock)) as client, pytest.raises(PodResourcesError) as refused:
+        client.list_held_devices()
     return str(refused.value)
 
 
@@ -41,32 +41,32 @@ def test_calls_reuse_one_connection(path: Path) -> None:
         peers.append(context.peer())
         return ONE
 
-    with kubelet(path, answer), closing(PodResources(path, PATIENT_S)) as client:
-        assert [client.held() for _ in range(50)] == [HELD] * 50
+    with kubelet(path, answer), closing(PodResourcesClient(path, PATIENT_S)) as client:
+        assert [client.list_held_devices() for _ in range(50)] == [HELD] * 50
         assert len(set(peers)) == 1
         client.close()
-        assert client.held() == HELD
+        assert client.list_held_devices() == HELD
 
 
 def test_a_response_larger_than_all_http2_windows_is_complete(path: Path) -> None:
     pods = [pod(f"pod-{n}", {"nvidia.com/gpu": [f"GPU-{n:04}-{'x' * 900}"]}) for n in range(3000)]
 
-    with kubelet(path, lambda _: listing(*pods)), closing(PodResources(path, PATIENT_S)) as client:
-        client.held()
+    with kubelet(path, lambda _: listing(*pods)), closing(PodResourcesClient(path, PATIENT_S)) as client:
+        client.list_held_devices()
 
-        assert [held.pod for held in client.held()] == [f"pod-{n}" for n in range(3000)]
+        assert [held.pod for held in client.list_held_devices()] == [f"pod-{n}" for n in range(3000)]
 
 
 def test_after_a_kubelet_restart_a_new_connection_is_used(path: Path) -> None:
-    with closing(PodResources(path, PATIENT_S)) as client:
+    with closing(PodResourcesClient(path, PATIENT_S)) as client:
         with kubelet(path, lambda _: ONE):
-            assert client.held() == HELD
+            assert client.list_held_devices() == HELD
         with pytest.raises(PodResourcesError):
-            client.held()
+            client.list_held_devices()
         with kubelet(path, lambda _: b""):
-            assert client.held() == ()
+            assert client.list_held_devices() == ()
         with kubelet(path, lambda _: ONE):
-            assert client.held() == HELD
+            assert client.list_held_devices() == HELD
 
 
 def test_a_missing_socket_is_named(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.allocation.client import PodResourcesError
-from agent.allocation.watch import KEEP_S, SETTLE_S, Reading, Watch
+from agent.allocation.watch import KEEP_S, SETTLE_S, AllocationReport, AllocationWatch
 from agent.allocation.wire import HeldDevices
 
 A = HeldDevices("default", "a", "main", "nvidia.com/gpu", ("GPU-1",))
@@ -15,7 +15,7 @@ B = HeldDevices("default", "b", "main", "nvidia.com/gpu", ("GPU-2", "GPU-3"))
 DOWN = "/run/kubelet.sock: Connection refused"
 
 
-def watching(*answers: tuple[HeldDevices, ...] | str) -> Watch:
+def watching(*answers: tuple[HeldDevices, ...] | str) -> AllocationWatch:
     """A watch whose kubelet returns these reports, one per poll; a text is an error."""
     coming: Iterator[tuple[HeldDevices, ...] | str] = iter(answers)
 
@@ -25,36 +25,40 @@ def watching(*answers: tuple[HeldDevices, ...] | str) -> Watch:
             raise PodResourcesError(answer)
         return answer
 
-    return Watch(ask)
+    return AllocationWatch(ask)
 
 
 def test_only_changes_are_returned() -> None:
     watch = watching((), (A,), (A,), (A, B), (B._replace(devices=("GPU-3", "GPU-2")), A), (B,))
 
     assert [watch.poll(now) for now in range(6)] == [
-        Reading(frozenset()),
-        Reading(frozenset({A})),
+        AllocationReport(frozenset()),
+        AllocationReport(frozenset({A})),
         None,
-        Reading(frozenset({A, B})),
+        AllocationReport(frozenset({A, B})),
         None,
-        Reading(frozenset({B})),
+        AllocationReport(frozenset({B})),
     ]
 
 
 def test_a_missing_socket_is_reported_once_with_the_reason() -> None:
     watch = watching(DOWN, DOWN, (A,))
 
-    assert [watch.poll(now) for now in range(3)] == [Reading(None, DOWN), None, Reading(frozenset({A}))]
+    assert [watch.poll(now) for now in range(3)] == [
+        AllocationReport(None, DOWN),
+        None,
+        AllocationReport(frozenset({A})),
+    ]
 
 
 def test_allocations_are_kept_for_a_while_without_a_kubelet_and_then_unknown() -> None:
     watch = watching((A,), DOWN, DOWN, DOWN)
 
     assert [watch.poll(now) for now in (0.0, 1.0, KEEP_S, KEEP_S + 1)] == [
-        Reading(frozenset({A})),
-        Reading(frozenset({A}), DOWN),
+        AllocationReport(frozenset({A})),
+        AllocationReport(frozenset({A}), DOWN),
         None,
-        Reading(None, DOWN),
+        AllocationReport(None, DOWN),
     ]
 
 
@@ -71,7 +75,7 @@ def test_after_a_kubelet_restart_new_devices_count_at_once_and_missing_ones_late
     watch = watching((A,), DOWN, (), (B,), (B,))
     watch.poll(0.0)
 
-    assert watch.poll(1.0) == Reading(frozenset({A}), DOWN)
-    assert watch.poll(2.0) == Reading(frozenset({A}))
-    assert watch.poll(3.0) == Reading(frozenset({A, B}))
-    assert (watch.poll(2.0 + later) or Reading(frozenset({A, B}))).held == believed
+    assert watch.poll(1.0) == AllocationReport(frozenset({A}), DOWN)
+    assert watch.poll(2.0) == AllocationReport(frozenset({A}))
+    assert watch.poll(3.0) == AllocationReport(frozenset({A, B}))
+    assert (watch.poll(2.0 + later) or AllocationReport(frozenset({A, B}))).held == believed

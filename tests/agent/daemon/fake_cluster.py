@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.daemon.settings import AgentSettings
-from agent.publish import Event, Outcome, PublishError
+from agent.publish import NodeEvent, PublishError, PublishOutcome
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.labels import NodeFacts
+from gputopo.labels import EncodedTopology
 
 SETTINGS = AgentSettings(
     node="gpu-5",  # its second pass comes 56 s after the first
@@ -30,22 +30,22 @@ class FakeNodePublisher:
 
     def __init__(self) -> None:
         self.away: PublishError | None = None
-        self.facts: NodeFacts | None = None
+        self.facts: EncodedTopology | None = None
         self.state: NodeGpus | None = None
         self.writes: list[str] = []
         self.reads = 0
-        self.events: list[Event] = []
+        self.events: list[NodeEvent] = []
 
-    def publish(self, facts: NodeFacts) -> Outcome:
+    def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         self._raise_if_away()
         self.reads += 1
         written = facts != self.facts
         if written:
             self.facts = facts
             self.writes.append("node")
-        return Outcome(written, ("nvidia.com/gpu.product",))
+        return PublishOutcome(written, ("nvidia.com/gpu.product",))
 
-    def report(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> bool:
         self._raise_if_away()
         written = state != self.state
         if written:
@@ -53,7 +53,7 @@ class FakeNodePublisher:
             self.writes.append("nodegpus")
         return written
 
-    def announce(self, event: Event) -> None:
+    def write_event(self, event: NodeEvent) -> None:
         self._raise_if_away()
         self.events.append(event)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agent.daemon.damping import DampingHistory, damped_topology, history_from_published, record_observation
-from gputopo.labels import NodeFacts, encode
+from gputopo.labels import EncodedTopology, encode_topology
 from gputopo.model import Degradation, Gpu, Health, Link, NodeTopology, Nvlink, Problem, ProblemKind
 from tests.machines import a100_mesh, hgx_h100, nvlink_unknown
 
@@ -102,18 +102,18 @@ def lost(topology: NodeTopology, index: int, bus_id: str | None = None) -> NodeT
     )
 
 
-def writes(observations: Iterable[tuple[float, NodeTopology]]) -> list[tuple[float, NodeFacts]]:
+def writes(observations: Iterable[tuple[float, NodeTopology]]) -> list[tuple[float, EncodedTopology]]:
     """The times at which the Node would be written, and the published values."""
-    history, written = DampingHistory(), list[tuple[float, NodeFacts]]()
+    history, written = DampingHistory(), list[tuple[float, EncodedTopology]]()
     for now, topology in observations:
         history = record_observation(history, topology, now, HOLD_S, ALL)
-        facts = encode(damped_topology(history))
+        facts = encode_topology(damped_topology(history))
         if not written or facts != written[-1][1]:
             written.append((now, facts))
     return written
 
 
-def degraded_labels(written: list[tuple[float, NodeFacts]]) -> list[tuple[float, str]]:
+def degraded_labels(written: list[tuple[float, EncodedTopology]]) -> list[tuple[float, str]]:
     return [(now, facts.labels["gputopo.io/degraded"]) for now, facts in written]
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agent.daemon.events import events_between
-from agent.publish import Event
+from agent.publish import NodeEvent
 from gputopo.model import Degradation, Gpu, Health, NodeTopology
 from tests.machines import hgx_h100
 
@@ -33,43 +33,48 @@ GONE = Degradation("GPU-x", "gone")
         pytest.param(
             None,
             degraded(LINK),
-            (Event("GpuTopologyDegraded", f"{UUIDS[3]}.nvlink: 17 of 18 NVLinks active", True),),
+            (NodeEvent("GpuTopologyDegraded", f"{UUIDS[3]}.nvlink: 17 of 18 NVLinks active", True),),
             id="a first publication of one that is not",
         ),
         pytest.param(
             WELL,
             degraded(PAIR),
-            (Event("GpuTopologyDegraded", f"{UUIDS[0]} - {UUIDS[3]}: 3 of 4 NVLinks active", True),),
+            (NodeEvent("GpuTopologyDegraded", f"{UUIDS[0]} - {UUIDS[3]}: 3 of 4 NVLinks active", True),),
             id="a link between two",
         ),
         pytest.param(
             WELL,
             degraded(LOST, lost=2),
-            (Event("GpuLost", f"{UUIDS[2]} is lost: {LOST.why}", True),),
+            (NodeEvent("GpuLost", f"{UUIDS[2]} is lost: {LOST.why}", True),),
             id="a lost GPU is reported once",
         ),
         pytest.param(
-            WELL, degraded(lost=2), (Event("GpuLost", f"{UUIDS[2]} is lost: the driver does not answer for it", True),)
+            WELL,
+            degraded(lost=2),
+            (NodeEvent("GpuLost", f"{UUIDS[2]} is lost: the driver does not answer for it", True),),
         ),
         pytest.param(
-            WELL, degraded(GONE), (Event("GpuTopologyDegraded", "GPU-x: gone", True),), id="a GPU that is on no list"
+            WELL,
+            degraded(GONE),
+            (NodeEvent("GpuTopologyDegraded", "GPU-x: gone", True),),
+            id="a GPU that is on no list",
         ),
         pytest.param(
             WELL,
             degraded(LINK, GONE),
-            (Event("GpuTopologyDegraded", f"{UUIDS[3]}.nvlink: 17 of 18 NVLinks active; GPU-x: gone", True),),
+            (NodeEvent("GpuTopologyDegraded", f"{UUIDS[3]}.nvlink: 17 of 18 NVLinks active; GPU-x: gone", True),),
             id="much at once is one Event",
         ),
         pytest.param(
             degraded(LINK, PAIR),
             degraded(PAIR),
-            (Event("GpuTopologyRecovered", f"{UUIDS[3]}.nvlink has recovered", False),),
+            (NodeEvent("GpuTopologyRecovered", f"{UUIDS[3]}.nvlink has recovered", False),),
             id="one of two recovers",
         ),
         pytest.param(
             degraded(LOST, lost=2),
             WELL,
-            (Event("GpuTopologyRecovered", f"{UUIDS[2]} has recovered", False),),
+            (NodeEvent("GpuTopologyRecovered", f"{UUIDS[2]} has recovered", False),),
             id="a lost GPU is back",
         ),
         pytest.param(
@@ -80,7 +85,7 @@ GONE = Degradation("GPU-x", "gone")
         ),
     ],
 )
-def test_events(before: NodeTopology | None, after: NodeTopology, events: tuple[Event, ...]) -> None:
+def test_events(before: NodeTopology | None, after: NodeTopology, events: tuple[NodeEvent, ...]) -> None:
     assert events_between(before, after) == events
 
 

@@ -7,16 +7,16 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from agent.allocation.watch import Reading
+from agent.allocation.watch import AllocationReport
 from agent.allocation.wire import HeldDevices
 from agent.daemon.loop import PROBE_TIMEOUT_S, AgentLoop, IterationResult, LoopInput, Now, ProbeResult, WakeUp
 from agent.daemon.metrics import AgentMetrics
 from agent.daemon.settings import AgentSettings
 from agent.discover import discover
-from agent.publish import Event, PublishError
+from agent.publish import NodeEvent, PublishError
 from agent.snapshot import Snapshot
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
-from gputopo.labels import decode, keys
+from gputopo.labels import decode_topology, keys
 from gputopo.model import NodeTopology
 from tests.agent.daemon.fake_cluster import SETTINGS, FakeNodePublisher
 from tests.agent.recordings import gpu_lost, load_machine, nvml_failed, nvml_of, ports_down
@@ -24,15 +24,15 @@ from tests.agent.recordings import gpu_lost, load_machine, nvml_failed, nvml_of,
 EPOCH = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 HEALTHY = load_machine("dgx-a100")
 TWO_PORTS_DOWN = ports_down(HEALTHY, 3, 0)
-HEALTHY_TOPOLOGY = discover(HEALTHY).slow()
+HEALTHY_TOPOLOGY = discover(HEALTHY).stable_facts()
 
 
 class FakePublishedReader(FakeNodePublisher):
     """A publisher that can read back the published topology."""
 
-    def recall(self) -> NodeTopology | None:
+    def read_published(self) -> NodeTopology | None:
         self._raise_if_away()
-        return None if self.facts is None else decode({}, self.facts.annotations)
+        return None if self.facts is None else decode_topology({}, self.facts.annotations)
 
 
 class SimulatedAgent:
@@ -95,7 +95,7 @@ def test_a_node_is_labelled_by_its_first_pass(cluster: FakeNodePublisher) -> Non
     node.run(1)
 
     assert cluster.facts is not None
-    assert decode({}, cluster.facts.annotations) == HEALTHY_TOPOLOGY
+    assert decode_topology({}, cluster.facts.annotations) == HEALTHY_TOPOLOGY
     assert cluster.state == NodeGpus(
         observed_at="2027-01-15T08:00:00Z",
         content_hash=content_hash(cluster.facts.annotations[keys.TOPOLOGY.key]),
@@ -144,8 +144,8 @@ def test_a_link_that_goes_down_is_published_by_the_next_pass_and_recovery_after_
     assert cluster.writes.count("node") == 3
     uuid = nvml_of(HEALTHY).gpus[3].uuid
     assert cluster.events == [
-        Event("GpuTopologyDegraded", f"{uuid}.nvlink: 11 of 12 NVLinks active", True),
-        Event("GpuTopologyRecovered", f"{uuid}.nvlink has recovered", False),
+        NodeEvent("GpuTopologyDegraded", f"{uuid}.nvlink: 11 of 12 NVLinks active", True),
+        NodeEvent("GpuTopologyRecovered", f"{uuid}.nvlink has recovered", False),
     ]
 
 
@@ -282,7 +282,7 @@ def test_after_an_api_server_outage_of_an_hour_one_write_is_made(cluster: FakeNo
 
 def test_an_event_that_cannot_be_written_is_counted_and_nothing_else_fails() -> None:
     class NoEvents(FakeNodePublisher):
-        def announce(self, event: Event) -> None:
+        def write_event(self, event: NodeEvent) -> None:
             raise PublishError(f"no rights for {event.reason}")
 
     node = SimulatedAgent(NoEvents(), TWO_PORTS_DOWN).run(60)
@@ -299,10 +299,10 @@ def test_an_allocation_is_published_when_it_changes_and_only_then(cluster: FakeN
     node = SimulatedAgent(cluster).run(600)
     writes = len(cluster.writes)
 
-    node.add_inputs(Reading(frozenset({POD})))
+    node.add_inputs(AllocationReport(frozenset({POD})))
     assert cluster.state is not None
     assert cluster.state.allocations == (HELD,)
-    node.add_inputs(Reading(frozenset({POD}), "away for a moment"))
+    node.add_inputs(AllocationReport(frozenset({POD}), "away for a moment"))
 
     assert cluster.writes[writes:] == ["nodegpus"]
     assert node.loop.status.podresources_error == "away for a moment"
@@ -313,16 +313,16 @@ def test_an_unknown_device_starts_a_pass_at_once(cluster: FakeNodePublisher) -> 
     node = SimulatedAgent(cluster).run(600)
     passes = len(node.passes)
 
-    node.add_inputs(Reading(frozenset({POD})))
+    node.add_inputs(AllocationReport(frozenset({POD})))
     assert len(node.passes) == passes
-    node.add_inputs(Reading(frozenset({POD._replace(resource="nvidia.com/mig-1g.5gb", devices=("MIG-new",))})))
+    node.add_inputs(AllocationReport(frozenset({POD._replace(resource="nvidia.com/mig-1g.5gb", devices=("MIG-new",))})))
 
     assert len(node.passes) == passes + 1
     assert node.metric("gputopo_wakeups_total", reason="allocation") == 1
 
 
 def test_allocations_before_the_first_pass_are_published_after_it(cluster: FakeNodePublisher) -> None:
-    node = SimulatedAgent(cluster).add_inputs(Reading(frozenset({POD})))
+    node = SimulatedAgent(cluster).add_inputs(AllocationReport(frozenset({POD})))
     assert cluster.writes == []
 
     node.run(1)
@@ -338,7 +338,7 @@ def test_an_allocation_is_published_while_nvml_fails_with_the_age_of_the_last_pa
     node.snapshot = nvml_failed(HEALTHY, "DRIVER_NOT_LOADED")
     node.run(1000)
 
-    node.add_inputs(Reading(frozenset({POD})))
+    node.add_inputs(AllocationReport(frozenset({POD})))
 
     assert cluster.state.allocations == (HELD,)
     assert node.loop.status.observed_at == observed
@@ -350,8 +350,8 @@ def test_a_kubelet_that_does_not_answer_is_logged_once(
 ) -> None:
     node = SimulatedAgent(cluster).run(60)
     with caplog.at_level(logging.INFO, "gputopo.agent"):
-        node.add_inputs(Reading(None, "no socket")).add_inputs(Reading(None, "no socket")).add_inputs(
-            Reading(frozenset())
+        node.add_inputs(AllocationReport(None, "no socket")).add_inputs(AllocationReport(None, "no socket")).add_inputs(
+            AllocationReport(frozenset())
         )
 
     logged = [(each.levelname, each.__dict__["fields"]) for each in caplog.records if each.message == "podresources"]

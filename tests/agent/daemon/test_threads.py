@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.allocation.client import PodResourcesError
-from agent.allocation.watch import POLL_S, Reading, Watch
+from agent.allocation.watch import POLL_S, AllocationReport, AllocationWatch
 from agent.allocation.wire import HeldDevices
 from agent.daemon.loop import AgentLoop, Now, WakeUp
 from agent.daemon.metrics import AgentMetrics
@@ -71,7 +71,7 @@ def test_passes_run_until_the_loop_is_stopped() -> None:
 
 def test_allocations_reach_the_publisher() -> None:
     held = HeldDevices("ml", "train-0", "main", "nvidia.com/gpu", ("0",))
-    agent = AgentThread(MachineAccess(lambda: HEALTHY, UNCHANGING, Watch(lambda: (held,))))
+    agent = AgentThread(MachineAccess(lambda: HEALTHY, UNCHANGING, AllocationWatch(lambda: (held,))))
     wait_until(lambda: agent.cluster.state is not None and agent.cluster.state.allocations is not None)
 
     agent.end()
@@ -120,7 +120,7 @@ def test_a_thread_that_raises_ends_the_process(caplog: pytest.LogCaptureFixture)
     assert "thread" in {each.message for each in caplog.records}
 
 
-def polled(signatures: list[int], watch: Watch | None = None) -> list[object]:
+def polled(signatures: list[int], watch: AllocationWatch | None = None) -> list[object]:
     """The inputs that polls put into the inbox, with one signature per poll."""
     inbox = Inbox()
     pauses: list[float] = []
@@ -143,7 +143,7 @@ def test_changed_allocations_wake_the_loop() -> None:
     def ask() -> tuple[HeldDevices, ...]:
         raise PodResourcesError("no socket")
 
-    assert polled([1, 1, 1], Watch(ask)) == [Reading(None, "no socket")]
+    assert polled([1, 1, 1], AllocationWatch(ask)) == [AllocationReport(None, "no socket")]
 
 
 def test_signals_stop_the_loop_or_start_a_pass_and_handlers_are_restored() -> None:

@@ -116,7 +116,7 @@ def test_a_pair_missing_from_the_matrix_is_unknown_and_so_are_the_islands() -> N
     topology = discover(Snapshot(smi=smi(topo="\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n" + rows)))
 
     assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4),), unknown=((2, 3),))
-    assert topology.doubtful == {2, 3}
+    assert topology.uncertain_gpus == {2, 3}
 
 
 def nvml_gpu(index: int, **facts: object) -> NvmlGpu:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.publish import Outcome, PublishError
+from agent.publish import PublishError, PublishOutcome
 from agent.publish.node import NodePublisher
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT
-from gputopo.labels import NodeFacts
+from gputopo.labels import EncodedTopology
 from gputopo.labels.keys import FIELD_MANAGER
 from tests.api_server import Answer, ApiServer, Asked, api_server
 
-FACTS = NodeFacts(labels={"a": "1", "b": "2", "c": "3", "d": "4"}, annotations={}, mirrors={})
+FACTS = EncodedTopology(labels={"a": "1", "b": "2", "c": "3", "d": "4"}, annotations={}, mirrors={})
 
 
 def node(version: str = "7", **more: object) -> Answer:
@@ -46,7 +46,7 @@ def test_a_node_is_read_from_the_cache_but_not_older_than_our_last_write(tmp_pat
 
     with publisher(answer, tmp_path) as (server, publish):
         facts = FACTS._replace(labels={"a": "1"})
-        written = [publish.publish(facts).written for _ in range(3)]
+        written = [publish.publish_facts(facts).written for _ in range(3)]
 
     assert written == [True, False, True]
     assert [each.query["resourceVersion"] for each in server.asked if each.method == "GET"] == ["0", "8", "9"]
@@ -61,10 +61,10 @@ def test_a_version_that_the_server_does_not_reach_is_forgotten(tmp_path: Path) -
         return node("900") if request.method == "PATCH" else node("7")
 
     with publisher(answer, tmp_path) as (server, publish):
-        publish.publish(FACTS)
+        publish.publish_facts(FACTS)
         with pytest.raises(PublishError, match="Too large resource version"):
-            publish.publish(FACTS)
-        assert publish.publish(FACTS) == Outcome(written=True)
+            publish.publish_facts(FACTS)
+        assert publish.publish_facts(FACTS) == PublishOutcome(written=True)
 
     assert [each.query["resourceVersion"] for each in server.asked if each.method == "GET"] == ["0", "900", "0"]
 
@@ -73,9 +73,9 @@ def test_what_a_conflict_names_is_dropped_and_the_rest_applied(tmp_path: Path) -
     turns = iter([conflict(".metadata.labels.b"), node("8")])
 
     with publisher(lambda request: next(turns) if request.method == "PATCH" else node(), tmp_path) as (server, publish):
-        outcome = publish.publish(FACTS)
+        outcome = publish.publish_facts(FACTS)
 
-    assert outcome == Outcome(written=True, kept_by_others=("b",))
+    assert outcome == PublishOutcome(written=True, kept_by_others=("b",))
     assert [each.body["metadata"]["labels"] for each in server.asked if each.method == "PATCH"] == [
         {"a": "1", "b": "2", "c": "3", "d": "4"},
         {"a": "1", "c": "3", "d": "4"},
@@ -89,7 +89,7 @@ def test_repeated_conflicts_end_in_an_error(tmp_path: Path) -> None:
         server, publish = running
         message = r"other field managers keep taking keys of gputopo-agent: a \(nfd\), b \(nfd\), c \(nfd\)"
         with pytest.raises(PublishError, match=message):
-            publish.publish(FACTS)
+            publish.publish_facts(FACTS)
 
     assert len([each for each in server.asked if each.method == "PATCH"]) == 3
 
@@ -101,14 +101,14 @@ def test_a_conflict_about_something_else_is_an_error(tmp_path: Path) -> None:
         return refuse if request.method == "PATCH" else node()
 
     with publisher(answer, tmp_path) as (_, publish), pytest.raises(PublishError, match="409: Apply failed"):
-        publish.publish(FACTS)
+        publish.publish_facts(FACTS)
 
 
 def test_retry_after_is_passed_on(tmp_path: Path) -> None:
     busy = Answer({"message": "busy"}, 429, {"Retry-After": "3"})
 
     with publisher(lambda _: busy, tmp_path) as (_, publish), pytest.raises(PublishError) as caught:
-        publish.publish(FACTS)
+        publish.publish_facts(FACTS)
 
     assert caught.value.retry_after == 3
 
@@ -125,7 +125,7 @@ def test_keys_of_other_owners_are_logged_when_they_change(tmp_path: Path, caplog
         publisher(lambda request: node() if request.method == "PATCH" else next(reads), tmp_path) as (_, publish),
     ):
         for _ in range(5):
-            publish.publish(FACTS)
+            publish.publish_facts(FACTS)
 
     assert [record.getMessage() for record in caplog.records] == [
         "keys of Node n that other field managers own are left unchanged: a (nfd)",

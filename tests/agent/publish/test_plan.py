@@ -9,15 +9,15 @@ import pytest
 
 from agent.publish.plan import ApplyPlan, plan_apply, values_by_manager
 from gputopo.kube.objects import ManagedMetadata
-from gputopo.kube.ownership import Field
-from gputopo.labels import NodeFacts
+from gputopo.kube.ownership import OwnedField
+from gputopo.labels import EncodedTopology
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
 
-A, B, T = Field("labels", "a"), Field("labels", "b"), Field("annotations", "t")
+A, B, T = OwnedField("labels", "a"), OwnedField("labels", "b"), OwnedField("annotations", "t")
 US = "us"
 
 
-def node(live: dict[Field, str], **owned: set[Field]) -> ManagedMetadata:
+def node(live: dict[OwnedField, str], **owned: set[OwnedField]) -> ManagedMetadata:
     """A node; ``us`` and ``other`` applied, ``edit`` edited."""
     managed = []
     for manager, fields in owned.items():
@@ -68,11 +68,11 @@ def node(live: dict[Field, str], **owned: set[Field]) -> ManagedMetadata:
         pytest.param(node({A: "1"}), {A: "1"}, ApplyPlan({A: "1"}, {}), id="without owner: owned from now on"),
     ],
 )
-def test_what_is_written(metadata: ManagedMetadata, wanted: dict[Field, str], expected: ApplyPlan) -> None:
+def test_what_is_written(metadata: ManagedMetadata, wanted: dict[OwnedField, str], expected: ApplyPlan) -> None:
     assert plan_apply(metadata, US, wanted) == expected
 
 
 def test_mirrors_have_their_own_field_manager() -> None:
-    facts = NodeFacts(labels={"a": "1"}, annotations={"t": "x"}, mirrors={"b": "2"})
+    facts = EncodedTopology(labels={"a": "1"}, annotations={"t": "x"}, mirrors={"b": "2"})
 
     assert values_by_manager(facts) == {FIELD_MANAGER: {A: "1", T: "x"}, MIRROR_FIELD_MANAGER: {B: "2"}}

@@ -11,7 +11,7 @@ from agent.publish.local import FeaturesFilePublisher
 from agent.publish.node import NodePublisher
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from gputopo.model import NodeTopology
 from tests.api_server import Answer, api_server
 from tests.machines import dgx1
@@ -21,7 +21,7 @@ def recalled(folder: Path, answer: Answer) -> NodeTopology | None:
     with api_server(lambda _: answer) as server:
         kube = from_kubeconfig(AGENT, server.kubeconfig(folder / "config"))
         try:
-            return NodePublisher(kube, "n").recall()
+            return NodePublisher(kube, "n").read_published()
         finally:
             kube.close()
 
@@ -34,7 +34,7 @@ def node(annotations: dict[str, str]) -> Answer:
 @pytest.mark.parametrize(
     ("annotations", "topology"),
     [
-        pytest.param(encode(dgx1()).annotations, dgx1().slow(), id="what was published"),
+        pytest.param(encode_topology(dgx1()).annotations, dgx1().stable_facts(), id="what was published"),
         pytest.param({}, None, id="nothing was"),
         pytest.param({keys.TOPOLOGY.key: "{"}, None, id="damaged, and to be replaced"),
         pytest.param({keys.TOPOLOGY.key: '{"v":99}'}, None, id="of a version to come"),

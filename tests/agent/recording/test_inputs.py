@@ -8,9 +8,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.recording.bundled import folder
-from agent.recording.inputs import DocumentError, read, text_of
-from gputopo.labels import encode
+from agent.recording.bundled import bundled_directory
+from agent.recording.inputs import InputError, decode_text, read_observation
+from gputopo.labels import encode_topology
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink
 
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-15\t0\nGPU1\tNV4\t X \t0-15\t0\n"
@@ -25,21 +25,23 @@ TOPOLOGY = NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=Nvlink(links=(
 
 
 def node(name: str = "n1", **metadata: object) -> dict[str, object]:
-    facts = encode(TOPOLOGY)
+    facts = encode_topology(TOPOLOGY)
     known = {"name": name, "labels": facts.labels, "annotations": facts.annotations, "uid": "u"}
     return {"apiVersion": "v1", "kind": "Node", "metadata": known | metadata, "spec": {}, "status": {}}
 
 
 def products(text: str) -> list[str | None]:
-    return [gpu.product for gpu in read(text).topology.gpus]
+    return [gpu.product for gpu in read_observation(text).topology.gpus]
 
 
 def test_a_pasted_matrix() -> None:
-    assert [island.gpus for island in read(TOPO).topology.islands or ()] == [(0, 1)]
+    assert [island.gpus for island in read_observation(TOPO).topology.islands or ()] == [(0, 1)]
 
 
 def test_an_error_of_nvidia_smi_gets_its_advice() -> None:
-    seen = read("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n")
+    seen = read_observation(
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
+    )
 
     assert seen.topology.gpus == ()
     assert "different versions" in seen.advice
@@ -58,21 +60,23 @@ def test_a_query() -> None:
 
 
 def test_an_nccl_topology() -> None:
-    assert [gpu.bus_id for gpu in read(NCCL).topology.gpus] == ["0000:03:00.0"]
+    assert [gpu.bus_id for gpu in read_observation(NCCL).topology.gpus] == ["0000:03:00.0"]
 
 
 def test_an_hwloc_topology() -> None:
     device = '<object type="PCIDev" pci_busid="0000:03:00.0" pci_type="0302 [10de:15f9]"/>'
 
-    found = read(f'<?xml version="1.0"?><topology version="3.0"><object type="Machine">{device}</object></topology>')
+    found = read_observation(
+        f'<?xml version="1.0"?><topology version="3.0"><object type="Machine">{device}</object></topology>'
+    )
 
     assert [gpu.bus_id for gpu in found.topology.gpus] == ["0000:03:00.0"]
 
 
 def test_a_snapshot() -> None:
-    snapshot = (Path(folder()) / "8v100-2n-cubemesh" / "snapshot.json").read_text("utf-8")
+    snapshot = (Path(bundled_directory()) / "8v100-2n-cubemesh" / "snapshot.json").read_text("utf-8")
 
-    assert len(read(snapshot).topology.gpus) == 8
+    assert len(read_observation(snapshot).topology.gpus) == 8
 
 
 NODES = {
@@ -85,7 +89,7 @@ NODES = {
 
 @pytest.mark.parametrize("text", NODES.values(), ids=NODES)
 def test_a_node_of_the_cluster(text: str) -> None:
-    assert read(text).topology == TOPOLOGY
+    assert read_observation(text).topology == TOPOLOGY
 
 
 NCCL_DAMAGED = NCCL.replace("numaid", "numa")
@@ -130,8 +134,8 @@ BAD = {
 
 @pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
 def test_invalid_input_gets_an_error_that_says_what_to_do(text: str, message: str) -> None:
-    with pytest.raises(DocumentError) as caught:
-        read(text)
+    with pytest.raises(InputError) as caught:
+        read_observation(text)
 
     assert message in str(caught.value)
 
@@ -139,8 +143,8 @@ def test_invalid_input_gets_an_error_that_says_what_to_do(text: str, message: st
 @given(st.text() | st.text().map(lambda text: "{" + text) | st.text().map(lambda text: "kind: " + text))
 def test_any_text_is_a_topology_or_a_document_error(text: str) -> None:
     try:
-        seen = read(text)
-    except DocumentError:
+        seen = read_observation(text)
+    except InputError:
         return
     assert isinstance(seen.topology, NodeTopology)
 
@@ -154,14 +158,14 @@ BYTES = {
 
 @pytest.mark.parametrize("data", BYTES.values(), ids=BYTES)
 def test_text_is_read_in_the_encodings_that_occur(data: bytes) -> None:
-    assert text_of(data) == TOPO
+    assert decode_text(data) == TOPO
 
 
 def test_invalid_bytes_are_replaced() -> None:
-    assert text_of(b"GPU0\xff") == "GPU0\ufffd"
+    assert decode_text(b"GPU0\xff") == "GPU0\ufffd"
 
 
 def test_bundled_machines_are_accepted_inputs(tmp_path: Path) -> None:
     assert tmp_path.exists()
-    for snapshot in Path(folder()).glob("*/snapshot.json"):
-        read(text_of(snapshot.read_bytes()))
+    for snapshot in Path(bundled_directory()).glob("*/snapshot.json"):
+        read_observation(decode_text(snapshot.read_bytes()))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent.recording.io import dump_snapshot, load_snapshot
-from agent.recording.probe import ProbeTarget, probe
-from agent.recording.scrub import scrub
-from agent.recording.topology import find_failure, observe
+from agent.recording.probe import ProbeTarget, probe_machine
+from agent.recording.scrub import scrub_snapshot
+from agent.recording.topology import find_failure, observe_snapshot
 from agent.snapshot import Host, Nvml, Output, Snapshot, Sysfs
 from tests.agent.sources.fake_nvml import DRIVER_NOT_LOADED, FakeDriver, FakeGpu, plug
 
@@ -25,7 +25,7 @@ def machine(tmp_path: Path, **parts: Any) -> ProbeTarget:
 
 
 def test_a_machine_without_driver_is_a_snapshot_with_errors(tmp_path: Path) -> None:
-    snapshot = probe(machine(tmp_path))
+    snapshot = probe_machine(machine(tmp_path))
 
     assert snapshot.nvml == Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED")
     assert snapshot.sysfs == Sysfs()
@@ -44,7 +44,7 @@ def test_all_sources_are_read(tmp_path: Path) -> None:
     smi.write_text('#!/bin/sh\necho "$*"\n')
     smi.chmod(0o755)
 
-    snapshot = probe(machine(tmp_path, nvidia_smi=str(smi), nvml=plug(FakeDriver(FakeGpu(minor=5)))))
+    snapshot = probe_machine(machine(tmp_path, nvidia_smi=str(smi), nvml=plug(FakeDriver(FakeGpu(minor=5)))))
 
     assert snapshot.host is not None
     assert snapshot.host.kernel == "6.8.0"
@@ -68,7 +68,7 @@ def test_all_sources_are_read(tmp_path: Path) -> None:
 def test_an_exception_of_a_source_does_not_affect_the_others(
     tmp_path: Path, parts: dict[str, Any], source: str, error: str
 ) -> None:
-    snapshot = probe(machine(tmp_path, **parts))
+    snapshot = probe_machine(machine(tmp_path, **parts))
 
     assert snapshot.errors == {source: error}
     assert getattr(snapshot, source) is None
@@ -78,7 +78,7 @@ def test_an_exception_of_a_source_does_not_affect_the_others(
 
 def test_this_machine_can_be_probed() -> None:
     """With or without GPU, driver and /sys."""
-    snapshot = probe(ProbeTarget(nvidia_smi=None))
+    snapshot = probe_machine(ProbeTarget(nvidia_smi=None))
 
     assert isinstance(snapshot, Snapshot)
     assert isinstance(snapshot.host, Host)
@@ -92,8 +92,8 @@ def test_a_recording_is_a_scrubbed_snapshot(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel/hostname").write_text("node1\n")
     gpu = FakeGpu(uuid=b"GPU-31515c3d-1414-7c2c-004a-f86a898946ac")
 
-    probed = probe(machine(tmp_path, nvml=plug(FakeDriver(gpu))))
-    snapshot = load_snapshot(dump_snapshot(scrub(probed, uuids=True)))
+    probed = probe_machine(machine(tmp_path, nvml=plug(FakeDriver(gpu))))
+    snapshot = load_snapshot(dump_snapshot(scrub_snapshot(probed, uuids=True)))
 
     assert snapshot.scrubbed == ("hostname", "processes", "serial", "uuid")
     assert snapshot.host is not None
@@ -103,7 +103,7 @@ def test_a_recording_is_a_scrubbed_snapshot(tmp_path: Path) -> None:
 
 
 def test_the_live_machine_goes_through_the_same_discovery(tmp_path: Path) -> None:
-    seen = observe(probe(machine(tmp_path, nvml=plug(FakeDriver(FakeGpu(name=b"NVIDIA L4"))))))
+    seen = observe_snapshot(probe_machine(machine(tmp_path, nvml=plug(FakeDriver(FakeGpu(name=b"NVIDIA L4"))))))
 
     assert [gpu.product for gpu in seen.topology.gpus] == ["NVIDIA L4"]
     assert seen.snapshot is not None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.recording.scrub import scrub
+from agent.recording.scrub import scrub_snapshot
 from agent.snapshot import Host, Nvml, NvmlFabric, NvmlGpu, Output, Snapshot, Sysfs
 
 ALWAYS = ("hostname", "processes", "serial")
@@ -17,7 +17,7 @@ ONE, TWO = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-0000
 
 def printed(text: str, host: Host | None = None) -> str:
     """The scrubbed text of an nvidia-smi output."""
-    smi = scrub(Snapshot(host=host, smi={"-q -x": Output(text)})).smi
+    smi = scrub_snapshot(Snapshot(host=host, smi={"-q -x": Output(text)})).smi
     assert smi is not None
     return smi["-q -x"].stdout
 
@@ -88,7 +88,7 @@ def test_host_name_is_removed_and_the_rest_stays() -> None:
         nccl='<cpu host_hash="0xa1"/>',
     )
 
-    assert scrub(snapshot) == Snapshot(
+    assert scrub_snapshot(snapshot) == Snapshot(
         recorder="gputopo 0.1.0",
         scrubbed=ALWAYS,
         host=Host(kernel="6.8.0", boot_id=A, visible_devices="all"),
@@ -103,7 +103,7 @@ def test_host_name_is_removed_and_the_rest_stays() -> None:
 
 
 def test_an_empty_snapshot_stays_empty() -> None:
-    assert scrub(Snapshot()) == Snapshot(scrubbed=ALWAYS)
+    assert scrub_snapshot(Snapshot()) == Snapshot(scrubbed=ALWAYS)
 
 
 def test_a_uuid_is_replaced_by_the_same_uuid_everywhere() -> None:
@@ -118,7 +118,7 @@ def test_a_uuid_is_replaced_by_the_same_uuid_everywhere() -> None:
         smi={"-L": Output(f"GPU 0: X (UUID: GPU-{A.upper()})\n  MIG 1g.5gb Device 0: (UUID: MIG-GPU-{B}/7/0)\n")},
     )
 
-    assert scrub(snapshot, uuids=True) == Snapshot(
+    assert scrub_snapshot(snapshot, uuids=True) == Snapshot(
         scrubbed=UUIDS,
         host=Host(visible_devices=f"GPU-{ONE}"),
         nvml=Nvml(
@@ -134,7 +134,7 @@ def test_a_uuid_is_replaced_by_the_same_uuid_everywhere() -> None:
 @given(st.text(), st.none() | st.text(max_size=8), st.booleans())
 def test_scrubbing_twice_changes_nothing(text: str, name: str | None, uuids: bool) -> None:
     snapshot = Snapshot(host=Host(name=name, boot_id=A), smi={"-L": Output(text)}, nccl=f"{B} {A}")
-    once = scrub(snapshot, uuids=uuids)
+    once = scrub_snapshot(snapshot, uuids=uuids)
 
-    assert scrub(once, uuids=uuids) == once
-    assert scrub(once) == once
+    assert scrub_snapshot(once, uuids=uuids) == once
+    assert scrub_snapshot(once) == once

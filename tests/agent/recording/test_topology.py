@@ -3,7 +3,7 @@
 import pytest
 
 from agent.failures import Failure
-from agent.recording.topology import Observation, find_failure, observe
+from agent.recording.topology import Observation, find_failure, observe_snapshot
 from agent.snapshot import Nvml, NvmlGpu, Output, Snapshot, Sysfs
 from gputopo.model import NodeTopology
 
@@ -60,4 +60,4 @@ def test_advice_says_what_is_wrong_and_what_to_do(observation: Observation, text
 def test_an_observation_keeps_its_snapshot() -> None:
     snapshot = Snapshot()
 
-    assert observe(snapshot).snapshot is snapshot
+    assert observe_snapshot(snapshot).snapshot is snapshot

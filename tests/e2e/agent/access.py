@@ -63,7 +63,7 @@ def define(cluster: Cluster, definition: Object) -> None:
 
 def define_node_gpus(cluster: Cluster) -> None:
     """Make the API server serve ``NodeGpus``, where it does not yet."""
-    definition = nodegpus.crd()
+    definition = nodegpus.nodegpus_crd()
     there = {each["metadata"]["name"] for each in cluster.api.items(DEFINITIONS)}
     if definition["metadata"]["name"] not in there:
         define(cluster, definition)

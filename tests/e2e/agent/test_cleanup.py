@@ -13,7 +13,7 @@ from agent.publish.nodefeature import NodeFeaturePublisher
 from gputopo.cli.cluster import cleanup
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, CLEANER, NODE_FEATURES, NODE_GPUS
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from tests import api_objects
 from tests.api_objects import Object
 from tests.e2e.agent.access import DEFINITIONS, define, define_node_gpus, grant, open_kube, user
@@ -46,8 +46,8 @@ def published(cluster: Cluster, tmp_path: Path) -> list[Object]:
         cluster.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": THEIRS}}, fieldManager="nfd-master")
         before.append(carried(cluster, name))
         publisher = NodePublisher(kube, name)
-        publisher.publish(encode(dgx1()))
-        publisher.report(STATE)
+        publisher.publish_facts(encode_topology(dgx1()))
+        publisher.write_state(STATE)
     kube.close()
     return before
 
@@ -91,7 +91,7 @@ def test_a_dry_run_names_every_key_and_writes_nothing(cluster: Cluster, publishe
 
     result = run(config, "--node", "gpu-0", "--dry-run")
 
-    facts = encode(dgx1())
+    facts = encode_topology(dgx1())
     own = [f"annotation {key}" for key in sorted(facts.annotations)] + [f"label {key}" for key in sorted(facts.labels)]
     mirrors = [f"label {key}" for key in sorted(facts.mirrors) if key != keys.NVIDIA_COUNT.key]
     assert result.output == (
@@ -134,7 +134,7 @@ def test_what_was_asked_of_nfd_is_taken_back_and_others_requests_are_not(
     cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8))
     grant(cluster, "agent", AGENT_WITH_NFD)
     kube = open_kube(cluster, "agent", AGENT_WITH_NFD, tmp_path)
-    NodeFeaturePublisher(kube, "gpu-0", cluster.namespace).publish(encode(dgx1()))
+    NodeFeaturePublisher(kube, "gpu-0", cluster.namespace).publish_facts(encode_topology(dgx1()))
     kube.close()
     theirs = {"metadata": {"name": "nvidia", "labels": {keys.NFD_NODE_NAME: "gpu-0"}}, "spec": {"labels": {"a": "b"}}}
     cluster.api.create(

@@ -16,7 +16,7 @@ from gputopo.cli.cluster import nodes, pods, topology_of_node
 from gputopo.cli.why import why
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
 from gputopo.kube.rbac import AGENT, READER
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from gputopo.labels.keys import TOPOLOGY
 from tests import api_objects
 from tests.api_objects import Object
@@ -54,7 +54,7 @@ def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object],
         topology = fleet[name].topology
         held = tuple(
             Allocation(
-                str(topology.gpu(index).uuid),
+                str(topology.get_gpu(index).uuid),
                 PodRef(pod["metadata"]["namespace"], pod["metadata"]["name"], "main"),
             )
             for pod in running
@@ -62,9 +62,9 @@ def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object],
             for index in fleet.gpus_of(pod)
         )
         publisher = NodePublisher(kube, name)
-        facts = encode(topology)
-        publisher.publish(facts)
-        publisher.report(NodeGpus(observed, content_hash(facts.annotations[TOPOLOGY.key]), "0.1.0", held))
+        facts = encode_topology(topology)
+        publisher.publish_facts(facts)
+        publisher.write_state(NodeGpus(observed, content_hash(facts.annotations[TOPOLOGY.key]), "0.1.0", held))
     kube.close()
 
 
@@ -183,7 +183,7 @@ def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tm
 
 
 def test_nodes_of_a_cluster_without_agents_tell_what_labels_tell(cluster: Cluster, config: str) -> None:
-    labels = encode(islands_4_4()).mirrors
+    labels = encode_topology(islands_4_4()).mirrors
     cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8, labels))
 
     listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
@@ -203,7 +203,7 @@ def test_a_cluster_without_gpus_is_said_to_have_none(cluster: Cluster, config: s
 def test_a_node_is_shown_as_it_was_published(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
     publish(cluster, trio, tmp_path, [])
 
-    assert topology_of_node("gpu-1", config) == trio["gpu-1"].topology.slow()
+    assert topology_of_node("gpu-1", config) == trio["gpu-1"].topology.stable_facts()
 
 
 def test_why_a_pod_waits_and_what_is_nearest(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.labels import decode, keys
+from gputopo.labels import decode_topology, keys
 from tests import api_objects
 from tests.agent.allocation.kubelet import kubelet, listing, pod
 from tests.api_objects import Object
@@ -63,7 +63,7 @@ def test_a_node_is_labelled_once_and_then_left_alone(
         assert agent_writes(cluster) == first
     assert Counter(first) == {("nodes", "patch"): 2, ("nodegpus", "patch"): 1}  # ours and the mirrors, then the state
     node = cluster.api.get(f"/api/v1/nodes/{NODE}")["metadata"]
-    seen = decode(node["labels"], node["annotations"])
+    seen = decode_topology(node["labels"], node["annotations"])
     assert [gpu.uuid for gpu in seen.gpus] == [gpu.uuid for gpu in fleet[NODE].topology.gpus]
     assert node["labels"][keys.ISLANDS.key] == "4-4"
 
@@ -113,7 +113,7 @@ def test_a_gpu_that_is_lost_and_comes_back(
         wait_for_label(cluster, NODE, keys.GPUS.key, "8")
         wait_for(lambda: len(events(cluster)) == 2, "two events", PATIENCE_S)
 
-    lost = decode(found["labels"], found["annotations"])
+    lost = decode_topology(found["labels"], found["annotations"])
     assert lost.gpus[3].uuid == fleet[NODE].topology.gpus[3].uuid
     assert [gpu.index for gpu in lost.usable] == [0, 1, 2, 4, 5, 6, 7]
     assert found["labels"][keys.ISLANDS.key] == "4-3"

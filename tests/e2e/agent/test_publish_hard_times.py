@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.publish import Outcome, PublishError
+from agent.publish import PublishError, PublishOutcome
 from agent.publish.node import NodePublisher
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT, NODE_GPUS
-from gputopo.labels import decode, encode
+from gputopo.labels import decode_topology, encode_topology
 from tests import api_objects
 from tests.e2e.agent.access import define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.conftest import ACCOUNT
@@ -37,19 +37,19 @@ def test_what_changed_while_the_api_server_was_away_is_caught_up_with_in_one_wri
         write_kubeconfig(config, f"https://127.0.0.1:{road.port}", cluster.plane.authority.certificate, token)
         kube = from_kubeconfig(AGENT, str(config))
         publisher = NodePublisher(kube, "gpu-0")
-        publisher.publish(encode(dgx1()))
+        publisher.publish_facts(encode_topology(dgx1()))
         before = len(cluster.writes())
 
         road.take_down()
         for machine in (dgx1_link_down(), dgx1(), dgx1_link_down()):
             with pytest.raises(PublishError, match="no answer from https://127"):
-                publisher.publish(encode(machine))
+                publisher.publish_facts(encode_topology(machine))
         assert len(cluster.writes()) == before
         road.bring_up()
-        outcomes = [publisher.publish(encode(dgx1_link_down())) for _ in range(3)]
+        outcomes = [publisher.publish_facts(encode_topology(dgx1_link_down())) for _ in range(3)]
         kube.close()
 
-    assert outcomes == [Outcome(written=True), Outcome(written=False), Outcome(written=False)]
+    assert outcomes == [PublishOutcome(written=True), PublishOutcome(written=False), PublishOutcome(written=False)]
     caught_up = cluster.writes()[before:]
     assert [(write.user, write.verb, write.resource) for write in caught_up] == [
         (user(cluster, ACCOUNT), "patch", "nodes")
@@ -69,9 +69,9 @@ def test_five_hundred_nodes_publish_at_once_without_losing_an_update(cluster: Cl
 
     def live(publisher: NodePublisher) -> list[bool]:
         """What an agent does in its first minutes: publish, report, see nothing new, see a change."""
-        facts = [encode(machine) for machine in machines]
-        written = [publisher.publish(each).written for each in (facts[0], facts[0], facts[1], facts[2], facts[2])]
-        return [*written, publisher.report(STATE), publisher.publish(facts[3]).written]
+        facts = [encode_topology(machine) for machine in machines]
+        written = [publisher.publish_facts(each).written for each in (facts[0], facts[0], facts[1], facts[2], facts[2])]
+        return [*written, publisher.write_state(STATE), publisher.publish_facts(facts[3]).written]
 
     with ThreadPoolExecutor(32) as pool:
         lives = list(pool.map(live, publishers))
@@ -81,9 +81,10 @@ def test_five_hundred_nodes_publish_at_once_without_losing_an_update(cluster: Cl
     assert lives == [[True, False, True, True, False, True, True]] * 500
     nodes = cluster.api.items("/api/v1/nodes")
     found = {
-        each["metadata"]["name"]: decode(each["metadata"]["labels"], each["metadata"]["annotations"]) for each in nodes
+        each["metadata"]["name"]: decode_topology(each["metadata"]["labels"], each["metadata"]["annotations"])
+        for each in nodes
     }
-    assert found == dict.fromkeys(names, dgx1().slow())
+    assert found == dict.fromkeys(names, dgx1().stable_facts())
     assert {each["metadata"]["name"] for each in cluster.api.items(NODE_GPUS.path())} == set(names)
     mine = Counter((w.name, w.resource, w.status) for w in cluster.writes() if w.user == user(cluster, ACCOUNT))
     # Four states of the machine, each a write of what is ours and one of the mirrors, which all differ here.

@@ -8,11 +8,11 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from agent.publish import Outcome, PublishError
+from agent.publish import PublishError, PublishOutcome
 from agent.publish.node import NodePublisher
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.rbac import Resource
-from gputopo.labels import NodeFacts, decode, encode, keys
+from gputopo.labels import EncodedTopology, decode_topology, encode_topology, keys
 from gputopo.model import Degradation, Health, NodeTopology
 from tests import api_objects
 from tests.api_objects import Object
@@ -61,7 +61,7 @@ class Overtaken(Kube):
         super().__init__(kube._api, kube._role)
         self._act = act
 
-    def get(self, resource: Resource, name: str, kind: type[T], query: Query = Query()) -> T:  # noqa: B008  frozen
+    def get(self, resource: Resource, name: str, kind: type[T], query: ListOptions = ListOptions()) -> T:  # noqa: B008  frozen
         found = super().get(resource, name, kind, query)
         self._act()
         return found
@@ -93,13 +93,13 @@ def with_lost_gpu(topology: NodeTopology) -> NodeTopology:
 def test_a_node_carries_everything_that_is_published(
     publisher: NodePublisher, node: Callable[[], Object], writes: Callable[[], list[tuple[str, str, int]]]
 ) -> None:
-    facts = encode(dgx1())
+    facts = encode_topology(dgx1())
 
-    assert publisher.publish(facts) == Outcome(written=True)
+    assert publisher.publish_facts(facts) == PublishOutcome(written=True)
 
     metadata = node()
     assert ours(metadata) == facts.labels | facts.mirrors
-    assert decode(metadata["labels"], metadata["annotations"]) == dgx1().slow()
+    assert decode_topology(metadata["labels"], metadata["annotations"]) == dgx1().stable_facts()
     # One for what is ours, one for the mirrors: they have owners of their own.
     assert writes() == [("patch", "nodes", 200)] * 2
 
@@ -107,11 +107,11 @@ def test_a_node_carries_everything_that_is_published(
 def test_ten_unchanged_passes_write_nothing_also_after_a_restart(
     publisher: NodePublisher, agent_kube: Kube, writes: Callable[[], list[tuple[str, str, int]]]
 ) -> None:
-    publisher.publish(encode(dgx1()))
+    publisher.publish_facts(encode_topology(dgx1()))
     writes()
 
-    assert [publisher.publish(encode(dgx1())).written for _ in range(10)] == [False] * 10
-    assert NodePublisher(agent_kube, NODE).publish(encode(dgx1())) == Outcome(written=False)
+    assert [publisher.publish_facts(encode_topology(dgx1())).written for _ in range(10)] == [False] * 10
+    assert NodePublisher(agent_kube, NODE).publish_facts(encode_topology(dgx1())) == PublishOutcome(written=False)
 
     assert writes() == []
 
@@ -119,33 +119,36 @@ def test_ten_unchanged_passes_write_nothing_also_after_a_restart(
 def test_each_change_of_the_machine_is_one_write(
     publisher: NodePublisher, node: Callable[[], Object], writes: Callable[[], list[tuple[str, str, int]]]
 ) -> None:
-    publisher.publish(encode(dgx1()))
+    publisher.publish_facts(encode_topology(dgx1()))
     writes()
 
-    publisher.publish(encode(dgx1_link_down()))
+    publisher.publish_facts(encode_topology(dgx1_link_down()))
 
     assert writes() == [("patch", "nodes", 200)]
-    assert ours(node()) == encode(dgx1_link_down()).labels | encode(dgx1()).mirrors
-    publisher.publish(encode(dgx1()))
+    assert ours(node()) == encode_topology(dgx1_link_down()).labels | encode_topology(dgx1()).mirrors
+    publisher.publish_facts(encode_topology(dgx1()))
 
     assert writes() == [("patch", "nodes", 200)]
-    assert ours(node()) == encode(dgx1()).labels | encode(dgx1()).mirrors
+    assert ours(node()) == encode_topology(dgx1()).labels | encode_topology(dgx1()).mirrors
 
 
 def test_a_lost_gpu_is_taken_out_of_every_count(publisher: NodePublisher, node: Callable[[], Object]) -> None:
-    publisher.publish(encode(hgx_h100()))
+    publisher.publish_facts(encode_topology(hgx_h100()))
 
-    publisher.publish(encode(with_lost_gpu(hgx_h100())))
+    publisher.publish_facts(encode_topology(with_lost_gpu(hgx_h100())))
 
     carried = ours(node())
-    assert carried == encode(with_lost_gpu(hgx_h100())).labels | encode(with_lost_gpu(hgx_h100())).mirrors
+    assert (
+        carried
+        == encode_topology(with_lost_gpu(hgx_h100())).labels | encode_topology(with_lost_gpu(hgx_h100())).mirrors
+    )
     assert (carried[keys.GPUS.key], carried[keys.DEGRADED.key], carried[keys.NVIDIA_COUNT.key]) == ("7", "true", "7")
 
 
 def test_keys_that_are_no_longer_true_are_removed(publisher: NodePublisher, node: Callable[[], Object]) -> None:
-    publisher.publish(encode(dgx1()))
+    publisher.publish_facts(encode_topology(dgx1()))
 
-    publisher.publish(NodeFacts({keys.SCHEMA.key: "1"}, {}, {}))
+    publisher.publish_facts(EncodedTopology({keys.SCHEMA.key: "1"}, {}, {}))
 
     assert ours(node()) == {keys.SCHEMA.key: "1"}
     assert keys.TOPOLOGY.key not in node().get("annotations", {})
@@ -154,12 +157,12 @@ def test_keys_that_are_no_longer_true_are_removed(publisher: NodePublisher, node
 def test_a_label_that_somebody_deleted_comes_back(
     publisher: NodePublisher, cluster: Cluster, node: Callable[[], Object]
 ) -> None:
-    publisher.publish(encode(dgx1()))
+    publisher.publish_facts(encode_topology(dgx1()))
     label(cluster, {keys.ISLANDS.key: None}, "kubectl-label")
 
-    assert publisher.publish(encode(dgx1())) == Outcome(written=True)
+    assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
 
-    assert ours(node()) == encode(dgx1()).labels | encode(dgx1()).mirrors
+    assert ours(node()) == encode_topology(dgx1()).labels | encode_topology(dgx1()).mirrors
 
 
 def test_keys_of_somebody_else_stay_theirs_without_another_attempt(
@@ -171,26 +174,26 @@ def test_keys_of_somebody_else_stay_theirs_without_another_attempt(
     theirs = {keys.NVIDIA_PRODUCT.key: "Tesla-V100", keys.NVIDIA_COUNT.key: "8", keys.ISLANDS.key: "by-hand"}
     label(cluster, dict(theirs), "nfd-master")
 
-    first = publisher.publish(encode(dgx1()))
-    second = publisher.publish(encode(dgx1()))
+    first = publisher.publish_facts(encode_topology(dgx1()))
+    second = publisher.publish_facts(encode_topology(dgx1()))
 
-    assert first == Outcome(written=True, kept_by_others=tuple(sorted(theirs)))
-    assert second == Outcome(written=False, kept_by_others=tuple(sorted(theirs)))
-    assert ours(node()) == encode(dgx1()).labels | encode(dgx1()).mirrors | theirs
+    assert first == PublishOutcome(written=True, kept_by_others=tuple(sorted(theirs)))
+    assert second == PublishOutcome(written=False, kept_by_others=tuple(sorted(theirs)))
+    assert ours(node()) == encode_topology(dgx1()).labels | encode_topology(dgx1()).mirrors | theirs
     assert writes() == [("patch", "nodes", 200)] * 2
 
 
 def test_a_key_that_an_administrator_took_over_stays_theirs(
     publisher: NodePublisher, cluster: Cluster, node: Callable[[], Object]
 ) -> None:
-    publisher.publish(encode(dgx1()))
+    publisher.publish_facts(encode_topology(dgx1()))
     label(cluster, {keys.DEGRADED.key: "true"}, "kubectl-label")
 
-    assert publisher.publish(encode(dgx1())).kept_by_others == (keys.DEGRADED.key,)
+    assert publisher.publish_facts(encode_topology(dgx1())).kept_by_others == (keys.DEGRADED.key,)
 
     assert node()["labels"][keys.DEGRADED.key] == "true"
     label(cluster, {keys.DEGRADED.key: None}, "kubectl-label")
-    assert publisher.publish(encode(dgx1())) == Outcome(written=True)
+    assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
     assert node()["labels"][keys.DEGRADED.key] == "false"
 
 
@@ -203,16 +206,16 @@ def test_a_key_that_is_taken_between_reading_and_writing_is_dropped_and_the_rest
     take = {keys.NVIDIA_COUNT.key: "16", keys.GPUS.key: "16"}
     overtaken = Overtaken(agent_kube, lambda: label(cluster, dict(take), "nfd-master"))
 
-    outcome = NodePublisher(overtaken, NODE).publish(encode(dgx1()))
+    outcome = NodePublisher(overtaken, NODE).publish_facts(encode_topology(dgx1()))
 
-    assert outcome == Outcome(written=True, kept_by_others=(keys.GPUS.key, keys.NVIDIA_COUNT.key))
-    assert ours(node()) == encode(dgx1()).labels | encode(dgx1()).mirrors | take
+    assert outcome == PublishOutcome(written=True, kept_by_others=(keys.GPUS.key, keys.NVIDIA_COUNT.key))
+    assert ours(node()) == encode_topology(dgx1()).labels | encode_topology(dgx1()).mirrors | take
     assert writes() == [("patch", "nodes", 409), ("patch", "nodes", 200)] * 2
 
 
 def test_nothing_is_published_for_a_node_that_is_not_there(agent_kube: Kube) -> None:
     with pytest.raises(PublishError, match=r'nodes/gone: 404: nodes "gone" not found'):
-        NodePublisher(agent_kube, "gone").publish(encode(dgx1()))
+        NodePublisher(agent_kube, "gone").publish_facts(encode_topology(dgx1()))
 
 
 def test_a_node_that_is_deleted_meanwhile_is_not_created_anew(
@@ -224,6 +227,6 @@ def test_a_node_that_is_deleted_meanwhile_is_not_created_anew(
     overtaken = Overtaken(agent_kube, lambda: cluster.api.delete(PATH))
 
     with pytest.raises(PublishError, match=r"409: .*uid mismatch"):
-        NodePublisher(overtaken, NODE).publish(encode(dgx1()))
+        NodePublisher(overtaken, NODE).publish_facts(encode_topology(dgx1()))
 
     assert cluster.api.items("/api/v1/nodes") == []

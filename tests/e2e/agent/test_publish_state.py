@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.publish import Event, Outcome, PublishError
+from agent.publish import NodeEvent, PublishError, PublishOutcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.kube.client import Kube
 from gputopo.kube.rbac import AGENT_WITH_NFD, NODE_GPUS
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from tests import api_objects
 from tests.api_objects import Object
 from tests.e2e.agent.access import define, define_node_gpus, grant, open_kube, user
@@ -56,7 +56,13 @@ def test_a_state_is_created_once_and_written_only_on_a_change(
     define_node_gpus(cluster)
     publisher = NodePublisher(agent_kube, NODE)
 
-    assert [publisher.report(state) for state in (IDLE, IDLE, HELD, HELD, IDLE)] == [True, False, True, False, True]
+    assert [publisher.write_state(state) for state in (IDLE, IDLE, HELD, HELD, IDLE)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
 
     found = stored(cluster)
     (owner,) = found["metadata"]["ownerReferences"]
@@ -73,7 +79,7 @@ def test_a_state_is_stored_as_it_was_told(cluster: Cluster, agent_kube: Kube, no
     assert node_uid
     define_node_gpus(cluster)
 
-    NodePublisher(agent_kube, NODE).report(HELD)
+    NodePublisher(agent_kube, NODE).write_state(HELD)
 
     assert content(stored(cluster)) == {
         "observedAt": "2026-11-21T12:00:00Z",
@@ -95,9 +101,9 @@ def test_what_is_not_known_any_more_goes_away(cluster: Cluster, agent_kube: Kube
     assert node_uid
     define_node_gpus(cluster)
     publisher = NodePublisher(agent_kube, NODE)
-    publisher.report(HELD)
+    publisher.write_state(HELD)
 
-    publisher.report(msgspec.structs.replace(HELD, allocations=None))
+    publisher.write_state(msgspec.structs.replace(HELD, allocations=None))
 
     assert "allocations" not in stored(cluster)
 
@@ -106,10 +112,10 @@ def test_a_state_that_somebody_deleted_comes_back(cluster: Cluster, agent_kube: 
     assert node_uid
     define_node_gpus(cluster)
     publisher = NodePublisher(agent_kube, NODE)
-    publisher.report(IDLE)
+    publisher.write_state(IDLE)
     cluster.api.delete(NODE_GPUS.path(NODE))
 
-    assert publisher.report(IDLE)
+    assert publisher.write_state(IDLE)
 
     assert stored(cluster)["observedAt"] == IDLE.observed_at
 
@@ -119,7 +125,7 @@ def test_a_state_goes_away_with_its_node(
 ) -> None:
     assert node_uid
     define_node_gpus(cluster)
-    NodePublisher(agent_kube, NODE).report(IDLE)
+    NodePublisher(agent_kube, NODE).write_state(IDLE)
     garbage_collector: Server = request.getfixturevalue("controller_manager")  # after the kind that it is to know
     assert garbage_collector
 
@@ -134,14 +140,14 @@ def test_a_cluster_without_the_definition_is_said_to_lack_it(agent_kube: Kube, n
     with pytest.raises(
         PublishError, match=r"the cluster has no nodegpus.gputopo.io: apply the CustomResourceDefinition"
     ):
-        NodePublisher(agent_kube, NODE).report(IDLE)
+        NodePublisher(agent_kube, NODE).write_state(IDLE)
 
 
 def test_an_event_is_told_of_the_node(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
     publisher = NodePublisher(agent_kube, NODE)
 
-    publisher.announce(Event("GpuLost", "GPU 3 is lost", warning=True))
-    publisher.announce(Event("Recovered", "x" * 2000, warning=False))
+    publisher.write_event(NodeEvent("GpuLost", "GPU 3 is lost", warning=True))
+    publisher.write_event(NodeEvent("Recovered", "x" * 2000, warning=False))
 
     told = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")
     by_reason = {each["reason"]: (each["type"], each["message"], each["involvedObject"]["name"]) for each in told}
@@ -201,11 +207,11 @@ def test_a_node_feature_asks_nfd_for_our_labels(cluster: Cluster, nfd_kube: Kube
     define(cluster, NODE_FEATURE)
     publisher = NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace)
 
-    outcomes = [publisher.publish(encode(machine)) for machine in (dgx1(), dgx1(), hgx_h100())]
+    outcomes = [publisher.publish_facts(encode_topology(machine)) for machine in (dgx1(), dgx1(), hgx_h100())]
 
-    assert outcomes == [Outcome(written=True), Outcome(written=False), Outcome(written=True)]
+    assert outcomes == [PublishOutcome(written=True), PublishOutcome(written=False), PublishOutcome(written=True)]
     (found,) = cluster.api.items("/apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures")
-    assert found["spec"] == {"labels": encode(hgx_h100()).labels}
+    assert found["spec"] == {"labels": encode_topology(hgx_h100()).labels}
     assert found["metadata"]["labels"] == {keys.NFD_NODE_NAME: NODE}
     assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [node_uid]
     assert found["metadata"]["name"] == "gputopo-features-for-gpu-0"
@@ -219,15 +225,15 @@ def test_a_cluster_without_nfd_is_said_to_lack_it(cluster: Cluster, nfd_kube: Ku
     assert node_uid
 
     with pytest.raises(PublishError, match=r"the cluster has no nodefeatures.nfd.k8s-sigs.io: install Node Feature"):
-        NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace).publish(encode(dgx1()))
+        NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace).publish_facts(encode_topology(dgx1()))
 
 
 def test_the_state_and_events_go_their_usual_way_beside_nfd(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:
     define_node_gpus(cluster)
     publisher = NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace)
 
-    publisher.report(IDLE)
-    publisher.announce(Event("Degraded", "gpu3.nvlink", warning=True))
+    publisher.write_state(IDLE)
+    publisher.write_event(NodeEvent("Degraded", "gpu3.nvlink", warning=True))
 
     assert stored(cluster)["contentHash"] == IDLE.content_hash
     (told,) = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.publish import Outcome, PublishError
+from agent.publish import PublishError, PublishOutcome
 from agent.publish.node import NodePublisher
 from gputopo.kube.connect import in_cluster
 from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.rbac import AGENT, Role
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from tests import api_objects
 from tests.e2e.agent.access import grant
 from tests.e2e.cluster import Cluster
@@ -39,7 +39,7 @@ def environ(cluster: Cluster) -> dict[str, str]:
 def test_an_agent_publishes_as_its_pod(cluster: Cluster, account: Path) -> None:
     kube = in_cluster(AGENT, account, environ(cluster))
 
-    assert NodePublisher(kube, "gpu-0").publish(encode(dgx1())) == Outcome(written=True)
+    assert NodePublisher(kube, "gpu-0").publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
 
     kube.close()
 
@@ -61,6 +61,6 @@ def test_a_token_that_is_not_one_is_refused(cluster: Cluster, account: Path) -> 
     kube = in_cluster(AGENT, account, environ(cluster))
 
     with pytest.raises(PublishError, match="401: Unauthorized"):
-        NodePublisher(kube, "gpu-0").publish(encode(dgx1()))
+        NodePublisher(kube, "gpu-0").publish_facts(encode_topology(dgx1()))
 
     kube.close()

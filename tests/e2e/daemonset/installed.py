@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from gputopo.crd.nodegpus import crd
+from gputopo.crd.nodegpus import nodegpus_crd
 from gputopo.kube.rbac import NODE_FEATURES, NODE_GPUS
 from gputopo.labels import keys
 from tests.api_client import ApiError, Client
@@ -98,7 +98,7 @@ def apply(cluster: Cluster, objects: Iterable[Object]) -> None:
 def install(cluster: Cluster, *more: str) -> None:
     """The base without the DaemonSet, and further files; returns when every policy is in force."""
     files = ("namespace", "service-account", "rbac", "admission", "priority-class")
-    apply(cluster, [crd(), *documents(*(f"base/{name}.yaml" for name in files), *more)])
+    apply(cluster, [nodegpus_crd(), *documents(*(f"base/{name}.yaml" for name in files), *more)])
     wait_for_policies(cluster)
 
 

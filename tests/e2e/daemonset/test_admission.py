@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.publish import Event, Outcome
+from agent.publish import NodeEvent, PublishOutcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from tests import api_objects
 from tests.api_client import ApiError, Client
 from tests.api_objects import Object
@@ -111,13 +111,13 @@ def test_an_agent_publishes_all_that_it_has_to_say_of_its_own_node(
 ) -> None:
     kube = from_kubeconfig(AGENT, str(installed.kubeconfig(tmp_path / "agent.kubeconfig", token)))
     publisher = NodePublisher(kube, "gpu-0")
-    facts = encode(dgx1())
+    facts = encode_topology(dgx1())
 
-    assert publisher.publish(facts) == Outcome(written=True)
-    assert publisher.report(STATE)
-    publisher.announce(Event("GPULost", "gpu3 is lost", warning=True))
-    assert publisher.publish(facts) == Outcome(written=False)
-    assert not publisher.report(STATE)
+    assert publisher.publish_facts(facts) == PublishOutcome(written=True)
+    assert publisher.write_state(STATE)
+    publisher.write_event(NodeEvent("GPULost", "gpu3 is lost", warning=True))
+    assert publisher.publish_facts(facts) == PublishOutcome(written=False)
+    assert not publisher.write_state(STATE)
 
     metadata = installed.api.get(OWN)["metadata"]
     assert metadata["labels"].items() >= (facts.labels | facts.mirrors | {"team": "a"}).items()
@@ -276,8 +276,12 @@ def test_what_others_did_to_a_node_gpus_does_not_stop_its_agent(installed: Clust
 def test_an_agent_publishes_its_own_node_feature(installed: Cluster, token: str, tmp_path: Path) -> None:
     kube = from_kubeconfig(AGENT_WITH_NFD, str(installed.kubeconfig(tmp_path / "nfd.kubeconfig", token)))
 
-    assert NodeFeaturePublisher(kube, "gpu-0", NAMESPACE).publish(encode(dgx1())) == Outcome(written=True)
-    assert NodeFeaturePublisher(kube, "gpu-0", NAMESPACE).publish(encode(dgx1())) == Outcome(written=False)
+    assert NodeFeaturePublisher(kube, "gpu-0", NAMESPACE).publish_facts(encode_topology(dgx1())) == PublishOutcome(
+        written=True
+    )
+    assert NodeFeaturePublisher(kube, "gpu-0", NAMESPACE).publish_facts(encode_topology(dgx1())) == PublishOutcome(
+        written=False
+    )
     kube.close()
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels import workloads as seen
-from scheduler_core.planner.gang.conventions import RULES, Rule, read_wanted
+from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS, GangConvention, parse_gang_request
 from scheduler_core.request.pod import Metadata
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.api_client import Client
 from tests.api_objects import Object, container, pod
 from tests.e2e import cleaning
@@ -102,24 +102,24 @@ def test_a_pod_is_gated_where_it_names_a_gang_and_opted_in(
     assert gates(api, made(of), namespace) == expected
 
 
-def marks(rule: Rule) -> dict[str, str]:
+def marks(rule: GangConvention) -> dict[str, str]:
     """Labels by which a pod is known by that rule and by no other."""
     keys_of = [*rule.keys[:1], *rule.needs[:1]]
     return dict.fromkeys(keys_of, "2")
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.native], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [rule for rule in GANG_CONVENTIONS if not rule.native], ids=lambda rule: rule.name)
 @pytest.mark.parametrize("annotated", [False, True], ids=["labels", "annotations"])
-def test_the_policies_and_the_planner_know_the_same_gangs(api: Client, rule: Rule, annotated: bool) -> None:
+def test_the_policies_and_the_planner_know_the_same_gangs(api: Client, rule: GangConvention, annotated: bool) -> None:
     found = marks(rule)
     empty = found | {rule.keys[0]: ""}
     needy = {rule.keys[0]: "2"}
     others = [found | {key: value} for key, values in rule.unless for value in values]
 
     for each in (found, empty, needy, *others):
-        wanted = read_wanted(Metadata("p", "ns", "u", {} if annotated else each, each if annotated else {}))
+        wanted = parse_gang_request(Metadata("p", "ns", "u", {} if annotated else each, each if annotated else {}))
         body = made(member(each) if annotated else member({}, each))
-        assert isinstance(wanted, Refused) or bool(gates(api, body)) == (wanted is not None), each
+        assert isinstance(wanted, InvalidRequest) or bool(gates(api, body)) == (wanted is not None), each
     assert gates(api, made(member(found) if annotated else member({}, found))) == [GATE]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.publish import Outcome
+from agent.publish import PublishOutcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
 from gputopo.cli.cluster import cleanup
@@ -16,7 +16,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from tests import api_objects
 from tests.api_objects import Object
 from tests.daemonset.tools import helm_rendered, kustomized
@@ -103,8 +103,8 @@ def test_a_pod_comes_to_each_gpu_node_whatever_its_taints_and_publishes(
         token = nodes.token(ACCOUNT, bound(nodes, pod), NAMESPACE)
         kubes.append(from_kubeconfig(AGENT, str(nodes.kubeconfig(tmp_path / name, token))))
         publisher = NodePublisher(kubes[-1], name)
-        assert publisher.publish(encode(dgx1())) == Outcome(written=True)
-        assert publisher.report(STATE)
+        assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
+        assert publisher.write_state(STATE)
 
 
 def test_the_demo_goes_to_every_node(nodes: Cluster, controller_manager: Server) -> None:
@@ -128,8 +128,8 @@ def test_with_nfd_the_agent_writes_its_node_feature_and_no_node(
     kubes.append(from_kubeconfig(AGENT_WITH_NFD, str(nodes.kubeconfig(tmp_path / "agent", token))))
     publisher = NodeFeaturePublisher(kubes[-1], "gpu-0", place.partition(":")[2])
 
-    assert publisher.publish(encode(dgx1())) == Outcome(written=True)
-    assert publisher.report(STATE)
+    assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
+    assert publisher.write_state(STATE)
     assert nodes.api.get("/api/v1/nodes/gpu-0")["metadata"]["labels"].items() >= NODES["gpu-0"].items()
 
 
@@ -168,8 +168,8 @@ def test_deleting_what_was_applied_and_one_cleanup_leave_no_trace(
     wait_for_policies(nodes)
     token = nodes.token(ACCOUNT, pod, NAMESPACE)
     kubes.append(from_kubeconfig(AGENT, str(nodes.kubeconfig(tmp_path / "agent", token))))
-    NodePublisher(kubes[-1], "gpu-0").publish(encode(dgx1()))
-    NodePublisher(kubes[-1], "gpu-0").report(STATE)
+    NodePublisher(kubes[-1], "gpu-0").publish_facts(encode_topology(dgx1()))
+    NodePublisher(kubes[-1], "gpu-0").write_state(STATE)
     assert node_facts(nodes) != facts_before
     assert len(traces(nodes) - before) >= len(documents)
 

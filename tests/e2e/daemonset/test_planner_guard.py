@@ -12,8 +12,8 @@ from gputopo.crd.reservations import Seat
 from gputopo.labels import keys
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.commit.controllers import JOB_TRACKING
-from scheduler_core.planner.gang.member import GangName, Member, Wanted
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.planner.gang.member import GangName, GangRequest, Member
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.api_client import Client
 from tests.api_objects import Object, pod
 from tests.daemonset.tools import kustomized
@@ -75,8 +75,8 @@ def member(cluster: Cluster, name: str) -> Member:
         cluster.namespace,
         name,
         metadata["resourceVersion"],
-        Wanted(GangName(cluster.namespace, "llm-7")),
-        Refused(""),
+        GangRequest(GangName(cluster.namespace, "llm-7")),
+        InvalidRequest(""),
         0.0,
         gates=tuple(gate["name"] for gate in gates),
         finalizers=tuple(metadata["finalizers"]),
@@ -88,10 +88,10 @@ def test_the_planner_may_do_all_that_it_ever_does(cluster: Cluster, planner: Cli
     seat = Seat(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
 
     for of, body in (
-        (gated, pod_patches.let_go(gated, seat, "llm-7-1a2b3c")),
-        (gated, pod_patches.release(gated)),
-        (gated, pod_patches.touch(gated, "uid")),
-        (let_go, pod_patches.strip(let_go, JOB_TRACKING)),
+        (gated, pod_patches.ungate_and_pin_patch(gated, seat, "llm-7-1a2b3c")),
+        (gated, pod_patches.ungate_patch(gated)),
+        (gated, pod_patches.touch_patch(gated, "uid")),
+        (let_go, pod_patches.strip_finalizer_patch(let_go, JOB_TRACKING)),
     ):
         assert refusal(planner, "PATCH", cluster.pods(of.name), body) == (200, "")
     assert refusal(planner, "DELETE", cluster.pods("let-go")) == (200, "")

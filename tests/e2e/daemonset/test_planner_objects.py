@@ -14,16 +14,16 @@ from gputopo.crd.reservations import (
     LEDGER_KIND,
     POOL,
     RESERVATION_KIND,
-    Entry,
+    EntryPhase,
+    ExtenderAck,
     Holding,
+    LedgerEntry,
     LedgerSpec,
     LedgerStatus,
-    Phase,
     ReservationSpec,
+    ReservationState,
     ReservationStatus,
     Seat,
-    State,
-    Vouching,
     spec_hash,
 )
 from gputopo.kube.client import Kube
@@ -40,7 +40,7 @@ from tests.e2e.daemonset.installed import apply, documents
 pytestmark = pytest.mark.e2e
 SEAT = Seat("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)
 PLAN = ReservationSpec("llm-7", (SEAT, Seat("u-1", "llm-7-1")), (Holding("gpu-2", 2),), 90.0, "clique=7b96.1", 450.0, 2)
-STATUS = ReservationStatus(State.COMMITTED, "waits for gpu-1", 1, 2, 1, 4, "2026-11-21T12:00:30Z")
+STATUS = ReservationStatus(ReservationState.COMMITTED, "waits for gpu-1", 1, 2, 1, 4, "2026-11-21T12:00:30Z")
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def ledger(spec: LedgerSpec, **metadata: str) -> Object:
     return {"apiVersion": LEDGERS.api_version, "kind": LEDGER_KIND, "metadata": named, "spec": builtins}
 
 
-def vouching(**extenders: Vouching) -> Object:
+def vouching(**extenders: ExtenderAck) -> Object:
     status = msgspec.to_builtins(LedgerStatus(extenders))
     return {"apiVersion": LEDGERS.api_version, "kind": LEDGER_KIND, "metadata": {"name": POOL}, "status": status}
 
@@ -162,7 +162,7 @@ def test_the_plan_of_a_very_large_gang_is_taken(cluster: Cluster, planner: Kube)
 
 def test_one_write_of_a_version_counts_and_the_other_is_a_conflict(cluster: Cluster, planner: Kube) -> None:
     made = planner.create(LEDGERS, ledger(LedgerSpec("planner-0", 1)))
-    entry = Entry("r-0", cluster.namespace, "llm-7-1a2b3c", spec_hash(PLAN), Phase.PROPOSED)
+    entry = LedgerEntry("r-0", cluster.namespace, "llm-7-1a2b3c", spec_hash(PLAN), EntryPhase.PROPOSED)
 
     first = planner.replace(
         LEDGERS, ledger(LedgerSpec("planner-0", 1, (entry,)), resourceVersion=made.resource_version)
@@ -177,7 +177,7 @@ def test_one_write_of_a_version_counts_and_the_other_is_a_conflict(cluster: Clus
 
 
 def test_extenders_register_side_by_side_and_a_registration_is_a_new_version(planner: Kube, extender: Kube) -> None:
-    one, other = Vouching("gputopo/a", 1, ("r-0",)), Vouching("gputopo/b")
+    one, other = ExtenderAck("gputopo/a", 1, ("r-0",)), ExtenderAck("gputopo/b")
     made = planner.create(LEDGERS, ledger(LedgerSpec("planner-0", 1)))
 
     extender.apply(LEDGER_STATUS, "gputopo-extender-a", vouching(a=one))

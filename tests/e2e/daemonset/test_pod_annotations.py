@@ -12,8 +12,8 @@ import pytest
 from gputopo.crd.reservations import Seat
 from gputopo.labels import keys
 from scheduler_core.planner.commit import pod_patches
-from scheduler_core.planner.gang.member import GangName, Member, Wanted
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.planner.gang.member import GangName, GangRequest, Member
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.api_client import Client
 from tests.api_objects import Object, pod
 from tests.e2e import cleaning
@@ -93,9 +93,16 @@ def member(cluster: Cluster, name: str) -> Member:
     found = cluster.pod(name)
     metadata = found["metadata"]
     gates = tuple(gate["name"] for gate in found["spec"].get("schedulingGates", []))
-    wanted = Wanted(GangName(cluster.namespace, "llm-7"))
+    wanted = GangRequest(GangName(cluster.namespace, "llm-7"))
     return Member(
-        metadata["uid"], cluster.namespace, name, metadata["resourceVersion"], wanted, Refused(""), 0.0, gates=gates
+        metadata["uid"],
+        cluster.namespace,
+        name,
+        metadata["resourceVersion"],
+        wanted,
+        InvalidRequest(""),
+        0.0,
+        gates=gates,
     )
 
 
@@ -103,7 +110,7 @@ def test_the_planner_writes_them(cluster: Cluster, clients: Clients) -> None:
     gated = member(cluster, "gated")
     seat = Seat(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
 
-    for body in (pod_patches.let_go(gated, seat, "llm-7-1a2b3c"), pod_patches.touch(gated, "uid")):
+    for body in (pod_patches.ungate_and_pin_patch(gated, seat, "llm-7-1a2b3c"), pod_patches.touch_patch(gated, "uid")):
         assert refusal(clients.planner, "PATCH", cluster.pods("gated"), body) == (200, "")
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from gputopo.kube.rbac import LEASES
 from gputopo.labels.keys import GPUS, SCHEDULER_NAME
-from scheduler_core.extender.scheduler_config import SERVICE, WEIGHT, configuration
+from scheduler_core.extender.scheduler_config import SERVICE, WEIGHT, render_configuration
 from tests.api_client import ApiError
 from tests.api_objects import Object, gpu_node, node, pod
 from tests.daemonset.tools import DAEMONSET, helm_rendered, kustomized
@@ -322,7 +322,7 @@ def test_the_clusters_own_scheduler_starts_with_the_example_and_keeps_its_profil
 
 
 def test_two_extenders_for_one_resource_are_refused(scheduler: StartScheduler) -> None:
-    document: Object = yaml.safe_load(configuration(()))
+    document: Object = yaml.safe_load(render_configuration(()))
     document["extenders"] *= 2
 
     with pytest.raises(ServerError, match="duplicate extender managed resource name"):

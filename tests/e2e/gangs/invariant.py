@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.crd.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, ReservationSpec, Seat, spec_hash
 from gputopo.model import NodeTopology
 from tests.api_objects import GPU, Object
 from tests.e2e.gangs.history import Event
@@ -38,7 +38,7 @@ class World:
         self.pods: dict[str, Object] = {}
         self.gone: set[str] = set()  # uids of pods that were deleted: nothing binds them any more
         self.plans: dict[str, Plan] = {}
-        self.entries: tuple[Entry, ...] = ()
+        self.entries: tuple[LedgerEntry, ...] = ()
 
     def see(self, event: Event) -> None:
         """One step on."""
@@ -68,13 +68,13 @@ class World:
     def committed(self) -> Counter[str]:
         """GPUs by node, of seats that count and whose pods are neither bound nor gone."""
         taken: Counter[str] = Counter()
-        for seat in self.seats(Phase.COMMITTED):
+        for seat in self.seats(EntryPhase.COMMITTED):
             found = self.pods.get(seat.uid)
             if seat.node is not None and seat.uid not in self.gone and (found is None or node_of(found) is None):
                 taken[seat.node] += sum(count for name, count in seat.gpus if name == GPU)
         return taken
 
-    def seats(self, *phases: Phase) -> list[Seat]:
+    def seats(self, *phases: EntryPhase) -> list[Seat]:
         """The seats of the entries that count."""
         return [
             seat

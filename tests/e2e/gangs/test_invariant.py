@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.crd.reservations import Entry, LedgerSpec, Phase, ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, ReservationSpec, Seat, spec_hash
 from tests.api_objects import GPU, Object
 from tests.e2e.gangs.history import Event
 from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, broken, halves, violations
@@ -31,9 +31,9 @@ def plan(changed: ReservationSpec = PLAN) -> Object:
     return {"metadata": {"uid": "plan", "name": "train-1"}, "spec": msgspec.to_builtins(changed)}
 
 
-def ledger(phase: Phase) -> Object:
+def ledger(phase: EntryPhase) -> Object:
     """The ledger, which lists it."""
-    spec = LedgerSpec("me", 1, (Entry("plan", "default", "train-1", spec_hash(PLAN), phase),))
+    spec = LedgerSpec("me", 1, (LedgerEntry("plan", "default", "train-1", spec_hash(PLAN), phase),))
     return {"metadata": {"uid": "ledger", "name": "gpus"}, "spec": msgspec.to_builtins(spec)}
 
 
@@ -49,18 +49,18 @@ def found(*steps: tuple[str, Object], **ended: Any) -> list[str]:
 
 def test_a_seat_counts_once_its_plan_is_committed_and_until_its_pod_is_bound() -> None:
     others = [(PODS, pod(at, "gpu-0")) for at in (1, 2)]
-    proposed = [(RESERVATIONS, plan()), (LEDGERS, ledger(Phase.PROPOSED)), *others]
+    proposed = [(RESERVATIONS, plan()), (LEDGERS, ledger(EntryPhase.PROPOSED)), *others]
 
     assert found(*proposed) == []
-    assert found(*proposed, (LEDGERS, ledger(Phase.COMMITTED))) == ["version 4, ledgers gpus"]
-    assert found(*proposed[:3], (LEDGERS, ledger(Phase.COMMITTED)), (PODS, pod(0, "gpu-0"))) == []
+    assert found(*proposed, (LEDGERS, ledger(EntryPhase.COMMITTED))) == ["version 4, ledgers gpus"]
+    assert found(*proposed[:3], (LEDGERS, ledger(EntryPhase.COMMITTED)), (PODS, pod(0, "gpu-0"))) == []
 
 
 def test_a_plan_of_another_hash_does_not_count() -> None:
     others = [(PODS, pod(at, "gpu-0")) for at in (1, 2)]
     other = msgspec.structs.replace(PLAN, attempt=2)
 
-    assert found((RESERVATIONS, plan(other)), (LEDGERS, ledger(Phase.COMMITTED)), *others) == []
+    assert found((RESERVATIONS, plan(other)), (LEDGERS, ledger(EntryPhase.COMMITTED)), *others) == []
 
 
 def test_what_is_over_or_deleted_takes_nothing() -> None:
@@ -72,7 +72,7 @@ def test_what_is_over_or_deleted_takes_nothing() -> None:
 
 
 def test_a_deleted_pod_frees_its_seat() -> None:
-    committed = [(PODS, pod(0, None)), (RESERVATIONS, plan()), (LEDGERS, ledger(Phase.COMMITTED))]
+    committed = [(PODS, pod(0, None)), (RESERVATIONS, plan()), (LEDGERS, ledger(EntryPhase.COMMITTED))]
     others = [(PODS, pod(at, "gpu-0")) for at in (1, 2)]
 
     assert found(*committed, *others) == ["version 4, pods train-2"]

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from agent.allocation.client import PodResources
-from agent.allocation.watch import Watch
+from agent.allocation.client import PodResourcesClient
+from agent.allocation.watch import AllocationWatch
 from agent.daemon import settings
 from agent.daemon.loop import AgentLoop, LoopInput, Now, ProbeResult
 from agent.daemon.metrics import AgentMetrics
@@ -94,8 +94,8 @@ class _Agent:
         self._loop = AgentLoop(
             settings.read_settings(_SETTINGS | {"node": node}, {}), NodePublisher(kube, node), AgentMetrics()
         )
-        self._kubelet = PodResources(socket)
-        self._watch = Watch(self._kubelet.held)
+        self._kubelet = PodResourcesClient(socket)
+        self._watch = AllocationWatch(self._kubelet.list_held_devices)
         self._snapshot = snapshot
         self._text = ""
 

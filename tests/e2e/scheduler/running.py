@@ -97,7 +97,7 @@ class Extender(Served):
 
         Leader election is off: the lease of a scheduler that a test killed would keep the next one waiting.
         """
-        document: Object = yaml.safe_load(scheduler_config.configuration([GPU]))
+        document: Object = yaml.safe_load(scheduler_config.render_configuration([GPU]))
         (extender,) = document["extenders"]
         assert extender["urlPrefix"] == scheduler_config.LOOPBACK
         extender["urlPrefix"] = self.prefix

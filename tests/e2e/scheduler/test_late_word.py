@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.evaluation.transient import SOON
+from scheduler_core.evaluation.transient import RETRY_MESSAGE
 from tests.api_objects import pod
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import Timed
@@ -48,7 +48,7 @@ def test_it_is_placed_when_the_kubelet_has_spoken(
         cluster.create_pod(gpu_pod("train", 4, {"island": "required"}))
         waiting = cluster.wait_for_pod("train", condition)
         assert condition(waiting)["reason"] == "SchedulerError"
-        assert SOON in condition(waiting)["message"]
+        assert RETRY_MESSAGE in condition(waiting)["message"]
 
     with timed("from the kubelet's word to the pod that waited for it"):
         running = started(cluster, "train", SECONDS)

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.objects import Partial
+from gputopo.kube.objects import PartialObject
 from gputopo.kube.rbac import EXTENDER, NODES, OBSERVER, Role
-from gputopo.kube.reflector import Timing
-from gputopo.kube.watch_stream import Happening
-from gputopo.labels import encode
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.watch import Watches, listed, watching
+from gputopo.kube.reflector import WatchTiming
+from gputopo.kube.watch_stream import WatchEventType
+from gputopo.labels import encode_topology
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.watch import Watches, list_all, make_watches
 from scheduler_core.request.device_request import WHOLE
 from tests import api_objects
 from tests.api_client import ApiError
@@ -39,32 +39,32 @@ class Picture:
     """What a consumer of batches believes, built as it is told."""
 
     def __init__(self) -> None:
-        self.of: dict[type[Any], dict[str, Any]] = {NodeSeen: {}, PodSeen: {}, GpusSeen: {}}
+        self.of: dict[type[Any], dict[str, Any]] = {NodeUpdate: {}, PodUpdate: {}, NodeGpusUpdate: {}}
         self.batches: list[Batch[Any]] = []
         self._lock = threading.Lock()
 
     def take(self, batch: Batch[Any]) -> None:
         with self._lock:
             self.batches.append(batch)
-            known = {} if batch.complete else {**self.of[batch.kind]}
-            known |= {each.key: each for each in batch.seen}
-            self.of[batch.kind] = {key: each for key, each in known.items() if key not in batch.gone}
+            known = {} if batch.is_full_list else {**self.of[batch.kind]}
+            known |= {each.key: each for each in batch.updates}
+            self.of[batch.kind] = {key: each for key, each in known.items() if key not in batch.removed}
 
     @property
     def nodes(self) -> set[str]:
-        return set(self.of[NodeSeen])
+        return set(self.of[NodeUpdate])
 
     @property
     def pods(self) -> dict[str, str | None]:
-        return {each.occupant.name: each.node for each in self.of[PodSeen].values()}
+        return {each.occupant.name: each.node for each in self.of[PodUpdate].values()}
 
     @property
     def observed(self) -> dict[str, str]:
-        return {name: each.gpus.observed_at for name, each in self.of[GpusSeen].items()}
+        return {name: each.gpus.observed_at for name, each in self.of[NodeGpusUpdate].items()}
 
     def equals(self, kube: Kube) -> bool:
         """Whether it is what a list says."""
-        return self.of == {batch.kind: {each.key: each for each in batch.seen} for batch in listed(kube)}
+        return self.of == {batch.kind: {each.key: each for each in batch.updates} for batch in list_all(kube)}
 
 
 def impatient(stopped: threading.Event, seconds: float) -> object:
@@ -76,7 +76,7 @@ def impatient(stopped: threading.Event, seconds: float) -> object:
 def seeing(kube: Kube) -> Iterator[tuple[Watches, Picture]]:
     """Watches and what they tell."""
     picture = Picture()
-    watches = watching(kube, picture.take, time.monotonic, Timing(wait=impatient))
+    watches = make_watches(kube, picture.take, time.monotonic, WatchTiming(wait=impatient))
     watches.start()
     try:
         wait_for(lambda: watches.synced, "the lists")
@@ -95,7 +95,7 @@ def opened(cluster: Cluster, folder: Path, role: Role = EXTENDER) -> Kube:
 
 
 def gpu_node(name: str, *, broken: bool = False) -> Object:
-    facts = encode(dgx1_link_down() if broken else dgx1())
+    facts = encode_topology(dgx1_link_down() if broken else dgx1())
     made = api_objects.gpu_node(name, 8, facts.labels)
     made["metadata"]["annotations"] = facts.annotations
     return made
@@ -131,7 +131,7 @@ def test_what_is_created_changed_and_deleted_shows(cluster: Cluster, tmp_path: P
         cluster.api.create(cluster.pods("pending/binding"), {**target, "target": {"kind": "Node", "name": "gpu-1"}})
         shows(lambda: picture.pods["pending"] == "gpu-1", "the binding")
         shows(lambda: picture.observed == {"gpu-0": "2026-11-21T12:05:00Z"}, "the heartbeat")
-        shows(lambda: dict(picture.of[NodeSeen]["gpu-1"].machine.allocatable) == {WHOLE: 7}, "the sick GPU")
+        shows(lambda: dict(picture.of[NodeUpdate]["gpu-1"].facts.allocatable) == {WHOLE: 7}, "the sick GPU")
 
         status = {"status": {"phase": "Succeeded"}}
         cluster.api.patch(cluster.pods("before/status"), status)
@@ -142,7 +142,7 @@ def test_what_is_created_changed_and_deleted_shows(cluster: Cluster, tmp_path: P
         shows(lambda: (picture.nodes, picture.pods, picture.observed) == ({"gpu-0"}, {}, {}), "the deletions")
 
         status_of = {each.kind: each for each in watches.status(time.monotonic())}
-        assert {each.trouble for each in status_of.values()} == {None}
+        assert {each.error for each in status_of.values()} == {None}
         assert {each.failures for each in status_of.values()} == {0}
         assert (status_of["pods"].lag_s or 99) < 30  # whole seconds, and a busy machine
         assert "web" not in str(picture.batches)
@@ -158,7 +158,7 @@ def test_a_heartbeat_of_a_node_is_not_news(cluster: Cluster, tmp_path: Path) -> 
         cluster.api.create("/api/v1/nodes", gpu_node("gpu-1"))
         shows(lambda: picture.nodes == {"gpu-0", "gpu-1"}, "the second node")
 
-        assert [[each.key for each in batch.seen] for batch in picture.batches if batch.kind is NodeSeen] == [
+        assert [[each.key for each in batch.updates] for batch in picture.batches if batch.kind is NodeUpdate] == [
             ["gpu-0"],
             ["gpu-1"],
         ]
@@ -168,7 +168,7 @@ def test_more_objects_than_a_page_holds(cluster: Cluster, tmp_path: Path) -> Non
     cluster.api.create_all([("/api/v1/nodes", api_objects.gpu_node(f"gpu-{number:04}", 8)) for number in range(1050)])
     with seeing(opened(cluster, tmp_path)) as (_, picture):
         assert picture.nodes == {f"gpu-{number:04}" for number in range(1050)}
-        assert [len(batch.seen) for batch in picture.batches if batch.kind is NodeSeen] == [1050]
+        assert [len(batch.updates) for batch in picture.batches if batch.kind is NodeUpdate] == [1050]
 
 
 def test_an_api_server_that_restarts_costs_no_event(cluster: Cluster, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_an_api_server_that_restarts_costs_no_event(cluster: Cluster, tmp_path: 
 
         shows(lambda: picture.pods == {"stays": "gpu-0", "comes": "gpu-4"}, "the pods")
         shows(lambda: picture.equals(kube), "all of it")
-        shows(lambda: all(each.trouble is None for each in watches.status(0)), "the trouble to be over")
+        shows(lambda: all(each.error is None for each in watches.status(0)), "the trouble to be over")
         assert all(each.failures for each in watches.status(0))
         assert picture.nodes == {"gpu-0", "gpu-1", "gpu-2", "gpu-4"}
 
@@ -211,7 +211,7 @@ def test_a_network_that_comes_and_goes_costs_no_event(cluster: Cluster, tmp_path
                 road.bring_up()
             shows(lambda: set(picture.pods) == {f"q{number}" for number in range(5)}, "the pods")
             shows(lambda: picture.equals(kube), "all of it")
-            assert all(seen.machine.degraded for seen in picture.of[NodeSeen].values())
+            assert all(seen.facts.degraded for seen in picture.of[NodeUpdate].values())
             # Short breaks are made up for by the watch: nothing is listed again.
             assert [each.relists for each in watches.status(0)] == [0, 0, 0]
 
@@ -219,31 +219,31 @@ def test_a_network_that_comes_and_goes_costs_no_event(cluster: Cluster, tmp_path
 def test_the_agents_kind_may_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
     with seeing(opened(cluster, tmp_path)) as (watches, picture):
         *_, of_gpus = watches.status(0)
-        assert of_gpus.trouble == "the API server does not serve nodegpus (gputopo.io/v1alpha1)"
+        assert of_gpus.error == "the API server does not serve nodegpus (gputopo.io/v1alpha1)"
 
         define_node_gpus(cluster)
         cluster.api.create(NODE_GPUS_PATH, node_gpus("gpu-0", "2026-11-21T12:00:00Z"))
         shows(lambda: picture.observed == {"gpu-0": "2026-11-21T12:00:00Z"}, "the kubelet's word")
         cluster.api.delete(f"{DEFINITIONS}/nodegpus.gputopo.io")
         shows(lambda: picture.observed == {}, "its end")
-        shows(lambda: (watches.status(0)[2].trouble or "").startswith("the API server does not serve"), "the word")
+        shows(lambda: (watches.status(0)[2].error or "").startswith("the API server does not serve"), "the word")
         assert watches.synced
 
 
 def test_bookmarks_come_and_the_watch_ends_when_it_was_asked_to(cluster: Cluster, tmp_path: Path) -> None:
     kube = opened(cluster, tmp_path, OBSERVER)
-    (page,) = kube.pages(NODES, Partial)
+    (page,) = kube.list_pages(NODES, PartialObject)
 
     before = time.monotonic()
-    watch = kube.watch(NODES, Query(), page.metadata.resource_version, 5)
+    watch = kube.watch(NODES, ListOptions(), page.metadata.resource_version, 5)
     cluster.api.create("/api/v1/nodes", gpu_node("gpu-0"))  # without news of the kind there is no bookmark
     events = [event for group in watch for event in group]
     lasted = time.monotonic() - before
     kube.close()
 
     added, *bookmarks = events
-    assert (added.type, added.identity.name) == (Happening.ADDED, "gpu-0")
-    assert {event.type for event in bookmarks} == {Happening.BOOKMARK}
+    assert (added.type, added.identity.name) == (WatchEventType.ADDED, "gpu-0")
+    assert {event.type for event in bookmarks} == {WatchEventType.BOOKMARK}
     assert int(bookmarks[-1].identity.resource_version) >= int(added.identity.resource_version)
     assert 3 < lasted < 20
 

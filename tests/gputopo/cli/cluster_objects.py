@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gputopo.crd.nodegpus import content_hash
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from tests.api_server import Answer
 from tests.machines import a100_bridged
 
-FACTS = encode(a100_bridged())
+FACTS = encode_topology(a100_bridged())
 
 
 NODE: dict[str, Any] = {

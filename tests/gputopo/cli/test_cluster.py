@@ -15,14 +15,14 @@ from click.testing import CliRunner, Result
 from gputopo.cli import main
 from gputopo.cli.cluster import COMMANDS, cleanup, nodes, pods, topology_of_node
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from gputopo.labels.keys import NVIDIA_COUNT, TOPOLOGY
 from gputopo.render.label_lines import render_labels
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.machines import dgx1
 
 UUIDS = [gpu.uuid for gpu in dgx1().gpus]
-FACTS = encode(dgx1())
+FACTS = encode_topology(dgx1())
 NODE = {"metadata": {"name": "gpu-0", "uid": "u", "labels": FACTS.labels, "annotations": FACTS.annotations}}
 HELD = [{"gpu": UUIDS[i], "pod": {"namespace": "a", "name": "train", "container": "c"}} for i in (0, 1)]
 STATE = {
@@ -146,7 +146,7 @@ def test_an_empty_cluster_is_said_to_be_empty(command: click.Command, told: str,
 
 def test_a_node_shows_what_it_carries(tmp_path: Path) -> None:
     with api_server(cluster) as server:
-        assert topology_of_node("gpu-0", server.kubeconfig(tmp_path / "config")) == dgx1().slow()
+        assert topology_of_node("gpu-0", server.kubeconfig(tmp_path / "config")) == dgx1().stable_facts()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
         same = CliRunner().invoke(main.main, ["diff", *there, "gpu-0.json"])
         recorded = CliRunner().invoke(main.main, ["diff", *there, "dgx-1", "--exit-code"])
 
-    assert shown.output == render_labels(dgx1().slow())
+    assert shown.output == render_labels(dgx1().stable_facts())
     assert (same.exit_code, "no file 'gpu-0.json'" in same.output) == (2, True)
     assert recorded.exit_code == 1
     assert "machine: " in recorded.output

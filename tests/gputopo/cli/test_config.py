@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from gputopo.cli.config import CALLERS
 from gputopo.cli.main import main
 from gputopo.kube.rbac import NODES
-from scheduler_core.extender.scheduler_config import Caller, configuration
+from scheduler_core.extender.scheduler_config import Caller, render_configuration
 from tests.api_server import Answer, api_server
 
 CAPACITY = {"cpu": "64", "nvidia.com/gpu": 8, "nvidia.com/mig-1g.10gb": "7"}
@@ -30,7 +30,7 @@ def test_the_resources_are_those_of_the_nodes_of_a_cluster_or_of_a_list_or_named
         assert [each.path for each in server.asked] == [NODES.path()]
 
     assert of_cluster.exit_code == 0
-    assert of_cluster.stdout == configuration(CAPACITY)
+    assert of_cluster.stdout == render_configuration(CAPACITY)
     assert run("--from", str(tmp_path / "nodes.json")).stdout == of_cluster.stdout
     assert run("--from", "-", given=json.dumps(LISTED)).stdout == of_cluster.stdout
     assert run("--resource", "nvidia.com/mig-1g.10gb").stdout == of_cluster.stdout
@@ -40,7 +40,7 @@ def test_it_is_printed_for_either_caller() -> None:
     assert tuple(each.value for each in Caller) == CALLERS
     for caller in Caller:
         printed = run("--for", caller.value, "--resource", "nvidia.com/gpu").stdout
-        assert printed == configuration(["nvidia.com/gpu"], caller)
+        assert printed == render_configuration(["nvidia.com/gpu"], caller)
 
 
 def test_another_namespace_is_where_the_lease_and_the_service_are() -> None:
@@ -55,7 +55,7 @@ def test_another_namespace_is_where_the_lease_and_the_service_are() -> None:
 
 
 def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
-    good = configuration([])
+    good = render_configuration([])
     (tmp_path / "config.yaml").write_text(good)
 
     fine = run("--check", str(tmp_path / "config.yaml"), "--resource", "nvidia.com/gpu")

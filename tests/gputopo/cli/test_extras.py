@@ -14,8 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from gputopo.cli.extras import MODULES, missing_extra_message
-from gputopo.labels import encode
-from scheduler_core.extender.decision_record import document
+from gputopo.labels import encode_topology
+from scheduler_core.extender.decision_record import encode_decision
 from tests.machines import MACHINES
 from tests.ports import free_port
 from tests.scheduler_core.builders import pod
@@ -87,7 +87,7 @@ def run_in_base(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    facts = encode(MACHINES["a100_bridged"]())
+    facts = encode_topology(MACHINES["a100_bridged"]())
     metadata = {"name": "gpu-1", "labels": facts.labels, "annotations": facts.annotations}
     node = {
         "kind": "Node",
@@ -101,7 +101,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '  - {name: c, resources: {limits: {nvidia.com/gpu: "2"}}}\n'
     )
     (folder / "policy.yaml").write_text("apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\nprofiles: []\n")
-    (folder / "decisions.jsonl").write_bytes(b"".join(map(document, decided(pod("a", 1), pod("b", 2)))))
+    (folder / "decisions.jsonl").write_bytes(b"".join(map(encode_decision, decided(pod("a", 1), pod("b", 2)))))
     return folder
 
 

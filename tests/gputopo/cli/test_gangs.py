@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from gputopo.cli import main
 from gputopo.crd.reservations import ReservationSpec, Seat, spec_hash
 from gputopo.kube.rbac import JOBS, LEASES, LEDGERS, NAMESPACES, NODE_GPUS, NODES, PODS, RESERVATIONS
-from scheduler_core.planner.gang.conventions import RULES
-from scheduler_core.planner.gang.size_sources import SIZES
-from scheduler_core.planner.report.read import SAID_BY
+from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS
+from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
+from scheduler_core.planner.report.read import SIZE_DECLARERS
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
 
@@ -351,7 +351,7 @@ def test_a_gang_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_every_kind_that_says_sizes_is_read_for_the_gangs_of_its_convention() -> None:
-    telling = {rule.prefix for rule in RULES if rule.told_by}
+    telling = {rule.prefix for rule in GANG_CONVENTIONS if rule.told_by}
 
-    assert SAID_BY.keys() == telling
-    assert sorted(str(kind) for kinds in SAID_BY.values() for kind in kinds) == sorted(map(str, SIZES))
+    assert SIZE_DECLARERS.keys() == telling
+    assert sorted(str(kind) for kinds in SIZE_DECLARERS.values() for kind in kinds) == sorted(map(str, SIZE_SOURCES))

@@ -140,12 +140,12 @@ def test_every_command_explains_itself_with_examples(command: str) -> None:
     assert "\b" not in text
 
 
-@pytest.mark.parametrize("name", main.LATE)
+@pytest.mark.parametrize("name", main.LAZY_COMMANDS)
 @pytest.mark.parametrize("width", [30, 80, 200], ids=str)
 def test_commands_that_are_imported_late_are_listed_in_their_own_words(name: str, width: int) -> None:
-    listed = click.Command(name, help=main.LATE[name].summary)
+    listed = click.Command(name, help=main.LAZY_COMMANDS[name].summary)
 
-    assert listed.get_short_help_str(width) == main.LATE[name].load().get_short_help_str(width)
+    assert listed.get_short_help_str(width) == main.LAZY_COMMANDS[name].load().get_short_help_str(width)
 
 
 def test_to_list_the_commands_imports_none_that_are_late() -> None:
@@ -161,7 +161,7 @@ def test_to_list_the_commands_imports_none_that_are_late() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert all(f"\n  {name} " in found for name in main.LATE)
+    assert all(f"\n  {name} " in found for name in main.LAZY_COMMANDS)
     assert found.endswith("[]\n")
 
 
@@ -236,7 +236,7 @@ def test_a_reader_that_goes_ends_the_program_as_it_ends_others() -> None:
 def test_an_error_of_ours_is_not_taken_for_degraded_hardware(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGPIPE)
     with pytest.raises(SystemExit) as ended:
-        terminal.ends_well(lambda: 1 // 0)
+        terminal.run_program(lambda: 1 // 0)
     signal.signal(signal.SIGPIPE, before)
 
     assert ended.value.code == 70

@@ -23,12 +23,12 @@ from click.testing import CliRunner
 from gputopo.cli import main
 from gputopo.crd.nodegpus import content_hash
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from tests.api_server import Answer, ApiServer, Asked, Stream, api_server, kubeconfig
 from tests.gputopo.kube.serving import page
 from tests.scheduler_core.explain.fleets import QUADS
 
-FACTS = encode(QUADS)
+FACTS = encode_topology(QUADS)
 HASH = content_hash(FACTS.annotations[keys.TOPOLOGY.key])
 UUIDS = [gpu.uuid for gpu in QUADS.gpus]
 PATIENCE_S = 30.0

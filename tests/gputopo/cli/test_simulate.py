@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from tests.machines import MACHINES
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,96000,400000,8,G2\nb,104000,500000,2,T4\n"
@@ -26,7 +26,7 @@ def _run(*arguments: str) -> tuple[int, str]:
 def files(tmp_path: Path) -> Path:
     (tmp_path / "nodes.csv").write_text(NODES)
     (tmp_path / "pods.csv").write_text(PODS)
-    facts = encode(MACHINES["a100_bridged"]())
+    facts = encode_topology(MACHINES["a100_bridged"]())
     metadata = {"name": "gpu-1", "labels": facts.labels, "annotations": facts.annotations}
     node = {"kind": "Node", "metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
     (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": [node]}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.recording.bundled import find, folder
+from agent.recording.bundled import bundled_directory, find_recording
 
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-15\t0\nGPU1\tNV4\t X \t0-15\t0\n"
 SHOW = """
@@ -54,7 +54,7 @@ def test_a_pasted_matrix_loads_its_own_parser_and_no_other(tmp_path: Path) -> No
 
 
 def test_a_recorded_machine_loads_what_it_holds_and_neither_finds_nor_reads_it_dearly() -> None:
-    by_name, by_path = loaded("dgx-a100"), loaded(str(find("dgx-a100", folder())))
+    by_name, by_path = loaded("dgx-a100"), loaded(str(find_recording("dgx-a100", bundled_directory())))
 
     assert by_name & {*LIBRARIES, *SERVERS, *STANDARD, *OTHER_INPUTS, *OTHER_OUTPUTS} == set()
     assert by_name - by_path == {"agent.recording.bundled"}

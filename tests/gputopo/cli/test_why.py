@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from gputopo.cli import main
 from gputopo.crd.reservations import ReservationSpec, spec_hash
 from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
-from scheduler_core.explain import document, text
+from scheduler_core.explain import explanation_document, render_text
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
 from tests.scheduler_core.explain.stories import STORIES
@@ -308,11 +308,11 @@ def test_where_no_agent_runs_labels_are_enough(tmp_path: Path) -> None:
 
 def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
     story = STORIES["nowhere"]
-    with api_server(lambda _: Answer(document(story))) as server:
+    with api_server(lambda _: Answer(explanation_document(story))) as server:
         shown = why(server, tmp_path, "pod", "train-4", "-n", "team", "--server", f"{server.url}/")
 
     assert [asked.path for asked in server.asked] == ["/explain/team/train-4"]
-    assert shown.output == text(story, 120)
+    assert shown.output == render_text(story, 120)
 
 
 @pytest.mark.parametrize(

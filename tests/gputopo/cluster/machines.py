@@ -17,7 +17,7 @@ def state(
 ) -> NodeGpus:
     """What an agent reports: pod name -> indices of the GPUs that it holds."""
     allocations = tuple(
-        Allocation(str(topology.gpu(index).uuid), PodRef("team-a", pod, "main"))
+        Allocation(str(topology.get_gpu(index).uuid), PodRef("team-a", pod, "main"))
         for pod, indices in held.items()
         for index in indices
     )

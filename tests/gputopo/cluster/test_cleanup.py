@@ -8,16 +8,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.cluster.cleanup import Removal, definitions, find, of_node, plans, remove
+from gputopo.cluster.cleanup import (
+    Removal,
+    apply_removals,
+    find_definitions,
+    find_planner_objects,
+    find_removals,
+    node_removals,
+)
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import NotFoundError, UnavailableError
 from gputopo.kube.objects import ManagedMetadata
-from gputopo.kube.ownership import Field
+from gputopo.kube.ownership import OwnedField
 from gputopo.kube.rbac import CLEANER, NODE_FEATURES, NODE_GPUS, NODES
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
 from tests.api_server import Answer, Asked, api_server
 
-OWN, MIRROR = Field("labels", "own"), Field("labels", "mirror")
+OWN, MIRROR = OwnedField("labels", "own"), OwnedField("labels", "mirror")
 
 
 def entry(manager: str, *keys: str, operation: str = "Apply") -> dict[str, object]:
@@ -36,9 +43,9 @@ def test_what_goes_is_what_our_managers_own_and_nobody_else() -> None:
         entry("kubectl-label", "shared", "theirs", operation="Update"),
     )
 
-    own, mirrors = of_node(metadata)
+    own, mirrors = node_removals(metadata)
 
-    assert own == Removal(NODES, metadata, FIELD_MANAGER, (OWN,), (Field("labels", "shared"),))
+    assert own == Removal(NODES, metadata, FIELD_MANAGER, (OWN,), (OwnedField("labels", "shared"),))
     assert mirrors == Removal(NODES, metadata, MIRROR_FIELD_MANAGER, (MIRROR,))
     assert str(own) == "nodes/n: label own, shared (others own it too: it stays)"
 
@@ -52,7 +59,7 @@ def test_what_goes_is_what_our_managers_own_and_nobody_else() -> None:
     ],
 )
 def test_a_node_that_we_own_nothing_of_is_left_alone(metadata: ManagedMetadata) -> None:
-    assert list(of_node(metadata)) == []
+    assert list(node_removals(metadata)) == []
 
 
 def test_a_cluster_that_has_neither_our_kind_nor_nfds_has_nothing_of_them(tmp_path: Path) -> None:
@@ -63,7 +70,12 @@ def test_a_cluster_that_has_neither_our_kind_nor_nfds_has_nothing_of_them(tmp_pa
 
     with api_server(answer) as server:
         kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
-        assert (find(kube, None), find(kube, "n"), plans(kube), definitions(kube)) == ([], [], [], [])
+        assert (
+            find_removals(kube, None),
+            find_removals(kube, "n"),
+            find_planner_objects(kube),
+            find_definitions(kube),
+        ) == ([], [], [], [])
         kube.close()
 
 
@@ -79,7 +91,7 @@ def test_each_removal_has_an_end_of_its_own(tmp_path: Path) -> None:
     ]
     with api_server(answer) as server:
         kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
-        ends = list(remove(kube, wanted))
+        ends = list(apply_removals(kube, wanted))
         kube.close()
 
     assert [removal for removal, _ in ends] == wanted
@@ -90,5 +102,5 @@ def test_a_node_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with api_server(lambda _: Answer({"message": "no"}, 404)) as server:
         kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
         with pytest.raises(NotFoundError):
-            find(kube, "n")
+            find_removals(kube, "n")
         kube.close()

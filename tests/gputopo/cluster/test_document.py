@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputopo.cluster.document import node_list, pod_list
 from gputopo.cluster.nodes import GpuNode
-from gputopo.cluster.pods import PodGpus, PodName, placements
+from gputopo.cluster.pods import PodGpus, PodName, pod_placements
 from gputopo.model import Gpu, NodeTopology
 from tests.gputopo.cluster.machines import NOW, gpu_node
 from tests.machines import a100_bridged
@@ -60,7 +60,7 @@ def test_what_is_unknown_of_a_node_is_null() -> None:
 
 
 def test_a_list_of_pods() -> None:
-    found = placements([gpu_node("n", a100_bridged(), {"p": (0, 2)})], frozenset({PodName("team-a", "p")}))
+    found = pod_placements([gpu_node("n", a100_bridged(), {"p": (0, 2)})], frozenset({PodName("team-a", "p")}))
     unseen = PodGpus(pod=PodName("ns", "q"), node="m", count=2)
 
     first, second = pod_list([*found, unseen])["items"]

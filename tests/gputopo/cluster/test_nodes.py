@@ -9,18 +9,18 @@ import pytest
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
-from gputopo.kube.objects import Metadata
-from gputopo.labels import encode, keys
+from gputopo.kube.objects import ObjectMeta
+from gputopo.labels import encode_topology, keys
 from tests.gputopo.cluster.machines import NOW, gpu_node, state
 from tests.machines import dgx1, h100_lost_gpu, hgx_h100
 
 
-def metadata(name: str, labels: dict[str, str], annotations: dict[str, str] | None = None) -> Metadata:
-    return Metadata(name, labels=labels, annotations=annotations or {})
+def metadata(name: str, labels: dict[str, str], annotations: dict[str, str] | None = None) -> ObjectMeta:
+    return ObjectMeta(name, labels=labels, annotations=annotations or {})
 
 
 def test_gpu_nodes_are_those_that_speak_of_gpus_by_name() -> None:
-    facts = encode(dgx1())
+    facts = encode_topology(dgx1())
     nodes = [
         metadata("b", facts.labels, facts.annotations),
         metadata("cpu", {"kubernetes.io/os": "linux"}),
@@ -31,12 +31,12 @@ def test_gpu_nodes_are_those_that_speak_of_gpus_by_name() -> None:
     found = gpu_nodes(nodes, {"b": told})
 
     assert [node.name for node in found] == ["a", "b"]
-    assert (found[1].topology, found[1].state) == (dgx1().slow(), told)
+    assert (found[1].topology, found[1].state) == (dgx1().stable_facts(), told)
     assert (len(found[0].topology.gpus), found[0].state) == (4, None)
 
 
 def test_a_damaged_annotation_leaves_what_labels_tell_and_the_reason() -> None:
-    facts = encode(dgx1())
+    facts = encode_topology(dgx1())
 
     (node,) = gpu_nodes([metadata("n", facts.labels, {keys.TOPOLOGY.key: '{"v":9}'})], {})
 
@@ -50,16 +50,16 @@ def test_gpus_are_free_unless_somebody_holds_some_of_them() -> None:
     node = gpu_node("n", dgx1(), {"train": (0, 1), "serve": (4,)})
 
     assert node.free == frozenset({2, 3, 5, 6, 7})
-    assert node.held == {0: 1, 1: 1, 4: 1}
+    assert node.held_devices == {0: 1, 1: 1, 4: 1}
 
 
 def test_shares_of_a_gpu_are_counted_and_strangers_are_not() -> None:
-    uuid = str(dgx1().gpu(3).uuid)
+    uuid = str(dgx1().get_gpu(3).uuid)
     shares = tuple(Allocation(uuid, PodRef("ns", f"p{n}", "main"), replica=n) for n in range(3))
     stranger = Allocation("GPU-of-another-boot", PodRef("ns", "p", "main"))
     told = msgspec.structs.replace(state(dgx1(), {}), allocations=(*shares, stranger))
 
-    assert GpuNode("n", dgx1(), told).held == {3: 3}
+    assert GpuNode("n", dgx1(), told).held_devices == {3: 3}
 
 
 def test_a_lost_gpu_is_not_free() -> None:
@@ -78,7 +78,7 @@ def test_a_lost_gpu_is_not_free() -> None:
 def test_where_nobody_says_who_holds_what_nothing_is_known_to_be_free(told: NodeGpus | None) -> None:
     node = GpuNode("n", hgx_h100(), told)
 
-    assert (node.free, node.held) == (None, None)
+    assert (node.free, node.held_devices) == (None, None)
 
 
 @pytest.mark.parametrize(

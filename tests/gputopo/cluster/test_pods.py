@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.cluster.nodes import GpuNode
-from gputopo.cluster.pods import PodGpus, PodName, lesser, placements, share
+from gputopo.cluster.pods import PodGpus, PodName, is_worse, pod_placements, rate_share
 from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.model import PcieDistance
 from gputopo.paths import PathKind
@@ -28,7 +28,7 @@ def names(*pods: str) -> frozenset[PodName]:
 def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:
     nodes = [gpu_node("ring", v100_ring(), {"p": (0, 1)}), gpu_node("mesh", v100_ring())]
 
-    (found,) = placements(nodes, names("p"))
+    (found,) = pod_placements(nodes, names("p"))
 
     assert found == PodGpus(
         pod=PodName("team-a", "p"),
@@ -45,10 +45,10 @@ def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:
 
 
 def test_a_pod_that_is_split_over_islands_and_numa_nodes_is_seen_to_be() -> None:
-    (found,) = placements([gpu_node("n", a100_bridged(), {"p": (0, 1, 2)})], names("p"))
+    (found,) = pod_placements([gpu_node("n", a100_bridged(), {"p": (0, 1, 2)})], names("p"))
 
     assert (found.islands, found.numa) == ((2, 1), (0, 1))
-    (found,) = placements([gpu_node("n", dgx_a100(), {"p": (0, 2)})], names("p"))
+    (found,) = pod_placements([gpu_node("n", dgx_a100(), {"p": (0, 2)})], names("p"))
     assert (found.islands, found.numa) == ((2,), (1, 3))
 
 
@@ -56,14 +56,14 @@ def test_the_best_in_the_cluster_is_that_of_the_same_product() -> None:
     """V100s are compared with V100s, however many H100s there are."""
     nodes = [gpu_node("v", dgx1(), {"p": (0, 1)}), gpu_node("h", hgx_h100())]
 
-    (found,) = placements(nodes, names("p"))
+    (found,) = pod_placements(nodes, names("p"))
 
     assert (found.ring, found.best_on_node, found.best_in_cluster) == (SLOW, FAST, FAST)
     assert found.of_cluster == 0.5
 
 
 def test_a_pod_of_several_products_is_compared_with_its_node_only() -> None:
-    (found,) = placements([gpu_node("n", mixed(), {"p": (0, 1, 2, 3)})], names("p"))
+    (found,) = pod_placements([gpu_node("n", mixed(), {"p": (0, 1, 2, 3)})], names("p"))
 
     assert found.best_in_cluster is None
     assert found.best_on_node == found.ring
@@ -83,7 +83,7 @@ def test_the_worst_come_first_and_single_gpus_last() -> None:
     nodes[2] = msgspec.structs.replace(nodes[2], state=lost)
     running = names("half-of-the-best", "single", "good", "a-tenth-of-the-best", "lost-its-gpu", "far-over-pcie")
 
-    assert [each.pod.name for each in placements(nodes, running)] == [
+    assert [each.pod.name for each in pod_placements(nodes, running)] == [
         "lost-its-gpu",
         "a-tenth-of-the-best",
         "half-of-the-best",
@@ -98,21 +98,21 @@ def test_a_pod_whose_gpu_is_gone_says_which_and_nothing_that_is_not_known() -> N
     gone = Allocation("GPU-gone", PodRef("team-a", "p", "main"))
     told = msgspec.structs.replace(told, allocations=(*(told.allocations or ()), gone))
 
-    (found,) = placements([GpuNode("n", dgx1(), told)], names("p"))
+    (found,) = pod_placements([GpuNode("n", dgx1(), told)], names("p"))
 
     assert found == PodGpus(pod=PodName("team-a", "p"), node="n", count=3, gpus=(0, 1), missing=("GPU-gone",))
 
 
 def test_shares_and_mig_devices_of_one_gpu_are_one_gpu() -> None:
-    uuid = str(dgx1().gpu(2).uuid)
+    uuid = str(dgx1().get_gpu(2).uuid)
     parts = (
         Allocation(uuid, PodRef("team-a", "p", "main"), replica=0),
         Allocation(uuid, PodRef("team-a", "p", "side"), replica=1),
-        Allocation(str(dgx1().gpu(3).uuid), PodRef("team-a", "q", "main"), mig_device="MIG-1"),
+        Allocation(str(dgx1().get_gpu(3).uuid), PodRef("team-a", "q", "main"), mig_device="MIG-1"),
     )
     told = msgspec.structs.replace(state(dgx1(), {}), allocations=parts)
 
-    found = placements([GpuNode("n", dgx1(), told)], names("p", "q"))
+    found = pod_placements([GpuNode("n", dgx1(), told)], names("p", "q"))
 
     assert [(each.pod.name, each.count, each.gpus, each.shared) for each in found] == [
         ("p", 1, (2,), True),
@@ -123,14 +123,14 @@ def test_shares_and_mig_devices_of_one_gpu_are_one_gpu() -> None:
 def test_pods_that_do_not_run_and_nodes_that_say_nothing_are_left_out() -> None:
     nodes = [gpu_node("n", dgx1(), {"ended": (0,)}), GpuNode("m", dgx1())]
 
-    assert placements(nodes, names("other")) == []
+    assert pod_placements(nodes, names("other")) == []
 
 
 def test_what_is_not_known_stays_so() -> None:
-    (found,) = placements([gpu_node("n", nvlink_unknown(), {"p": (0, 1)})], names("p"))
+    (found,) = pod_placements([gpu_node("n", nvlink_unknown(), {"p": (0, 1)})], names("p"))
     assert (found.islands, found.ring and found.ring.kind, found.of_node) == (None, PathKind.UNKNOWN, None)
 
-    (found,) = placements([gpu_node("n", cloud_vm(), {"p": (0, 1)})], names("p"))
+    (found,) = pod_placements([gpu_node("n", cloud_vm(), {"p": (0, 1)})], names("p"))
     assert (found.numa, found.ring and found.ring.gbps, found.of_node) == (None, None, None)
 
 
@@ -151,4 +151,4 @@ def test_what_is_not_known_stays_so() -> None:
     ],
 )
 def test_one_ring_next_to_another(has: Ring | None, best: Ring | None, part: float | None, worse: bool) -> None:
-    assert (share(has, best), lesser(has, best)) == (part, worse)
+    assert (rate_share(has, best), is_worse(has, best)) == (part, worse)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gputopo.cluster.nodes import GpuNode
-from gputopo.cluster.pods import PodGpus, PodName, placements
+from gputopo.cluster.pods import PodGpus, PodName, pod_placements
 from gputopo.cluster.tables import Cell, Table, node_table, pod_table
-from gputopo.cluster.terminal import lines
+from gputopo.cluster.terminal import table_lines
 from gputopo.model import Degradation, Gpu, NodeTopology, Nvlink, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
@@ -168,7 +168,7 @@ def test_a_wide_line_of_a_poor_node(node: GpuNode, expected: dict[str, str]) -> 
 
 
 def test_a_pod_on_a_line() -> None:
-    (pod,) = placements([gpu_node("gpu-7", dgx1(), {"train": (0, 1)})], frozenset({PodName("team-a", "train")}))
+    (pod,) = pod_placements([gpu_node("gpu-7", dgx1(), {"train": (0, 1)})], frozenset({PodName("team-a", "train")}))
 
     assert pod_row(pod) == {
         "NAMESPACE": Cell("team-a"),
@@ -237,12 +237,12 @@ def test_a_pod_of_which_not_all_is_known_or_well(pod: PodGpus, expected: dict[st
 def test_a_table_is_printed_in_columns() -> None:
     table = Table(("A", "BB"), [(Cell("x" * 200), Cell("[bold]1", "bad")), (Cell("y"), Cell(""))])
 
-    plain = list(lines(table, lambda _, text: text))
-    painted = list(lines(table, lambda role, text: f"<{role}>{text}"))
+    plain = list(table_lines(table, lambda _, text: text))
+    painted = list(table_lines(table, lambda role, text: f"<{role}>{text}"))
 
     assert plain == [f"A{' ' * 199}  BB", f"{'x' * 200}  [bold]1", "y"]
     assert painted == [f"A{' ' * 199}  BB", f"{'x' * 200}  <bad>[bold]1", "y"]
 
 
 def test_a_table_without_rows_is_its_titles() -> None:
-    assert list(lines(Table(("A", "BB"), []), lambda _, text: text)) == ["A  BB"]
+    assert list(table_lines(Table(("A", "BB"), []), lambda _, text: text)) == ["A  BB"]

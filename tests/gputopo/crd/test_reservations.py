@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from gputopo.crd.reservations import (
-    Entry,
+    EntryPhase,
+    ExtenderAck,
     Holding,
+    LedgerEntry,
     LedgerSpec,
     LedgerStatus,
-    Phase,
     ReservationSpec,
+    ReservationState,
     ReservationStatus,
     Seat,
-    State,
-    Vouching,
     ledger_crd,
     reservation_crd,
     spec_hash,
@@ -26,10 +26,12 @@ from gputopo.crd.reservations import (
 
 SEAT = Seat("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)
 PLAN = ReservationSpec("llm-7", (SEAT, Seat("u-1", "llm-7-1")), (Holding("gpu-2", 2),), 90.0, "clique=7b96.1", 450.0, 2)
-STATUS = ReservationStatus(State.COMMITTED, "waits", 1, 2, 1, 4, "2026-11-21T12:00:30Z", "2026-11-21T13:00:00Z")
-ENTRY = Entry("r-0", "team-a", "llm-7-4f2a9c", spec_hash(PLAN), Phase.PROPOSED)
+STATUS = ReservationStatus(
+    ReservationState.COMMITTED, "waits", 1, 2, 1, 4, "2026-11-21T12:00:30Z", "2026-11-21T13:00:00Z"
+)
+ENTRY = LedgerEntry("r-0", "team-a", "llm-7-4f2a9c", spec_hash(PLAN), EntryPhase.PROPOSED)
 LEDGER = LedgerSpec("planner-0", 3, (ENTRY,))
-VOUCHING = LedgerStatus({"extender-0": Vouching("gputopo/scheduler-0", 7, ("r-0",)), "extender-1": Vouching()})
+VOUCHING = LedgerStatus({"extender-0": ExtenderAck("gputopo/scheduler-0", 7, ("r-0",)), "extender-1": ExtenderAck()})
 RESERVATION_CRD, LEDGER_CRD = reservation_crd(), ledger_crd()
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
-from gputopo.kube.objects import Metadata, Partial
+from gputopo.kube.objects import ObjectMeta, PartialObject
 from gputopo.kube.rbac import (
     CLEANER,
     ELECTION,
@@ -50,11 +50,11 @@ def asked(
 
 
 def test_one_object_is_read_with_credentials_and_as_much_of_it_as_is_wanted(tmp_path: Path) -> None:
-    query = Query(metadata_only=True, version="0")
+    query = ListOptions(metadata_only=True, version="0")
 
-    (one,), node = asked(lambda _: Answer(NODE), lambda kube: kube.get(NODES, "n", Partial, query), tmp_path)
+    (one,), node = asked(lambda _: Answer(NODE), lambda kube: kube.get(NODES, "n", PartialObject, query), tmp_path)
 
-    assert node == Partial(Metadata("n", "u", resource_version="7"))
+    assert node == PartialObject(ObjectMeta("n", "u", resource_version="7"))
     assert (one.method, one.path, one.query) == ("GET", "/api/v1/nodes/n", {"resourceVersion": "0"})
     assert one.headers["authorization"] == "Bearer s3cret"
     assert one.headers["accept"] == "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -67,8 +67,8 @@ def test_lists_are_read_page_by_page(tmp_path: Path) -> None:
         items = [{"metadata": {"name": "b" if last else "a"}}]
         return Answer({"metadata": {"continue": "" if last else "more", "resourceVersion": "9"}, "items": items})
 
-    query = Query("ns", labels="a=b", fields="status.phase=Running", metadata_only=True)
-    requests, pages = asked(answer, lambda kube: list(kube.pages(PODS, Partial, query)), tmp_path)
+    query = ListOptions("ns", labels="a=b", fields="status.phase=Running", metadata_only=True)
+    requests, pages = asked(answer, lambda kube: list(kube.list_pages(PODS, PartialObject, query)), tmp_path)
 
     assert [item.metadata.name for page in pages for item in page.items] == ["a", "b"]
     assert pages[-1].metadata.resource_version == "9"
@@ -85,20 +85,24 @@ def test_a_list_that_grows_old_between_two_pages_is_read_anew_once(tmp_path: Pat
         following, status = next(turns)
         return Answer({"metadata": {"continue": following}, "items": [NODE]}, status)
 
-    requests, items = asked(answer, lambda kube: kube.items(NODES, Partial), tmp_path)
+    requests, items = asked(answer, lambda kube: kube.list_objects(NODES, PartialObject), tmp_path)
 
     assert (len(requests), len(items)) == (4, 2)
 
 
 def test_a_list_that_grows_old_twice_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(GoneError, match="GET /api/v1/nodes: 410: expired"):
-        asked(lambda _: Answer({"message": "expired"}, 410), lambda kube: kube.items(NODES, Partial), tmp_path)
+        asked(
+            lambda _: Answer({"message": "expired"}, 410),
+            lambda kube: kube.list_objects(NODES, PartialObject),
+            tmp_path,
+        )
 
 
 def test_an_empty_list_may_be_null(tmp_path: Path) -> None:
     empty = {"metadata": {"resourceVersion": "1"}, "items": None}
 
-    _, items = asked(lambda _: Answer(empty), lambda kube: kube.items(NODES, Partial), tmp_path)
+    _, items = asked(lambda _: Answer(empty), lambda kube: kube.list_objects(NODES, PartialObject), tmp_path)
 
     assert items == []
 
@@ -117,14 +121,14 @@ def test_an_apply_never_forces(tmp_path: Path) -> None:
 def test_objects_are_created_in_their_namespace_and_deleted_by_their_uid(tmp_path: Path) -> None:
     event = {"metadata": {"name": "e", "namespace": "default"}, "reason": "R"}
 
-    def both(kube: Kube) -> Metadata:
+    def both(kube: Kube) -> ObjectMeta:
         made = kube.create(EVENTS, event)
-        kube.delete(PODS, Metadata("p", "u", "ns"))
+        kube.delete(PODS, ObjectMeta("p", "u", "ns"))
         return made
 
     requests, made = asked(lambda _: Answer(NODE), both, tmp_path)
 
-    assert made == Metadata("n", "u", resource_version="7")
+    assert made == ObjectMeta("n", "u", resource_version="7")
     assert requests[0].headers["accept"] == "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
     assert [(each.method, each.path, each.body) for each in requests] == [
         ("POST", "/api/v1/namespaces/default/events", event),
@@ -137,7 +141,7 @@ def test_objects_are_created_in_their_namespace_and_deleted_by_their_uid(tmp_pat
 
 
 def test_what_has_changed_is_not_deleted_where_that_matters(tmp_path: Path) -> None:
-    pod = Metadata("p", "u", "ns", "7")
+    pod = ObjectMeta("p", "u", "ns", "7")
 
     (one,), _ = asked(lambda _: Answer(NODE), lambda kube: kube.delete(PODS, pod, unchanged=True), tmp_path)
 
@@ -155,7 +159,7 @@ def test_an_object_is_replaced_by_its_resource_version(tmp_path: Path) -> None:
 
     path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"
     assert (one.method, one.path, one.query, one.body) == ("PUT", path, {}, LEASE)
-    assert metadata == Metadata("l", resource_version="8", generation=3)
+    assert metadata == ObjectMeta("l", resource_version="8", generation=3)
 
 
 POD = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
@@ -220,7 +224,7 @@ def test_a_refusal_is_raised_with_what_was_asked_and_what_was_said(tmp_path: Pat
     busy = Answer({"message": "too busy"}, 429, {"Retry-After": "5"})
 
     with pytest.raises(UnavailableError, match="GET /api/v1/nodes/n: 429: too busy") as caught:
-        asked(lambda _: busy, lambda kube: kube.get(NODES, "n", Partial), tmp_path)
+        asked(lambda _: busy, lambda kube: kube.get(NODES, "n", PartialObject), tmp_path)
 
     assert caught.value.retry_after == 5
 
@@ -238,7 +242,7 @@ def test_a_conflict_tells_whose_the_fields_are(tmp_path: Path) -> None:
 
 def test_an_answer_that_cannot_be_read_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(KubeError, match=r"/api/v1/nodes/n: the answer cannot be read .*<html>"):
-        asked(lambda _: Answer("<html>hello"), lambda kube: kube.get(NODES, "n", Partial), tmp_path)
+        asked(lambda _: Answer("<html>hello"), lambda kube: kube.get(NODES, "n", PartialObject), tmp_path)
 
 
 def test_an_answer_that_breaks_off_is_no_answer(tmp_path: Path) -> None:
@@ -246,7 +250,7 @@ def test_an_answer_that_breaks_off_is_no_answer(tmp_path: Path) -> None:
     half.cut()
 
     with pytest.raises(UnavailableError, match=r"GET /api/v1/nodes/n: no answer from http://127.*: .*"):
-        asked(lambda _: Answer(half), lambda kube: kube.get(NODES, "n", Partial), tmp_path)
+        asked(lambda _: Answer(half), lambda kube: kube.get(NODES, "n", PartialObject), tmp_path)
 
 
 def test_nobody_at_the_other_end_is_said_with_the_address(tmp_path: Path) -> None:
@@ -259,7 +263,7 @@ def test_nobody_at_the_other_end_is_said_with_the_address(tmp_path: Path) -> Non
     kube = from_kubeconfig(ALL, str(path))
 
     with pytest.raises(UnavailableError, match=rf"GET /api/v1/nodes/n: no answer from {url}") as caught:
-        kube.get(NODES, "n", Partial)
+        kube.get(NODES, "n", PartialObject)
 
     assert caught.value.retry_after is None
     kube.close()
@@ -274,9 +278,9 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
 
     with api_server(answer) as server:
         slow = from_kubeconfig(ALL, server.kubeconfig(tmp_path / "config"))
-        kube = slow.within(0.2)
+        kube = slow.with_timeout(0.2)
         with pytest.raises(UnavailableError, match=r"no answer .*timed out"):
-            kube.get(NODES, "n", Partial)
+            kube.get(NODES, "n", PartialObject)
         released.set()
         kube.close()
 
@@ -285,7 +289,7 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
     ("role", "call", "denied"),
     [
         pytest.param(READER, lambda kube: kube.apply(NODES, "us", NODE), "patch nodes", id="a reader applies"),
-        pytest.param(READER, lambda kube: kube.get(PODS, "p", Partial), "get pods", id="a reader gets a pod"),
+        pytest.param(READER, lambda kube: kube.get(PODS, "p", PartialObject), "get pods", id="a reader gets a pod"),
         pytest.param(CLEANER, lambda kube: kube.create(EVENTS, NODE), "create events", id="a cleaner creates"),
         pytest.param(
             Role("patcher", {NODES: ("patch",)}),
@@ -307,9 +311,12 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
             "update placementreservations",
             id="a planner changes a plan",
         ),
-        pytest.param(READER, lambda kube: kube.delete(NODES, Metadata("n")), "delete nodes", id="a reader deletes"),
+        pytest.param(READER, lambda kube: kube.delete(NODES, ObjectMeta("n")), "delete nodes", id="a reader deletes"),
         pytest.param(
-            Role("nothing", {}), lambda kube: list(kube.pages(NODES, Partial)), "list nodes", id="nobody lists"
+            Role("nothing", {}),
+            lambda kube: list(kube.list_pages(NODES, PartialObject)),
+            "list nodes",
+            id="nobody lists",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import yaml
 
 from gputopo.kube.connect import connect, default_namespace, from_kubeconfig, in_cluster
 from gputopo.kube.errors import ConfigError
-from gputopo.kube.objects import Partial
+from gputopo.kube.objects import PartialObject
 from gputopo.kube.rbac import NODES, READER
 from tests.api_server import Answer, api_server, kubeconfig
 
@@ -20,13 +20,13 @@ LIVE_AND_LOOK = """
 import sys
 from gputopo.kube.rbac import AGENT, NODES
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.objects import Partial
+from gputopo.kube.objects import PartialObject
 kube = from_kubeconfig(AGENT, sys.argv[1])
-kube.get(NODES, "n", Partial)
+kube.get(NODES, "n", PartialObject)
 kube.apply(NODES, "us", {"metadata": {"name": "n", "uid": "u"}})
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.cluster.cleanup import find
+from gputopo.cluster.cleanup import find_removals
 print(sorted(name for name in sys.modules if name.startswith(("kubernetes.client.models.", "kubernetes.client.api."))))
 """
 
@@ -53,7 +53,7 @@ def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
         (tmp_path / "config").write_text(yaml.safe_dump(document))
         kube = connect(READER, str(tmp_path / "config"), "here")
 
-        assert kube.get(NODES, "n", Partial).metadata.name == "n"
+        assert kube.get(NODES, "n", PartialObject).metadata.name == "n"
         kube.close()
 
 

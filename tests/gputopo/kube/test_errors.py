@@ -11,7 +11,7 @@ from gputopo.kube.errors import (
     KubeError,
     NotFoundError,
     UnavailableError,
-    refusal,
+    error_of_response,
 )
 
 
@@ -39,7 +39,7 @@ def conflict(field: str, told: str) -> dict[str, str]:
     ],
 )
 def test_each_status_is_one_kind_of_error(code: int, kind: type[KubeError]) -> None:
-    error = refusal("GET /x", code, status("no"))
+    error = error_of_response("GET /x", code, status("no"))
 
     assert (type(error), str(error)) == (kind, f"GET /x: {code}: no")
 
@@ -52,7 +52,7 @@ def test_a_conflict_names_the_fields_and_who_owns_them() -> None:
         {"reason": "Other", "message": "", "field": ".spec"},
     ]
 
-    error = refusal("PATCH /x", 409, status("Apply failed", causes=causes))
+    error = error_of_response("PATCH /x", 409, status("Apply failed", causes=causes))
 
     assert isinstance(error, ConflictError)
     assert error.fields == {
@@ -74,7 +74,7 @@ def test_a_conflict_names_the_fields_and_who_owns_them() -> None:
     ],
 )  # fmt: skip
 def test_a_missing_object_is_told_from_a_missing_kind(body: bytes, kind_missing: bool, message: str) -> None:
-    error = refusal("GET /x", 404, body)
+    error = error_of_response("GET /x", 404, body)
 
     assert isinstance(error, NotFoundError)
     assert (error.kind_missing, str(error)) == (kind_missing, f"GET /x: 404: {message}")
@@ -91,7 +91,7 @@ def test_a_missing_object_is_told_from_a_missing_kind(body: bytes, kind_missing:
 def test_when_to_try_again_is_what_the_server_says(
     header: str | None, details: dict[str, int], expected: float | None
 ) -> None:
-    error = refusal("GET /x", 429, status("busy", **details), header)
+    error = error_of_response("GET /x", 429, status("busy", **details), header)
 
     assert isinstance(error, UnavailableError)
     assert error.retry_after == expected

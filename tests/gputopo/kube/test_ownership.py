@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.kube.objects import ManagedMetadata
-from gputopo.kube.ownership import Field, field_of, owned, owners, values
+from gputopo.kube.ownership import OwnedField, field_of, field_values, owned_fields, owners
 
 METADATA = msgspec.json.decode(
     json.dumps(
@@ -31,12 +31,12 @@ METADATA = msgspec.json.decode(
     ),
     type=ManagedMetadata,
 )
-A, BC, D = Field("labels", "a"), Field("labels", "b/c"), Field("annotations", "d")
+A, BC, D = OwnedField("labels", "a"), OwnedField("labels", "b/c"), OwnedField("annotations", "d")
 
 
 def test_a_manager_owns_what_it_applied() -> None:
-    assert owned(METADATA, "us") == {A, BC, D}
-    assert owned(METADATA, "nfd") == frozenset()
+    assert owned_fields(METADATA, "us") == {A, BC, D}
+    assert owned_fields(METADATA, "nfd") == frozenset()
 
 
 def test_others_own_what_they_set_in_whatever_way() -> None:
@@ -45,16 +45,16 @@ def test_others_own_what_they_set_in_whatever_way() -> None:
 
 
 def test_values_are_those_of_labels_and_annotations() -> None:
-    assert values(METADATA) == {A: "1", BC: "2", D: "3"}
+    assert field_values(METADATA) == {A: "1", BC: "2", D: "3"}
 
 
 @pytest.mark.parametrize(
     ("path", "field"),
     [
-        pytest.param(".metadata.labels.b/c.d", Field("labels", "b/c.d"), id="a label with dots"),
+        pytest.param(".metadata.labels.b/c.d", OwnedField("labels", "b/c.d"), id="a label with dots"),
         pytest.param(".metadata.annotations.d", D, id="an annotation"),
         pytest.param(".spec.taints", None, id="neither"),
     ],
 )
-def test_the_field_of_a_conflict(path: str, field: Field | None) -> None:
+def test_the_field_of_a_conflict(path: str, field: OwnedField | None) -> None:
     assert field_of(path) == field

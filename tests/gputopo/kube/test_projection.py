@@ -10,9 +10,9 @@ import pytest
 
 from gputopo.kube.errors import UnavailableError
 from gputopo.kube.objects import Unreadable
-from gputopo.kube.projection import Delta, Reduction, Source
+from gputopo.kube.projection import Delta, Projection, WatchSource
 from gputopo.kube.rbac import NODES
-from gputopo.kube.watch_stream import Event, Happening, identity
+from gputopo.kube.watch_stream import WatchEvent, WatchEventType, parse_identity
 
 
 class Thing(msgspec.Struct, frozen=True):
@@ -29,87 +29,89 @@ def raw(name: str, size: object = None, **more: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode({"metadata": {"name": name}, "size": size, **more}))
 
 
-def put(name: str, size: object = None, **more: object) -> Event:
+def put(name: str, size: object = None, **more: object) -> WatchEvent:
     text = raw(name, size, **more)
-    return Event(Happening.MODIFIED, identity(text), text)
+    return WatchEvent(WatchEventType.MODIFIED, parse_identity(text), text)
 
 
-def deleted(name: str) -> Event:
-    return put(name, 1)._replace(type=Happening.DELETED)
+def deleted(name: str) -> WatchEvent:
+    return put(name, 1)._replace(type=WatchEventType.DELETED)
 
 
 def value(key: str, thing: Thing) -> Size | None:
     return None if thing.size is None else Size(key, thing.size)
 
 
-SOURCE: Source[Size] = Source(NODES, Thing, lambda which: which.name, value)
+SOURCE: WatchSource[Size] = WatchSource(NODES, Thing, lambda which: which.name, value)
 
 
 @pytest.fixture
-def reduction() -> Reduction[Size]:
-    return Reduction(SOURCE)
+def reduction() -> Projection[Size]:
+    return Projection(SOURCE)
 
 
-def test_a_list_is_complete_and_holds_what_something_is_kept_of(reduction: Reduction[Size]) -> None:
-    assert reduction.empty
-    assert reduction.listed([raw("a", 1), raw("b"), raw("c", 3)]) == Delta((Size("a", 1), Size("c", 3)), complete=True)
-    assert not reduction.empty
+def test_a_list_is_complete_and_holds_what_something_is_kept_of(reduction: Projection[Size]) -> None:
+    assert reduction.is_empty
+    assert reduction.apply_list([raw("a", 1), raw("b"), raw("c", 3)]) == Delta(
+        (Size("a", 1), Size("c", 3)), is_full_list=True
+    )
+    assert not reduction.is_empty
 
 
-def test_only_news_is_told(reduction: Reduction[Size]) -> None:
-    reduction.listed([raw("a", 1), raw("b", 2)])
+def test_only_news_is_told(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1), raw("b", 2)])
 
-    assert reduction.changed([put("a", 1, colour="red")]) == Delta()
-    assert reduction.changed([put("a", 5), put("b", 2), put("c", 3)]) == Delta((Size("a", 5), Size("c", 3)))
-    assert reduction.changed([put("a", 5)]) == Delta()
+    assert reduction.apply_events([put("a", 1, colour="red")]) == Delta()
+    assert reduction.apply_events([put("a", 5), put("b", 2), put("c", 3)]) == Delta((Size("a", 5), Size("c", 3)))
+    assert reduction.apply_events([put("a", 5)]) == Delta()
 
 
-def test_of_several_events_of_one_object_the_last_counts(reduction: Reduction[Size]) -> None:
-    reduction.listed([raw("a", 1), raw("b", 2)])
+def test_of_several_events_of_one_object_the_last_counts(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1), raw("b", 2)])
 
-    delta = reduction.changed(
+    delta = reduction.apply_events(
         [put("a", 2), put("a", 3), deleted("b"), deleted("c"), put("c", 4), put("d", 1), put("d")]
     )
 
     assert delta == Delta((Size("a", 3), Size("c", 4)), ("b", "d"))
 
 
-def test_an_object_that_nothing_is_kept_of_any_more_is_gone_once(reduction: Reduction[Size]) -> None:
-    reduction.listed([raw("a", 1)])
+def test_an_object_that_nothing_is_kept_of_any_more_is_gone_once(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1)])
 
-    assert reduction.changed([put("a")]) == Delta(gone=("a",))
-    assert reduction.changed([put("a")]) == Delta()
-    assert reduction.empty
-
-
-def test_the_end_of_an_object_is_told_though_nothing_was_kept_of_it(reduction: Reduction[Size]) -> None:
-    assert reduction.changed([put("b"), deleted("b")]) == Delta(gone=("b",))
+    assert reduction.apply_events([put("a")]) == Delta(removed=("a",))
+    assert reduction.apply_events([put("a")]) == Delta()
+    assert reduction.is_empty
 
 
-def test_a_later_list_forgets_what_is_not_in_it(reduction: Reduction[Size]) -> None:
-    reduction.listed([raw("a", 1), raw("b", 2)])
-
-    assert reduction.listed([raw("b", 2)]) == Delta((Size("b", 2),), complete=True)
-    assert reduction.changed([put("a", 1)]) == Delta((Size("a", 1),))
+def test_the_end_of_an_object_is_told_though_nothing_was_kept_of_it(reduction: Projection[Size]) -> None:
+    assert reduction.apply_events([put("b"), deleted("b")]) == Delta(removed=("b",))
 
 
-def test_a_list_that_breaks_changes_nothing(reduction: Reduction[Size]) -> None:
-    reduction.listed([raw("a", 1)])
+def test_a_later_list_forgets_what_is_not_in_it(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1), raw("b", 2)])
+
+    assert reduction.apply_list([raw("b", 2)]) == Delta((Size("b", 2),), is_full_list=True)
+    assert reduction.apply_events([put("a", 1)]) == Delta((Size("a", 1),))
+
+
+def test_a_list_that_breaks_changes_nothing(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1)])
 
     def breaking() -> Iterator[msgspec.Raw]:
         yield raw("b", 2)
         raise UnavailableError("the second page")
 
     with pytest.raises(UnavailableError, match="the second page"):
-        reduction.listed(breaking())
+        reduction.apply_list(breaking())
 
-    assert reduction.changed([put("a", 1), put("b", 2)]) == Delta((Size("b", 2),))
+    assert reduction.apply_events([put("a", 1), put("b", 2)]) == Delta((Size("b", 2),))
 
 
-def test_an_object_without_an_identity_hides_no_other(reduction: Reduction[Size]) -> None:
-    reduction.listed([raw("a", 1)])
+def test_an_object_without_an_identity_hides_no_other(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1)])
 
-    assert reduction.listed([raw("b", 2), msgspec.Raw(b"[]"), raw("a", 1)]).seen == (Size("b", 2), Size("a", 1))
+    assert reduction.apply_list([raw("b", 2), msgspec.Raw(b"[]"), raw("a", 1)]).updates == (Size("b", 2), Size("a", 1))
     (one,) = reduction.unreadable
     assert one.name == "(unknown)"
     assert one.why.startswith("this is no object (Expected `object`, got `array`)")
@@ -121,17 +123,17 @@ def test_whatever_a_source_raises_is_one_object_that_cannot_be_read() -> None:
             raise RecursionError("too deep")
         return value(key, thing)
 
-    for source in (SOURCE._replace(value=refuse), SOURCE._replace(trace=lambda thing: refuse("", thing))):
-        reduction = Reduction(source)
-        assert reduction.listed([raw("a", 1), raw("b", 13), raw("c", 3)]).seen == (Size("a", 1), Size("c", 3))
-        assert reduction.changed([put("a", 13), put("c", 4), put("d", 5)]) == Delta((Size("c", 4), Size("d", 5)))
+    for source in (SOURCE._replace(value=refuse), SOURCE._replace(fingerprint=lambda thing: refuse("", thing))):
+        reduction = Projection(source)
+        assert reduction.apply_list([raw("a", 1), raw("b", 13), raw("c", 3)]).updates == (Size("a", 1), Size("c", 3))
+        assert reduction.apply_events([put("a", 13), put("c", 4), put("d", 5)]) == Delta((Size("c", 4), Size("d", 5)))
         assert reduction.unreadable == (
             Unreadable("nodes", "b", "RecursionError('too deep')"),
             Unreadable("nodes", "a", "RecursionError('too deep')"),
         )
 
 
-def test_nesting_lone_surrogates_and_bad_utf8_in_what_is_skipped_hide_nothing(reduction: Reduction[Size]) -> None:
+def test_nesting_lone_surrogates_and_bad_utf8_in_what_is_skipped_hide_nothing(reduction: Projection[Size]) -> None:
     hostile = [
         b'{"a":' * 10_000 + b"{}" + b"}" * 10_000,
         b"[" * 10_000 + b"]" * 10_000,
@@ -140,25 +142,25 @@ def test_nesting_lone_surrogates_and_bad_utf8_in_what_is_skipped_hide_nothing(re
     ]
     for each in hostile:
         text = msgspec.Raw(b'{"metadata":{"managedFields":[{"fieldsV1":' + each + b'}],"name":"a"},"size":7}')
-        assert reduction.listed([raw("b", 1), text]).seen == (Size("b", 1), Size("a", 7))
+        assert reduction.apply_list([raw("b", 1), text]).updates == (Size("b", 1), Size("a", 7))
         assert reduction.unreadable == ()
 
 
-def test_the_same_value_stays_the_same_object_whatever_is_read_again(reduction: Reduction[Size]) -> None:
-    (first,) = reduction.listed([raw("a", 1000)]).seen
-    (second,) = reduction.listed([raw("a", 1000, colour="red")]).seen
+def test_the_same_value_stays_the_same_object_whatever_is_read_again(reduction: Projection[Size]) -> None:
+    (first,) = reduction.apply_list([raw("a", 1000)]).updates
+    (second,) = reduction.apply_list([raw("a", 1000, colour="red")]).updates
 
     assert first is second
 
 
-def test_what_cannot_be_read_stays_as_it_was_seen_and_hides_no_other(reduction: Reduction[Size]) -> None:
-    reduction.listed([raw("a", 1), raw("b", 2)])
+def test_what_cannot_be_read_stays_as_it_was_seen_and_hides_no_other(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1), raw("b", 2)])
 
-    assert reduction.changed([put("a", "big"), put("b", 3)]) == Delta((Size("b", 3),))
+    assert reduction.apply_events([put("a", "big"), put("b", 3)]) == Delta((Size("b", 3),))
     assert reduction.unreadable == (Unreadable("nodes", "a", "Expected `int | null`, got `str` - at `$.size`"),)
-    assert reduction.listed([raw("a", "big"), raw("c", "big"), raw("b", 3)]).seen == (Size("a", 1), Size("b", 3))
+    assert reduction.apply_list([raw("a", "big"), raw("c", "big"), raw("b", 3)]).updates == (Size("a", 1), Size("b", 3))
     assert [each.name for each in reduction.unreadable] == ["a", "c"]
-    reduction.changed([put("a", 1), deleted("c")])
+    reduction.apply_events([put("a", 1), deleted("c")])
     assert not reduction.unreadable
 
 
@@ -169,9 +171,9 @@ def test_a_value_is_made_again_only_where_its_trace_changed() -> None:
         made.append(thing.size)
         return value(key, thing)
 
-    reduction = Reduction(SOURCE._replace(value=counted, trace=lambda thing: thing.size))
-    reduction.listed([raw("a", 1)])
-    assert reduction.changed([put("a", 1, colour="red"), put("a", 2), put("a", 2)]) == Delta((Size("a", 2),))
-    reduction.listed([raw("a", 2)])
+    reduction = Projection(SOURCE._replace(value=counted, fingerprint=lambda thing: thing.size))
+    reduction.apply_list([raw("a", 1)])
+    assert reduction.apply_events([put("a", 1, colour="red"), put("a", 2), put("a", 2)]) == Delta((Size("a", 2),))
+    reduction.apply_list([raw("a", 2)])
 
     assert made == [1, 2]

@@ -14,17 +14,17 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.projection import Delta, Source
+from gputopo.kube.projection import Delta, WatchSource
 from gputopo.kube.rbac import NODE_GPUS, NODES, OBSERVER
 from gputopo.kube.reflector import (
     LONGEST_BACKOFF_S,
     LONGEST_RETRY_AFTER_S,
     LONGEST_WATCH_S,
-    Condition,
     Reflector,
-    Timing,
+    ReflectorStatus,
+    WatchTiming,
 )
 from gputopo.timing import MISSING_KIND_RETRY_S
 from tests.api_server import Answer, Asked, Stream, api_server
@@ -40,7 +40,7 @@ class Size(NamedTuple):
     size: int
 
 
-SOURCE: Source[Size] = Source(NODES, Thing, lambda which: which.name, lambda key, each: Size(key, each.size))
+SOURCE: WatchSource[Size] = WatchSource(NODES, Thing, lambda which: which.name, lambda key, each: Size(key, each.size))
 
 
 class Running(NamedTuple):
@@ -58,7 +58,12 @@ class Upper(Random):
 
 @contextmanager
 def running(
-    script: Script, folder: Path, *, source: Source[Size] = SOURCE, clock: float | None = None, silence_s: float = 10.0
+    script: Script,
+    folder: Path,
+    *,
+    source: WatchSource[Size] = SOURCE,
+    clock: float | None = None,
+    silence_s: float = 10.0,
 ) -> Iterator[Running]:
     """A reflector on a thread of its own, which does not wait for real."""
     deltas: list[Delta[Size]] = []
@@ -68,7 +73,7 @@ def running(
         waits.append(seconds)
         return stopped.wait(0.002)
 
-    timing = Timing(time.monotonic if clock is None else lambda: clock, lambda: 1_795_000_000.0, wait, Upper())
+    timing = WatchTiming(time.monotonic if clock is None else lambda: clock, lambda: 1_795_000_000.0, wait, Upper())
     with api_server(script) as server:
         opened = from_kubeconfig(OBSERVER, server.kubeconfig(folder / "config"))
         kube = Kube(opened._api, OBSERVER, silence_s=silence_s)
@@ -102,13 +107,13 @@ def test_pages_make_one_complete_list_and_the_watch_goes_on_from_its_version(tmp
     stream = Stream()
     script = Script([page(7, thing("a", 3, size=1), following="more"), page(7, thing("b", 4, size=2))], [stream])
 
-    with running(script, tmp_path, source=SOURCE._replace(query=Query(fields="x=y"))) as run:
+    with running(script, tmp_path, source=SOURCE._replace(query=ListOptions(fields="x=y"))) as run:
         wait_for(lambda: script.watched_from, "the watch")
         stream.send(event("ADDED", "c", 8, size=3), event("DELETED", "a", 9))
         wait_for(lambda: len(run.deltas) == 2, "the events")
 
     assert run.deltas == [
-        Delta((Size("a", 1), Size("b", 2)), complete=True),
+        Delta((Size("a", 1), Size("b", 2)), is_full_list=True),
         Delta((Size("c", 3),), ("a",)),
     ]
     first, second, watch = (each.query for each in script.asked)
@@ -139,7 +144,7 @@ def test_a_watch_goes_on_where_the_last_one_ended(
 
     with running(script, tmp_path) as run:
         wait_for(lambda: len(script.watched_from) == 2, "the second watch")
-        assert run.reflector.condition.failures == following
+        assert run.reflector.status.failures == following
 
     assert script.watched_from == ["7", version]
     assert script.listed == 1
@@ -152,7 +157,7 @@ def test_nothing_is_lost_or_told_twice_over_broken_streams(tmp_path: Path) -> No
     with running(script, tmp_path) as run:
         wait_for(lambda: len(script.watched_from) == 21, "the last watch")
 
-    assert [each.seen for each in run.deltas] == [(), *((Size(f"n{number}", 0),) for number in range(8, 28))]
+    assert [each.updates for each in run.deltas] == [(), *((Size(f"n{number}", 0),) for number in range(8, 28))]
 
 
 @pytest.mark.parametrize(
@@ -167,12 +172,12 @@ def test_too_old_a_version_means_a_new_list(gone: Stream | Answer, tmp_path: Pat
 
     with running(script, tmp_path) as run:
         wait_for(lambda: len(script.watched_from) == 2, "the second watch")
-        wait_for(lambda: run.reflector.condition.trouble is None, "the trouble to be over")
-        condition = run.reflector.condition
+        wait_for(lambda: run.reflector.status.error is None, "the trouble to be over")
+        condition = run.reflector.status
 
     assert run.deltas == [
-        Delta((Size("a", 0), Size("b", 0)), complete=True),
-        Delta((Size("b", 2),), complete=True),
+        Delta((Size("a", 0), Size("b", 0)), is_full_list=True),
+        Delta((Size("b", 2),), is_full_list=True),
     ]
     assert script.watched_from == ["7", "30"]
     assert (condition.relists, condition.failures) == (1, 1)
@@ -184,14 +189,14 @@ def test_a_list_that_grows_too_old_between_two_pages_is_begun_again(tmp_path: Pa
     with running(Script(lists), tmp_path) as run:
         wait_for(lambda: run.deltas, "the list")
 
-    assert run.deltas == [Delta((Size("b", 0),), complete=True)]
+    assert run.deltas == [Delta((Size("b", 0),), is_full_list=True)]
 
 
 def test_what_fails_is_tried_again_after_longer_and_longer(tmp_path: Path) -> None:
     script = Script([*[Answer({"message": "etcd"}, 500)] * 9, page(7, thing("a", 3))])
 
     with running(script, tmp_path) as run:
-        wait_for(lambda: run.reflector.condition.synced, "the list")
+        wait_for(lambda: run.reflector.status.synced, "the list")
         wait_for(lambda: script.watched_from, "the watch")
 
     assert run.waits == [0.5, 1, 2, 4, 8, 16, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S]
@@ -240,7 +245,7 @@ def test_a_proxy_that_cuts_quiet_watches_does_not_make_us_slow(tmp_path: Path) -
     with api_server(script) as server:
         kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
         waits: list[float] = []
-        timing = Timing(lambda: next(times), wait=lambda _, seconds: waits.append(seconds), random=Upper())
+        timing = WatchTiming(lambda: next(times), wait=lambda _, seconds: waits.append(seconds), random=Upper())
         reflector = Reflector(kube, SOURCE, lambda _: None, timing)
         thread = threading.Thread(target=reflector.run)
         thread.start()
@@ -258,14 +263,14 @@ def test_a_kind_that_is_not_served_is_an_empty_list_and_looked_for_again(tmp_pat
 
     with running(script, tmp_path, source=SOURCE._replace(resource=NODE_GPUS)) as run:
         wait_for(lambda: run.waits, "the first look")
-        missing = run.reflector.condition
+        missing = run.reflector.status
         wait_for(lambda: script.watched_from, "the watch")
-        wait_for(lambda: run.reflector.condition.trouble is None, "the kind")
+        wait_for(lambda: run.reflector.status.error is None, "the kind")
 
-    assert run.deltas == [Delta(complete=True), Delta((Size("a", 0),), complete=True)]
+    assert run.deltas == [Delta(is_full_list=True), Delta((Size("a", 0),), is_full_list=True)]
     assert run.waits == [MISSING_KIND_RETRY_S, MISSING_KIND_RETRY_S]
     assert missing.synced
-    assert missing.trouble == "the API server does not serve nodegpus (gputopo.io/v1alpha1)"
+    assert missing.error == "the API server does not serve nodegpus (gputopo.io/v1alpha1)"
     assert missing.failures == 0
 
 
@@ -277,9 +282,9 @@ def test_a_kind_that_is_served_no_more_is_an_empty_list(tmp_path: Path) -> None:
         wait_for(lambda: len(run.deltas) == 3, "the kind to be back")
 
     assert run.deltas == [
-        Delta((Size("a", 0),), complete=True),
-        Delta(complete=True),
-        Delta((Size("b", 0),), complete=True),
+        Delta((Size("a", 0),), is_full_list=True),
+        Delta(is_full_list=True),
+        Delta((Size("b", 0),), is_full_list=True),
     ]
 
 
@@ -297,9 +302,9 @@ def test_what_is_forbidden_is_said_and_asked_again(tmp_path: Path) -> None:
 
     with running(script, tmp_path) as run:
         wait_for(lambda: len(run.waits) >= 3, "some tries")
-        condition = run.reflector.condition
+        condition = run.reflector.status
 
-    assert condition.trouble == "GET /api/v1/nodes: 403: nodes is forbidden"
+    assert condition.error == "GET /api/v1/nodes: 403: nodes is forbidden"
     assert not condition.synced
     assert run.deltas == []
 
@@ -314,7 +319,7 @@ def test_an_empty_line_is_a_sign_of_life_and_no_more(tmp_path: Path) -> None:
         wait_for(lambda: len(script.watched_from) == 2, "the second watch")
 
     assert script.watched_from == ["7", "7"]
-    assert run.deltas == [Delta(complete=True)]
+    assert run.deltas == [Delta(is_full_list=True)]
 
 
 def test_a_silent_watch_is_opened_anew_and_that_is_no_failure(tmp_path: Path) -> None:
@@ -323,7 +328,7 @@ def test_a_silent_watch_is_opened_anew_and_that_is_no_failure(tmp_path: Path) ->
 
     with running(script, tmp_path, silence_s=0.2) as run:
         wait_for(lambda: len(script.watched_from) == 2, "the second watch")
-        condition = run.reflector.condition
+        condition = run.reflector.status
     silent.end()
 
     assert script.watched_from == ["7", "8"]
@@ -353,10 +358,10 @@ def test_it_stops_at_once_while_it_waits_for_events(tmp_path: Path) -> None:
 def test_it_stops_at_once_while_it_waits_to_try_again(tmp_path: Path) -> None:
     with api_server(Script([Answer({"message": "busy"}, 503, {"Retry-After": "50"})])) as server:
         kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
-        reflector = Reflector(kube, SOURCE, lambda _: None, Timing())
+        reflector = Reflector(kube, SOURCE, lambda _: None, WatchTiming())
         thread = threading.Thread(target=reflector.run)
         thread.start()
-        wait_for(lambda: reflector.condition.failures, "a failure")
+        wait_for(lambda: reflector.status.failures, "a failure")
         before = time.monotonic()
         reflector.stop()
         thread.join()
@@ -378,7 +383,7 @@ def test_nothing_is_delivered_after_a_stop_in_the_middle_of_a_list(tmp_path: Pat
     with api_server(answer) as server:
         kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
         deltas: list[Delta[Size]] = []
-        reflector = Reflector(kube, SOURCE, deltas.append, Timing())
+        reflector = Reflector(kube, SOURCE, deltas.append, WatchTiming())
         thread = threading.Thread(target=reflector.run)
         thread.start()
         asked.wait(10)
@@ -404,7 +409,7 @@ def test_it_stops_while_a_watch_is_being_opened(tmp_path: Path) -> None:
     with api_server(answer) as server:
         kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
         deltas: list[Delta[Size]] = []
-        reflector = Reflector(kube, SOURCE, deltas.append, Timing())
+        reflector = Reflector(kube, SOURCE, deltas.append, WatchTiming())
         thread = threading.Thread(target=reflector.run)
         thread.start()
         asked.wait(10)
@@ -414,7 +419,7 @@ def test_it_stops_while_a_watch_is_being_opened(tmp_path: Path) -> None:
         assert not thread.is_alive()
         kube.close()
 
-    assert deltas == [Delta(complete=True)]
+    assert deltas == [Delta(is_full_list=True)]
 
 
 def test_how_it_is_doing(tmp_path: Path) -> None:
@@ -422,9 +427,9 @@ def test_how_it_is_doing(tmp_path: Path) -> None:
     script = Script([page(7, thing("a", 3))], [stream])
 
     with running(script, tmp_path, clock=5.0) as run:
-        assert Reflector(Kube.__new__(Kube), SOURCE, lambda _: None, Timing()).condition == Condition()
+        assert Reflector(Kube.__new__(Kube), SOURCE, lambda _: None, WatchTiming()).status == ReflectorStatus()
         wait_for(lambda: script.watched_from, "the watch")
-        assert run.reflector.condition == Condition(synced=True, heard=5.0, moved=5.0)
+        assert run.reflector.status == ReflectorStatus(synced=True, last_event_at=5.0, moved=5.0)
         created = thing("b", 8)
         created["metadata"]["creationTimestamp"] = "2026-11-18T11:06:38Z"  # two seconds before
         old = thing("a", 9, size="big")
@@ -435,14 +440,14 @@ def test_how_it_is_doing(tmp_path: Path) -> None:
             {"type": "ADDED", "object": created}, {"type": "MODIFIED", "object": old}, {"type": "ADDED", "object": odd}
         )
         wait_for(lambda: len(run.deltas) == 2, "the events")
-        condition = run.reflector.condition
+        condition = run.reflector.status
     stream.end()
 
-    assert condition == Condition(
+    assert condition == ReflectorStatus(
         synced=True,
-        heard=5.0,
+        last_event_at=5.0,
         lag_s=2.0,
-        trouble="nodes a cannot be read: Expected `int`, got `str` - at `$.size`",
+        error="nodes a cannot be read: Expected `int`, got `str` - at `$.size`",
         unreadable=1,
         moved=5.0,
     )
@@ -465,11 +470,11 @@ def test_after_a_consumer_failed_everything_is_listed_anew(tmp_path: Path) -> No
 
     with api_server(script) as server:
         kube = from_kubeconfig(OBSERVER, server.kubeconfig(tmp_path / "config"))
-        reflector = Reflector(kube, SOURCE, deliver, Timing(wait=wait, random=Upper()))
+        reflector = Reflector(kube, SOURCE, deliver, WatchTiming(wait=wait, random=Upper()))
         thread = threading.Thread(target=reflector.run, daemon=True)
         thread.start()
         wait_for(lambda: script.watched_from, "the watch")
-        assert reflector.condition.trouble is None
+        assert reflector.status.error is None
         stream.send(event("MODIFIED", "a", 9, size=3))
         wait_for(lambda: len(told) == 4, "the list after the failure")
         wait_for(lambda: len(script.watched_from) == 2, "the watch after it")
@@ -479,14 +484,14 @@ def test_after_a_consumer_failed_everything_is_listed_anew(tmp_path: Path) -> No
         kube.close()
 
     assert told == [
-        Delta((Size("a", 1),), complete=True),
-        Delta((Size("a", 2),), complete=True),
+        Delta((Size("a", 1),), is_full_list=True),
+        Delta((Size("a", 2),), is_full_list=True),
         Delta((Size("a", 3),)),
-        Delta((Size("a", 2),), complete=True),
+        Delta((Size("a", 2),), is_full_list=True),
     ]
     assert script.watched_from == ["8", "8"]
     assert len(waits) == 2
-    assert reflector.condition.failures == 2
+    assert reflector.status.failures == 2
 
 
 @pytest.mark.parametrize("where", ["list", "watch"])
@@ -503,11 +508,11 @@ def test_an_object_that_nests_too_deep_is_read_and_hides_no_other(where: str, tm
         stream.send(f'{{"type":"ADDED","object":{hostile}}}\n'.encode(), event("ADDED", "y", 9, size=5))
 
     with running(Script(lists, [stream]), tmp_path) as run:
-        wait_for(lambda: sum(len(each.seen) for each in run.deltas) == (500 if where == "list" else 501), "all")
-        assert run.reflector.condition.failures == 0
-        assert run.reflector.condition.unreadable == 0
+        wait_for(lambda: sum(len(each.updates) for each in run.deltas) == (500 if where == "list" else 501), "all")
+        assert run.reflector.status.failures == 0
+        assert run.reflector.status.unreadable == 0
 
-    assert Size("x", 4) in {size for each in run.deltas for size in each.seen}
+    assert Size("x", 4) in {size for each in run.deltas for size in each.updates}
 
 
 def test_a_watch_that_is_damaged_twice_at_one_version_is_left_to_a_list(tmp_path: Path) -> None:
@@ -515,7 +520,7 @@ def test_a_watch_that_is_damaged_twice_at_one_version_is_left_to_a_list(tmp_path
 
     with running(script, tmp_path) as run:
         wait_for(lambda: len(script.watched_from) == 3, "the watch after the list")
-        assert run.reflector.condition.failures == 2
+        assert run.reflector.status.failures == 2
 
     assert script.watched_from == ["7", "7", "9"]
     assert script.listed == 2

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gputopo.kube.client import Kube, Query
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, UnavailableError
 from gputopo.kube.rbac import NODES, OBSERVER, PODS, Role
-from gputopo.kube.watch_stream import LONGEST_LINE, Event, Happening, Watch
+from gputopo.kube.watch_stream import LONGEST_LINE, WatchEvent, WatchEventType, WatchStream
 from tests.api_server import Answer, ApiServer, Stream, api_server, kubeconfig
 
 
@@ -27,7 +27,7 @@ def event(happening: str, name: str, version: int, **more: Any) -> dict[str, Any
     return {"type": happening, "object": {"kind": "Node", "metadata": metadata, **more}}
 
 
-def said(events: tuple[Event, ...]) -> list[tuple[str, str, str]]:
+def said(events: tuple[WatchEvent, ...]) -> list[tuple[str, str, str]]:
     return [(each.type.value, each.identity.name, each.identity.resource_version) for each in events]
 
 
@@ -37,8 +37,8 @@ def watching(
     answer: Answer,
     *,
     silence_s: float = 10.0,
-    query: Query = Query(),  # noqa: B008  frozen
-) -> Iterator[tuple[ApiServer, Watch]]:
+    query: ListOptions = ListOptions(),  # noqa: B008  frozen
+) -> Iterator[tuple[ApiServer, WatchStream]]:
     """A watch of pods from version 7 on."""
     with api_server(lambda _: answer) as server:
         opened = from_kubeconfig(OBSERVER, server.kubeconfig(folder / "config"))
@@ -55,7 +55,7 @@ def test_a_watch_asks_for_bookmarks_with_credentials_from_a_version_on(tmp_path:
     stream = Stream()
     stream.end()
 
-    with watching(tmp_path, Answer(stream), query=Query(fields="status.phase!=Failed")) as (server, watch):
+    with watching(tmp_path, Answer(stream), query=ListOptions(fields="status.phase!=Failed")) as (server, watch):
         assert list(watch) == []
 
     (asked,) = server.asked
@@ -242,8 +242,8 @@ def test_a_server_that_does_not_chunk_is_read_as_it_sends(tmp_path: Path) -> Non
         config = tmp_path / "config"
         config.write_text(yaml.safe_dump(kubeconfig(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")))
         kube = from_kubeconfig(OBSERVER, str(config))
-        opened: list[Watch] = []
-        opener = threading.Thread(target=lambda: opened.append(kube.watch(NODES, Query(), "1", 300)))
+        opened: list[WatchStream] = []
+        opener = threading.Thread(target=lambda: opened.append(kube.watch(NODES, ListOptions(), "1", 300)))
         opener.start()
         connection, _ = listener.accept()
         with connection:
@@ -251,7 +251,7 @@ def test_a_server_that_does_not_chunk_is_read_as_it_sends(tmp_path: Path) -> Non
             connection.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"type":"ADDED","object":{"metadata":{"name":"a"}}}\n{"ty')
             opener.join()
             events = iter(opened[0])
-            assert [each.type for each in next(events)] == [Happening.ADDED]
+            assert [each.type for each in next(events)] == [WatchEventType.ADDED]
         assert list(events) == []
         kube.close()
 
@@ -261,6 +261,6 @@ def test_a_role_that_may_only_list_watches_nothing(tmp_path: Path) -> None:
         lister = Role("lister", {NODES: ("list",)})
         kube = from_kubeconfig(lister, server.kubeconfig(tmp_path / "config"))
         with pytest.raises(AssertionError, match="the role 'lister' may not watch nodes"):
-            kube.watch(NODES, Query(), "1", 300)
+            kube.watch(NODES, ListOptions(), "1", 300)
         assert server.asked == []
         kube.close()

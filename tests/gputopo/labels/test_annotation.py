@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.labels import AnnotationError, EncodeError, annotation, decode, encode
+from gputopo.labels import AnnotationError, EncodeError, annotation, decode_topology, encode_topology
 from gputopo.model import (
     Degradation,
     Gpu,
@@ -24,18 +24,18 @@ from tests.property.strategies import topologies
 
 @given(topologies())
 def test_decoding_what_was_encoded_gives_the_slow_facts_back(topology: NodeTopology) -> None:
-    facts = encode(topology)
-    back = decode(facts.labels, facts.annotations)
+    facts = encode_topology(topology)
+    back = decode_topology(facts.labels, facts.annotations)
 
     if '"left_out"' not in facts.annotations["gputopo.io/topology"]:
-        assert back == topology.slow()
+        assert back == topology.stable_facts()
     assert back.islands == topology.islands
-    assert encode(topology).annotations == facts.annotations
+    assert encode_topology(topology).annotations == facts.annotations
 
 
 @given(topologies())
 def test_the_annotation_stays_within_its_budget(topology: NodeTopology) -> None:
-    assert len(annotation.dumps(topology).encode()) <= annotation.budget(len(topology.gpus))
+    assert len(annotation.encode_annotation(topology).encode()) <= annotation.max_bytes(len(topology.gpus))
 
 
 def crowded(text: str = "", devices: int = 0) -> NodeTopology:
@@ -64,10 +64,10 @@ def crowded(text: str = "", devices: int = 0) -> NodeTopology:
 
 
 def test_sixteen_gpus_on_nvswitch_with_ten_nics_take_less_than_8_kib() -> None:
-    text = annotation.dumps(crowded())
+    text = annotation.encode_annotation(crowded())
 
     assert len(text) < 4096
-    assert annotation.loads(text) == crowded()
+    assert annotation.decode_annotation(text) == crowded()
 
 
 SHED = {
@@ -81,8 +81,8 @@ SHED = {
 
 @pytest.mark.parametrize(("topology", "left_out"), SHED.values(), ids=SHED)
 def test_what_does_not_fit_is_left_out_in_order_and_said(topology: NodeTopology, left_out: list[str]) -> None:
-    text = annotation.dumps(topology)
-    back = annotation.loads(text)
+    text = annotation.encode_annotation(topology)
+    back = annotation.decode_annotation(text)
 
     assert len(text) <= annotation.BYTES_FOR_16
     assert [problem.what for problem in back.problems] == left_out
@@ -91,23 +91,23 @@ def test_what_does_not_fit_is_left_out_in_order_and_said(topology: NodeTopology,
 
 
 def test_more_gpus_may_take_more() -> None:
-    assert [annotation.budget(gpus) for gpus in (0, 8, 16, 64)] == [8192, 8192, 8192, 32768]
+    assert [annotation.max_bytes(gpus) for gpus in (0, 8, 16, 64)] == [8192, 8192, 8192, 32768]
 
 
 def test_what_cannot_be_made_to_fit_is_refused() -> None:
     with pytest.raises(EncodeError, match=r"the topology of 1 GPUs takes \d+ bytes; at most 8192 fit"):
-        annotation.dumps(NodeTopology(gpus=(Gpu(index=0, product="x" * 9000),)))
+        annotation.encode_annotation(NodeTopology(gpus=(Gpu(index=0, product="x" * 9000),)))
 
 
 def test_few_values_that_repeat_are_stored_once() -> None:
     gpus = tuple(Gpu(index=index, cpu_affinity="0-63" if index < 2 else "64-127") for index in range(4))
 
-    stored = json.loads(annotation.dumps(NodeTopology(gpus=gpus)))
+    stored = json.loads(annotation.encode_annotation(NodeTopology(gpus=gpus)))
 
     assert stored["gpus"]["columns"]["cpu_affinity"] == {"of": ["0-63", "64-127"], "at": [0, 0, 1, 1]}
 
 
-GOOD = json.loads(annotation.dumps(crowded()))
+GOOD = json.loads(annotation.encode_annotation(crowded()))
 DAMAGED = {
     "no JSON": ("GPU0", "damaged"),
     "not an object": ("[]", "damaged"),
@@ -128,7 +128,7 @@ DAMAGED = {
 @pytest.mark.parametrize(("text", "message"), DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_annotation_is_refused_and_quoted(text: str, message: str) -> None:
     with pytest.raises(AnnotationError) as caught:
-        annotation.loads(text)
+        annotation.decode_annotation(text)
 
     assert message in str(caught.value)
 
@@ -142,7 +142,7 @@ def test_a_damaged_annotation_is_refused_and_quoted(text: str, message: str) -> 
 )
 def test_any_json_in_any_place_gives_a_topology_or_an_annotation_error(value: object, place: str) -> None:
     try:
-        back = annotation.loads(json.dumps(GOOD | {place: value}))
+        back = annotation.decode_annotation(json.dumps(GOOD | {place: value}))
     except AnnotationError:
         return
     assert isinstance(back, NodeTopology)
@@ -151,7 +151,7 @@ def test_any_json_in_any_place_gives_a_topology_or_an_annotation_error(value: ob
 @given(st.text())
 def test_any_text_gives_a_topology_or_an_annotation_error(text: str) -> None:
     with pytest.raises(AnnotationError):
-        annotation.loads(text)
+        annotation.decode_annotation(text)
 
 
 def test_the_wire_keeps_every_field_of_the_model() -> None:

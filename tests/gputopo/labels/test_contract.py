@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gputopo.crd import nodegpus, reservations
-from gputopo.crd.reference import reference
+from gputopo.crd.reference import labels_page
 from gputopo.labels import keys, reasons
 from gputopo.labels.values import is_label_value
 
@@ -35,14 +35,14 @@ def test_reasons_are_few_distinct_fixed_sentences() -> None:
 
 
 def test_a_malformed_request_is_quoted_and_bounded() -> None:
-    assert reasons.malformed("gputopo.io/island", "maybe", "one of required, preferred, ignore") == (
+    assert reasons.malformed_text("gputopo.io/island", "maybe", "one of required, preferred, ignore") == (
         "the pod's request is malformed: gputopo.io/island: 'maybe' is not one of required, preferred, ignore"
     )
-    assert len(reasons.malformed("k", "x" * 10_000, "short")) < 200
+    assert len(reasons.malformed_text("k", "x" * 10_000, "short")) < 200
 
 
 def test_the_custom_resource_accepts_what_the_agent_writes_and_refuses_what_it_would_not() -> None:
-    schema = nodegpus.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = nodegpus.nodegpus_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     validator = jsonschema.Draft4Validator(schema)  # the dialect that Kubernetes' schemas come from
     pod = nodegpus.PodRef(namespace="team-a", name="train-0", container="main", uid="u")
     held = nodegpus.Allocation(gpu="GPU-1", pod=pod, replica=3, mig_device="MIG-1")
@@ -62,7 +62,7 @@ def test_the_custom_resource_accepts_what_the_agent_writes_and_refuses_what_it_w
     "crd",
     [
         pytest.param(each, id=each()["spec"]["names"]["kind"])
-        for each in (nodegpus.crd, reservations.reservation_crd, reservations.ledger_crd)
+        for each in (nodegpus.nodegpus_crd, reservations.reservation_crd, reservations.ledger_crd)
     ],
 )
 def test_the_custom_resources_are_structural_schemas(crd: Callable[[], dict[str, Any]]) -> None:
@@ -77,7 +77,7 @@ def test_the_generated_pages_are_not_stale() -> None:
     result = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
 
     assert (result.returncode, result.stdout) == (0, "")
-    assert reference() == (REPOSITORY / "docs" / "labels.md").read_text("utf-8")
+    assert labels_page() == (REPOSITORY / "docs" / "labels.md").read_text("utf-8")
 
 
 def test_no_key_is_spelled_outside_of_the_contract() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.labels import AnnotationError, NoTopologyError, decode, encode
+from gputopo.labels import AnnotationError, NoTopologyError, decode_topology, encode_topology
 from gputopo.model import Gpu, NodeTopology, Problem, ProblemKind
 
 NO_ANNOTATION = "the node has no annotation gputopo.io/topology"
@@ -18,7 +18,7 @@ def test_labels_of_gpu_feature_discovery_give_the_gpus_but_no_links() -> None:
     }
 
     each = {"product": "NVIDIA-A100-SXM4-80GB", "architecture": "ampere", "memory_mib": 81920}
-    assert decode(labels, {}) == NodeTopology(
+    assert decode_topology(labels, {}) == NodeTopology(
         gpus=tuple(Gpu(index=i, numa_node=0, numa_affinity="0", **each) for i in range(2)),  # type: ignore[arg-type]
         problems=(Problem("nvlink", ProblemKind.UNKNOWN, NO_ANNOTATION),),
     )
@@ -27,7 +27,7 @@ def test_labels_of_gpu_feature_discovery_give_the_gpus_but_no_links() -> None:
 def test_a_hand_made_interconnect_is_quoted_and_not_turned_into_links() -> None:
     labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu-topology": "nvswitch", "nvidia.com/gpu.numa": "0_1"}
 
-    topology = decode(labels, {})
+    topology = decode_topology(labels, {})
 
     assert topology.islands is None
     assert topology.gpus[7] == Gpu(index=7, numa_affinity="0,1")
@@ -37,11 +37,13 @@ def test_a_hand_made_interconnect_is_quoted_and_not_turned_into_links() -> None:
 
 
 def test_shared_gpus_are_gpus_and_mig_devices_are_not() -> None:
-    shared = decode({"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}, {})
+    shared = decode_topology({"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}, {})
 
     assert shared.gpus[0].product == "NVIDIA-L4"
     with pytest.raises(NoTopologyError, match="the labels count MIG devices, not GPUs"):
-        decode({"nvidia.com/gpu.count": "14", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"}, {})
+        decode_topology(
+            {"nvidia.com/gpu.count": "14", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"}, {}
+        )
 
 
 def test_products_of_a_mixed_node_are_not_guessed() -> None:
@@ -53,15 +55,15 @@ def test_products_of_a_mixed_node_are_not_guessed() -> None:
         "nvidia.com/gpu.memory": "100",
     }
 
-    assert decode(labels, {}).gpus == (Gpu(index=0), Gpu(index=1))
+    assert decode_topology(labels, {}).gpus == (Gpu(index=0), Gpu(index=1))
 
 
 def test_an_annotation_without_gpus_beside_a_label_with_some_is_refused() -> None:
-    annotations = encode(NodeTopology()).annotations
+    annotations = encode_topology(NodeTopology()).annotations
 
-    assert decode({"gputopo.io/gpus": "0"}, annotations) == NodeTopology()
+    assert decode_topology({"gputopo.io/gpus": "0"}, annotations) == NodeTopology()
     with pytest.raises(AnnotationError, match=r"names no GPU, but the label gputopo.io/gpus says 4"):
-        decode({"gputopo.io/gpus": "4"}, annotations)
+        decode_topology({"gputopo.io/gpus": "4"}, annotations)
 
 
 UNUSABLE = {
@@ -75,7 +77,7 @@ UNUSABLE = {
 @pytest.mark.parametrize(("labels", "message"), UNUSABLE.values(), ids=UNUSABLE)
 def test_a_node_that_says_nothing_usable_is_refused_with_what_it_says(labels: dict[str, str], message: str) -> None:
     with pytest.raises(NoTopologyError) as caught:
-        decode(labels, {})
+        decode_topology(labels, {})
 
     assert message in str(caught.value)
     assert "run the agent on it, or label it by hand" in str(caught.value)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from gputopo.labels.values import is_label_value
 from gputopo.model import (
     Degradation,
@@ -39,7 +39,7 @@ def test_an_eight_gpu_nvswitch_node_carries_every_label() -> None:
         nvlink=Nvlink(uplinks=tuple(Uplink(gpu=index, fabric=0, lanes=18, gbps=900.0) for index in range(8))),
     )
 
-    facts = encode(topology)
+    facts = encode_topology(topology)
 
     assert facts.labels == {
         "gputopo.io/schema": "1",
@@ -71,14 +71,14 @@ def test_an_eight_gpu_nvswitch_node_carries_every_label() -> None:
 def test_what_is_unknown_has_no_label() -> None:
     topology = NodeTopology(gpus=(Gpu(index=0, numa_node=0, memory_mib=100), Gpu(index=1)))
 
-    facts = encode(topology)
+    facts = encode_topology(topology)
 
     assert facts.labels == {"gputopo.io/schema": "1", "gputopo.io/gpus": "2"}
     assert facts.mirrors == {"nvidia.com/gpu.count": "2"}
 
 
 def test_a_node_without_gpus_says_so() -> None:
-    facts = encode(NodeTopology(nvlink=Nvlink()))
+    facts = encode_topology(NodeTopology(nvlink=Nvlink()))
 
     assert facts.labels == {
         "gputopo.io/schema": "1",
@@ -93,7 +93,7 @@ def test_mixed_products_are_counted_each_and_the_mirror_names_the_most_frequent_
     products = ("NVIDIA B", "NVIDIA A", "NVIDIA B", "NVIDIA A", "NVIDIA C")
     machine = tuple(Gpu(index=index, product=product, memory_mib=100 + index) for index, product in enumerate(products))
 
-    facts = encode(NodeTopology(gpus=machine))
+    facts = encode_topology(NodeTopology(gpus=machine))
 
     counts = {key: value for key, value in facts.labels.items() if key.startswith("product.")}
     assert counts == {
@@ -107,7 +107,7 @@ def test_mixed_products_are_counted_each_and_the_mirror_names_the_most_frequent_
 
 
 def test_products_that_spell_alike_are_counted_together() -> None:
-    facts = encode(NodeTopology(gpus=(Gpu(index=0, product="A B"), Gpu(index=1, product="A-B"))))
+    facts = encode_topology(NodeTopology(gpus=(Gpu(index=0, product="A B"), Gpu(index=1, product="A-B"))))
 
     assert facts.labels["product.gputopo.io/A-B"] == "2"
 
@@ -117,13 +117,13 @@ def test_a_lost_gpu_is_not_counted_and_the_node_is_degraded() -> None:
         gpus=(h100(0), h100(1, health=Health.LOST)), degraded=(Degradation("gpu1", "lost"),), nvlink=Nvlink()
     )
 
-    labels = encode(topology).labels
+    labels = encode_topology(topology).labels
 
     assert (labels["gputopo.io/gpus"], labels["gputopo.io/degraded"]) == ("1", "true")
 
 
 def test_a_node_with_mig_does_not_mirror_what_the_mig_strategy_decides() -> None:
-    mirrors = encode(NodeTopology(gpus=(h100(0, mig_enabled=True), h100(1)))).mirrors
+    mirrors = encode_topology(NodeTopology(gpus=(h100(0, mig_enabled=True), h100(1)))).mirrors
 
     assert "nvidia.com/gpu.count" not in mirrors
     assert "nvidia.com/gpu.memory" not in mirrors
@@ -154,14 +154,14 @@ ISLANDS = {
 
 @pytest.mark.parametrize(("topology", "expected"), ISLANDS.values(), ids=ISLANDS)
 def test_island_labels(topology: NodeTopology, expected: dict[str, str]) -> None:
-    labels = encode(topology).labels
+    labels = encode_topology(topology).labels
 
     names = ("interconnect", "islands", "largest-island", "island-bandwidth")
     assert {name: labels[f"gputopo.io/{name}"] for name in names if f"gputopo.io/{name}" in labels} == expected
 
 
 def test_islands_in_doubt_have_no_labels() -> None:
-    facts = encode(NodeTopology(gpus=(h100(0), h100(1)), nvlink=Nvlink(unknown=((0, 1),))))
+    facts = encode_topology(NodeTopology(gpus=(h100(0), h100(1)), nvlink=Nvlink(unknown=((0, 1),))))
 
     assert not [key for key in facts.labels if "island" in key or "interconnect" in key]
     assert "nvidia.com/gpu-topology" not in facts.mirrors
@@ -169,7 +169,7 @@ def test_islands_in_doubt_have_no_labels() -> None:
 
 @given(topologies())
 def test_every_label_is_valid_for_kubernetes(topology: NodeTopology) -> None:
-    facts = encode(topology)
+    facts = encode_topology(topology)
 
     for key, value in (facts.labels | facts.mirrors).items():
         assert is_label_value(key.partition("/")[2]), key

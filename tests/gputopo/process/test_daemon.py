@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from gputopo.process.daemon import bound
+from gputopo.process.daemon import bind_socket
 
 WRITES_TO_NOBODY = """
 import os, signal
-from gputopo.process.daemon import outlive_peers
-from gputopo.cli.terminal import ends_well
+from gputopo.process.daemon import ignore_sigpipe
+from gputopo.cli.terminal import run_program
 
 def program():
     {first}
@@ -26,13 +26,13 @@ def program():
     except BrokenPipeError:
         raise SystemExit(7)
 
-ends_well(program)
+run_program(program)
 """
 
 
 @pytest.mark.parametrize(
     ("first", "end"),
-    [("outlive_peers()", 7), ("pass", -signal.SIGPIPE)],
+    [("ignore_sigpipe()", 7), ("pass", -signal.SIGPIPE)],
     ids=["a daemon is told", "another program ends"],
 )
 def test_writing_to_a_peer_that_has_gone(first: str, end: int) -> None:
@@ -49,12 +49,12 @@ def test_writing_to_a_peer_that_has_gone(first: str, end: int) -> None:
     ],
 )
 def test_a_socket_is_bound(address: tuple[str, int], family: socket.AddressFamily) -> None:
-    with bound(address) as made:
+    with bind_socket(address) as made:
         assert made.family is family
         with socket.create_connection(("127.0.0.1", made.getsockname()[1])), made.accept()[0] as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 def test_an_address_that_is_taken_is_an_error() -> None:
-    with bound(("127.0.0.1", 0)) as made, pytest.raises(OSError, match=r"Address already in use$"):
-        bound(made.getsockname())
+    with bind_socket(("127.0.0.1", 0)) as made, pytest.raises(OSError, match=r"Address already in use$"):
+        bind_socket(made.getsockname())

@@ -9,7 +9,7 @@ ROUNDS = 40  # without ``ready`` the first ones are the end
 PROGRAM = f"""
 import sys, threading
 import msgspec
-from gputopo.process.decoding import ready
+from gputopo.process.decoding import learn_type
 
 TEXT = b'{{"items":[{{"spec":{{"parts":[{{"name":"a"}}]}}}}],"spec":{{"parts":[{{"name":"b"}}]}}}}'
 
@@ -33,7 +33,7 @@ def kinds():
 
 def decode(kind, together):
     together.wait()
-    msgspec.json.decode(TEXT, type=ready(kind))
+    msgspec.json.decode(TEXT, type=learn_type(kind))
 
 sys.setswitchinterval(1e-6)
 for _ in range({ROUNDS}):

@@ -21,9 +21,9 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def lines(request: pytest.FixtureRequest, stream: io.StringIO) -> Iterator[io.StringIO]:
-    handler = logs.start(request.param, stream, PACKAGES, {"node": "gpu-7"})
+    handler = logs.start_logging(request.param, stream, PACKAGES, {"node": "gpu-7"})
     yield stream
-    logs.stop(handler)
+    logs.stop_logging(handler)
 
 
 def say() -> None:
@@ -83,6 +83,6 @@ def test_what_others_log_stays_theirs_and_details_are_left_out(lines: io.StringI
 def test_stopping_leaves_no_trace(stream: io.StringIO) -> None:
     before = [list(logging.getLogger(name).handlers) for name in PACKAGES]
 
-    logs.stop(logs.start("text", stream, PACKAGES, {}))
+    logs.stop_logging(logs.start_logging("text", stream, PACKAGES, {}))
 
     assert [logging.getLogger(name).handlers for name in PACKAGES] == before

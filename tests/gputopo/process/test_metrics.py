@@ -8,20 +8,20 @@ import sys
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from gputopo.process.metrics import About, Catalogue, Sample, Times, once_each
+from gputopo.process.metrics import HistogramHelp, MetricCatalogue, MetricHelp, Sample, cached_samples
 
-CATALOGUE = Catalogue(
-    counters={"looks": About(("outcome",), "Looks at a thing.")},
-    gauges={"size": About(("side",), "Its size.")},
-    tallies={"falls": About((), "How often it fell.")},
-    times={"look_seconds": Times((), "Duration of a look.", (1.0, 2.0))},
+CATALOGUE = MetricCatalogue(
+    counters={"looks": MetricHelp(("outcome",), "Looks at a thing.")},
+    gauges={"size": MetricHelp(("side",), "Its size.")},
+    tallies={"falls": MetricHelp((), "How often it fell.")},
+    times={"look_seconds": HistogramHelp((), "Duration of a look.", (1.0, 2.0))},
 )
 
 
 def test_a_scrape_has_what_is_bumped_and_what_is_told() -> None:
     registry, said = CollectorRegistry(), list[Sample]([("size", ("left",), 2.5), ("falls", (), 3)])
     looks, seconds = CATALOGUE.counter(registry, "looks"), CATALOGUE.histogram(registry, "look_seconds")
-    CATALOGUE.tell(registry, lambda: said)
+    CATALOGUE.register_samples(registry, lambda: said)
     looks.labels("good").inc()
     seconds.observe(1.5)
 
@@ -40,7 +40,7 @@ def test_a_scrape_has_what_is_bumped_and_what_is_told() -> None:
 
 def test_what_is_gone_leaves_no_series_behind() -> None:
     registry, said = CollectorRegistry(), list[Sample]([("size", ("left",), 2.5)])
-    CATALOGUE.tell(registry, lambda: said)
+    CATALOGUE.register_samples(registry, lambda: said)
     said.clear()
 
     assert registry.get_sample_value("size", {"side": "left"}) is None
@@ -62,7 +62,7 @@ def test_samples_are_worked_out_once_for_each_value() -> None:
         asked.append(value)
         return [("size", (), each) for each in value]
 
-    kept, one, equal = once_each(samples), [1], [1]
+    kept, one, equal = cached_samples(samples), [1], [1]
     assert [kept(one), kept(one), kept(equal), kept(one)] == [(("size", (), 1),)] * 4
     assert [id(each) for each in asked] == [id(one), id(equal), id(one)]
 

@@ -13,38 +13,38 @@ from click.testing import CliRunner
 from gputopo.process.settings import (
     Setting,
     SettingError,
-    address,
-    flag,
-    number,
-    one_of,
-    options,
-    path,
-    seconds,
-    values,
+    command_options,
+    parse_address,
+    parse_flag,
+    parse_number,
+    parse_one_of,
+    parse_path,
+    parse_seconds,
+    read_values,
 )
 
 TABLE = (
-    Setting("pace_s", "--pace", "PACE", "1m", "SECONDS", "How often.", seconds(1)),
-    Setting("folder", "--folder", "FOLDER", "", "DIR", "Where to.", path),
+    Setting("pace_s", "--pace", "PACE", "1m", "SECONDS", "How often.", parse_seconds(1)),
+    Setting("folder", "--folder", "FOLDER", "", "DIR", "Where to.", parse_path),
 )
 
 
 def test_a_flag_beats_the_environment_which_beats_the_default() -> None:
-    assert values(TABLE, {"pace_s": "5", "folder": None}, {"PACE": "7", "FOLDER": "/x"}) == {
+    assert read_values(TABLE, {"pace_s": "5", "folder": None}, {"PACE": "7", "FOLDER": "/x"}) == {
         "pace_s": 5.0,
         "folder": Path("/x"),
     }
-    assert values(TABLE, {}, {}) == {"pace_s": 60.0, "folder": None}
+    assert read_values(TABLE, {}, {}) == {"pace_s": 60.0, "folder": None}
 
 
 def test_a_wrong_value_is_told_with_where_it_was_set() -> None:
     with pytest.raises(SettingError, match=r"^PACE: 'often': write 90s, 5m or 1h$"):
-        values(TABLE, {}, {"PACE": "often"})
+        read_values(TABLE, {}, {"PACE": "often"})
 
 
 def test_a_command_has_one_option_per_row() -> None:
     @click.command()
-    @options(TABLE)
+    @command_options(TABLE)
     def command(**flags: str | None) -> None:
         click.echo(flags)
 
@@ -59,14 +59,14 @@ def test_a_command_has_one_option_per_row() -> None:
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        pytest.param(seconds(1), "1.5m", 90.0, id="minutes"),
-        pytest.param(number(1, 9), "9", 9, id="the greatest number"),
-        pytest.param(one_of("a", "b"), "b", "b", id="a word"),
-        pytest.param(flag("on"), "on", True, id="on"),
-        pytest.param(flag("on"), "off", False, id="off"),
-        pytest.param(path, "off", None, id="no path"),
-        pytest.param(address, "[::1]:80", ("::1", 80), id="an address"),
-        pytest.param(address, "off", None, id="no address"),
+        pytest.param(parse_seconds(1), "1.5m", 90.0, id="minutes"),
+        pytest.param(parse_number(1, 9), "9", 9, id="the greatest number"),
+        pytest.param(parse_one_of("a", "b"), "b", "b", id="a word"),
+        pytest.param(parse_flag("on"), "on", True, id="on"),
+        pytest.param(parse_flag("on"), "off", False, id="off"),
+        pytest.param(parse_path, "off", None, id="no path"),
+        pytest.param(parse_address, "[::1]:80", ("::1", 80), id="an address"),
+        pytest.param(parse_address, "off", None, id="no address"),
     ],
 )
 def test_a_value_is_read(parse: Callable[[str], Any], text: str, value: object) -> None:
@@ -76,11 +76,11 @@ def test_a_value_is_read(parse: Callable[[str], Any], text: str, value: object) 
 @pytest.mark.parametrize(
     ("parse", "text", "says"),
     [
-        pytest.param(seconds(1), "0.5", "it must be at least 1s", id="too short"),
-        pytest.param(number(1, 9), "10", "write a whole number from 1 to 9", id="too great"),
-        pytest.param(number(1, 9), "٣", "write a whole number from 1 to 9", id="another script's digit"),
-        pytest.param(one_of("a", "b"), "c", "choose one of a, b", id="no such word"),
-        pytest.param(address, "80", "write HOST:PORT, with a port of at most 65535", id="no colon"),
+        pytest.param(parse_seconds(1), "0.5", "it must be at least 1s", id="too short"),
+        pytest.param(parse_number(1, 9), "10", "write a whole number from 1 to 9", id="too great"),
+        pytest.param(parse_number(1, 9), "٣", "write a whole number from 1 to 9", id="another script's digit"),
+        pytest.param(parse_one_of("a", "b"), "c", "choose one of a, b", id="no such word"),
+        pytest.param(parse_address, "80", "write HOST:PORT, with a port of at most 65535", id="no colon"),
     ],
 )
 def test_a_wrong_value_is_told_what_to_write(parse: Callable[[str], Any], text: str, says: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
 from gputopo.model import Gpu, NodeTopology, NumaNode, Nvlink, Uplink
-from gputopo.render.document import document, render_json
+from gputopo.render.document import render_json, topology_document
 from gputopo.render.schema import document_schema, schema_text
 from tests.machines import MACHINES, a100_bridged, b200_fallen_out, dgx1_link_down, gb200_tray, h100_weak_uplink, wsl
 from tests.property.strategies import topologies
@@ -33,7 +33,7 @@ VALIDATOR = Draft202012Validator(closed(document_schema()))
 def links_of(topology: NodeTopology) -> list[tuple[int, int, str, int, int | None, float | None]]:
     return [
         (link["a"], link["b"], link["kind"], link["lanes"], link["expectedLanes"], link["gbps"])
-        for link in document(topology)["links"]
+        for link in topology_document(topology)["links"]
     ]
 
 
@@ -49,13 +49,13 @@ def components(links: list[dict[str, Any]], gpus: list[int]) -> list[list[int]]:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_document_of_every_machine_obeys_the_schema_to_the_letter(name: str) -> None:
-    VALIDATOR.validate(document(MACHINES[name](), name=name))
+    VALIDATOR.validate(topology_document(MACHINES[name](), name=name))
 
 
 @settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_any_document_obeys_the_schema_and_survives_its_own_text(topology: NodeTopology) -> None:
-    built = document(topology)
+    built = topology_document(topology)
 
     VALIDATOR.validate(built)
     assert json.loads(render_json(topology)) == built
@@ -73,7 +73,7 @@ def test_the_text_is_printable_ascii_whatever_the_hardware_is_called(topology: N
 @settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_islands_are_the_connected_components_of_links(topology: NodeTopology) -> None:
-    built = document(topology)
+    built = topology_document(topology)
 
     if built["islands"] is None:
         assert built["links"] is built["uplinks"] is built["islandDetails"] is None
@@ -114,7 +114,7 @@ def test_a_link_that_is_down_joins_nobody() -> None:
 
 
 def test_a_gpu_out_of_its_fabric_keeps_its_uplink_and_is_an_island_of_one() -> None:
-    built = document(b200_fallen_out())
+    built = topology_document(b200_fallen_out())
 
     assert built["islands"] == [[0, 1, 2, 3, 4, 6, 7], [5]]
     assert built["uplinks"][5] == {
@@ -124,7 +124,7 @@ def test_a_gpu_out_of_its_fabric_keeps_its_uplink_and_is_an_island_of_one() -> N
 
 
 def test_what_is_not_known_is_null() -> None:
-    built = document(wsl())
+    built = topology_document(wsl())
 
     assert built == {
         "apiVersion": "gputopo.io/v1",
@@ -170,7 +170,7 @@ def test_what_is_not_known_is_null() -> None:
 
 
 def test_a_tray_of_a_rack_names_its_fabric_and_its_distances() -> None:
-    built = document(gb200_tray(), name="tray-7")
+    built = topology_document(gb200_tray(), name="tray-7")
 
     assert built["name"] == "tray-7"
     assert built["fabric"] == {"clusterUuid": "7b968a6d-c8aa-45e1-9e07-e1e51be99c31", "clique": 32766}
@@ -199,4 +199,4 @@ def test_the_published_schema_is_the_one_in_the_code() -> None:
 
 def test_the_schema_is_a_schema_and_leaves_room_for_later_keys() -> None:
     Draft202012Validator.check_schema(document_schema())
-    Draft202012Validator(document_schema()).validate({**document(wsl()), "addedLater": 1})
+    Draft202012Validator(document_schema()).validate({**topology_document(wsl()), "addedLater": 1})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from gputopo.model import Gpu, Health, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
 from gputopo.render.dot import render_dot
-from gputopo.render.wording import visible
+from gputopo.render.wording import escape_invisible
 from tests.machines import MACHINES, a6000_pair_and_one
 from tests.property.strategies import HOSTILE, topologies
 
@@ -104,5 +104,7 @@ def test_graphviz_shows_hostile_names_as_they_are(text: str) -> None:
     drawn = ET.fromstring(graphviz(render_dot(hostile(text)), "svg"))
     shown = Counter(each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text"))
 
-    ours = Counter(["GPU0", "GPU7", "LOST", "NV0/2", "NVSwitch", "NUMA ?", "PCIe switch", f"NUMA {visible(text)}"])
-    assert shown == ours + Counter({visible(text): 4})  # machine, product, two NICs
+    ours = Counter(
+        ["GPU0", "GPU7", "LOST", "NV0/2", "NVSwitch", "NUMA ?", "PCIe switch", f"NUMA {escape_invisible(text)}"]
+    )
+    assert shown == ours + Counter({escape_invisible(text): 4})  # machine, product, two NICs

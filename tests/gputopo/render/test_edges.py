@@ -1,7 +1,7 @@
 """What drawings are told about NVLinks."""
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, Uplink
-from gputopo.render.edges import Edge, edges, fabrics
+from gputopo.render.edges import DrawnEdge, drawn_edges, fabrics
 from tests.machines import cloud_vm, hgx_h100, nvlink_unknown
 
 
@@ -18,11 +18,11 @@ def test_edges_have_captions_and_a_condition() -> None:
         ),
     )
 
-    assert edges(machine) == (
-        Edge(gpu=3, peer=None, fabric=1, lanes=2, caption="NV2", degraded=False),
-        Edge(gpu=0, peer=1, fabric=None, lanes=12, caption="NV12 600 GB/s", degraded=False),
-        Edge(gpu=0, peer=2, fabric=None, lanes=3, caption="NV3/4 84.4 GB/s", degraded=True),
-        Edge(gpu=0, peer=3, fabric=None, lanes=0, caption="NV0/4", degraded=True),
+    assert drawn_edges(machine) == (
+        DrawnEdge(gpu=3, peer=None, fabric=1, lanes=2, caption="NV2", degraded=False),
+        DrawnEdge(gpu=0, peer=1, fabric=None, lanes=12, caption="NV12 600 GB/s", degraded=False),
+        DrawnEdge(gpu=0, peer=2, fabric=None, lanes=3, caption="NV3/4 84.4 GB/s", degraded=True),
+        DrawnEdge(gpu=0, peer=3, fabric=None, lanes=0, caption="NV0/4", degraded=True),
     )
 
 
@@ -36,4 +36,4 @@ def test_fabrics_are_numbered_where_there_are_several() -> None:
 
 
 def test_where_nvlink_is_unknown_there_is_nothing_to_draw() -> None:
-    assert (edges(nvlink_unknown()), fabrics(nvlink_unknown())) == ((), {})
+    assert (drawn_edges(nvlink_unknown()), fabrics(nvlink_unknown())) == ((), {})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from gputopo.model import Gpu, Health, Link, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
-from gputopo.render.document import document
+from gputopo.render.document import topology_document
 from gputopo.render.matrix import render_matrix
 from tests.machines import MACHINES, a100_mig, dgx1_link_down, gb200_tray, h100_lost_gpu, h100_weak_uplink, hgx_h100
 from tests.property.strategies import topologies
@@ -183,7 +183,7 @@ def test_every_line_is_printable_and_nvlink_cells_are_the_links_of_the_document(
     assert all(line.isprintable() and line == line.rstrip() for line in text.split("\n"))
 
     lanes: dict[tuple[str, str], int] = {}
-    for link in document(topology)["links"] or []:
+    for link in topology_document(topology)["links"] or []:
         pair = f"GPU{link['a']}", f"GPU{link['b']}"
         lanes[pair] = max(link["lanes"], lanes.get(pair, 0))
     names = [f"GPU{gpu.index}" for gpu in topology.gpus]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from gputopo.model import Gpu, Nic, NodeTopology, NumaNode, PcieDistance
-from gputopo.render.places import Group, deviceless, places
+from gputopo.render.places import DeviceGroup, deviceless, numa_places
 from tests.machines import MACHINES, a40x10, dgx_a100, gb200_tray, hgx_h100, no_gpu
 from tests.property.strategies import topologies
 
@@ -14,10 +14,10 @@ PIX, PXB, PHB, NODE, SYS = PcieDistance
 
 def layout(topology: NodeTopology) -> list[tuple[str | None, list[str]]]:
     """Per NUMA node its groups, each as ``"0 1 mlx5_0"``."""
-    return [(place.numa, [_members(group) for group in place.groups]) for place in places(topology)]
+    return [(place.numa, [_members(group) for group in place.groups]) for place in numa_places(topology)]
 
 
-def _members(group: Group) -> str:
+def _members(group: DeviceGroup) -> str:
     return " ".join([*(str(gpu.index) for gpu in group.gpus), *(nic.name for nic in group.nics)])
 
 
@@ -98,13 +98,13 @@ def test_an_affinity_that_is_not_one_node_is_a_place_of_its_own() -> None:
     machine = NodeTopology(gpus=gpus, numa_nodes=(NumaNode(id=9, cpus="0-7"),))
 
     assert layout(machine) == [("9", ["2"]), ("10", ["1"]), ("0-1", ["0"]), (None, ["3"])]
-    assert [place.node and place.node.cpus for place in places(machine)] == ["0-7", None, None, None]
+    assert [place.node and place.node.cpus for place in numa_places(machine)] == ["0-7", None, None, None]
 
 
 @settings(max_examples=40, deadline=None)
 @given(topologies())
 def test_every_device_is_in_exactly_one_place(topology: NodeTopology) -> None:
-    found = places(topology)
+    found = numa_places(topology)
 
     assert sorted(gpu.index for place in found for gpu in place.gpus) == [gpu.index for gpu in topology.gpus]
     names = [nic.name for place in found for group in place.groups for nic in group.nics]

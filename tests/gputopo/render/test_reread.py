@@ -10,7 +10,7 @@ from agent.sources.errors import ParseError
 from agent.sources.nccl import NvlinkEnd, parse_nccl
 from agent.sources.smi.topo import parse_topo
 from gputopo.model import NodeTopology, PcieDistance
-from gputopo.render.document import document
+from gputopo.render.document import topology_document
 from gputopo.render.matrix import render_matrix
 from gputopo.render.nccl_xml import render_nccl_xml
 from tests.machines import MACHINES
@@ -24,7 +24,7 @@ WITH_CELLS = [name for name in WITH_GPUS if MACHINES[name]().nvlink is not None]
 
 def lanes(topology: NodeTopology) -> dict[tuple[int, int], int]:
     """Lanes per pair that NVLink joins."""
-    return {(link["a"], link["b"]): link["lanes"] for link in document(topology)["links"] or []}
+    return {(link["a"], link["b"]): link["lanes"] for link in topology_document(topology)["links"] or []}
 
 
 @pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])

@@ -27,7 +27,7 @@ from gputopo.model import (
 from gputopo.render.svg import render_svg
 from gputopo.render.svg.geometry import Rect
 from gputopo.render.svg.words import text_width
-from gputopo.render.wording import visible
+from gputopo.render.wording import escape_invisible
 from tests.machines import MACHINES
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -160,7 +160,7 @@ def nothing_is_lost(root: ET.Element, topology: NodeTopology) -> None:
     assert drawn(root, "link", "a", "b") == Counter((str(link.a), str(link.b)) for link in nvlink.links)
     assert drawn(root, "uplink", "gpu", "fabric") == Counter((str(up.gpu), str(up.fabric)) for up in nvlink.uplinks)
     assert drawn(root, "fabric", "fabric") == Counter((str(number),) for number in {up.fabric for up in nvlink.uplinks})
-    assert drawn(root, "nic", "nic") == Counter((visible(nic.name),) for nic in topology.nics)
+    assert drawn(root, "nic", "nic") == Counter((escape_invisible(nic.name),) for nic in topology.nics)
 
 
 def boxes_are_apart(root: ET.Element) -> None:

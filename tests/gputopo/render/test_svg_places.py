@@ -6,11 +6,11 @@ import pytest
 from gputopo.model import Gpu, Link, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
 from gputopo.render.svg.assembly import SPINE, Fabric
 from gputopo.render.svg.geometry import GPU_W, Rect
-from gputopo.render.svg.grouping import Arrangement, arrange
-from gputopo.render.svg.layout import lay_out
-from gputopo.render.svg.link_labels import MOST, place_pills
+from gputopo.render.svg.grouping import Arrangement, arrange_boxes
+from gputopo.render.svg.layout import layout_page
+from gputopo.render.svg.link_labels import MAX_LABELS, place_link_labels
 from gputopo.render.svg.link_routing import BODY_H, FIRST_TRACK, MIN_BODY, TRACK, UPLINK, pack, route
-from gputopo.render.svg.marks import called
+from gputopo.render.svg.marks import part_name
 from gputopo.render.svg.ports import End, place_ports
 from tests.machines import dgx1, dgx2, dgx_a100, hgx_h100
 
@@ -55,7 +55,7 @@ def rows(plan: Arrangement) -> list[list[tuple[str, list[int]]]]:
 def test_rows_are_whole_numa_nodes_where_possible(
     numa: list[int | None], expected: list[list[tuple[str, list[int]]]]
 ) -> None:
-    assert rows(arrange(cards(*numa))) == expected
+    assert rows(arrange_boxes(cards(*numa))) == expected
 
 
 def test_a_switch_goes_to_the_next_row_rather_than_being_cut() -> None:
@@ -64,13 +64,13 @@ def test_a_switch_goes_to_the_next_row_rather_than_being_cut() -> None:
     matrix = tuple(
         tuple(None if i == j else near if switch_of[i] == switch_of[j] else far for j in range(6)) for i in range(6)
     )
-    plan = arrange(msgspec.structs.replace(cards(*[0] * 6), pcie=matrix))
+    plan = arrange_boxes(msgspec.structs.replace(cards(*[0] * 6), pcie=matrix))
     assert rows(plan) == [[("NUMA 0", [0, 1, 2])], [("NUMA 0", [3, 4, 5])]]
 
 
 def test_a_switch_larger_than_a_row_is_cut() -> None:
     near = tuple(tuple(None if i == j else PcieDistance.PIX for j in range(6)) for i in range(6))
-    assert rows(arrange(msgspec.structs.replace(cards(*[0] * 6), pcie=near))) == [
+    assert rows(arrange_boxes(msgspec.structs.replace(cards(*[0] * 6), pcie=near))) == [
         [("NUMA 0", [0, 1, 2])],
         [("NUMA 0", [3, 4, 5])],
     ]
@@ -89,7 +89,7 @@ def test_a_switch_larger_than_a_row_is_cut() -> None:
 )
 def test_nics_stand_near_their_gpus(distances: list[str], node: int | None, home: str) -> None:
     nic = Nic(name="mlx5_0", numa_node=node, distances=tuple(PcieDistance(each) for each in distances))
-    plan = arrange(msgspec.structs.replace(cards(0, 1), nics=(nic,)))
+    plan = arrange_boxes(msgspec.structs.replace(cards(0, 1), nics=(nic,)))
     homes = [
         box.label for box in (*plan.rows[0], *plan.spare) if box.nics or any(switch.nics for switch in box.switches)
     ]
@@ -98,12 +98,12 @@ def test_nics_stand_near_their_gpus(distances: list[str], node: int | None, home
 
 def test_a_nic_near_two_gpus_shows_that_they_share_a_switch() -> None:
     nic = Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.PXB, PcieDistance.SYS))
-    plan = arrange(msgspec.structs.replace(cards(0, 0, 0), nics=(nic,)))
+    plan = arrange_boxes(msgspec.structs.replace(cards(0, 0, 0), nics=(nic,)))
     assert [[gpu.index for gpu in switch.gpus] for switch in plan.rows[0][0].switches] == [[0, 1], [2]]
 
 
 def test_numa_nodes_without_gpus_are_listed_by_number() -> None:
-    assert [box.label for box in arrange(dgx_a100()).spare] == ["NUMA 0", "NUMA 2", "NUMA 4", "NUMA 6"]
+    assert [box.label for box in arrange_boxes(dgx_a100()).spare] == ["NUMA 0", "NUMA 2", "NUMA 4", "NUMA 6"]
 
 
 def test_brackets_nest_the_nearest_neighbour_outermost() -> None:
@@ -170,27 +170,27 @@ def test_a_fabric_in_several_channels_is_one_body_with_a_spine() -> None:
 
 
 def test_links_to_far_rows_go_through_the_gutter() -> None:
-    page = lay_out(msgspec.structs.replace(cards(*[0] * 24), nvlink=links((0, 20), (1, 2))))
-    (far,) = [wire for wire, _ in page.stage.wires if wire.edge == Link(a=0, b=20, lanes=1)]
-    assert page.stage.frame is not None
-    right = max(rect.right for row in page.stage.rows for rect, _ in row.gpus)
-    assert right < far.points[2][0] == far.points[3][0] < page.stage.frame.frame.right
+    page = layout_page(msgspec.structs.replace(cards(*[0] * 24), nvlink=links((0, 20), (1, 2))))
+    (far,) = [wire for wire, _ in page.assembly.wires if wire.edge == Link(a=0, b=20, lanes=1)]
+    assert page.assembly.frame is not None
+    right = max(rect.right for row in page.assembly.rows for rect, _ in row.gpus)
+    assert right < far.points[2][0] == far.points[3][0] < page.assembly.frame.frame.right
     assert [far.points[0][1] < far.points[1][1], far.points[4][1] < far.points[5][1]] == [True, False]
 
 
 def test_a_fabric_over_four_rows_is_drawn_once() -> None:
     nvlink = Nvlink(uplinks=tuple(Uplink(gpu=gpu, fabric=0, lanes=18) for gpu in range(32)))
-    page = lay_out(msgspec.structs.replace(cards(*[0] * 16, *[1] * 16), nvlink=nvlink))
-    assert [len(fabric.bars) for fabric in page.stage.fabrics] == [2]
-    assert len({bar.right for bar in page.stage.fabrics[0].bars}) == 1
+    page = layout_page(msgspec.structs.replace(cards(*[0] * 16, *[1] * 16), nvlink=nvlink))
+    assert [len(fabric.bars) for fabric in page.assembly.fabrics] == [2]
+    assert len({bar.right for bar in page.assembly.fabrics[0].bars}) == 1
 
 
 def test_signs_of_a_cube_mesh_cover_neither_each_other_nor_foreign_lines() -> None:
-    page = lay_out(dgx1())
-    signs = [pill.rect for _, pill in page.stage.wires if pill]
+    page = layout_page(dgx1())
+    signs = [pill.rect for _, pill in page.assembly.wires if pill]
     assert len(signs) == 16
     assert not any(a.meets(b) for place, a in enumerate(signs) for b in signs[:place])
-    for place, (wire, _) in enumerate(page.stage.wires):
+    for place, (wire, _) in enumerate(page.assembly.wires):
         for (x1, y1), (x2, y2) in zip(wire.points, wire.points[1:], strict=False):
             leg = Rect(min(x1, x2), min(y1, y2), abs(x2 - x1), abs(y2 - y1))
             assert [other for other, sign in enumerate(signs) if other != place and sign.meets(leg.grown(1))] == []
@@ -200,13 +200,13 @@ def test_a_swarm_of_links_has_no_signs() -> None:
     ends = {index: End(index, index * 150, top=True) for index in range(12)}
     pairs = [(a, b) for a in range(12) for b in range(a + 1, 12)]
     wires = route(ends, (10, 10), links(*pairs), {}).wires
-    assert len(wires) > MOST
-    assert place_pills(wires) == (None,) * len(wires)
+    assert len(wires) > MAX_LABELS
+    assert place_link_labels(wires) == (None,) * len(wires)
 
 
 @pytest.mark.parametrize("made", [dgx1, dgx2, dgx_a100, hgx_h100])
 def test_rows_face_each_other_across_their_links(made: type[NodeTopology]) -> None:
-    upper, lower = lay_out(made()).stage.rows
+    upper, lower = layout_page(made()).assembly.rows
     assert (upper.heads_below, lower.heads_below) == (False, True)
     assert {rect.cx for rect, _ in upper.gpus} == {rect.cx for rect, _ in lower.gpus}
 
@@ -222,4 +222,4 @@ def test_rows_face_each_other_across_their_links(made: type[NodeTopology]) -> No
     ],
 )
 def test_faults_are_called_by_what_people_see(what: str, expected: str) -> None:
-    assert called(what) == expected
+    assert part_name(what) == expected

@@ -3,16 +3,26 @@
 import pytest
 from hypothesis import given
 
-from gputopo.render.wording import gib, gpu_names, letter, marks, number, plain, role_of, subject, visible
+from gputopo.render.wording import (
+    escape_invisible,
+    format_gib,
+    format_number,
+    gpu_names,
+    island_letter,
+    island_marks,
+    parse_subject,
+    role_of,
+    without_colour,
+)
 from tests.machines import a6000_pair_and_one, h100_lost_gpu, mixed, nvlink_unknown
 from tests.property.strategies import texts
 
 
 @given(texts)
 def test_visible_text_is_printable_and_ascii_where_asked(text: str) -> None:
-    assert visible(text).isprintable()
-    assert visible(text, ascii_only=True).isprintable()
-    assert visible(text, ascii_only=True).isascii()
+    assert escape_invisible(text).isprintable()
+    assert escape_invisible(text, ascii_only=True).isprintable()
+    assert escape_invisible(text, ascii_only=True).isascii()
 
 
 @pytest.mark.parametrize(
@@ -25,7 +35,7 @@ def test_visible_text_is_printable_and_ascii_where_asked(text: str) -> None:
     ],
 )
 def test_what_would_act_on_a_terminal_is_shown_as_an_escape(text: str, unicode: str, ascii_only: str) -> None:
-    assert (visible(text), visible(text, ascii_only=True)) == (unicode, ascii_only)
+    assert (escape_invisible(text), escape_invisible(text, ascii_only=True)) == (unicode, ascii_only)
 
 
 @pytest.mark.parametrize(
@@ -46,34 +56,34 @@ def test_gpus_are_named_in_runs(indices: list[int], name: str) -> None:
     ids=str,
 )
 def test_memory_is_rounded_as_people_read_it(mib: int, text: str) -> None:
-    assert gib(mib) == text
+    assert format_gib(mib) == text
 
 
 def test_numbers_have_one_decimal_at_most() -> None:
-    assert [number(value) for value in (600.0, 112.5, 112.46)] == ["600", "112.5", "112.5"]
+    assert [format_number(value) for value in (600.0, 112.5, 112.46)] == ["600", "112.5", "112.5"]
 
 
 def test_letters_go_on_after_z() -> None:
-    assert [letter(place) for place in (0, 25, 26, 51, 52)] == ["A", "Z", "AA", "AZ", "BA"]
+    assert [island_letter(place) for place in (0, 25, 26, 51, 52)] == ["A", "Z", "AA", "AZ", "BA"]
 
 
 @pytest.mark.parametrize("place", [0, 7, 25, 26, 63])
 def test_the_role_of_a_letter_is_its_place(place: int) -> None:
-    assert role_of(letter(place)) == f"island-{place}"
+    assert role_of(island_letter(place)) == f"island-{place}"
 
 
 def test_gpus_on_their_own_have_no_letter() -> None:
-    assert marks(a6000_pair_and_one()) == {0: "A", 1: "A", 2: "alone"}
+    assert island_marks(a6000_pair_and_one()) == {0: "A", 1: "A", 2: "alone"}
     assert (role_of("alone"), role_of("?")) == ("dim", "unknown")
 
 
 def test_marks_where_nvlink_is_unknown_or_a_gpu_is_lost() -> None:
-    assert set(marks(nvlink_unknown()).values()) == {"?"}
-    assert 2 not in marks(h100_lost_gpu())
+    assert set(island_marks(nvlink_unknown()).values()) == {"?"}
+    assert 2 not in island_marks(h100_lost_gpu())
 
 
 def test_letters_are_given_to_islands_of_several_only() -> None:
-    assert marks(mixed()) == {0: "A", 1: "A", 2: "alone", 3: "alone"}
+    assert island_marks(mixed()) == {0: "A", 1: "A", 2: "alone", 3: "alone"}
 
 
 @pytest.mark.parametrize(
@@ -91,8 +101,8 @@ def test_letters_are_given_to_islands_of_several_only() -> None:
     ids=str,
 )
 def test_what_a_note_is_about(what: str, part: str, gpus: tuple[int, ...]) -> None:
-    assert subject(what) == (part, gpus)
+    assert parse_subject(what) == (part, gpus)
 
 
 def test_plain_paint_changes_nothing() -> None:
-    assert plain("bad", "text") == "text"
+    assert without_colour("bad", "text") == "text"

@@ -4,7 +4,7 @@ import yaml
 from hypothesis import given, settings
 
 from gputopo.model import NodeTopology
-from gputopo.render.document import document
+from gputopo.render.document import topology_document
 from gputopo.render.yaml_out import render_yaml
 from tests.machines import dgx_a100
 from tests.property.strategies import topologies
@@ -15,7 +15,7 @@ from tests.property.strategies import topologies
 def test_yaml_reads_back_as_the_document_and_is_printable(topology: NodeTopology) -> None:
     text = render_yaml(topology)
 
-    assert yaml.safe_load(text) == document(topology)
+    assert yaml.safe_load(text) == topology_document(topology)
     assert text.isascii()
     assert text.replace("\n", "").isprintable()
 

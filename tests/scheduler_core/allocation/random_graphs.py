@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, PcieDistance
-from scheduler_core.request.device_request import Step
+from scheduler_core.request.device_request import ContainerStep
 from tests.simulated_node.kubelet import Container, Device, DeviceManager, NumaPolicy, PluginError, Pod, Resource
 from tests.simulated_node.preferred import PluginCrashError, Scores, best_effort
 
@@ -50,14 +50,14 @@ def kubelet(
     return DeviceManager({"nvidia.com/gpu": Resource(devices, prefer)}, random, policy)
 
 
-def kubelet_pod(uid: str, program: list[Step]) -> Pod:
+def kubelet_pod(uid: str, program: list[ContainerStep]) -> Pod:
     """A pod with one container per step; init containers that end come first, as Kubernetes orders them."""
     return Pod(
         uid,
         "team",
         uid,
         tuple(
-            Container(f"c{at}", {"nvidia.com/gpu": step.devices}, init=not step.stays)
+            Container(f"c{at}", {"nvidia.com/gpu": step.devices}, init=not step.holds_until_end)
             for at, step in enumerate(program)
         ),
     )

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.model import NodeTopology, Nvlink
-from scheduler_core.allocation.best_set import Quality, best_set, quality
-from scheduler_core.allocation.gpu_sets import places
+from scheduler_core.allocation.best_set import SetQuality, best_set, set_quality
+from scheduler_core.allocation.gpu_sets import member_places
 from scheduler_core.allocation.machine_shape import shape_of
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import graphs
@@ -42,7 +42,7 @@ def test_best_set(machine: str, free: int, size: int, chosen: int) -> None:
     found = best_set(shape_of(MACHINES[machine]()), free, size)
 
     assert found is not None
-    assert list(places(found.mask)) == list(places(chosen))
+    assert list(member_places(found.mask)) == list(member_places(chosen))
 
 
 @pytest.mark.parametrize("size", [0, -1, 3], ids=["none", "fewer than none", "more than are free"])
@@ -56,7 +56,7 @@ def test_quality_of_a_set() -> None:
     nics = shape.nic_nearness
     assert nics is not None
 
-    assert quality(shape, ALL, mask(0, 1)) == Quality(
+    assert set_quality(shape, ALL, mask(0, 1)) == SetQuality(
         ring=(True, 900.0, 18, 0, 0.0),
         fewer_numa_nodes=-1,
         nic=(nics[0] + nics[1]) / 2,
@@ -68,7 +68,7 @@ def test_quality_of_a_set() -> None:
 def test_quality_where_little_is_known() -> None:
     blind = shape_of(NodeTopology(gpus=MACHINES["cloud_vm"]().gpus[:3]))
 
-    assert quality(blind, 0b111, 0b011) == Quality(
+    assert set_quality(blind, 0b111, 0b011) == SetQuality(
         ring=(False, 0.0, 0, 0, 0.0), fewer_numa_nodes=-2, nic=0.0, whole_islands=1, pairs=0
     )
 
@@ -104,8 +104,8 @@ def test_no_set_is_better(bare: NodeTopology, data: st.DataObject) -> None:
     assert found is not None
     assert found.mask.bit_count() == size
     assert found.mask & ~free == 0
-    best = max(_worth(topology, each, free) for each in combinations(list(places(free)), size))
-    mine = _worth(topology, tuple(places(found.mask)), free)
+    best = max(_worth(topology, each, free) for each in combinations(list(member_places(free)), size))
+    mine = _worth(topology, tuple(member_places(found.mask)), free)
     assert mine[0] == best[0]
     if best[0] > 0:  # over PCIe distances decide first
         assert mine == best
@@ -119,7 +119,7 @@ def _worth(topology: NodeTopology, chosen: tuple[int, ...], free: int) -> tuple[
         min(rates.get((min(a, b), max(a, b)), 0.0) for a, b in zip(way, (*way[1:], way[0]), strict=True))
         for way in permutations(chosen)
     ]
-    left = set(places(free)) - set(chosen)
-    nodes = len({topology.gpu(index).numa_node for index in chosen})
+    left = set(member_places(free)) - set(chosen)
+    nodes = len({topology.get_gpu(index).numa_node for index in chosen})
     whole = sum(len(left & set(island.gpus)) ** 2 for island in topology.islands)
     return max(rings) if len(chosen) > 1 else 0.0, -nodes, whole

@@ -11,10 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, PcieDistance
-from scheduler_core.allocation.device_plugin import Check, Prediction, check, predict, preferred
-from scheduler_core.allocation.gpu_sets import AnyOf, OneOf, Sets, one_of, places, subsets
-from scheduler_core.allocation.machine_shape import Shape, shape_of
-from scheduler_core.request.device_request import Program, Step
+from scheduler_core.allocation.device_plugin import (
+    Prediction,
+    PredictionResult,
+    check_prediction,
+    predict_sets,
+    preferred_sets,
+)
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, member_places, subsets
+from scheduler_core.allocation.machine_shape import MachineShape, shape_of
+from scheduler_core.request.device_request import ContainerStep, ContainerSteps
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import _gpus, graphs, kubelet, kubelet_pod
 from tests.scheduler_core.builders import mask
@@ -42,15 +48,15 @@ ALL = 0xFF
         pytest.param(DGX1, ALL, 4, {0x0F, 0xF0}, id="a quad of the cube mesh"),
     ],
 )  # fmt: skip
-def test_preferred(shape: Shape, free: int, size: int, sets: set[int]) -> None:
-    assert preferred(shape, free, size) == Prediction(one_of(sets))
+def test_preferred(shape: MachineShape, free: int, size: int, sets: set[int]) -> None:
+    assert preferred_sets(shape, free, size) == Prediction(exact_sets(sets))
 
 
 def test_search_is_bounded_over_all_that_may_be_free() -> None:
     """Each of the 120 searches is within bounds by itself; together they took seconds, and kube-scheduler waits."""
-    two_are_taken = one_of(frozenset(subsets(0xFFFF, 14)))
+    two_are_taken = exact_sets(frozenset(subsets(0xFFFF, 14)))
 
-    assert predict(DGX2, two_are_taken, (Step(8),)) == Prediction(AnyOf(0xFFFF, 8))
+    assert predict_sets(DGX2, two_are_taken, (ContainerStep(8),)) == Prediction(SomeSet(0xFFFF, 8))
 
 
 def test_padded_set_that_may_win_is_a_possible_crash() -> None:
@@ -60,9 +66,9 @@ def test_padded_set_that_may_win_is_a_possible_crash() -> None:
         for a in range(5)
     )
     links = Nvlink(links=(Link(a=0, b=1, lanes=12),))
-    found = preferred(shape_of(NodeTopology(gpus=_gpus(5), nvlink=links, pcie=pcie)), 0b11111, 3)
+    found = preferred_sets(shape_of(NodeTopology(gpus=_gpus(5), nvlink=links, pcie=pcie)), 0b11111, 3)
 
-    assert found == Prediction(one_of({mask(0, 1, each) for each in (2, 3, 4)}), may_crash=True)
+    assert found == Prediction(exact_sets({mask(0, 1, each) for each in (2, 3, 4)}), may_crash=True)
 
 
 @pytest.mark.parametrize(
@@ -73,60 +79,72 @@ def test_padded_set_that_may_win_is_a_possible_crash() -> None:
         pytest.param(DGX2, 0x1FFF, 2, id="seven sets: too"),
     ],
 )
-def test_what_cannot_be_told_may_be_any(shape: Shape, free: int, size: int) -> None:
-    assert preferred(shape, free, size) == Prediction(one_of(set(subsets(free, size))))
+def test_what_cannot_be_told_may_be_any(shape: MachineShape, free: int, size: int) -> None:
+    assert preferred_sets(shape, free, size) == Prediction(exact_sets(set(subsets(free, size))))
 
 
 def test_any_of_very_many_is_not_listed() -> None:
-    assert preferred(DGX2, 0xFFFF, 6) == Prediction(AnyOf(0xFFFF, 6))
+    assert preferred_sets(DGX2, 0xFFFF, 6) == Prediction(SomeSet(0xFFFF, 6))
 
 
 def test_containers_choose_one_after_the_other() -> None:
-    assert predict(PAIRS, OneOf((0b1111,)), (Step(2), Step(2))) == Prediction(OneOf((0b1111,)))
-    assert predict(PAIRS, OneOf((0b1111,)), (Step(1), Step(2))) == Prediction(one_of({0b0111, 0b1011, 0b1101, 0b1110}))
+    assert predict_sets(PAIRS, ExactSets((0b1111,)), (ContainerStep(2), ContainerStep(2))) == Prediction(
+        ExactSets((0b1111,))
+    )
+    assert predict_sets(PAIRS, ExactSets((0b1111,)), (ContainerStep(1), ContainerStep(2))) == Prediction(
+        exact_sets({0b0111, 0b1011, 0b1101, 0b1110})
+    )
 
 
 @pytest.mark.parametrize(
     ("program", "sets"),
     [
-        pytest.param((Step(2, False), Step(2)), {0b0011, 0b1100}, id="given again"),
-        pytest.param((Step(2, False), Step(1)), {0b0011, 0b1100}, id="one of them given again, the pod holds both"),
-        pytest.param((Step(2), Step(2, False)), {0b1111}, id="a sidecar's are not given again"),
+        pytest.param((ContainerStep(2, False), ContainerStep(2)), {0b0011, 0b1100}, id="given again"),
+        pytest.param((ContainerStep(2, False), ContainerStep(1)), {0b0011, 0b1100}, id="one of them is reused"),
+        pytest.param((ContainerStep(2), ContainerStep(2, False)), {0b1111}, id="a sidecar's are not given again"),
         # One reused, and any to go with it.
-        pytest.param((Step(1, False), Step(2)), {0b0011, 0b0101, 0b1001, 0b0110, 0b1010, 0b1100}, id="and one more"),
+        pytest.param(
+            (ContainerStep(1, False), ContainerStep(2)),
+            {0b0011, 0b0101, 0b1001, 0b0110, 0b1010, 0b1100},
+            id="and one more",
+        ),
     ],
 )  # fmt: skip
-def test_init_containers_gpus_are_given_again(program: Program, sets: set[int]) -> None:
-    assert predict(PAIRS, OneOf((0b1111,)), program) == Prediction(one_of(sets))
+def test_init_containers_gpus_are_given_again(program: ContainerSteps, sets: set[int]) -> None:
+    assert predict_sets(PAIRS, ExactSets((0b1111,)), program) == Prediction(exact_sets(sets))
 
 
 def test_each_free_set_adds_its_outcomes() -> None:
-    assert predict(PAIRS, OneOf((0b0011, 0b1110)), (Step(2),)) == Prediction(OneOf((0b0011, 0b1100)))
+    assert predict_sets(PAIRS, ExactSets((0b0011, 0b1110)), (ContainerStep(2),)) == Prediction(
+        ExactSets((0b0011, 0b1100))
+    )
 
 
 def test_unknown_free_gpus_may_give_any() -> None:
-    assert predict(PAIRS, AnyOf(0b0111, 2), (Step(2),)) == Prediction(one_of({0b0011, 0b0101, 0b0110}))
-    assert predict(PAIRS, AnyOf(0b0111, 2), (Step(4),)) == Prediction(OneOf(()))
+    assert predict_sets(PAIRS, SomeSet(0b0111, 2), (ContainerStep(2),)) == Prediction(
+        exact_sets({0b0011, 0b0101, 0b0110})
+    )
+    assert predict_sets(PAIRS, SomeSet(0b0111, 2), (ContainerStep(4),)) == Prediction(ExactSets(()))
 
 
 @pytest.mark.parametrize(
     ("program", "wanted"),
     [
-        pytest.param((Step(6),), 6, id="too many sets"),
-        pytest.param((Step(4), Step(4), Step(1)), 9, id="too many in the end"),
-        pytest.param((Step(14, False), Step(7)), 14, id="too many ways to give again"),
-        pytest.param((Step(4, False), Step(10)), 10, id="too many ways to add"),
+        pytest.param((ContainerStep(6),), 6, id="too many sets"),
+        pytest.param((ContainerStep(4), ContainerStep(4), ContainerStep(1)), 9, id="too many in the end"),
+        pytest.param((ContainerStep(14, False), ContainerStep(7)), 14, id="too many ways to give again"),
+        pytest.param((ContainerStep(4, False), ContainerStep(10)), 10, id="too many ways to add"),
     ],
 )
-def test_what_is_too_much_to_list_is_any(program: Program, wanted: int) -> None:
-    assert predict(DGX2, OneOf((0xFFFF,)), program).sets == AnyOf(0xFFFF, wanted)
+def test_what_is_too_much_to_list_is_any(program: ContainerSteps, wanted: int) -> None:
+    assert predict_sets(DGX2, ExactSets((0xFFFF,)), program).sets == SomeSet(0xFFFF, wanted)
 
 
 def test_outcomes_of_many_free_sets_may_be_too_many_to_list() -> None:
     blind = shape_of(msgspec.structs.replace(MACHINES["dgx2"](), nvlink=None))
-    free = one_of(set(islice(subsets(0xFFFF, 11), 500)))
+    free = exact_sets(set(islice(subsets(0xFFFF, 11), 500)))
 
-    assert predict(blind, free, (Step(5),)).sets == AnyOf(0xFFFF, 5)
+    assert predict_sets(blind, free, (ContainerStep(5),)).sets == SomeSet(0xFFFF, 5)
 
 
 class TestSingleNumaNode:
@@ -142,18 +160,22 @@ class TestSingleNumaNode:
         ],
     )
     def test_of_known_nodes(self, free: int, size: int, sets: set[int]) -> None:
-        assert predict(H100, OneOf((free,)), (Step(size),), single_numa=True) == Prediction(one_of(sets))
+        assert predict_sets(H100, ExactSets((free,)), (ContainerStep(size),), single_numa=True) == Prediction(
+            exact_sets(sets)
+        )
 
     def test_it_has_no_say_where_no_gpu_tells_its_node(self) -> None:
         vm = shape_of(MACHINES["cloud_vm"]())
 
-        assert predict(vm, OneOf((ALL,)), (Step(7),), single_numa=True) == preferred(vm, ALL, 7)
+        assert predict_sets(vm, ExactSets((ALL,)), (ContainerStep(7),), single_numa=True) == preferred_sets(vm, ALL, 7)
 
     def test_anything_may_come_where_some_do_not_tell(self) -> None:
         odd = shape_of(NodeTopology(gpus=(Gpu(index=0, numa_node=0), Gpu(index=1)), nvlink=Nvlink()))
 
-        assert predict(odd, OneOf((0b11,)), (Step(1),), single_numa=True) == Prediction(OneOf((0b01, 0b10)))
-        assert predict(odd, OneOf((0b11,)), (Step(3),), single_numa=True) == Prediction(OneOf(()))
+        assert predict_sets(odd, ExactSets((0b11,)), (ContainerStep(1),), single_numa=True) == Prediction(
+            ExactSets((0b01, 0b10))
+        )
+        assert predict_sets(odd, ExactSets((0b11,)), (ContainerStep(3),), single_numa=True) == Prediction(ExactSets(()))
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -163,15 +185,15 @@ def test_predicted_are_exactly_the_outcomes_of_all_orders(topology: NodeTopology
     size = data.draw(st.integers(1, free.bit_count()))
     scores = pair_scores(topology)
     outcomes, crashes = set(), False
-    for order in permutations(places(free)):
+    for order in permutations(member_places(free)):
         try:
             outcomes.add(mask(*best_effort(order, (), size, scores)))
         except PluginCrashError:
             crashes = True
 
-    found = preferred(shape_of(topology), free, size)
+    found = preferred_sets(shape_of(topology), free, size)
 
-    assert found.sets == one_of(outcomes) or (found.may_crash and outcomes <= set(_listed(found)))
+    assert found.sets == exact_sets(outcomes) or (found.may_crash and outcomes <= set(_listed(found)))
     assert found.may_crash >= crashes
 
 
@@ -180,8 +202,8 @@ def test_predicted_are_exactly_the_outcomes_of_all_orders(topology: NodeTopology
 def test_no_order_brings_what_was_not_predicted(topology: NodeTopology, data: st.DataObject) -> None:
     free = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
     size = data.draw(st.integers(1, free.bit_count()))
-    order = data.draw(st.permutations(list(places(free))))
-    found = preferred(shape_of(topology), free, size)
+    order = data.draw(st.permutations(list(member_places(free))))
+    found = preferred_sets(shape_of(topology), free, size)
 
     try:
         assert mask(*best_effort(order, (), size, pair_scores(topology))) in _listed(found)
@@ -200,18 +222,20 @@ def test_real_machines_in_random_orders(machine: str) -> None:
             [each for each in range(1, count + 1) if machine != "dgx2" or each in (2, 8, 12, 14)] or [1]
         )
 
-        found = preferred(shape, mask(*order), size)
+        found = preferred_sets(shape, mask(*order), size)
 
         assert mask(*best_effort(order, (), size, scores)) in _listed(found)
 
 
-_steps = st.lists(st.tuples(st.integers(1, 3), st.booleans()).map(lambda each: Step(*each)), min_size=1, max_size=3)
+_steps = st.lists(
+    st.tuples(st.integers(1, 3), st.booleans()).map(lambda each: ContainerStep(*each)), min_size=1, max_size=3
+)
 
 
 @settings(deadline=None, max_examples=150)
 @given(graphs(most=6), _steps, st.integers(0, 2**32), st.sampled_from(NumaPolicy))
 def test_kubelet_gives_what_was_predicted(
-    topology: NodeTopology, program: list[Step], seed: int, policy: NumaPolicy
+    topology: NodeTopology, program: list[ContainerStep], seed: int, policy: NumaPolicy
 ) -> None:
     """The kubelet with its device plugin, container by container, as the simulated nodes run it."""
     scores = pair_scores(topology)
@@ -219,8 +243,8 @@ def test_kubelet_gives_what_was_predicted(
     everything = (1 << len(topology.gpus)) - 1
     single = policy is NumaPolicy.SINGLE_NUMA_NODE
     if single:  # how hints go with reused GPUs is not modelled: then more is predicted than can be
-        program = [Step(step.devices) for step in program]
-    found = predict(shape_of(topology), OneOf((everything,)), tuple(program), single_numa=single)
+        program = [ContainerStep(step.devices) for step in program]
+    found = predict_sets(shape_of(topology), ExactSets((everything,)), tuple(program), single_numa=single)
 
     rejected = manager.admit(kubelet_pod("p", program))
 
@@ -233,19 +257,21 @@ def test_kubelet_gives_what_was_predicted(
 
 
 def _listed(found: Prediction) -> set[int]:
-    return set(found.sets.masks) if isinstance(found.sets, OneOf) else set(subsets(found.sets.among, found.sets.size))
+    return (
+        set(found.sets.masks) if isinstance(found.sets, ExactSets) else set(subsets(found.sets.among, found.sets.size))
+    )
 
 
 @pytest.mark.parametrize(
     ("predicted", "actual", "found"),
     [
-        pytest.param(OneOf((0b11,)), 0b11, Check.HIT, id="the one"),
-        pytest.param(OneOf((0b11,)), 0b101, Check.MISS, id="another than the one"),
-        pytest.param(OneOf((0b11, 0b1100)), 0b1100, Check.AMBIGUOUS, id="one of two"),
-        pytest.param(OneOf((0b11, 0b1100)), 0b0110, Check.MISS, id="none of two"),
-        pytest.param(AnyOf(0b111, 2), 0b101, Check.AMBIGUOUS, id="any"),
-        pytest.param(AnyOf(0b111, 2), 0b1001, Check.MISS, id="one that was thought busy"),
+        pytest.param(ExactSets((0b11,)), 0b11, PredictionResult.HIT, id="the one"),
+        pytest.param(ExactSets((0b11,)), 0b101, PredictionResult.MISS, id="another than the one"),
+        pytest.param(ExactSets((0b11, 0b1100)), 0b1100, PredictionResult.AMBIGUOUS, id="one of two"),
+        pytest.param(ExactSets((0b11, 0b1100)), 0b0110, PredictionResult.MISS, id="none of two"),
+        pytest.param(SomeSet(0b111, 2), 0b101, PredictionResult.AMBIGUOUS, id="any"),
+        pytest.param(SomeSet(0b111, 2), 0b1001, PredictionResult.MISS, id="one that was thought busy"),
     ],
 )
-def test_prediction_is_checked(predicted: Sets, actual: int, found: Check) -> None:
-    assert check(predicted, actual) is found
+def test_prediction_is_checked(predicted: Sets, actual: int, found: PredictionResult) -> None:
+    assert check_prediction(predicted, actual) is found

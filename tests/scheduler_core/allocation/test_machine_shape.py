@@ -93,6 +93,6 @@ def test_degradations_name_gpus_or_concern_all(what: str, hurt: int) -> None:
 def test_numa_nodes() -> None:
     shape, unknown = shape_of(MACHINES["ac922"]()), shape_of(MACHINES["cloud_vm"]())
 
-    assert [shape.numa_nodes(each) for each in (0b0011, 0b0110, 0b1000)] == [1, 2, 1]
+    assert [shape.count_numa_nodes(each) for each in (0b0011, 0b0110, 0b1000)] == [1, 2, 1]
     assert shape.on_numa(8, 0b0111) == 0b0100
-    assert unknown.numa_nodes(0b1) is None
+    assert unknown.count_numa_nodes(0b1) is None

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Health, Link, NodeTopology, Nvlink, PcieDistance
-from scheduler_core.allocation.device_plugin import Prediction, predict
-from scheduler_core.allocation.gpu_sets import AnyOf, OneOf, subsets
+from scheduler_core.allocation.device_plugin import Prediction, predict_sets
+from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet, subsets
 from scheduler_core.allocation.machine_shape import shape_of
-from scheduler_core.allocation.occupancy import Occupant, Turn, Unsettled, follow
+from scheduler_core.allocation.occupancy import Occupant, OpenAdmissions, PendingAdmission, follow_admissions
 from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.policy.policy import Policy
@@ -35,20 +35,20 @@ def _state(observed: NodeRecord) -> NodeState:
 def test_kubelets_word_is_believed() -> None:
     found = _state(record(topology=PAIRS, held={"a": [0, 2]}, pods=[occupant("a", 2)]))
 
-    assert found.free == OneOf((0b1010,))
+    assert found.free == ExactSets((0b1010,))
     assert found.counts == (("nvidia.com/gpu", 2),)
 
 
 def test_pod_bound_since_may_have_what_the_plugin_may_choose() -> None:
     found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 2, admitted=True)]))
 
-    assert found.free == OneOf((0b0011, 0b1100))
+    assert found.free == ExactSets((0b0011, 0b1100))
 
 
 def test_pod_that_is_not_admitted_yet_may_come_after_the_next() -> None:
     found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 2)]))
 
-    assert found.free == OneOf((0b0011, 0b1100, 0b1111))
+    assert found.free == ExactSets((0b0011, 0b1100, 0b1111))
 
 
 def test_order_of_admission_is_not_known() -> None:
@@ -57,7 +57,7 @@ def test_order_of_admission_is_not_known() -> None:
 
     found = _state(record(topology=PAIRS, held={}, pods=pods))
 
-    assert found.free == OneOf((0b0001, 0b0010, 0b0100, 0b1000))
+    assert found.free == ExactSets((0b0001, 0b0010, 0b0100, 0b1000))
 
 
 def test_pod_that_has_gone_may_have_been_in_the_way() -> None:
@@ -66,8 +66,8 @@ def test_pod_that_has_gone_may_have_been_in_the_way() -> None:
 
     found = _state(record(topology=PAIRS, held=held, pods=[occupant("new", 1, admitted=True)]))
 
-    assert found.free == OneOf((0b0111, 0b1011, 0b1101, 0b1110))
-    assert _state(record(topology=PAIRS, held={"old": [0, 1]}, pods=[occupant("new", 2)])).free == OneOf(
+    assert found.free == ExactSets((0b0111, 0b1011, 0b1101, 0b1110))
+    assert _state(record(topology=PAIRS, held={"old": [0, 1]}, pods=[occupant("new", 2)])).free == ExactSets(
         (0b0011, 0b1100, 0b1111)
     )
 
@@ -79,7 +79,7 @@ def test_pods_that_came_and_went_unseen_may_have_been_in_the_way_too() -> None:
 
     found = _state(record(topology=PAIRS, held={}, pods=[new], departed=gone))
 
-    assert found.free == OneOf((0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100))
+    assert found.free == ExactSets((0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100))
 
 
 def test_pod_of_a_name_that_was_there_before_is_not_taken_for_the_former() -> None:
@@ -88,26 +88,26 @@ def test_pod_of_a_name_that_was_there_before_is_not_taken_for_the_former() -> No
 
     found = _state(record(topology=PAIRS, held={"web-0": [0, 1]}, pods=[occupant("web-0", 2)], departed=[former]))
 
-    assert found.free == OneOf((0b0011, 0b1100, 0b1111))
+    assert found.free == ExactSets((0b0011, 0b1100, 0b1111))
 
 
 def test_nobody_asked_the_kubelet() -> None:
-    assert _state(record(topology=PAIRS)).free == OneOf((0b1111,))
-    assert _state(record(topology=PAIRS, pods=[occupant("a", 1)])).free == AnyOf(0b1111, 3)
+    assert _state(record(topology=PAIRS)).free == ExactSets((0b1111,))
+    assert _state(record(topology=PAIRS, pods=[occupant("a", 1)])).free == SomeSet(0b1111, 3)
 
 
 def test_word_that_covers_a_part_of_a_pod_only() -> None:
     """The kubelet does not tell what init containers keep from others."""
     found = _state(record(topology=PAIRS, held={"a": [0]}, pods=[occupant("a", 2)]))
 
-    assert found.free == AnyOf(0b1110, 2)
+    assert found.free == SomeSet(0b1110, 2)
 
 
 def test_gpus_that_nobody_knows_make_the_word_worthless() -> None:
     other = MACHINES["dgx1"]()
     observed = record(topology=PAIRS, pods=[occupant("a", 2)])
 
-    assert _state(msgspec.structs.replace(observed, gpus=word(other, {"a": [6, 7]}))).free == AnyOf(0b1111, 2)
+    assert _state(msgspec.structs.replace(observed, gpus=word(other, {"a": [6, 7]}))).free == SomeSet(0b1111, 2)
 
 
 def test_mig_devices_and_replicas_are_not_whole_gpus() -> None:
@@ -118,7 +118,7 @@ def test_mig_devices_and_replicas_are_not_whole_gpus() -> None:
     cut = msgspec.structs.replace(allocation, mig_device="MIG-1")
     shared = msgspec.structs.replace(allocation, replica=1)
 
-    for each, waiting in ((cut, OneOf((0b0011, 0b1100))), (shared, AnyOf(0b1111, 2))):
+    for each, waiting in ((cut, ExactSets((0b0011, 0b1100))), (shared, SomeSet(0b1111, 2))):
         gpus = msgspec.structs.replace(observed.gpus, allocations=(each,))
         pods = (occupant("b", 2, admitted=True),)
         assert _state(msgspec.structs.replace(observed, gpus=gpus, pods=pods)).free == waiting
@@ -130,24 +130,24 @@ class TestSickGpus:
     def test_any_may_be_sick(self) -> None:
         found = _state(record(topology=PAIRS, held={}, allocatable={"nvidia.com/gpu": 3}))
 
-        assert found.free == OneOf((0b0111, 0b1011, 0b1101, 0b1110))
+        assert found.free == ExactSets((0b0111, 0b1011, 0b1101, 0b1110))
 
     def test_pods_keep_what_falls_ill(self) -> None:
         found = _state(
             record(topology=PAIRS, held={"a": [0, 1]}, pods=[occupant("a", 2)], allocatable={"nvidia.com/gpu": 3})
         )
 
-        assert found.free == OneOf((0b0100, 0b1000, 0b1100))
+        assert found.free == ExactSets((0b0100, 0b1000, 0b1100))
 
     def test_with_pods_that_wait_too_nothing_is_known_but_numbers(self) -> None:
         found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 1)], allocatable={"nvidia.com/gpu": 3}))
 
-        assert found.free == AnyOf(0b1111, 2)
+        assert found.free == SomeSet(0b1111, 2)
 
     def test_too_many_to_list(self) -> None:
         found = _state(record(topology=DGX2, held={}, allocatable={"nvidia.com/gpu": 8}))
 
-        assert found.free == AnyOf(0xFFFF, 8)
+        assert found.free == SomeSet(0xFFFF, 8)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ class TestSickGpus:
 def test_what_is_too_much_to_follow_is_any(pods: list[Occupant]) -> None:
     found = _state(record(topology=DGX2, held={}, pods=pods))
 
-    assert found.free == AnyOf(0xFFFF, 16 - sum(pod.profile.gpus for pod in pods))
+    assert found.free == SomeSet(0xFFFF, 16 - sum(pod.profile.gpus for pod in pods))
     assert found.unsettled is None
 
 
@@ -172,7 +172,7 @@ def test_word_that_contradicts_the_pods_is_not_followed() -> None:
     """Three pods of two on four GPUs."""
     pods = [occupant(name, 2, admitted=True) for name in "abc"]
 
-    assert _state(record(topology=PAIRS, held={}, pods=pods)).free == AnyOf(0b1111, 0)
+    assert _state(record(topology=PAIRS, held={}, pods=pods)).free == SomeSet(0b1111, 0)
 
 
 def test_a_pod_that_has_gone_may_have_been_refused() -> None:
@@ -187,12 +187,14 @@ def test_a_pod_that_has_gone_may_have_been_refused() -> None:
 
     found = _state(record(topology=topology, held={}, pods=[occupant("new", 1)], departed=gone))
 
-    assert found.free == OneOf((0b01111, 0b10111, 0b11011, 0b11101, 0b11110, 0b11111))
+    assert found.free == ExactSets((0b01111, 0b10111, 0b11011, 0b11101, 0b11110, 0b11111))
 
 
 def test_course_tells_what_each_pod_may_have_met() -> None:
     shape = shape_of(PAIRS)
-    course = follow(shape, Unsettled(0b1111, (Turn(profile(2)), Turn(profile(1)))))
+    course = follow_admissions(
+        shape, OpenAdmissions(0b1111, (PendingAdmission(profile(2)), PendingAdmission(profile(1))))
+    )
 
     assert course is not None
     assert course.admissions == {
@@ -204,9 +206,9 @@ def test_course_tells_what_each_pod_may_have_met() -> None:
 def test_pods_that_ask_for_as_many_gpus_are_followed_as_one_kind() -> None:
     """Whatever else they wish: eight that all differ would else be too much."""
     shape = shape_of(H100)
-    alike = follow(shape, Unsettled(shape.whole, (Turn(profile(1)),) * 8))
+    alike = follow_admissions(shape, OpenAdmissions(shape.whole, (PendingAdmission(profile(1)),) * 8))
     differing = [profile(1, min_vram=f"{at}Gi") for at in range(1, 9)]
-    found = follow(shape, Unsettled(shape.whole, tuple(map(Turn, differing))))
+    found = follow_admissions(shape, OpenAdmissions(shape.whole, tuple(map(PendingAdmission, differing))))
 
     assert alike is not None
     assert found is not None
@@ -247,7 +249,7 @@ def test_what_is_free_at_the_kubelet_was_held_possible(topology: NodeTopology, s
     free = everything & ~sum(mask(*{each.gpu for each in manager.devices_of(pod.uid)}) for pod, _ in manager.pods)
     found = _state(observed).free
     assert found is not None
-    if isinstance(found, OneOf):
+    if isinstance(found, ExactSets):
         assert free in found.masks
     else:
         assert free & ~found.among == 0
@@ -262,14 +264,14 @@ def test_any_of_contains_what_each_set_gives(topology: NodeTopology, data: st.Da
     among = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
     size = data.draw(st.integers(1, among.bit_count()))
     wanted = data.draw(st.integers(1, size))
-    ask = profile(wanted).ask.whole
+    ask = profile(wanted).device_request.whole_gpu_steps
 
-    loose = predict(shape, AnyOf(among, size), ask)
+    loose = predict_sets(shape, SomeSet(among, size), ask)
 
     for free in subsets(among, size):
-        assert _masks(predict(shape, OneOf((free,)), ask)) <= _masks(loose)
+        assert _masks(predict_sets(shape, ExactSets((free,)), ask)) <= _masks(loose)
 
 
 def _masks(found: Prediction) -> set[int]:
-    assert isinstance(found.sets, OneOf)
+    assert isinstance(found.sets, ExactSets)
     return set(found.sets.masks)

@@ -12,28 +12,38 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.labels.reasons import Reason
-from scheduler_core.allocation.shared_gpus import Card, Choice, Claim, Ledger, Offer, fits, ledger, saturation, worth
-from scheduler_core.cache.node import read_node
-from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_gpus, with_pod, without_pod
+from scheduler_core.allocation.shared_gpus import (
+    ReplicaClaim,
+    ReplicaPolicy,
+    SharedGpu,
+    SharedGpus,
+    SharingConfig,
+    fill_levels,
+    fill_score,
+    replicas_fit,
+    shared_gpus_of,
+)
+from scheduler_core.cache.node import parse_node
+from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, with_pod, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.cache.node_table import table_of
+from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.evaluation.filters import verdict
+from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.evaluation.score_workload import packing
-from scheduler_core.policy.policy import Band, Policy
+from scheduler_core.policy.policy import FillBand, Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
-from scheduler_core.request.pod_request import PodRequest, Profile, read_request
+from scheduler_core.request.pod_request import PodProfile, PodRequest, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, profile, record
 
 POLICY = Policy()
-BAND = Band(0.7, 0.8)
+BAND = FillBand(0.7, 0.8)
 TWO = {"GPU-a": 80, "GPU-b": 80}
 PAIRS, MIG = MACHINES["a100_bridged"](), MACHINES["a100_mig"]()
 
 
-def _claim(name: str, share: str | None = None, replicas: int = 1) -> Claim:
-    return Claim(occupant(name, replicas) if share is None else occupant(name, replicas, vram=share), replicas)
+def _claim(name: str, share: str | None = None, replicas: int = 1) -> ReplicaClaim:
+    return ReplicaClaim(occupant(name, replicas) if share is None else occupant(name, replicas, vram=share), replicas)
 
 
 def _word(**held: str) -> list[Allocation]:
@@ -45,13 +55,15 @@ def _word(**held: str) -> list[Allocation]:
     ]
 
 
-def _offer(replicas: int = 8, each: int | None = 4, choice: Choice = Choice.DISTRIBUTED) -> Offer:
-    return Offer(WHOLE, TWO, replicas, each, choice)
+def _offer(replicas: int = 8, each: int | None = 4, choice: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED) -> SharingConfig:
+    return SharingConfig(WHOLE, TWO, replicas, each, choice)
 
 
-def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: Any) -> Ledger:
+def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: Any) -> SharedGpus:
     """Cards of 80 MiB with four replicas."""
-    return Ledger(WHOLE, tuple(Card(80, shares) for shares in cards), 4, 4, 20, unplaced, said=True)._replace(**fields)
+    return SharedGpus(
+        WHOLE, tuple(SharedGpu(80, shares) for shares in cards), 4, 4, 20, unplaced, has_memory_requests=True
+    )._replace(**fields)
 
 
 @pytest.mark.parametrize(
@@ -63,52 +75,64 @@ def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: A
             _word(p="a", q="a"),
             [],
             ((), (30, 10)),
-            {"said": True},
+            {"has_memory_requests": True},
             id="both on one card",
         ),
         pytest.param(
-            [_claim("p", "30Mi")], _word(), [], ((), ()), {"unplaced": (30,), "said": True}, id="not placed yet"
+            [_claim("p", "30Mi")],
+            _word(),
+            [],
+            ((), ()),
+            {"unplaced": (30,), "has_memory_requests": True},
+            id="not placed yet",
         ),
         pytest.param([_claim("p", replicas=2)], _word(p="ab"), [], ((20,), (20,)), {}, id="nothing said: 80 / 4 each"),
         pytest.param(
-            [_claim("p", "5Mi", 2)], _word(p="a"), [], ((), (5,)), {"unplaced": (5,), "said": True}, id="one of its two"
+            [_claim("p", "5Mi", 2)],
+            _word(p="a"),
+            [],
+            ((), (5,)),
+            {"unplaced": (5,), "has_memory_requests": True},
+            id="one of its two",
         ),
         pytest.param([], _word(ghost="z"), [], ((), ()), {}, id="a card that is not shared"),
         pytest.param([], _word(ghost="a"), [], ((), ()), {"left": 1}, id="a pod that nobody knows any more"),
         pytest.param([], _word(p="a"), [_claim("p", "9Mi")], ((), ()), {"left": 1}, id="a pod that left"),
-        pytest.param([], _word(), [_claim("p", "9Mi")], ((), ()), {"passed": 1}, id="a pod that came and went"),
+        pytest.param([], _word(), [_claim("p", "9Mi")], ((), ()), {"ended_replicas": 1}, id="a pod that came and went"),
     ],
 )
 def test_ledger(
-    claims: list[Claim],
+    claims: list[ReplicaClaim],
     told: list[Allocation],
-    departed: list[Claim],
+    departed: list[ReplicaClaim],
     cards: tuple[tuple[int, ...], ...],
     rest: dict[str, Any],
 ) -> None:
-    found = ledger(_offer(), claims, told, departed)
+    found = shared_gpus_of(_offer(), claims, told, departed)
     left = rest.get("left", 0)
     fields = {name: value for name, value in rest.items() if name != "left"}
 
-    assert found == Ledger(WHOLE, (Card(80, cards[0]), Card(80, cards[1], left)), 4, 4, 20)._replace(**fields)
+    assert found == SharedGpus(WHOLE, (SharedGpu(80, cards[0]), SharedGpu(80, cards[1], left)), 4, 4, 20)._replace(
+        **fields
+    )
 
 
 def test_what_nobody_asked_the_kubelet_may_be_on_any_card() -> None:
-    found = ledger(_offer(), [_claim("p", "30Mi")], None)
+    found = shared_gpus_of(_offer(), [_claim("p", "30Mi")], None)
 
-    assert (found.choice, found.unplaced) == (Choice.UNKNOWN, (30,))
+    assert (found.replica_policy, found.unplaced) == (ReplicaPolicy.UNKNOWN, (30,))
 
 
 def test_one_card_leaves_no_choice() -> None:
-    found = ledger(Offer(WHOLE, {"GPU-a": 80}, 4, 4), [_claim("p", "30Mi")], None)
+    found = shared_gpus_of(SharingConfig(WHOLE, {"GPU-a": 80}, 4, 4), [_claim("p", "30Mi")], None)
 
-    assert (found.cards, found.unplaced) == ((Card(80, (30,)),), ())
+    assert (found.gpus, found.unplaced) == ((SharedGpu(80, (30,)),), ())
 
 
 def test_where_nobody_says_how_many_replicas_a_card_has_it_may_have_all_that_are_offered() -> None:
-    found = ledger(Offer(WHOLE, TWO, 4), [], [])
+    found = shared_gpus_of(SharingConfig(WHOLE, TWO, 4), [], [])
 
-    assert (found.fewest, found.most, found.default_mib) == (2, 4, 40)
+    assert (found.min_replicas, found.max_replicas, found.default_mib) == (2, 4, 40)
 
 
 @pytest.mark.parametrize(
@@ -124,43 +148,54 @@ def test_where_nobody_says_how_many_replicas_a_card_has_it_may_have_all_that_are
         pytest.param(_ledger((40, 5), (40,)), 30, True, id="it may: 40 + 30"),
         pytest.param(_ledger((), (), unplaced=(50,)), 50, True, id="two that nobody placed go to two cards"),
         pytest.param(_ledger((), (), unplaced=(50, 50)), 50, False, id="three do not: 50 + 50 > 80"),
-        pytest.param(_ledger((), (), unplaced=(50,), passed=1), 50, False, id="one was on the other card meanwhile"),
         pytest.param(
-            _ledger(cards=(Card(80, (), 0), Card(80, (), 1)), unplaced=(50,)), 50, False, id="one has left since"
+            _ledger((), (), unplaced=(50,), ended_replicas=1), 50, False, id="one was on the other card meanwhile"
+        ),
+        pytest.param(
+            _ledger(gpus=(SharedGpu(80, (), 0), SharedGpu(80, (), 1)), unplaced=(50,)),
+            50,
+            False,
+            id="one has left since",
         ),
         pytest.param(_ledger((20, 20, 20, 20), (20, 20, 20, 20)), 20, True, id="one must leave before"),
         pytest.param(_ledger((70, 2, 2, 2), (1, 1, 1, 1)), 20, False, id="full but for who leaves: 70 + 2 + 2 + 20"),
         # The card with the most, or any.
-        pytest.param(_ledger((70,), (), choice=Choice.PACKED), 30, False, id="packed: 70 + 30 > 80"),
-        pytest.param(_ledger((50,), (), choice=Choice.PACKED), 30, True, id="packed: 50 + 30"),
-        pytest.param(_ledger((), (), unplaced=(50,), choice=Choice.UNKNOWN), 50, False, id="unknown: both on one"),
+        pytest.param(_ledger((70,), (), replica_policy=ReplicaPolicy.PACKED), 30, False, id="packed: 70 + 30 > 80"),
+        pytest.param(_ledger((50,), (), replica_policy=ReplicaPolicy.PACKED), 30, True, id="packed: 50 + 30"),
+        pytest.param(
+            _ledger((), (), unplaced=(50,), replica_policy=ReplicaPolicy.UNKNOWN), 50, False, id="unknown: both on one"
+        ),
         # Nothing said.
         pytest.param(_ledger((65,), (65,)), None, False, id="an even share is 20: 65 + 20 > 80"),
         pytest.param(_ledger((60,), (60,)), None, True, id="60 + 20"),
-        pytest.param(_ledger((65,), (65,), said=False), None, True, id="nobody says anything: no account to keep"),
-        pytest.param(_ledger(cards=(Card(None),)), 500, True, id="memory unknown is the model filter's business"),
+        pytest.param(
+            _ledger((65,), (65,), has_memory_requests=False), None, True, id="nobody says anything: no account to keep"
+        ),
+        pytest.param(_ledger(gpus=(SharedGpu(None),)), 500, True, id="memory unknown is the model filter's business"),
     ],
 )
-def test_fits_wherever_it_may_land(there: Ledger, share: int | None, expected: bool) -> None:
-    assert fits(there, share) is expected
+def test_fits_wherever_it_may_land(there: SharedGpus, share: int | None, expected: bool) -> None:
+    assert replicas_fit(there, share) is expected
 
 
 @pytest.mark.parametrize(
     ("there", "share", "expected"),
     [
         pytest.param(_ledger((40,), ()), 20, [0.25], id="distributed: the empty one, 20 / 80"),
-        pytest.param(_ledger((40,), (), choice=Choice.PACKED), 20, [0.75], id="packed: the warm one, 60 / 80"),
-        pytest.param(_ledger((40,), (), choice=Choice.UNKNOWN), 20, [0.75, 0.25], id="unknown: either"),
+        pytest.param(
+            _ledger((40,), (), replica_policy=ReplicaPolicy.PACKED), 20, [0.75], id="packed: the warm one, 60 / 80"
+        ),
+        pytest.param(_ledger((40,), (), replica_policy=ReplicaPolicy.UNKNOWN), 20, [0.75, 0.25], id="unknown: either"),
         pytest.param(_ledger((40,), (), unplaced=(5,)), 20, [0.75, 0.25], id="one is under way: either"),
         pytest.param(_ledger((10,) * 4, ()), 20, [0.25], id="a full card is no choice"),
         pytest.param(_ledger((10,) * 4), 20, [0.75], id="all full: who leaves makes room"),
         pytest.param(_ledger((10,)), None, [0.375], id="an even share: 30 / 80"),
         pytest.param(_ledger((75,)), 20, [1.0], id="never above one"),
-        pytest.param(_ledger(cards=(Card(None),)), 20, [1.0], id="memory unknown"),
+        pytest.param(_ledger(gpus=(SharedGpu(None),)), 20, [1.0], id="memory unknown"),
     ],
 )
-def test_saturation(there: Ledger, share: int | None, expected: list[float]) -> None:
-    assert saturation(there, share) == expected
+def test_saturation(there: SharedGpus, share: int | None, expected: list[float]) -> None:
+    assert fill_levels(there, share) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,7 +211,7 @@ def test_saturation(there: Ledger, share: int | None, expected: list[float]) -> 
     ],
 )
 def test_band(share: float, value: float) -> None:
-    assert worth(share, BAND) == pytest.approx(value)
+    assert fill_score(share, BAND) == pytest.approx(value)
 
 
 def _mig_device() -> tuple[str, int]:
@@ -197,7 +232,7 @@ def _shared(*shares: str, name: str = "n", cards: int = 1, resource: str = WHOLE
     """Cards of 80 GiB that are handed out ten times each, known by GPU Feature Discovery's labels only."""
     pods = [occupant(f"p{at}", 1, resource=resource, vram=share) for at, share in enumerate(shares)]
     labels = {**_SHARED_LABELS, "nvidia.com/gpu.count": str(cards)}
-    return NodeRecord(name, read_node(node(labels=labels, allocatable={resource: 10 * cards})), pods=tuple(pods))
+    return NodeRecord(name, parse_node(node(labels=labels, allocatable={resource: 10 * cards})), pods=tuple(pods))
 
 
 def _state(*shares: str, cards: int = 1, resource: str = WHOLE) -> NodeState:
@@ -221,8 +256,8 @@ def _state(*shares: str, cards: int = 1, resource: str = WHOLE) -> NodeState:
         pytest.param(_state("41Gi", resource=SHARED), profile(1, resource=SHARED, vram="39Gi"), None, id="and room"),
     ],
 )
-def test_room_on_a_node(state: NodeState, asked: Profile, reason: Reason | None) -> None:
-    assert verdict(asked, state, POLICY) is reason
+def test_room_on_a_node(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
+    assert rejection_reason(asked, state, POLICY) is reason
 
 
 @pytest.mark.parametrize(
@@ -241,14 +276,14 @@ def test_no_ledger(observed: NodeRecord) -> None:
 @pytest.mark.parametrize(
     ("said", "choice"),
     [
-        ("packed", Choice.PACKED),
-        ("distributed", Choice.DISTRIBUTED),
-        ("dice", Choice.UNKNOWN),
-        (None, Choice.DISTRIBUTED),
+        ("packed", ReplicaPolicy.PACKED),
+        ("distributed", ReplicaPolicy.DISTRIBUTED),
+        ("dice", ReplicaPolicy.UNKNOWN),
+        (None, ReplicaPolicy.DISTRIBUTED),
     ],
 )
-def test_how_replicas_are_chosen_is_the_operators_word(said: str | None, choice: Choice) -> None:
-    assert read_node(node(labels={} if said is None else {"gputopo.io/sharing": said})).choice is choice
+def test_how_replicas_are_chosen_is_the_operators_word(said: str | None, choice: ReplicaPolicy) -> None:
+    assert parse_node(node(labels={} if said is None else {"gputopo.io/sharing": said})).choice is choice
 
 
 @pytest.mark.parametrize(
@@ -269,7 +304,7 @@ def test_how_replicas_are_chosen_is_the_operators_word(said: str | None, choice:
         pytest.param(state_of(record(), NOW, POLICY), profile(1, vram="1Gi"), 0.0, id="unknown"),
     ],
 )
-def test_packing(state: NodeState, asked: Profile, raw: float) -> None:
+def test_packing(state: NodeState, asked: PodProfile, raw: float) -> None:
     assert packing(asked, state, POLICY) == pytest.approx(raw)
 
 
@@ -285,7 +320,7 @@ def test_mig_device_is_as_large_as_it_is() -> None:
 
 def test_unknown_memory_fills_a_card() -> None:
     bare = node(labels={"nvidia.com/gpu.count": "2"}, allocatable={WHOLE: 2})
-    state = state_of(NodeRecord("n", read_node(bare)), NOW, POLICY)
+    state = state_of(NodeRecord("n", parse_node(bare)), NOW, POLICY)
 
     assert packing(profile(1, vram="1Gi"), state, POLICY) == 0.0
 
@@ -295,12 +330,12 @@ def test_inference_packs_onto_the_warm_card_until_80_percent_and_then_opens_the_
     records = {name: _shared(name=name) for name in ("a", "b")}
     went: list[str] = []
     for at in range(9):
-        asked = read_request(pod(f"p{at}", 1, annotations={"vram": "15Gi", "workload": "inference"}))
+        asked = parse_request(pod(f"p{at}", 1, annotations={"vram": "15Gi", "workload": "inference"}))
         assert isinstance(asked, PodRequest)
-        found = evaluate(asked, table_of(records.values(), NOW, POLICY), ["a", "b"], POLICY)
+        found = evaluate(asked, snapshot_of(records.values(), NOW, POLICY), ["a", "b"], POLICY)
         assert found.single
         (name,) = found.nodes
-        bound = read_occupant(pod(f"p{at}", 1, annotations={"vram": "15Gi", "workload": "inference"}))
+        bound = parse_occupant(pod(f"p{at}", 1, annotations={"vram": "15Gi", "workload": "inference"}))
         assert bound is not None
         records[name] = with_pod(records[name], bound)
         went.append(name)
@@ -317,7 +352,7 @@ class Node(RuleBasedStateMachine):
     chooses by its rule, and the agent tells now and then.
     """
 
-    choice = Choice.DISTRIBUTED
+    choice = ReplicaPolicy.DISTRIBUTED
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +367,7 @@ class Node(RuleBasedStateMachine):
     def arrive(self, share: int) -> None:
         self.serial += 1
         name = f"p{self.serial}"
-        if verdict(profile(1, vram=f"{share}Gi"), state_of(self.record, NOW, POLICY), POLICY) is None:
+        if rejection_reason(profile(1, vram=f"{share}Gi"), state_of(self.record, NOW, POLICY), POLICY) is None:
             self.record = with_pod(self.record, occupant(name, 1, vram=f"{share}Gi"))
             self.shares[name] = share
 
@@ -342,7 +377,7 @@ class Node(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(set(self.shares) - set(self.on))))
         taken = Counter(self.on.values())
         free = [card for card in range(4) if taken[card] < 4]
-        best = (max if self.choice is Choice.PACKED else min)(taken[card] for card in free)
+        best = (max if self.choice is ReplicaPolicy.PACKED else min)(taken[card] for card in free)
         self.on[name] = data.draw(st.sampled_from([card for card in free if taken[card] == best]))
 
     @precondition(lambda self: bool(self.shares))
@@ -369,7 +404,7 @@ class Node(RuleBasedStateMachine):
 class PackedNode(Node):
     """The same where the plugin packs."""
 
-    choice = Choice.PACKED
+    choice = ReplicaPolicy.PACKED
 
 
 TestNode = Node.TestCase

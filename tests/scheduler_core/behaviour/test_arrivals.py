@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from gputopo.model import NodeTopology
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.assumed_pods import Assumptions
+from scheduler_core.cache.assumed_pods import AssumedPods
 from scheduler_core.cache.node_record import with_gpus, with_pod, without_pod
-from scheduler_core.cache.node_table import NodeTable, table_of, with_pods, with_records
+from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_pods, with_records
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Wish
+from scheduler_core.request.pod_request import Strength
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import kubelet
 from tests.scheduler_core.builders import NOW, record, request, word
@@ -39,8 +39,8 @@ class Cluster:
             name: kubelet(machine, pair_scores(machine), random) for name, machine in self.machines.items()
         }
         records = [record(name, machine, held={}) for name, machine in self.machines.items()]
-        self.table: NodeTable = table_of(records, NOW, POLICY)
-        self.assumptions = Assumptions()
+        self.table: Snapshot = snapshot_of(records, NOW, POLICY)
+        self.assumptions = AssumedPods()
         self.bound: list[tuple[str, Occupant]] = []  # not admitted yet
         self.unseen: list[tuple[str, Occupant]] = []  # bound, and the watch has not shown it yet
         self.kept = 0
@@ -50,7 +50,7 @@ class Cluster:
         size = self.random.choice((1, 1, 2, 2, 3, 4))
         wishes = {"island": "required"} if self.random.random() < 0.6 else {}
         asked = request(size, f"p{serial}", **wishes)
-        taken = [(name, each) for name in NODES for each in self.assumptions.on(name)]
+        taken = [(name, each) for name in NODES for each in self.assumptions.pods_on(name)]
         seen = with_pods(self.table, taken, NOW, POLICY)
         decision = evaluate(asked, seen, list(NODES), POLICY)
         if not decision.nodes:
@@ -59,7 +59,7 @@ class Cluster:
         pod = Occupant(asked.uid, "team", asked.name, asked.profile)
         self.bound.append((node, pod))
         if decision.single:
-            self.assumptions.assume(pod, {node}, NOW + ASSUMED_POD_LIFETIME_S)
+            self.assumptions.add_pod(pod, {node}, NOW + ASSUMED_POD_LIFETIME_S)
             self.unseen.append((node, pod))
         else:
             self._show(node, pod)
@@ -69,7 +69,7 @@ class Cluster:
         while self.unseen:
             node, pod = self.unseen.pop()
             self._show(node, pod)
-            self.assumptions.drop(pod.uid)
+            self.assumptions.drop_pod(pod.uid)
 
     def admit(self) -> None:
         """Some kubelet admits one of its pods, not the first one in order."""
@@ -85,7 +85,7 @@ class Cluster:
             return
         given_gpus = {device.gpu for device in manager.devices_of(pod.uid)}
         assert len(given_gpus) == pod.profile.gpus
-        if pod.profile.wishes.island is Wish.REQUIRED:
+        if pod.profile.constraints.island is Strength.REQUIRED:
             islands = self.machines[node].islands or ()
             assert any(given_gpus <= set(island.gpus) for island in islands)
             self.kept += 1

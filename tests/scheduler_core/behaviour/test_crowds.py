@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.allocation.device_plugin import Check
+from scheduler_core.allocation.device_plugin import PredictionResult
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.events import PodSeen
-from scheduler_core.evaluation.prediction_check import Settled
-from scheduler_core.request.pod_request import Wish
+from scheduler_core.cache.events import PodUpdate
+from scheduler_core.evaluation.prediction_check import PredictionCheck
+from scheduler_core.request.pod_request import Strength
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import kubelet
 from tests.scheduler_core.builders import request
@@ -42,11 +42,11 @@ class Crowd:
         }
         self.stage = Stage.set(self.machines)
         self.counted = {name: len(machine.gpus) for name, machine in self.machines.items()}  # by kube-scheduler
-        self.bound: list[PodSeen] = []  # not admitted yet
-        self.ends: list[PodSeen] = []  # admitted
+        self.bound: list[PodUpdate] = []  # not admitted yet
+        self.ends: list[PodUpdate] = []  # admitted
         self.pods: deque[Callable[[], object]] = deque()  # what the watch has yet to show
-        self.words: deque[Callable[[], tuple[Settled, ...]]] = deque()
-        self.settled: list[Settled] = []
+        self.words: deque[Callable[[], tuple[PredictionCheck, ...]]] = deque()
+        self.settled: list[PredictionCheck] = []
         self.kept = 0
         self.serial = 0
 
@@ -60,7 +60,7 @@ class Crowd:
             while self.pods or self.words:
                 self.show(self.pods or self.words)
 
-    def show(self, queue: deque[Callable[[], object]] | deque[Callable[[], tuple[Settled, ...]]]) -> None:
+    def show(self, queue: deque[Callable[[], object]] | deque[Callable[[], tuple[PredictionCheck, ...]]]) -> None:
         if queue:
             found = queue.popleft()()
             self.settled += found if isinstance(found, tuple) else ()
@@ -70,7 +70,7 @@ class Crowd:
         size, name = self.random.choice((1, 1, 2, 2, 3, 4)), f"p{self.serial}"
         wishes = {"island": "required"} if self.random.random() < 0.5 else {}
         asked = request(size, name, **wishes)
-        pod = PodSeen(asked.uid, Occupant(asked.uid, "team", name, asked.profile), None)
+        pod = PodUpdate(asked.uid, Occupant(asked.uid, "team", name, asked.profile), None)
         self._show(pod)
         room = [node for node, free in self.counted.items() if free >= size]
         answer = self.stage.ask(asking(name, size, **wishes), *room) if room else None
@@ -117,7 +117,7 @@ class Crowd:
         }
         self.words.append(lambda: self.stage.checks({node: held}))
 
-    def _show(self, pod: PodSeen) -> None:
+    def _show(self, pod: PodUpdate) -> None:
         self.pods.append(lambda: self.stage.pods(pod) and None)
 
     def _gone(self, uid: str) -> None:
@@ -126,7 +126,7 @@ class Crowd:
     def _hold_against_the_wish(self, node: str, pod: Occupant) -> None:
         given_gpus = {device.gpu for device in self.kubelets[node].devices_of(pod.uid)}
         assert len(given_gpus) == pod.profile.gpus
-        if pod.profile.wishes.island is Wish.REQUIRED:
+        if pod.profile.constraints.island is Strength.REQUIRED:
             assert any(given_gpus <= set(island.gpus) for island in self.machines[node].islands or ())
             self.kept += 1
 
@@ -151,8 +151,8 @@ def test_no_promise_is_broken_however_the_watches_lag(seed: int) -> None:
 def test_every_prediction_comes_true_where_the_watches_keep_up(seed: int) -> None:
     crowd = live(seed, lag=False)
 
-    assert [each for each in crowd.settled if each.check is Check.MISS] == []
-    assert [each for each in crowd.settled if each.broken is not None] == []
+    assert [each for each in crowd.settled if each.check is PredictionResult.MISS] == []
+    assert [each for each in crowd.settled if each.violated is not None] == []
 
 
 @pytest.mark.parametrize("lag", [False, True], ids=["keeping up", "lagging"])
@@ -162,5 +162,5 @@ def test_pods_do_get_placed_and_predicted(lag: bool) -> None:
 
     checks = [each.check for each in crowd.settled]
     assert crowd.kept > 20
-    assert min(checks.count(Check.HIT), checks.count(Check.AMBIGUOUS)) > 5
-    assert checks.count(Check.MISS) <= len(checks) / 20
+    assert min(checks.count(PredictionResult.HIT), checks.count(PredictionResult.AMBIGUOUS)) > 5
+    assert checks.count(PredictionResult.MISS) <= len(checks) / 20

@@ -6,10 +6,10 @@ import pytest
 
 from gputopo.labels.reasons import Reason
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
-from scheduler_core.allocation.device_plugin import Check
-from scheduler_core.allocation.gpu_sets import OneOf
+from scheduler_core.allocation.device_plugin import PredictionResult
+from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.cache.assumed_pods import WITH_VOLUMES_S
-from scheduler_core.extender.extender import Filtered
+from scheduler_core.extender.extender import FilterResult
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import mask
 from tests.scheduler_core.fake_scheduler import Stage, asking, seen, with_claim
@@ -20,13 +20,13 @@ NO_ROOM = Reason.TOO_FEW_GPUS.value
 RESERVED = Reason.RESERVED.value
 
 
-def placed(node: str) -> Filtered:
-    return Filtered((node,), {}, single=True)
+def placed(node: str) -> FilterResult:
+    return FilterResult((node,), {}, single=True)
 
 
-def refused(**reasons: str) -> Filtered:
+def refused(**reasons: str) -> FilterResult:
     """kube-scheduler asks again where it counts more free GPUs than we do, and where others are on their way."""
-    return Filtered((), reasons, soon=not {NO_ROOM, RESERVED}.isdisjoint(reasons.values()))
+    return FilterResult((), reasons, may_fit_soon=not {NO_ROOM, RESERVED}.isdisjoint(reasons.values()))
 
 
 def full(stage: Stage) -> None:
@@ -59,8 +59,8 @@ def test_pod_that_starts_over_leaves_its_first_node_to_others() -> None:
     assert stage.ask(asking("p", 2, island="required"), "a") == placed("a")
 
     assert stage.ask(asking("p", 2, island="required"), "b") == placed("b")
-    assert stage.state("a").count("nvidia.com/gpu") == 4
-    assert stage.state("b").count("nvidia.com/gpu") == 2
+    assert stage.state("a").free_devices("nvidia.com/gpu") == 4
+    assert stage.state("b").free_devices("nvidia.com/gpu") == 2
 
 
 def test_pod_that_is_refused_in_the_end_is_assumed_nowhere() -> None:
@@ -68,7 +68,7 @@ def test_pod_that_is_refused_in_the_end_is_assumed_nowhere() -> None:
     stage.ask(asking("p", 2, island="required"), "a")
 
     assert stage.ask(asking("p", 2, island="required"), "ghost") == refused(ghost=Reason.UNKNOWN_NODE.value)
-    assert stage.state("a").count("nvidia.com/gpu") == 4
+    assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
 
 def test_nominated_pod_is_asked_about_with_its_node_alone_and_then_with_all() -> None:
@@ -104,7 +104,7 @@ def test_nomination_that_is_taken_back_leaves_what_filter_answered_since() -> No
 
     stage.pods(seen("p", 4))
 
-    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+    assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
 
 
 def test_older_nomination_does_not_outweigh_a_younger_answer() -> None:
@@ -114,7 +114,7 @@ def test_older_nomination_does_not_outweigh_a_younger_answer() -> None:
 
     stage.pods(seen("p", 4, nominated="a"))
 
-    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+    assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
 
 
 def test_refused_pod_is_not_expected_where_it_is_still_nominated() -> None:
@@ -124,7 +124,7 @@ def test_refused_pod_is_not_expected_where_it_is_still_nominated() -> None:
 
     stage.pods(seen("p", 4, nominated="a", admitted=True))  # some other change
 
-    assert stage.state("a").count("nvidia.com/gpu") == 2
+    assert stage.state("a").free_devices("nvidia.com/gpu") == 2
     assert stage.ask(asking("q", 2, island="required")) == placed("a")
 
 
@@ -134,7 +134,7 @@ def test_pod_deleted_between_filter_and_bind_leaves_at_once() -> None:
     stage.ask(asking("p", 4))
     full(stage)
 
-    assert stage.pods(gone=["uid-p"]).gone == (seen("p", 4),)
+    assert stage.pods(gone=["uid-p"]).removed_pods == (seen("p", 4),)
 
     assert stage.ask(asking("q", 2, island="required")) == placed("a")
 
@@ -185,7 +185,7 @@ def test_nomination_by_a_slow_volume_makes_filters_answer_last() -> None:
     stage.pods(seen("p", 4, nominated="b"))
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
 
-    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+    assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
 
 
 def test_pod_is_bound_elsewhere_than_assumed() -> None:
@@ -195,9 +195,9 @@ def test_pod_is_bound_elsewhere_than_assumed() -> None:
 
     stage.pods(seen("p", 4, "b"))
 
-    assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
+    assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
     stage.ask(asking("p", 4), "a")  # whoever asks about a bound pod changes nothing
-    assert stage.state("a").count("nvidia.com/gpu") == 4
+    assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
 
 class TestDoubts:
@@ -256,8 +256,8 @@ def test_prediction_is_held_against_what_the_kubelet_says() -> None:
     (found,) = stage.checks({"a": {"p": [0, 1]}})
 
     assert (found.pod.name, found.node, found.actual) == ("p", "a", mask(0, 1))
-    assert isinstance(found.predicted, OneOf)
-    assert (found.check, found.broken) == (Check.AMBIGUOUS, None)
+    assert isinstance(found.predicted, ExactSets)
+    assert (found.check, found.violated) == (PredictionResult.AMBIGUOUS, None)
 
 
 def test_shape_that_the_kubelet_broke_all_the_same_is_told() -> None:
@@ -265,4 +265,4 @@ def test_shape_that_the_kubelet_broke_all_the_same_is_told() -> None:
 
     (found,) = stage.checks({"a": {"p": [0, 2]}})
 
-    assert (found.check, found.broken) == (Check.MISS, Reason.ISLAND)
+    assert (found.check, found.violated) == (PredictionResult.MISS, Reason.ISLAND)

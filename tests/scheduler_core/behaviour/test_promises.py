@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from gputopo.labels.reasons import Reason
 from gputopo.model import Link, NodeTopology, Nvlink
-from scheduler_core.allocation.gpu_sets import AnyOf
+from scheduler_core.allocation.gpu_sets import SomeSet
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.evaluation.filters import verdict
-from scheduler_core.evaluation.in_flight import promising
+from scheduler_core.evaluation.filters import rejection_reason
+from scheduler_core.evaluation.in_flight import has_commitments
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import PodRequest, Profile, read_request
+from scheduler_core.request.pod_request import PodProfile, PodRequest, parse_request
 from tests.machines import MACHINES, bonded
 from tests.scheduler_core.allocation.random_graphs import graphs
 from tests.scheduler_core.builders import NOW, occupant, pod, profile, record
@@ -32,8 +32,8 @@ TEN_ENDED = {f"ended-{gpu}": [gpu] for gpu in range(10)}  # the kubelet still na
 PAIR = occupant("a", 2, island="required")
 
 
-def _on(state: NodeState, asked: Profile) -> Reason | None:
-    return verdict(asked, state, Policy())
+def _on(state: NodeState, asked: PodProfile) -> Reason | None:
+    return rejection_reason(asked, state, Policy())
 
 
 class TestOrdersThatCanBeFollowed:
@@ -78,7 +78,7 @@ class TestOrdersThatCanBeFollowed:
         assert _on(state, profile(1)) is reason
 
     def test_pods_without_gpus_of_their_own_are_no_danger(self) -> None:
-        found = read_request(pod("p", 1, resource="nvidia.com/gpu.shared"))
+        found = parse_request(pod("p", 1, resource="nvidia.com/gpu.shared"))
         assert isinstance(found, PodRequest)
         waiting = [occupant("a", 2, island="required")]
         allocatable = {"nvidia.com/gpu": 4, "nvidia.com/gpu.shared": 4}
@@ -118,7 +118,7 @@ class TestOrdersThatCannotBeFollowed:
         assert _on(empty, PAIR.profile) is None
         assert _on(promised, profile(1)) is Reason.RESERVED
         assert _on(promised, profile(2)) in (Reason.RESERVED, Reason.TOO_FEW_GPUS)
-        assert promising(promised)
+        assert has_commitments(promised)
         assert promised.unsettled is None
 
     def test_pod_whose_containers_still_start_leaves_open_which_gpus_it_has(self) -> None:
@@ -126,7 +126,7 @@ class TestOrdersThatCannotBeFollowed:
         pods = [PAIR, occupant("starting", 3, admitted=True)]
         state = state_of(record(topology=TEN_IN_PAIRS, held={"starting": [0, 1]}, pods=pods), NOW, Policy())
 
-        assert isinstance(state.free, AnyOf)
+        assert isinstance(state.free, SomeSet)
         assert _on(state, profile(1)) is Reason.RESERVED
 
     def test_graph_that_is_gone_vouches_for_nothing(self) -> None:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cache.events import PodSeen
-from scheduler_core.cache.owner_pods import placed, related
+from scheduler_core.cache.events import PodUpdate
+from scheduler_core.cache.owner_pods import for_owner, pods_of_owner
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.score import Score
 from scheduler_core.explain import explain
-from scheduler_core.extender.decision_record import differences, document, read
+from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from scheduler_core.policy.policy import Policy
-from scheduler_core.policy.profiles import Match, Placement, Policies
-from scheduler_core.request.pod import Owner, Pod
+from scheduler_core.policy.profiles import Policies, PolicyProfile, ProfileMatch
+from scheduler_core.request.pod import Pod, PodOwner
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, owned
 from tests.scheduler_core.fake_scheduler import Stage, asking, seen
@@ -28,11 +28,11 @@ ALL = Policy(tolerance=10.0)  # answers what is worse than the best too
 
 def _replica(name: str, gpus: int = 1, workload: str = "inference", **wishes: str) -> Pod:
     asked = asking(name, gpus, workload=workload, **wishes)
-    owner = Owner("apps/v1", "ReplicaSet", "uid-o", controller=True)
+    owner = PodOwner("apps/v1", "ReplicaSet", "uid-o", controller=True)
     return msgspec.structs.replace(asked, metadata=msgspec.structs.replace(asked.metadata, owner_references=(owner,)))
 
 
-def _placed(name: str, on: str | None, owner: str = "uid-o", gpus: int = 1) -> PodSeen:
+def _placed(name: str, on: str | None, owner: str = "uid-o", gpus: int = 1) -> PodUpdate:
     found = seen(name, gpus, on, workload="inference")
     return found._replace(occupant=owned(found.occupant, owner))
 
@@ -57,12 +57,12 @@ def test_replica_that_is_only_assumed_counts_too() -> None:
 def test_replicas_that_ended_or_were_answered_several_nodes_are_nowhere() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("two", None), policy=ALL)
     stage.ask(_replica("two"))
-    assert [each.node for each in stage.knowledge.placed("uid-o")] == ["a"]
+    assert [each.node for each in stage.knowledge.placed_pods_of("uid-o")] == ["a"]
 
     stage.pods(gone=["uid-one"])
-    assert stage.knowledge.placed("uid-o") == []
+    assert stage.knowledge.placed_pods_of("uid-o") == []
     stage.pods(gone=["uid-two"])
-    assert stage.knowledge.placed("uid-o") == stage.knowledge.placed(None) == []
+    assert stage.knowledge.placed_pods_of("uid-o") == stage.knowledge.placed_pods_of(None) == []
 
 
 @settings(deadline=None, max_examples=60)
@@ -82,11 +82,11 @@ def test_answers_are_those_of_evaluation_and_can_be_made_again(
     answer = stage.ask(_replica("new", gpus, workload))
 
     (record,) = stage.records
-    asked = record.request._replace(profile=record.request.profile._replace(like=None))
-    request, as_seen = related(asked, placed("uid-o", table), table)
+    asked = record.request._replace(profile=record.request.profile._replace(sibling_hardware=None))
+    request, as_seen = for_owner(asked, pods_of_owner("uid-o", table), table)
     assert request == record.request
     assert answer.nodes == evaluate(request, as_seen, sorted(machines), Policy()).nodes
-    assert list(differences(read(document(record)))) == []
+    assert list(replay_differences(parse_decision(encode_decision(record)))) == []
     told = dict(stage.extender.prioritize(_replica("new", gpus, workload), set(machines)))
     assert told[answer.nodes[0]] == max(told.values())
 
@@ -96,7 +96,7 @@ def test_node_with_a_replica_that_does_not_suit_is_refused_with_its_reason() -> 
 
     found = stage.ask(_replica("two"))
 
-    assert (found.nodes, list(found.failed)) == ((), ["a"])
+    assert (found.nodes, list(found.rejected)) == ((), ["a"])
 
 
 @pytest.mark.parametrize(("scheduler", "best"), [("cheap", "a"), ("fast", "b")])
@@ -106,7 +106,11 @@ def test_same_pod_under_two_names_of_one_scheduler(scheduler: str, best: str) ->
     fast = Policy(weights=Policy().weights._replace(bandwidth=100.0), name="fast")
     cheap = Policy(weights=Policy().weights._replace(bandwidth=0.0), name="cheap")
     stage.extender.policies = Policies(
-        (Placement(fast, Match(frozenset({"fast"}))), Placement(cheap, Match(frozenset({"cheap"}))), Placement())
+        (
+            PolicyProfile(fast, ProfileMatch(frozenset({"fast"}))),
+            PolicyProfile(cheap, ProfileMatch(frozenset({"cheap"}))),
+            PolicyProfile(),
+        )
     )
     asked = asking("p", 2)
     spec = msgspec.structs.replace(asked.spec, scheduler_name=scheduler)
@@ -120,13 +124,13 @@ def test_knowledge_follows_another_idea_of_what_is_old() -> None:
     stage = Stage.set({"a": PAIRS})
     assert not stage.state("a").stale
 
-    stage.knowledge.follow(Policy(stale_after_s=300.0))
+    stage.knowledge.set_policy(Policy(stale_after_s=300.0))
     assert stage.state("a").stale
 
-    stage.knowledge.follow(Policy(stale_after_s=500.0))
+    stage.knowledge.set_policy(Policy(stale_after_s=500.0))
     assert not stage.state("a").stale
     stage.now = NOW + 200
-    stage.knowledge.tick(stage.now)
+    stage.knowledge.advance_time(stage.now)
     assert stage.state("a").stale
 
 
@@ -142,7 +146,7 @@ def test_scores_of_the_answer_are_those_of_the_pod() -> None:
 def test_explanation_names_the_rule_and_sees_the_other_replicas() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"))
     stage.ask(_replica("two"))
-    request = stage.records[-1].request._replace(recognised=("triton: it runs NVIDIA Triton",))
+    request = stage.records[-1].request._replace(detection=("triton: it runs NVIDIA Triton",))
 
     told = explain(request, stage.knowledge.table, None, Policy(), NOW)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import Phase
+from gputopo.crd.reservations import EntryPhase
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.events import Batch, LedgerSeen, NodeSeen, ReservationSeen
-from scheduler_core.cache.node_record import held_on
-from scheduler_core.extender.decision_record import differences, document, read
+from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, ReservationUpdate
+from scheduler_core.cache.node_record import hold_uid
+from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from tests.machines import MACHINES
 from tests.scheduler_core.fake_scheduler import Stage, asking, seen
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
@@ -17,7 +17,7 @@ H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 RESERVED = Reason.RESERVED.value
 
 
-def a_gang(*, phase: Phase = COMMITTED) -> Stage:
+def a_gang(*, phase: EntryPhase = COMMITTED) -> Stage:
     """Four members of four GPUs, two on each of two nodes; a third node is free."""
     stage = Stage.planned({"a": H100, "b": H100, "c": H100}, *(seen(f"m{at}", 4) for at in range(4)))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 4), "m3": ("b", 4)})
@@ -26,7 +26,7 @@ def a_gang(*, phase: Phase = COMMITTED) -> Stage:
 
 
 @pytest.mark.parametrize("phase", [PROPOSED, COMMITTED])
-def test_others_go_elsewhere(phase: Phase) -> None:
+def test_others_go_elsewhere(phase: EntryPhase) -> None:
     assert a_gang(phase=phase).ask(asking("x", 1)).nodes == ("c",)
 
 
@@ -35,8 +35,8 @@ def test_where_only_a_reservation_is_in_the_way_that_is_the_reason() -> None:
     stage.pods(seen("y", 1, on="c"))
     found = stage.ask(asking("x", 8))
 
-    assert dict(found.failed) == {"a": RESERVED, "b": RESERVED, "c": Reason.TOO_FEW_GPUS.value}
-    assert found.soon  # the members will be there soon, which kube-scheduler need not hear of
+    assert dict(found.rejected) == {"a": RESERVED, "b": RESERVED, "c": Reason.TOO_FEW_GPUS.value}
+    assert found.may_fit_soon  # the members will be there soon, which kube-scheduler need not hear of
 
 
 def test_a_node_that_would_not_suit_anyway_says_why() -> None:
@@ -44,7 +44,7 @@ def test_a_node_that_would_not_suit_anyway_says_why() -> None:
 
     found = stage.ask(asking("x", 4, min_vram="900Gi"))
 
-    assert dict(found.failed) == dict.fromkeys("abc", Reason.VRAM.value)
+    assert dict(found.rejected) == dict.fromkeys("abc", Reason.VRAM.value)
 
 
 def test_room_that_is_held_is_refused_for_good() -> None:
@@ -54,7 +54,7 @@ def test_room_that_is_held_is_refused_for_good() -> None:
 
     found = stage.ask(asking("x", 1))
 
-    assert (dict(found.failed), found.soon) == ({"a": RESERVED}, False)
+    assert (dict(found.rejected), found.may_fit_soon) == ({"a": RESERVED}, False)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_room_is_held_of_parts_of_gpus_too(resource: str, wishes: dict[str, str]
     stage.offer("a", {resource: 8})
     stage.keep((plan("r", held={"a": 6}, resource=resource), HELD))
 
-    assert dict(stage.ask(asking("x", 3, resource=resource, **wishes)).failed) == {"a": RESERVED}
+    assert dict(stage.ask(asking("x", 3, resource=resource, **wishes)).rejected) == {"a": RESERVED}
     assert stage.ask(asking("y", 2, resource=resource, **wishes)).nodes == ("a",)
 
 
@@ -87,21 +87,21 @@ def test_while_others_may_be_on_their_way_nobody_goes_beside_what_is_kept(
 ) -> None:
     stage = Stage.planned({"a": H100}, seen("m0", 4))
     stage.keep((plan("g", {"m0": ("a", 4)}), COMMITTED))
-    stage.extender.unsure = True
+    stage.extender.settling = True
 
     found = stage.ask(asking("x", gpus, **wishes))
 
-    assert (found.nodes, dict(found.failed), found.soon) == ((), {"a": reason}, soon)
+    assert (found.nodes, dict(found.rejected), found.may_fit_soon) == ((), {"a": reason}, soon)
 
 
 def test_room_that_is_held_is_refused_for_good_while_others_may_be_on_their_way() -> None:
     stage = Stage.planned({"a": H100, "b": MACHINES["rtx4090"]()}, seen("m0", 1))
     stage.keep((plan("r", held={"a": 8}), HELD), (plan("g", {"m0": ("b", 1)}), PROPOSED))
-    stage.extender.unsure = True
+    stage.extender.settling = True
 
     found = stage.ask(asking("x", 1, min_vram="60Gi"))
 
-    assert (dict(found.failed), found.soon) == ({"a": RESERVED, "b": Reason.VRAM.value}, False)
+    assert (dict(found.rejected), found.may_fit_soon) == ({"a": RESERVED, "b": Reason.VRAM.value}, False)
 
 
 def test_a_member_gets_in() -> None:
@@ -109,14 +109,14 @@ def test_a_member_gets_in() -> None:
 
     for name, node in (("m0", "a"), ("m1", "a"), ("m2", "b"), ("m3", "b")):
         assert stage.ask(asking(name, 4, island="required"), node).nodes == (node,)
-    assert stage.knowledge.table.states["a"].count("nvidia.com/gpu") == 0
+    assert stage.knowledge.table.states["a"].free_devices("nvidia.com/gpu") == 0
 
 
 def test_a_member_does_not_get_the_place_of_another() -> None:
     stage = a_gang()
     stage.ask(asking("m0", 4), "a")
 
-    assert dict(stage.ask(asking("m0", 4), "b").failed) == {"b": RESERVED}
+    assert dict(stage.ask(asking("m0", 4), "b").rejected) == {"b": RESERVED}
 
 
 def test_a_member_is_ranked_as_if_its_place_were_free() -> None:
@@ -135,7 +135,7 @@ def test_a_place_is_kept_beside_what_is_held() -> None:
     stage = Stage.planned({"a": PAIRS}, seen("m0", 2))
     stage.keep((plan("r", held={"a": 4}), HELD), (plan("g", {"m0": ("a", 2)}), COMMITTED))
 
-    assert stage.knowledge.table.records["a"].reserved == (held_on("a"), "uid-m0")
+    assert stage.knowledge.table.records["a"].reserved == (hold_uid("a"), "uid-m0")
     assert stage.ask(asking("m0", 2, island="required")).nodes == ("a",)
 
 
@@ -147,7 +147,7 @@ def test_those_in_doubt_leave_enough_for_what_is_kept() -> None:
     assert set(stage.ask(asking("x1", 1)).nodes) == {"a", "b"}
     found = stage.ask(asking("x2", 1))
     assert found.nodes == ("b",)
-    assert stage.ask(asking("x3", 1), "a").soon
+    assert stage.ask(asking("x3", 1), "a").may_fit_soon
 
 
 def test_what_is_kept_changes_with_what_happens_to_its_pod() -> None:
@@ -161,18 +161,18 @@ def test_what_is_kept_changes_with_what_happens_to_its_pod() -> None:
 
     stage.pods(gone=["uid-m1"])
     assert stage.knowledge.table.records["a"].reserved == ("uid-m1",)
-    assert stage.knowledge.table.records["a"].pods[0].profile.wishes == seen("m1", 4).occupant.profile.wishes
+    assert stage.knowledge.table.records["a"].pods[0].profile.constraints == seen("m1", 4).occupant.profile.constraints
 
 
 def test_a_planner_sees_what_it_could_do_without_a_reservation() -> None:
     stage = a_gang()
     knowledge = stage.knowledge
 
-    without = knowledge.without({"uid-g"})
+    without = knowledge.table_without({"uid-g"})
 
-    assert [without.states[name].count("nvidia.com/gpu") for name in "abc"] == [8, 8, 8]
-    assert [knowledge.table.states[name].count("nvidia.com/gpu") for name in "abc"] == [0, 0, 8]
-    assert knowledge.without({"uid-unknown"}) is knowledge.table
+    assert [without.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [8, 8, 8]
+    assert [knowledge.table.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [0, 0, 8]
+    assert knowledge.table_without({"uid-unknown"}) is knowledge.table
 
 
 def test_nothing_is_known_before_reservations_and_ledgers_were_listed() -> None:
@@ -181,17 +181,17 @@ def test_nothing_is_known_before_reservations_and_ledgers_were_listed() -> None:
     stage.pods(complete=True)
     stage.words({}, complete=True)
 
-    assert stage.knowledge.missing == ("placementreservations", "placementledgers")
-    stage.knowledge.take(Batch(ReservationSeen, (), complete=True), stage.now)
+    assert stage.knowledge.missing_kinds == ("placementreservations", "placementledgers")
+    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), is_full_list=True), stage.now)
     assert not stage.knowledge.synced
-    stage.knowledge.take(Batch(LedgerSeen, (), complete=True), stage.now)
+    stage.knowledge.apply_batch(Batch(LedgerUpdate, (), is_full_list=True), stage.now)
     assert stage.knowledge.synced
 
 
 def test_a_node_may_be_shown_after_what_is_kept_there() -> None:
     stage = a_gang()
-    stage.knowledge.take(Batch(NodeSeen, (), ("a",)), stage.now)
-    assert sorted(stage.knowledge.without({"uid-g"}).states) == ["b", "c"]
+    stage.knowledge.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
+    assert sorted(stage.knowledge.table_without({"uid-g"}).states) == ["b", "c"]
 
     stage.nodes("a")
 
@@ -200,9 +200,9 @@ def test_a_node_may_be_shown_after_what_is_kept_there() -> None:
 
 def test_a_member_whose_node_is_gone_is_refused_like_any_pod() -> None:
     stage = a_gang()
-    stage.knowledge.take(Batch(NodeSeen, (), ("a",)), stage.now)
+    stage.knowledge.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
 
-    assert dict(stage.ask(asking("m0", 4), "a").failed) == {"a": Reason.UNKNOWN_NODE.value}
+    assert dict(stage.ask(asking("m0", 4), "a").rejected) == {"a": Reason.UNKNOWN_NODE.value}
 
 
 def test_a_decision_beside_reservations_is_made_again_as_it_was() -> None:
@@ -211,7 +211,7 @@ def test_a_decision_beside_reservations_is_made_again_as_it_was() -> None:
         stage.ask(asking(name, gpus), "a", "b")
 
     for each in stage.records:
-        assert list(differences(read(document(each)))) == []
+        assert list(replay_differences(parse_decision(encode_decision(each)))) == []
     assert [bool(each.answer.nodes) for each in stage.records] == [False, True, False]
 
 
@@ -221,10 +221,10 @@ def test_a_pod_that_was_let_go_comes_to_its_place_whatever_becomes_of_its_plan()
     stage.keep((gang, COMMITTED))
     stage.pods(seen("m0", 4, claim=("g", "a")))
 
-    stage.knowledge.take(Batch(ReservationSeen, (), (gang.key,)), stage.now)
-    assert dict(stage.ask(asking("x", 1)).failed) == {"a": Reason.TOO_FEW_GPUS.value}
+    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (gang.key,)), stage.now)
+    assert dict(stage.ask(asking("x", 1)).rejected) == {"a": Reason.TOO_FEW_GPUS.value}
     stage.now += 31
-    stage.knowledge.tick(stage.now)  # m1 may have been let go, and not been seen; nobody shows that it was
-    assert stage.state("a").count("nvidia.com/gpu") == 4
+    stage.knowledge.advance_time(stage.now)  # m1 may have been let go, and not been seen; nobody shows that it was
+    assert stage.state("a").free_devices("nvidia.com/gpu") == 4
     stage.pods(gone=["uid-m0"])
-    assert stage.state("a").count("nvidia.com/gpu") == 8
+    assert stage.state("a").free_devices("nvidia.com/gpu") == 8

@@ -9,10 +9,10 @@ import pytest
 
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
-from scheduler_core.allocation.device_plugin import Check
-from scheduler_core.allocation.gpu_sets import OneOf
-from scheduler_core.cache.cluster_cache import Bound, Knowledge, News
-from scheduler_core.cache.events import Batch, GpusSeen
+from scheduler_core.allocation.device_plugin import PredictionResult
+from scheduler_core.allocation.gpu_sets import ExactSets
+from scheduler_core.cache.cluster_cache import BoundPod, CacheChanges, ClusterCache
+from scheduler_core.cache.events import Batch, NodeGpusUpdate
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
@@ -34,15 +34,15 @@ class TestSync:
 
     def test_all_three_lists_are_needed(self) -> None:
         stage = Stage(A)
-        assert (stage.knowledge.synced, stage.knowledge.missing) == (False, ("nodes", "pods", "nodegpus"))
+        assert (stage.knowledge.synced, stage.knowledge.missing_kinds) == (False, ("nodes", "pods", "nodegpus"))
 
         stage.nodes()
         stage.nodes(complete=True)
         stage.words({}, complete=True)
-        assert (stage.knowledge.synced, stage.knowledge.missing) == (False, ("pods",))
+        assert (stage.knowledge.synced, stage.knowledge.missing_kinds) == (False, ("pods",))
 
         stage.pods(complete=True)
-        assert (stage.knowledge.synced, stage.knowledge.missing) == (True, ())
+        assert (stage.knowledge.synced, stage.knowledge.missing_kinds) == (True, ())
 
     def test_first_lists_are_no_news(self) -> None:
         stage = Stage(A)
@@ -53,7 +53,7 @@ class TestSync:
             stage.words({"a": {"p": [0, 1]}}, complete=True),
         ]
 
-        assert told == [News()] * 3
+        assert told == [CacheChanges()] * 3
 
     @pytest.mark.parametrize("order", list(permutations(("nodes", "pods", "words"))), ids="-".join)
     def test_order_of_the_lists_makes_no_difference(self, order: tuple[str, ...]) -> None:
@@ -66,9 +66,9 @@ class TestSync:
         for name in order:
             lists[name]()
         stage.now += ASSUMED_POD_LIFETIME_S
-        stage.knowledge.tick(stage.now)
+        stage.knowledge.advance_time(stage.now)
 
-        assert free(stage) == OneOf((mask(0, 2, 3),))
+        assert free(stage) == ExactSets((mask(0, 2, 3),))
         assert list(stage.knowledge.pods) == ["uid-p"]
 
     def test_the_same_list_again_changes_nothing(self) -> None:
@@ -92,30 +92,30 @@ class TestPods:
 
         told = stage.pods(seen("p", 2, "a"))
 
-        assert told == News(bound=(Bound(seen("p", 2, "a"), before),))
-        assert stage.state("a").count("nvidia.com/gpu") == 2
-        assert stage.pods(seen("p", 2, "a", admitted=True)) == News()  # it had it already
+        assert told == CacheChanges(bound_pods=(BoundPod(seen("p", 2, "a"), before),))
+        assert stage.state("a").free_devices("nvidia.com/gpu") == 2
+        assert stage.pods(seen("p", 2, "a", admitted=True)) == CacheChanges()  # it had it already
 
     def test_what_was_assumed_of_a_pod_is_not_in_the_table_before_it_was_bound(self) -> None:
         stage = Stage.set(A)
         stage.ask(asking("p", 2, island="required"))
 
-        (bound,) = stage.pods(seen("p", 2, "a", island="required")).bound
+        (bound,) = stage.pods(seen("p", 2, "a", island="required")).bound_pods
 
-        assert bound.before.states["a"].count("nvidia.com/gpu") == 4
+        assert bound.table_before.states["a"].free_devices("nvidia.com/gpu") == 4
 
     def test_pods_bound_in_one_batch_are_bound_one_after_the_other(self) -> None:
         stage = Stage.set(A)
 
         told = stage.pods(seen("p", 1, "a"), seen("q", 1, "a"))
 
-        assert [each.before.states["a"].count("nvidia.com/gpu") for each in told.bound] == [4, 3]
+        assert [each.table_before.states["a"].free_devices("nvidia.com/gpu") for each in told.bound_pods] == [4, 3]
 
     def test_pod_is_deleted_before_it_was_bound(self) -> None:
         stage = Stage.set(A)
         stage.pods(seen("p", 2))
 
-        assert stage.pods(gone=["uid-p", "uid-never-seen"]) == News(gone=(seen("p", 2),))
+        assert stage.pods(gone=["uid-p", "uid-never-seen"]) == CacheChanges(removed_pods=(seen("p", 2),))
         assert not stage.knowledge.pods
 
     def test_list_after_a_gap_shows_what_was_missed(self) -> None:
@@ -131,8 +131,8 @@ class TestPods:
             complete=True,
         )
 
-        assert [each.pod.key for each in told.bound] == ["uid-waits", "uid-new", "uid-2"]
-        assert {each.key for each in told.gone} == {"uid-ended", "uid-web-0"}
+        assert [each.pod.key for each in told.bound_pods] == ["uid-waits", "uid-new", "uid-2"]
+        assert {each.key for each in told.removed_pods} == {"uid-ended", "uid-web-0"}
         assert {name: [pod.uid for pod in record.pods] for name, record in stage.knowledge.table.records.items()} == {
             "a": ["uid-waits"],
             "b": ["uid-2", "uid-moved", "uid-new"],
@@ -162,7 +162,7 @@ class TestNodes:
 
         stage.nodes("b")
 
-        assert free(stage, "b") == OneOf((mask(2, 3),))
+        assert free(stage, "b") == ExactSets((mask(2, 3),))
 
     def test_node_is_deleted_and_made_anew(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("p", 2, "a"))
@@ -175,7 +175,7 @@ class TestNodes:
         stage.words({}, gone=["a"])
         stage.nodes("a")
 
-        assert stage.state("a").count("nvidia.com/gpu") == 4
+        assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
     def test_node_that_a_list_does_not_show_is_gone(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS})
@@ -198,7 +198,7 @@ class TestNodes:
 
         stage.nodes("a")
 
-        assert stage.state("a").count("nvidia.com/gpu") == 8
+        assert stage.state("a").free_devices("nvidia.com/gpu") == 8
 
 
 class TestWords:
@@ -211,22 +211,22 @@ class TestWords:
 
         (found,) = stage.checks({"a": {"p": [1]}})
 
-        assert (found.pod.uid, found.actual, found.check) == ("uid-p", mask(1), Check.AMBIGUOUS)
-        assert free(stage) == OneOf((mask(0, 2, 3),))
+        assert (found.pod.uid, found.actual, found.check) == ("uid-p", mask(1), PredictionResult.AMBIGUOUS)
+        assert free(stage) == ExactSets((mask(0, 2, 3),))
         stage.pods(seen("p", 1, "a", admitted=True))
-        assert free(stage) == OneOf((mask(0, 2, 3),))
+        assert free(stage) == ExactSets((mask(0, 2, 3),))
 
     def test_pod_that_nobody_knows_is_believed_for_a_while(self) -> None:
         stage = Stage.set(A)
 
         assert stage.checks({"a": {"p": [0, 1]}}) == ()
-        assert (free(stage), stage.state("a").count("nvidia.com/gpu")) == (OneOf((mask(2, 3),)), 2)
+        assert (free(stage), stage.state("a").free_devices("nvidia.com/gpu")) == (ExactSets((mask(2, 3),)), 2)
 
         stage.now += ASSUMED_POD_LIFETIME_S
-        stage.knowledge.tick(stage.now)
-        assert (free(stage), stage.state("a").count("nvidia.com/gpu")) == (OneOf((mask(0, 1, 2, 3),)), 4)
+        stage.knowledge.advance_time(stage.now)
+        assert (free(stage), stage.state("a").free_devices("nvidia.com/gpu")) == (ExactSets((mask(0, 1, 2, 3),)), 4)
         stage.words({"a": {"p": [0, 1]}}, observed=LATER)  # said again, it is no news
-        assert stage.state("a").count("nvidia.com/gpu") == 4
+        assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
     def test_pod_that_nobody_knew_is_shown(self) -> None:
         stage = Stage.set(A)
@@ -234,8 +234,8 @@ class TestWords:
 
         stage.pods(seen("p", 2, "a"))
 
-        assert len(stage.knowledge.assumptions) == 0
-        assert free(stage) == OneOf((mask(2, 3),))
+        assert len(stage.knowledge.assumed_pods) == 0
+        assert free(stage) == ExactSets((mask(2, 3),))
 
     def test_pod_that_nobody_knew_is_gone(self) -> None:
         stage = Stage.set(A)
@@ -244,7 +244,7 @@ class TestWords:
         stage.pods(seen("p", 2, "a"))
         stage.pods(gone=["uid-p"])
 
-        assert free(stage) == OneOf((mask(0, 1, 2, 3),))
+        assert free(stage) == ExactSets((mask(0, 1, 2, 3),))
 
     def test_doubtful_pod_that_a_kubelet_names_is_in_doubt_no_more(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS})
@@ -253,8 +253,8 @@ class TestWords:
 
         stage.words({"b": {"p": [1]}})
 
-        assert stage.knowledge.assumptions.doubtful == ()
-        assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [4, 3]
+        assert stage.knowledge.assumed_pods.on_several_nodes == ()
+        assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 3]
 
     def test_old_word_about_a_pod_that_is_expected_elsewhere(self) -> None:
         """A stateful pod was on a before we started, and goes to b now; a's agent is dead."""
@@ -264,10 +264,10 @@ class TestWords:
 
         stage.words({"a": {"web-0": [1]}})
 
-        assert [stage.state(name).count("nvidia.com/gpu") for name in ("a", "b")] == [3, 3]
+        assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [3, 3]
         stage.now += ASSUMED_POD_LIFETIME_S
-        stage.knowledge.tick(stage.now)
-        assert stage.state("a").count("nvidia.com/gpu") == 4
+        stage.knowledge.advance_time(stage.now)
+        assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
     def test_word_that_is_repeated_is_no_news(self) -> None:
         stage = Stage.set(A, seen("p", 1, "a"))
@@ -283,19 +283,21 @@ class TestWords:
         stage.words({"b": {}}, complete=True)
 
         assert stage.knowledge.table.records["a"].gpus is None
-        assert stage.state("a").count("nvidia.com/gpu") == 3
+        assert stage.state("a").free_devices("nvidia.com/gpu") == 3
 
     def test_pod_is_gone_and_the_kubelet_still_names_it(self) -> None:
         stage = Stage.set(A, seen("p", 2, "a"))
         stage.words({"a": {"p": [0, 1]}})
 
         stage.pods(gone=["uid-p"])
-        assert free(stage) == OneOf((mask(0, 1, 2, 3),))
+        assert free(stage) == ExactSets((mask(0, 1, 2, 3),))
         stage.words({"a": {"p": [0, 1]}}, observed=LATER)
-        assert free(stage) == OneOf((mask(0, 1, 2, 3),))
+        assert free(stage) == ExactSets((mask(0, 1, 2, 3),))
         stage.pods(seen("q", 2, "a"))
 
-        assert free(stage) == OneOf((mask(0, 1), mask(2, 3), mask(0, 1, 2, 3)))  # q may have been in time for its GPUs
+        assert free(stage) == ExactSets(
+            (mask(0, 1), mask(2, 3), mask(0, 1, 2, 3))
+        )  # q may have been in time for its GPUs
 
     def test_pod_ends_where_no_kubelet_speaks(self) -> None:
         stage = Stage.set(A, seen("p", 2, "a"))
@@ -303,7 +305,7 @@ class TestWords:
 
         stage.pods(gone=["uid-p"])
 
-        assert stage.state("a").count("nvidia.com/gpu") == 4
+        assert stage.state("a").free_devices("nvidia.com/gpu") == 4
         assert stage.knowledge.table.records["a"].departed == ()
 
     def test_stateful_pod_follows_one_of_the_same_name(self) -> None:
@@ -319,7 +321,7 @@ class TestWords:
         stage.words({"a": {"web-0": [0, 1]}}, observed="2026-11-18T11:06:51Z")
 
         assert stage.knowledge.table.records["a"].departed == ()
-        assert free(stage) == OneOf((mask(2, 3),))
+        assert free(stage) == ExactSets((mask(2, 3),))
 
     def test_mig_devices_and_shares_make_no_stranger(self) -> None:
         stage = Stage.set(A)
@@ -329,9 +331,11 @@ class TestWords:
             Allocation(gpu, PodRef("team", "y", "c"), mig_device="MIG-1"),
         )
 
-        stage.knowledge.take(Batch(GpusSeen, (GpusSeen("a", NodeGpus(OBSERVED, "hash", "1", held)),)), stage.now)
+        stage.knowledge.apply_batch(
+            Batch(NodeGpusUpdate, (NodeGpusUpdate("a", NodeGpus(OBSERVED, "hash", "1", held)),)), stage.now
+        )
 
-        assert len(stage.knowledge.assumptions) == 0
+        assert len(stage.knowledge.assumed_pods) == 0
 
 
 class TestTime:
@@ -342,7 +346,7 @@ class TestTime:
         assert not stage.state("a").stale
 
         stage.now = NOW + 501  # 901 seconds after the observation
-        stage.knowledge.tick(stage.now)
+        stage.knowledge.advance_time(stage.now)
         assert stage.state("a").stale
 
         stage.words({"a": {}}, observed="2026-11-18T11:10:00Z")
@@ -350,7 +354,7 @@ class TestTime:
 
     def test_clock_that_is_set_back_makes_nothing_younger(self) -> None:
         stage = Stage.set(A)
-        stage.knowledge.tick(NOW + 501)
+        stage.knowledge.advance_time(NOW + 501)
 
         stage.nodes(gone=["a"])
         stage.nodes("a")
@@ -359,7 +363,7 @@ class TestTime:
 
 
 def test_node_comes_to_be_known_to_nobody_and_is_forgotten() -> None:
-    knowledge = Knowledge(Policy())
+    knowledge = ClusterCache(Policy())
     stage = Stage.set(A, seen("p", 1, "b"))
     stage.pods(gone=["uid-p"])
 
@@ -372,7 +376,7 @@ def test_pod_that_changes_what_it_asks_while_bound_is_counted_anew() -> None:
 
     stage.pods(seen("p", 2, "a"))
 
-    assert stage.state("a").count("nvidia.com/gpu") == 2
+    assert stage.state("a").free_devices("nvidia.com/gpu") == 2
     assert stage.knowledge.pods["uid-p"].occupant == occupant("p", 2)
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.colocation import Company, company
+from scheduler_core.cache.colocation import Colocation, colocation_of
 from scheduler_core.cache.node_state import state_of
-from scheduler_core.evaluation.filters import verdict
+from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
 
@@ -23,16 +23,18 @@ _PLAIN = occupant("p", 1)
 @pytest.mark.parametrize(
     ("pods", "expected"),
     [
-        pytest.param([], Company(), id="nobody"),
-        pytest.param([_PLAIN], Company(), id="a pod that says nothing"),
-        pytest.param([_TRAIN, _SERVE], Company(training=True, inference=True), id="both"),
-        pytest.param([_STRICT_TRAIN], Company(training=True, no_inference=True), id="training that requires isolation"),
-        pytest.param([_STRICT_SERVE], Company(inference=True, no_training=True), id="inference that does"),
-        pytest.param([occupant("b", 1, isolation="required")], Company(no_inference=True), id="any pod that does"),
+        pytest.param([], Colocation(), id="nobody"),
+        pytest.param([_PLAIN], Colocation(), id="a pod that says nothing"),
+        pytest.param([_TRAIN, _SERVE], Colocation(training=True, inference=True), id="both"),
+        pytest.param(
+            [_STRICT_TRAIN], Colocation(training=True, no_inference=True), id="training that requires isolation"
+        ),
+        pytest.param([_STRICT_SERVE], Colocation(inference=True, no_training=True), id="inference that does"),
+        pytest.param([occupant("b", 1, isolation="required")], Colocation(no_inference=True), id="any pod that does"),
     ],
 )
-def test_company(pods: list[Occupant], expected: Company) -> None:
-    assert company(pods) == expected
+def test_company(pods: list[Occupant], expected: Colocation) -> None:
+    assert colocation_of(pods) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_company(pods: list[Occupant], expected: Company) -> None:
     ],
 )
 def test_strict_isolation_holds_for_who_comes_first_and_who_comes_later(
-    asked: Profile, there: Occupant, reason: Reason | None
+    asked: PodProfile, there: Occupant, reason: Reason | None
 ) -> None:
     node = state_of(record(topology=MACHINES["hgx_h100"](), held={there.name: [0]}, pods=[there]), NOW, Policy())
 
-    assert verdict(asked, node, Policy()) is reason
+    assert rejection_reason(asked, node, Policy()) is reason

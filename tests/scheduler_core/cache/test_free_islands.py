@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler_core.cache.free_islands import FreeIsland, free_islands
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import table_of
+from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.policy.policy import Policy
 from tests.machines import dgx1, hgx_h100, rtx4090, v100_ring
 from tests.scheduler_core.builders import NOW, occupant, record
@@ -15,7 +15,7 @@ FLEET = (record("n1", hgx_h100(), held={}), ON_TWO, record("n3", hgx_h100(), hel
 
 
 def islands(*records: NodeRecord) -> dict[FreeIsland, int]:
-    return dict(free_islands(table_of(records, NOW, Policy()).states))
+    return dict(free_islands(snapshot_of(records, NOW, Policy()).states))
 
 
 def test_islands_are_counted_by_what_is_free_in_them() -> None:

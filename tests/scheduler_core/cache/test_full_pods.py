@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
-from gputopo.labels import encode
-from scheduler_core.cache.events import GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.full_pods import OBSERVED
+from gputopo.labels import encode_topology
+from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.full_pods import FULL_POD_SOURCES
 from scheduler_core.cache.kube_scheduler_filters import Taint
-from scheduler_core.request.full_pod import StockSpec, Toleration
+from scheduler_core.request.full_pod import FullPodSpec, Toleration
 from tests.scheduler_core.explain.fleets import QUADS
 
-SOURCES = OBSERVED
-FACTS = encode(QUADS)
+SOURCES = FULL_POD_SOURCES
+FACTS = encode_topology(QUADS)
 
 
 def as_seen(kind: type[Any], key: str, said: dict[str, Any]) -> Any:
@@ -24,9 +24,9 @@ def as_seen(kind: type[Any], key: str, said: dict[str, Any]) -> Any:
 
 
 def trace(said: dict[str, Any]) -> object:
-    source = SOURCES[NodeSeen]
-    assert source.trace is not None
-    return source.trace(msgspec.convert(said, source.kind))
+    source = SOURCES[NodeUpdate]
+    assert source.fingerprint is not None
+    return source.fingerprint(msgspec.convert(said, source.kind))
 
 
 def node(**spec: Any) -> dict[str, Any]:
@@ -35,9 +35,9 @@ def node(**spec: Any) -> dict[str, Any]:
 
 
 def test_of_a_node_its_labels_and_taints_but_not_its_annotations() -> None:
-    found = as_seen(NodeSeen, "gpu-1", node(taints=[{"key": "team", "effect": "NoSchedule"}], unschedulable=True))
+    found = as_seen(NodeUpdate, "gpu-1", node(taints=[{"key": "team", "effect": "NoSchedule"}], unschedulable=True))
 
-    assert [gpu.uuid for gpu in found.machine.topology.gpus] == [gpu.uuid for gpu in QUADS.gpus]
+    assert [gpu.uuid for gpu in found.facts.topology.gpus] == [gpu.uuid for gpu in QUADS.gpus]
     assert (found.rules.metadata.labels, found.rules.metadata.annotations) == (FACTS.labels, None)
     assert (found.rules.spec.taints, found.rules.spec.unschedulable) == ((Taint("team", "", "NoSchedule"),), True)
 
@@ -61,15 +61,15 @@ def test_of_a_pod_its_rules_about_nodes() -> None:
         "topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}],
     }
 
-    found = as_seen(PodSeen, "u", {"metadata": {"name": "p", "namespace": "a", "uid": "u"}, "spec": spec})
+    found = as_seen(PodUpdate, "u", {"metadata": {"name": "p", "namespace": "a", "uid": "u"}, "spec": spec})
 
-    assert found.rules.spec == StockSpec(node_selector={"pool": "a"}, tolerations=(Toleration("team", "Exists"),))
+    assert found.rules.spec == FullPodSpec(node_selector={"pool": "a"}, tolerations=(Toleration("team", "Exists"),))
     assert found.rules.unchecked == ("volume claims",)
 
 
 def test_of_a_pod_without_gpus_nothing() -> None:
-    assert as_seen(PodSeen, "u", {"spec": {"containers": [{"name": "c"}]}}) is None
+    assert as_seen(PodUpdate, "u", {"spec": {"containers": [{"name": "c"}]}}) is None
 
 
 def test_the_kubelets_word_is_kept_as_the_extender_does() -> None:
-    assert SOURCES[GpusSeen].kind.__name__ == "NodeGpus"
+    assert SOURCES[NodeGpusUpdate].kind.__name__ == "NodeGpus"

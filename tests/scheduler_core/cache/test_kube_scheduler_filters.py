@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_core.cache.kube_scheduler_filters import StockNode, barred
-from scheduler_core.request.full_pod import StockPod, StockSpec
+from scheduler_core.cache.kube_scheduler_filters import FullNode, rejection
+from scheduler_core.request.full_pod import FullPod, FullPodSpec
 
 CORDON = "node.kubernetes.io/unschedulable"
 
 
-def _node(*taints: str, unschedulable: bool = False) -> StockNode:
+def _node(*taints: str, unschedulable: bool = False) -> FullNode:
     """Taints as kubectl has them: ``key=value:effect``."""
     split = [re.split("[=:]", each if "=" in each else each.replace(":", "=:")) for each in taints]
     return msgspec.convert(
@@ -25,19 +25,19 @@ def _node(*taints: str, unschedulable: bool = False) -> StockNode:
                 "unschedulable": unschedulable,
             },
         },
-        StockNode,
+        FullNode,
     )
 
 
-def _spec(**fields: Any) -> StockSpec:
-    return msgspec.convert(fields, StockSpec)
+def _spec(**fields: Any) -> FullPodSpec:
+    return msgspec.convert(fields, FullPodSpec)
 
 
 def _term(key: str, operator: str, *values: str, fields: bool = False) -> dict[str, Any]:
     return {"matchFields" if fields else "matchExpressions": [{"key": key, "operator": operator, "values": values}]}
 
 
-def _near(*terms: dict[str, Any]) -> StockSpec:
+def _near(*terms: dict[str, Any]) -> FullPodSpec:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return _spec(affinity={"nodeAffinity": required})
 
@@ -101,8 +101,8 @@ PLAIN, FAR = _node(), "its node affinity does not match"
         pytest.param(_near(_term("metadata.name", "In", "m", fields=True)), PLAIN, FAR, id="by another name"),
     ],
 )
-def test_barred(pod: StockSpec, node: StockNode, why: str | None) -> None:
-    assert barred(pod, node) == why
+def test_barred(pod: FullPodSpec, node: FullNode, why: str | None) -> None:
+    assert rejection(pod, node) == why
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_barred(pod: StockSpec, node: StockNode, why: str | None) -> None:
     ],
 )
 def test_what_kube_scheduler_said(conditions: object, said: str | None) -> None:
-    assert msgspec.convert({"status": {"conditions": conditions}}, StockPod).scheduler_said == said
+    assert msgspec.convert({"status": {"conditions": conditions}}, FullPod).scheduler_message == said

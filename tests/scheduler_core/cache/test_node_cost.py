@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cache.node_cost import Economy, read_economy
-from scheduler_core.policy.gpu_families import _PRODUCTS, FAMILIES, family_of
+from scheduler_core.cache.node_cost import NodeCost, parse_node_cost
+from scheduler_core.policy.gpu_families import _PRODUCTS, GPU_FAMILIES, family_of
 from tests.machines import MACHINES
 
 H100, MIXED, NOTHING = (MACHINES[name]() for name in ("hgx_h100", "mixed", "no_gpu"))
-_HOPPER = FAMILIES.index("hopper")
+_HOPPER = GPU_FAMILIES.index("hopper")
 
 
 @pytest.mark.parametrize(
@@ -25,24 +25,24 @@ _HOPPER = FAMILIES.index("hopper")
     ],
 )
 def test_cost_is_of_one_gpu(labels: dict[str, str], cost: float | None) -> None:
-    assert read_economy(labels, H100, 8) == Economy(cost, spot=False, generation=_HOPPER)
+    assert parse_node_cost(labels, H100, 8) == NodeCost(cost, spot=False, generation=_HOPPER)
 
 
 def test_gpus_that_are_only_offered_share_the_cost_too() -> None:
-    assert read_economy({"node-cost-per-hour": "8"}, None, 4) == Economy(cost=2.0)
-    assert read_economy({"node-cost-per-hour": "8"}, NOTHING, 2) == Economy(cost=4.0)
-    assert read_economy({"node-cost-per-hour": "8"}, None, 0) == Economy()
+    assert parse_node_cost({"node-cost-per-hour": "8"}, None, 4) == NodeCost(cost=2.0)
+    assert parse_node_cost({"node-cost-per-hour": "8"}, NOTHING, 2) == NodeCost(cost=4.0)
+    assert parse_node_cost({"node-cost-per-hour": "8"}, None, 0) == NodeCost()
 
 
 def test_spot_is_read_from_labels() -> None:
-    assert read_economy({"karpenter.sh/capacity-type": "spot"}, None, 0) == Economy(spot=True)
+    assert parse_node_cost({"karpenter.sh/capacity-type": "spot"}, None, 0) == NodeCost(spot=True)
 
 
 def test_oldest_gpu_counts() -> None:
     families = {gpu.architecture or family_of(gpu.product) for gpu in MIXED.usable}
 
     assert len(families) > 1
-    assert read_economy({}, MIXED, 0).generation == min(FAMILIES.index(family or "") for family in families)
+    assert parse_node_cost({}, MIXED, 0).generation == min(GPU_FAMILIES.index(family or "") for family in families)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_family_of_a_product(product: str | None, family: str | None) -> None:
 
 
 def test_every_family_in_the_table_is_one_of_gpu_feature_discovery() -> None:
-    assert {family for family, _ in _PRODUCTS} <= set(FAMILIES)
+    assert {family for family, _ in _PRODUCTS} <= set(GPU_FAMILIES)

@@ -8,18 +8,25 @@ import pytest
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import keys
 from gputopo.model import Interconnect
-from scheduler_core.allocation.gpu_sets import AnyOf, OneOf
+from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node import Machine, Node, read_node
-from scheduler_core.cache.node_cost import Economy
-from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_gpus, with_pod, without_pod
+from scheduler_core.cache.node import Node, NodeFacts, parse_node
+from scheduler_core.cache.node_cost import NodeCost
+from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, with_pod, without_pod
 from scheduler_core.cache.node_state import state_of
-from scheduler_core.cache.node_table import NodeTable, aged, table_of, with_pods, with_records, without_nodes
+from scheduler_core.cache.node_table import (
+    Snapshot,
+    snapshot_of,
+    with_pods,
+    with_records,
+    with_staleness,
+    without_nodes,
+)
 from scheduler_core.cache.staleness import Staleness, is_stale, staleness
-from scheduler_core.policy.gpu_families import FAMILIES
+from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, hash_of, node, occupant, pod, profile, record, word
 
@@ -32,18 +39,18 @@ class TestReadNode:
     """What a Node object tells."""
 
     def test_our_annotation_tells_everything(self) -> None:
-        assert read_node(node(PAIRS)) == Machine(
-            topology=PAIRS.slow(),
+        assert parse_node(node(PAIRS)) == NodeFacts(
+            topology=PAIRS.stable_facts(),
             described=True,
             allocatable=(("nvidia.com/gpu", 4),),
             interconnect=Interconnect.NVLINK,
-            economy=Economy(generation=FAMILIES.index("ampere")),
+            economy=NodeCost(generation=GPU_FAMILIES.index("ampere")),
             topology_hash=hash_of(PAIRS),
         )
 
     def test_hand_made_labels_and_the_device_plugins_count(self) -> None:
         """The classic: product and NUMA node by hand, nothing else."""
-        machine = read_node(node(labels={**A100, "nvidia.com/gpu.numa": "1"}, allocatable={"nvidia.com/gpu": 2}))
+        machine = parse_node(node(labels={**A100, "nvidia.com/gpu.numa": "1"}, allocatable={"nvidia.com/gpu": 2}))
 
         assert machine.topology is not None
         assert [(gpu.product, gpu.numa_node) for gpu in machine.topology.gpus] == [("NVIDIA-A100-SXM4-80GB", 1)] * 2
@@ -53,7 +60,7 @@ class TestReadNode:
     def test_damaged_annotation_leaves_the_labels(self) -> None:
         whole = node(PAIRS)
         metadata = msgspec.structs.replace(whole.metadata, annotations={keys.TOPOLOGY.key: "{"})
-        machine = read_node(msgspec.structs.replace(whole, metadata=metadata))
+        machine = parse_node(msgspec.structs.replace(whole, metadata=metadata))
 
         assert machine.topology is not None
         assert machine.topology.nvlink is None
@@ -62,15 +69,15 @@ class TestReadNode:
 
     def test_only_gpu_resources_count_and_only_whole_numbers(self) -> None:
         allocatable = {"nvidia.com/gpu": "8", "cpu": "64", "nvidia.com/mig-1g.5gb": 7, "nvidia.com/gpu.shared": "x"}
-        found = read_node(msgspec.convert({"status": {"allocatable": allocatable}}, Node))
+        found = parse_node(msgspec.convert({"status": {"allocatable": allocatable}}, Node))
 
         assert found.allocatable == (("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.5gb", 7))
 
     def test_more_gpus_than_any_machine_has_are_not_known(self) -> None:
-        assert read_node(node(allocatable={"nvidia.com/gpu": 80})).topology is None
+        assert parse_node(node(allocatable={"nvidia.com/gpu": 80})).topology is None
 
     def test_node_that_says_nothing(self) -> None:
-        found = read_node(Node())
+        found = parse_node(Node())
 
         assert found.topology is not None
         assert found.topology.gpus == ()
@@ -81,7 +88,7 @@ class TestReadNode:
             keys.TOPOLOGY_MANAGER.key: "single-numa-node",
             "nvidia.com/gpu-topology": "nvswitch",
         }
-        found = read_node(node(labels=labels, allocatable={"nvidia.com/gpu": 8}))
+        found = parse_node(node(labels=labels, allocatable={"nvidia.com/gpu": 8}))
 
         assert (found.degraded, found.single_numa, found.interconnect) == (True, True, Interconnect.NVSWITCH)
 
@@ -90,36 +97,36 @@ class TestReadOccupant:
     """Pods as the kubelet counts them."""
 
     def test_running_pod(self) -> None:
-        found = read_occupant(pod("a", 2, annotations={"island": "required"}, status={"startTime": OBSERVED}))
+        found = parse_occupant(pod("a", 2, annotations={"island": "required"}, status={"startTime": OBSERVED}))
 
         assert found == Occupant("uid-a", "team", "a", profile(2, island="required"), admitted=True)
 
     def test_bound_pod_of_which_the_kubelet_has_not_taken_note(self) -> None:
-        assert read_occupant(pod("a", 2, status={"phase": "Pending"})) == Occupant("uid-a", "team", "a", profile(2))
+        assert parse_occupant(pod("a", 2, status={"phase": "Pending"})) == Occupant("uid-a", "team", "a", profile(2))
 
     @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
     def test_finished_pod_holds_nothing(self, phase: str) -> None:
-        assert read_occupant(pod("a", 2, status={"phase": phase})) is None
+        assert parse_occupant(pod("a", 2, status={"phase": phase})) is None
 
     def test_pod_without_gpus_does_not_matter(self) -> None:
-        assert read_occupant(pod("a")) is None
-        assert read_occupant(pod("a", 4, resource="cpu")) is None
+        assert parse_occupant(pod("a")) is None
+        assert parse_occupant(pod("a", 4, resource="cpu")) is None
 
     @pytest.mark.parametrize("text", ["0", "many"])
     def test_pod_that_names_gpus_and_has_none(self, text: str) -> None:
         asking = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": text}}}
 
-        assert read_occupant(msgspec.convert({"spec": {"containers": [asking]}}, Pod)) is None
+        assert parse_occupant(msgspec.convert({"spec": {"containers": [asking]}}, Pod)) is None
 
     def test_pod_whose_wishes_are_malformed_still_holds_its_gpus(self) -> None:
-        found = read_occupant(pod("a", 2, annotations={"island": "maybe"}))
+        found = parse_occupant(pod("a", 2, annotations={"island": "maybe"}))
 
-        assert found == Occupant("uid-a", "team", "a", Profile(profile(2).ask))
+        assert found == Occupant("uid-a", "team", "a", PodProfile(profile(2).device_request))
 
     def test_pod_that_no_api_server_takes(self) -> None:
         spec = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "half"}}}]}
 
-        assert read_occupant(msgspec.convert({"spec": spec}, Pod)) is None
+        assert parse_occupant(msgspec.convert({"spec": spec}, Pod)) is None
 
 
 class TestRecords:
@@ -164,12 +171,12 @@ class TestState:
         state = state_of(record(topology=PAIRS, pods=pods, allocatable=allocatable), NOW, POLICY)
 
         assert state.counts == (("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.5gb", 7))
-        assert [state.count(name) for name in ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "x")] == [0, 7, 0]
+        assert [state.free_devices(name) for name in ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "x")] == [0, 7, 0]
 
     def test_shares_of_gpus_are_not_told_apart(self) -> None:
         state = state_of(record(topology=PAIRS, allocatable={"nvidia.com/gpu": 16}), NOW, POLICY)
 
-        assert (state.sliced, state.free, state.count("nvidia.com/gpu")) == (True, None, 16)
+        assert (state.sliced, state.free, state.free_devices("nvidia.com/gpu")) == (True, None, 16)
 
     def test_topology_of_a_part_of_the_machine_is_none(self) -> None:
         partial = MACHINES["h100_partial"]()
@@ -185,19 +192,19 @@ class TestState:
     def test_node_of_which_nothing_is_known(self) -> None:
         state = state_of(record(allocatable={"nvidia.com/gpu": 80}), NOW, POLICY)
 
-        assert (state.shape, state.count("nvidia.com/gpu")) == (None, 80)
+        assert (state.shape, state.free_devices("nvidia.com/gpu")) == (None, 80)
 
     def test_kubelets_word_without_any_topology_helps_nobody(self) -> None:
         labelled = record(labels=A100, allocatable={"nvidia.com/gpu": 4}, pods=[occupant("a", 1)])
         observed = msgspec.structs.replace(labelled, gpus=word(PAIRS, {"a": [0]}))
 
-        assert state_of(observed, NOW, POLICY).free == AnyOf(0b1111, 3)
+        assert state_of(observed, NOW, POLICY).free == SomeSet(0b1111, 3)
 
     def test_kubelet_that_cannot_be_asked(self) -> None:
         observed = record(topology=PAIRS, pods=[occupant("a", 1)])
         gpus = NodeGpus(OBSERVED, hash_of(PAIRS), "1", None)
 
-        assert state_of(msgspec.structs.replace(observed, gpus=gpus), NOW, POLICY).free == AnyOf(0b1111, 3)
+        assert state_of(msgspec.structs.replace(observed, gpus=gpus), NOW, POLICY).free == SomeSet(0b1111, 3)
 
     def test_old_graph_counts_as_unknown_but_products_stay(self) -> None:
         old = record(topology=PAIRS, held={"a": [0]}, observed="2026-11-18T10:00:00Z", pods=[occupant("a", 1)])
@@ -208,7 +215,7 @@ class TestState:
         assert (state.shape.islands, state.shape.points, state.shape.numa) == (None, None, (None,) * 4)
         assert state.shape.gpus[0].product == "NVIDIA-A100-80GB-PCIe"
         assert state.interconnect is None
-        assert state.free == OneOf((0b1110,))  # what a pod holds it holds until it ends
+        assert state.free == ExactSets((0b1110,))  # what a pod holds it holds until it ends
 
 
 @pytest.mark.parametrize(
@@ -249,9 +256,9 @@ def test_labels_made_by_hand_do_not_age() -> None:
 class TestTable:
     """Each change makes a table of its own."""
 
-    def _table(self) -> NodeTable:
+    def _table(self) -> Snapshot:
         records = [record(name, PAIRS, held={}) for name in ("a", "b", "c")]
-        return table_of(records, NOW, POLICY, generation=7)
+        return snapshot_of(records, NOW, POLICY, generation=7)
 
     def test_new_generation_leaves_the_old_one_as_it_was(self) -> None:
         before = self._table()
@@ -261,7 +268,7 @@ class TestTable:
 
         assert (before.generation, after.generation) == (7, 8)
         assert before.states["b"] is before.states["a"]
-        assert after.states["b"].free == OneOf((0b1110,))
+        assert after.states["b"].free == ExactSets((0b1110,))
         assert after.states["a"] is before.states["a"]
         assert after.records["b"] == changed
 
@@ -279,11 +286,11 @@ class TestTable:
     def test_nodes_age(self) -> None:
         before = self._table()
 
-        assert aged(before, NOW, POLICY) is before
-        after = aged(before, NOW + 600, POLICY)
+        assert with_staleness(before, NOW, POLICY) is before
+        after = with_staleness(before, NOW + 600, POLICY)
         assert after.generation == 8
         assert all(state.stale for state in after.states.values())
-        assert aged(after, NOW + 600, POLICY) is after
+        assert with_staleness(after, NOW + 600, POLICY) is after
 
     def test_assumed_pods_count_until_the_watch_shows_them(self) -> None:
         known = occupant("known", 1)
@@ -293,7 +300,7 @@ class TestTable:
         after = with_pods(before, pods, NOW, POLICY)
 
         assert after.generation == before.generation
-        assert after.states["a"].count("nvidia.com/gpu") == 0
+        assert after.states["a"].free_devices("nvidia.com/gpu") == 0
         assert after.states["b"] is before.states["b"]
         assert set(after.records) == set(before.records)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cache.colocation import Kin
+from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import NodeTable, table_of
-from scheduler_core.cache.owner_pods import Placed, placed, related
+from scheduler_core.cache.node_table import Snapshot, snapshot_of
+from scheduler_core.cache.owner_pods import PlacedPod, for_owner, pods_of_owner
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Like, PodRequest
+from scheduler_core.request.pod_request import PodRequest, SiblingHardware
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, mask, occupant, owned, record, request
 
@@ -18,15 +18,15 @@ POLICY = Policy()
 H100, PAIRS, MIXED = (MACHINES[name]() for name in ("hgx_h100", "a100_bridged", "mixed"))
 
 
-def _table(*records: NodeRecord) -> NodeTable:
-    return table_of(records, NOW, POLICY)
+def _table(*records: NodeRecord) -> Snapshot:
+    return snapshot_of(records, NOW, POLICY)
 
 
 def _asks(workload: str, **wishes: str) -> PodRequest:
     return request(1, "new", workload=workload, **wishes)._replace(owner="job")
 
 
-def _two_nodes(held: dict[str, list[int]] | None = None) -> NodeTable:
+def _two_nodes(held: dict[str, list[int]] | None = None) -> Snapshot:
     """A replica on "a", another owner's pod on "b"."""
     mine, other = owned(occupant("mine", 1)), owned(occupant("other", 1), "else")
     return _table(
@@ -38,14 +38,14 @@ def _two_nodes(held: dict[str, list[int]] | None = None) -> NodeTable:
 def test_placed_are_those_of_the_owner() -> None:
     table = _two_nodes()
 
-    assert placed("job", table) == (Placed("a", owned(occupant("mine", 1))),)
-    assert placed(None, table) == ()
+    assert pods_of_owner("job", table) == (PlacedPod("a", owned(occupant("mine", 1))),)
+    assert pods_of_owner(None, table) == ()
 
 
 def test_replicas_of_a_service_go_to_different_nodes() -> None:
     """Equal nodes but for the owner of the pod there. Weights 3 + 1 + 1 + 1 + 6 + 4 = 16, and spread 1 versus 0.5."""
     table = _two_nodes()
-    asked, seen = related(_asks("inference"), placed("job", table), table)
+    asked, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
 
     found = evaluate(asked, seen, ["a", "b"], POLICY)
 
@@ -57,13 +57,13 @@ def test_replicas_of_a_service_go_to_different_nodes() -> None:
 @pytest.mark.parametrize(
     ("held", "kin"),
     [
-        pytest.param({"mine": [0]}, Kin(1, mask(0)), id="the kubelet says which GPU"),
-        pytest.param({}, Kin(1, mask(0, 1, 2, 3)), id="it has not said so yet: any"),
+        pytest.param({"mine": [0]}, OwnerPods(1, mask(0)), id="the kubelet says which GPU"),
+        pytest.param({}, OwnerPods(1, mask(0, 1, 2, 3)), id="it has not said so yet: any"),
     ],
 )
-def test_kin_are_where_the_kubelet_says(held: dict[str, list[int]], kin: Kin) -> None:
+def test_kin_are_where_the_kubelet_says(held: dict[str, list[int]], kin: OwnerPods) -> None:
     table = _two_nodes(held)
-    _, seen = related(_asks("inference"), placed("job", table), table)
+    _, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
 
     assert seen.states["a"].kin == kin
 
@@ -71,9 +71,9 @@ def test_kin_are_where_the_kubelet_says(held: dict[str, list[int]], kin: Kin) ->
 def test_kin_on_a_node_that_nobody_describes() -> None:
     mine = owned(occupant("mine", 1))
     table = _table(record("a", labels={"nvidia.com/gpu.count": "x"}, pods=[mine]))
-    _, seen = related(_asks("inference"), placed("job", table), table)
+    _, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
 
-    assert seen.states["a"].kin == Kin(1, 0)
+    assert seen.states["a"].kin == OwnerPods(1, 0)
 
 
 def test_pods_of_a_job_want_what_most_of_the_others_have() -> None:
@@ -83,11 +83,11 @@ def test_pods_of_a_job_want_what_most_of_the_others_have() -> None:
         record("a1", PAIRS, held={}, pods=[jobs[1]]),
         record("a2", PAIRS, held={}, pods=[jobs[2]]),
     )
-    asked, seen = related(_asks("training"), placed("job", table), table)
+    asked, seen = for_owner(_asks("training"), pods_of_owner("job", table), table)
 
     product = table.states["a1"].shape
     assert product is not None
-    assert asked.profile.like == Like(product.gpus[0].product, PAIRS.driver_version)
+    assert asked.profile.sibling_hardware == SiblingHardware(product.gpus[0].product, PAIRS.driver_version)
     assert seen is table
     found = evaluate(asked, seen, ["h", "a1", "a2"], POLICY)
     raws = {name: {part.factor: part.raw for part in each.parts}["siblings"] for name, each in found.scores.items()}
@@ -99,10 +99,10 @@ def test_pods_of_a_job_want_what_most_of_the_others_have() -> None:
 )
 def test_like_nothing_where_products_differ_or_are_unknown(other: NodeRecord) -> None:
     table = _table(other)
-    asked, _ = related(_asks("training"), placed("job", table), table)
+    asked, _ = for_owner(_asks("training"), pods_of_owner("job", table), table)
 
-    assert asked.profile.like is not None
-    assert asked.profile.like.product is None
+    assert asked.profile.sibling_hardware is not None
+    assert asked.profile.sibling_hardware.product is None
 
 
 @pytest.mark.parametrize(
@@ -115,20 +115,20 @@ def test_like_nothing_where_products_differ_or_are_unknown(other: NodeRecord) ->
 def test_others_leave_it_alone(asked: PodRequest) -> None:
     table = _two_nodes()
 
-    assert related(asked, placed("job", table), table) == (asked, table)
+    assert for_owner(asked, pods_of_owner("job", table), table) == (asked, table)
 
 
 def test_neither_itself_nor_pods_on_unknown_nodes_are_others() -> None:
     table = _two_nodes()
     asked = _asks("inference")
-    others = [Placed("a", occupant("new", 1)), Placed("ghost", occupant("mine", 1))]
+    others = [PlacedPod("a", occupant("new", 1)), PlacedPod("ghost", occupant("mine", 1))]
 
-    assert related(asked, others, table) == (asked, table)
+    assert for_owner(asked, others, table) == (asked, table)
 
 
 def test_training_that_asks_to_be_spread_gets_both() -> None:
     table = _two_nodes()
-    asked, seen = related(_asks("training", spread="preferred"), placed("job", table), table)
+    asked, seen = for_owner(_asks("training", spread="preferred"), pods_of_owner("job", table), table)
 
-    assert asked.profile.like is not None
-    assert seen.states["a"].kin == Kin(1, mask(0))
+    assert asked.profile.sibling_hardware is not None
+    assert seen.states["a"].kin == OwnerPods(1, mask(0))

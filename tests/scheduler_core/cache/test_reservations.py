@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import Phase, ReservationSpec, Seat, spec_hash
-from scheduler_core.cache.events import Batch, LedgerSeen, PodSeen, ReservationSeen
-from scheduler_core.cache.node_record import NodeRecord, held_on
-from scheduler_core.cache.reservations import Reserved
+from gputopo.crd.reservations import EntryPhase, ReservationSpec, Seat, spec_hash
+from scheduler_core.cache.events import Batch, LedgerUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.cache.node_record import NodeRecord, hold_uid
+from scheduler_core.cache.reservations import ReservationIndex
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import occupant, record
 from tests.scheduler_core.fake_scheduler import seen
@@ -22,47 +22,47 @@ GANG = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 8)})
 ROOM = plan("r", held={"a": 3, "b": 8})
 
 
-def listed(*pods: PodSeen) -> Reserved:
-    return Reserved({pod.key: pod for pod in pods})
+def listed(*pods: PodUpdate) -> ReservationIndex:
+    return ReservationIndex({pod.key: pod for pod in pods})
 
 
-def shown(reserved: Reserved, *reservations: ReservationSeen) -> set[str]:
-    return reserved.take_reservations(Batch(ReservationSeen, reservations))
+def shown(reserved: ReservationIndex, *reservations: ReservationUpdate) -> set[str]:
+    return reserved.apply_reservations(Batch(ReservationUpdate, reservations))
 
 
-def written(reserved: Reserved, *ledgers: LedgerSeen) -> set[str]:
-    return reserved.take_ledgers(Batch(LedgerSeen, ledgers))
+def written(reserved: ReservationIndex, *ledgers: LedgerUpdate) -> set[str]:
+    return reserved.apply_ledgers(Batch(LedgerUpdate, ledgers))
 
 
 def node(name: str = "a", *taken: tuple[str, int]) -> NodeRecord:
     return record(name, H100, held={}, pods=[occupant(pod, gpus) for pod, gpus in taken])
 
 
-def kept(reserved: Reserved, name: str = "a", *taken: tuple[str, int]) -> dict[str, int]:
+def kept(reserved: ReservationIndex, name: str = "a", *taken: tuple[str, int]) -> dict[str, int]:
     """What is kept on a node: UID -> GPUs."""
-    found = reserved.occupied(node(name, *taken))
+    found = reserved.with_reservations(node(name, *taken))
     return {pod.uid: pod.profile.gpus for pod in found.pods if pod.uid in found.reserved}
 
 
 @pytest.mark.parametrize("phase", [PROPOSED, COMMITTED])
-def test_a_reservation_counts_once_it_is_there_and_listed(phase: Phase) -> None:
+def test_a_reservation_counts_once_it_is_there_and_listed(phase: EntryPhase) -> None:
     reserved, listing = listed(), ledger(entry(GANG, phase))
 
     assert shown(reserved, GANG) == set()
     assert kept(reserved) == {}
     assert written(reserved, listing) == {"a", "b"}
     assert kept(reserved) == {"uid-m0": 4, "uid-m1": 4}
-    assert [each.entry for each in reserved.on("b")] == [entry(GANG, phase)]
-    assert dict(reserved.counting).keys() == {"uid-g"}
+    assert [each.entry for each in reserved.active_on("b")] == [entry(GANG, phase)]
+    assert dict(reserved.active).keys() == {"uid-g"}
 
 
 def test_whichever_is_shown_first() -> None:
     reserved = listed()
 
     assert written(reserved, ledger(entry(GANG))) == set()
-    assert list(reserved.unseen) == [entry(GANG)]
+    assert list(reserved.unmatched_entries) == [entry(GANG)]
     assert shown(reserved, GANG) == {"a", "b"}
-    assert list(reserved.unseen) == []
+    assert list(reserved.unmatched_entries) == []
     assert (dict(reserved.reservations), dict(reserved.ledgers)) == ({"uid-g": GANG}, {"gpus": ledger(entry(GANG))})
 
 
@@ -71,7 +71,7 @@ def test_another_plan_than_was_listed_does_not_count() -> None:
     written(reserved, ledger(entry(plan("g", {"m0": ("a", 1)}))))
 
     assert shown(reserved, GANG) == set()
-    assert list(reserved.unseen) != []
+    assert list(reserved.unmatched_entries) != []
 
 
 def test_what_is_committed_keeps_what_was_proposed() -> None:
@@ -80,7 +80,7 @@ def test_what_is_committed_keeps_what_was_proposed() -> None:
     written(reserved, ledger(entry(GANG, PROPOSED)))
 
     assert written(reserved, ledger(entry(GANG, COMMITTED), generation=2)) == set()
-    assert reserved.counting["uid-g"].entry.phase is COMMITTED
+    assert reserved.active["uid-g"].entry.phase is COMMITTED
     assert kept(reserved) == {"uid-m0": 4, "uid-m1": 4}
 
 
@@ -91,8 +91,8 @@ def test_what_is_no_longer_listed_counts_no_more() -> None:
 
     assert written(reserved, ledger(generation=2)) == {"a", "b"}
     assert kept(reserved) == {}
-    assert list(reserved.on("a")) == []
-    assert reserved.places("uid-m0") == ()
+    assert list(reserved.active_on("a")) == []
+    assert reserved.nodes_for("uid-m0") == ()
 
 
 def test_a_reservation_that_is_gone_counts_no_more() -> None:
@@ -100,7 +100,7 @@ def test_a_reservation_that_is_gone_counts_no_more() -> None:
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
 
-    assert reserved.take_reservations(Batch(ReservationSeen, (), ("uid-g",))) == {"a", "b"}
+    assert reserved.apply_reservations(Batch(ReservationUpdate, (), ("uid-g",))) == {"a", "b"}
     assert kept(reserved) == {}
 
 
@@ -109,7 +109,7 @@ def test_a_list_shows_all_there_is() -> None:
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
 
-    assert reserved.take_ledgers(Batch(LedgerSeen, (), complete=True)) == {"a", "b"}
+    assert reserved.apply_ledgers(Batch(LedgerUpdate, (), is_full_list=True)) == {"a", "b"}
     assert dict(reserved.ledgers) == {}
 
 
@@ -119,7 +119,7 @@ def test_what_is_told_for_people_changes_nothing() -> None:
     written(reserved, ledger(entry(GANG)))
 
     assert shown(reserved, GANG._replace(version="7")) == set()
-    assert reserved.counting["uid-g"].reservation.version == "7"
+    assert reserved.active["uid-g"].reservation.version == "7"
 
 
 def test_a_pod_is_taken_for_what_it_is_known_as() -> None:
@@ -128,7 +128,7 @@ def test_a_pod_is_taken_for_what_it_is_known_as() -> None:
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
 
-    found = reserved.occupied(node())
+    found = reserved.with_reservations(node())
 
     assert found.pods[0] == known.occupant
     assert found.pods[1] == occupant("m1", 4)
@@ -139,7 +139,7 @@ def test_a_pod_that_is_assumed_there_is_not_counted_twice() -> None:
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
 
-    found = reserved.occupied(node("a", ("m0", 4)))
+    found = reserved.with_reservations(node("a", ("m0", 4)))
 
     assert [pod.uid for pod in found.pods] == ["uid-m0", "uid-m1"]
     assert found.reserved == ("uid-m0", "uid-m1")
@@ -150,11 +150,11 @@ def test_a_place_is_used_up_once_its_pod_is_on_a_node() -> None:
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
 
-    assert list(reserved.places("uid-m0")) == ["a"]
-    assert list(reserved.arrive("uid-m0")) == ["a"]
-    assert reserved.places("uid-m0") == ()
+    assert list(reserved.nodes_for("uid-m0")) == ["a"]
+    assert list(reserved.mark_bound("uid-m0")) == ["a"]
+    assert reserved.nodes_for("uid-m0") == ()
     assert kept(reserved) == {"uid-m1": 4}
-    assert reserved.arrive("uid-stranger") == ()
+    assert reserved.mark_bound("uid-stranger") == ()
 
 
 def test_a_pod_that_is_on_its_node_already_needs_no_place() -> None:
@@ -171,14 +171,14 @@ def test_two_reservations_for_one_pod_keep_both_places() -> None:
     shown(reserved, GANG, other)
     written(reserved, ledger(entry(GANG), entry(other)))
 
-    assert sorted(reserved.places("uid-m0")) == ["a", "b"]
+    assert sorted(reserved.nodes_for("uid-m0")) == ["a", "b"]
     written(reserved, ledger(entry(GANG), generation=2))
-    assert list(reserved.places("uid-m0")) == ["a"]
+    assert list(reserved.nodes_for("uid-m0")) == ["a"]
 
 
 def test_members_without_a_node_or_without_gpus_take_nothing() -> None:
     spec = ReservationSpec("g", (Seat("u1", "launcher"), Seat("u2", "cpu", "a")))
-    launcher = ReservationSeen("uid-l", "team", "l", spec, spec_hash(spec))
+    launcher = ReservationUpdate("uid-l", "team", "l", spec, spec_hash(spec))
     reserved = listed()
     shown(reserved, launcher)
 
@@ -199,7 +199,7 @@ def test_room_is_held(taken: tuple[tuple[str, int], ...], held: int) -> None:
     shown(reserved, ROOM)
 
     assert written(reserved, ledger(entry(ROOM, HELD))) == {"a", "b"}
-    assert kept(reserved, "a", *taken) == ({held_on("a"): held} if held else {})
+    assert kept(reserved, "a", *taken) == ({hold_uid("a"): held} if held else {})
 
 
 def test_room_is_held_of_each_resource() -> None:
@@ -210,8 +210,8 @@ def test_room_is_held_of_each_resource() -> None:
     shown(reserved, *rooms)
     written(reserved, ledger(*(entry(each, HELD) for each in rooms)))
 
-    (room,) = (pod for pod in reserved.occupied(sliced).pods if pod.uid == held_on("a"))
-    assert room.profile.ask.totals == ((small, 2), (large, 2))
+    (room,) = (pod for pod in reserved.with_reservations(sliced).pods if pod.uid == hold_uid("a"))
+    assert room.profile.device_request.totals == ((small, 2), (large, 2))
 
 
 def test_room_is_held_of_what_seats_leave() -> None:
@@ -219,7 +219,7 @@ def test_room_is_held_of_what_seats_leave() -> None:
     shown(reserved, ROOM, small)
     written(reserved, ledger(entry(ROOM, HELD), entry(small)))
 
-    assert kept(reserved) == {"uid-m0": 6, held_on("a"): 2}
+    assert kept(reserved) == {"uid-m0": 6, hold_uid("a"): 2}
 
 
 def test_what_was_held_becomes_places() -> None:
@@ -228,7 +228,7 @@ def test_what_was_held_becomes_places() -> None:
     shown(reserved, both)
     written(reserved, ledger(entry(both, HELD)))
 
-    assert kept(reserved) == {held_on("a"): 8}
+    assert kept(reserved) == {hold_uid("a"): 8}
     assert written(reserved, ledger(entry(both, PROPOSED), generation=2)) == {"a"}
     assert kept(reserved) == {"uid-m0": 4}
 
@@ -238,27 +238,27 @@ def test_what_a_reservation_keeps_can_be_left_out() -> None:
     shown(reserved, GANG, other)
     written(reserved, ledger(entry(GANG), entry(other)))
 
-    assert reserved.occupied(node(), besides={"uid-g"}).reserved == ("uid-x",)
-    assert reserved.occupied(node(), besides={"uid-g", "uid-other"}) == node()
+    assert reserved.with_reservations(node(), besides={"uid-g"}).reserved == ("uid-x",)
+    assert reserved.with_reservations(node(), besides={"uid-g", "uid-other"}) == node()
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_whatever_happened_counts_what_there_is(seed: int) -> None:
     """In any order of events all is as if everything had been shown at once, but for pods that came and went."""
-    random, pods = Random(seed), dict[str, PodSeen]()
-    reserved = Reserved(pods)
+    random, pods = Random(seed), dict[str, PodUpdate]()
+    reserved = ReservationIndex(pods)
     plans = {f"p{at}": [_plan(random, f"p{at}") for _ in range(2)] for at in range(4)}
-    there: dict[str, ReservationSeen] = {}
-    ledgers: dict[str, LedgerSeen] = {}
+    there: dict[str, ReservationUpdate] = {}
+    ledgers: dict[str, LedgerUpdate] = {}
     touched = set[str]()
-    before = {name: reserved.occupied(node(name)) for name in "abc"}
+    before = {name: reserved.with_reservations(node(name)) for name in "abc"}
     for step in range(30):
         if random.random() < 0.5:
             name = random.choice(list(plans))
             if name in there and random.random() < 0.4:
                 del there[name]
-                touched = reserved.take_reservations(Batch(ReservationSeen, (), (f"uid-{name}",)))
+                touched = reserved.apply_reservations(Batch(ReservationUpdate, (), (f"uid-{name}",)))
             else:
                 there[name] = random.choice(plans[name])
                 touched = shown(reserved, there[name])
@@ -267,17 +267,17 @@ def test_whatever_happened_counts_what_there_is(seed: int) -> None:
             chosen = [each for each in listing if random.random() < 0.6]
             ledgers["gpus"] = ledger(*chosen, generation=step)
             touched = written(reserved, ledgers["gpus"])
-        after = {name: reserved.occupied(node(name)) for name in "abc"}
+        after = {name: reserved.with_reservations(node(name)) for name in "abc"}
         assert {name for name in after if after[name] != before[name]} <= touched
         before = after
 
-    anew = Reserved(pods)
+    anew = ReservationIndex(pods)
     written(anew, *ledgers.values())
     shown(anew, *there.values())
-    assert {name: anew.occupied(node(name)) for name in "abc"} == before
-    assert anew.counting == reserved.counting
+    assert {name: anew.with_reservations(node(name)) for name in "abc"} == before
+    assert anew.active == reserved.active
 
 
-def _plan(random: Random, name: str) -> ReservationSeen:
+def _plan(random: Random, name: str) -> ReservationUpdate:
     seats = {f"{name}-{at}": (random.choice("abc"), random.randint(1, 4)) for at in range(random.randint(0, 3))}
     return plan(name, seats, held={node: random.randint(0, 8) for node in "abc" if random.random() < 0.5})

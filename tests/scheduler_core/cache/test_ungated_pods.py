@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import Phase, ReservationStatus, State
+from gputopo.crd.reservations import EntryPhase, ReservationState, ReservationStatus
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
-from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
+from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
 from tests.machines import MACHINES
 from tests.scheduler_core.fake_scheduler import Stage, asking, seen
 from tests.scheduler_core.planner.packing.plans import COMMITTED, PROPOSED, ledger, plan
@@ -14,12 +14,12 @@ from tests.scheduler_core.planner.packing.plans import COMMITTED, PROPOSED, ledg
 NODES = {"a": MACHINES["hgx_h100"](), "b": MACHINES["hgx_h100"]()}
 UNGATED = seen("m0", 8, claim=("g", "a"))
 PLAN = plan("g", {"m0": ("a", 8)})
-FAILED = PLAN._replace(status=ReservationStatus(State.FAILED))
+FAILED = PLAN._replace(status=ReservationStatus(ReservationState.FAILED))
 
 
 def free(stage: Stage) -> dict[str, int]:
     """GPUs of each node that others may get."""
-    return {name: stage.state(name).count("nvidia.com/gpu") for name in NODES}
+    return {name: stage.state(name).free_devices("nvidia.com/gpu") for name in NODES}
 
 
 ALL, NONE_OF_A = {"a": 8, "b": 8}, {"a": 0, "b": 8}
@@ -38,7 +38,7 @@ ALL, NONE_OF_A = {"a": 8, "b": 8}, {"a": 0, "b": 8}
     ],
 )
 def test_a_claim_counts_where_a_reservation_lists_that_pod_for_that_node(
-    kept: tuple[ReservationSeen, ...], expected: dict[str, int]
+    kept: tuple[ReservationUpdate, ...], expected: dict[str, int]
 ) -> None:
     stage = Stage.planned(NODES, UNGATED, kept=kept)
 
@@ -57,7 +57,7 @@ def test_a_forged_claim_keeps_nobody_out() -> None:
 def test_a_claim_that_counted_counts_until_the_pod_is_gone_whatever_becomes_of_the_reservation() -> None:
     stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
 
-    stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
+    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
     stage.pods(seen("m0", 8, claim=("g", "a"), admitted=True))  # something else of it changed
     assert free(stage) == NONE_OF_A
@@ -84,27 +84,27 @@ def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
 ) -> None:
     stage = Stage.planned(NODES, seen("m0", 8))
     stage.keep((PLAN, COMMITTED))
-    stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
+    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
 
     stage.now += late_s
-    stage.knowledge.tick(stage.now)
+    stage.knowledge.advance_time(stage.now)
     stage.pods(UNGATED)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
-    stage.knowledge.tick(stage.now)
+    stage.knowledge.advance_time(stage.now)
 
     assert free(stage) == expected
 
 
 @pytest.mark.parametrize(("phase", "expected"), [(PROPOSED, NONE_OF_A), (COMMITTED, NONE_OF_A)])
-def test_a_plan_that_is_struck_leaves_the_pods_that_were_ungated(phase: Phase, expected: dict[str, int]) -> None:
+def test_a_plan_that_is_struck_leaves_the_pods_that_were_ungated(phase: EntryPhase, expected: dict[str, int]) -> None:
     """One whose members were ungated may be only proposed: the ledger had lost it."""
     stage = Stage.planned(NODES, UNGATED)
     stage.keep((PLAN, phase))
 
-    stage.knowledge.take(Batch(LedgerSeen, (ledger(generation=2),)), stage.now)
-    stage.knowledge.take(Batch(ReservationSeen, (), (PLAN.key,)), stage.now)
+    stage.knowledge.apply_batch(Batch(LedgerUpdate, (ledger(generation=2),)), stage.now)
+    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
-    stage.knowledge.tick(stage.now)
+    stage.knowledge.advance_time(stage.now)
 
     assert free(stage) == expected
 
@@ -118,7 +118,7 @@ def test_a_plan_that_is_struck_leaves_the_pods_that_were_ungated(phase: Phase, e
     ],
 )
 def test_where_only_planners_write_the_annotation_a_claim_counts_without_its_reservation(
-    kept: tuple[ReservationSeen, ...], expected: dict[str, int]
+    kept: tuple[ReservationUpdate, ...], expected: dict[str, int]
 ) -> None:
     assert free(Stage.planned(NODES, UNGATED, kept=kept, guarded=True)) == expected
     later = Stage.planned(NODES, kept=kept, guarded=True)

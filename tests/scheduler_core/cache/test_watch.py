@@ -14,24 +14,32 @@ import pytest
 
 from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.crd.reservations import (
-    Entry,
+    EntryPhase,
+    ExtenderAck,
+    LedgerEntry,
     LedgerSpec,
-    Phase,
     ReservationSpec,
+    ReservationState,
     ReservationStatus,
     Seat,
-    State,
-    Vouching,
     spec_hash,
 )
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.rbac import EXTENDER, READER, Resource
-from gputopo.kube.reflector import Timing
-from gputopo.labels import encode
-from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen, WatchStatus
-from scheduler_core.cache.node import Machine, read_node
-from scheduler_core.cache.watch import SOURCES, Watches, listed, silence, stuck, watching
+from gputopo.kube.reflector import WatchTiming
+from gputopo.labels import encode_topology
+from scheduler_core.cache.events import (
+    Batch,
+    LedgerUpdate,
+    NodeGpusUpdate,
+    NodeUpdate,
+    PodUpdate,
+    ReservationUpdate,
+    WatchStatus,
+)
+from scheduler_core.cache.node import NodeFacts, parse_node
+from scheduler_core.cache.watch import SOURCES, Watches, list_all, make_watches, silence_reason, stuck
 from scheduler_core.request.device_request import WHOLE
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
@@ -42,7 +50,7 @@ Object = dict[str, Any]
 
 
 def node(name: str = "gpu-0", *, broken: bool = False, gpus: int = 8, **conditions: Any) -> Object:
-    facts = encode(dgx1_link_down() if broken else dgx1())
+    facts = encode_topology(dgx1_link_down() if broken else dgx1())
     metadata = {"name": name, "uid": f"uid-{name}", "labels": facts.labels, "annotations": facts.annotations}
     status = {"allocatable": {WHOLE: str(gpus), "cpu": "96"}, **conditions}
     return {"metadata": {"resourceVersion": "5", **metadata}, "status": status}
@@ -86,10 +94,10 @@ class Running(NamedTuple):
 @contextmanager
 def running(cluster: Cluster, folder: Path) -> Iterator[Running]:
     batches: list[Batch[Any]] = []
-    timing = Timing(wall=lambda: 0.0, wait=lambda stopped, _: stopped.wait(0.002))
+    timing = WatchTiming(wall=lambda: 0.0, wait=lambda stopped, _: stopped.wait(0.002))
     with api_server(cluster) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(folder / "config"))
-        watches = watching(kube, batches.append, lambda: 100.0, timing)
+        watches = make_watches(kube, batches.append, lambda: 100.0, timing)
         watches.start()
         try:
             yield Running(watches, batches)
@@ -101,9 +109,9 @@ def running(cluster: Cluster, folder: Path) -> Iterator[Running]:
 TOLD = NodeGpus("2026-11-21T12:00:00Z", "1a", "1", (Allocation("GPU-1", PodRef("team", "train", "c")),))
 
 
-def machine(*, broken: bool = False) -> NodeSeen:
-    told = read_node(builders.node(dgx1_link_down() if broken else dgx1()))
-    return NodeSeen("gpu-0", msgspec.structs.replace(told, cpu_milli=96_000))
+def machine(*, broken: bool = False) -> NodeUpdate:
+    told = parse_node(builders.node(dgx1_link_down() if broken else dgx1()))
+    return NodeUpdate("gpu-0", msgspec.structs.replace(told, cpu_milli=96_000))
 
 
 def test_each_kind_is_told_completely_and_then_as_it_changes(tmp_path: Path) -> None:
@@ -125,16 +133,16 @@ def test_each_kind_is_told_completely_and_then_as_it_changes(tmp_path: Path) -> 
         told.send(changed("DELETED", 14, gpus()))
         wait_for(lambda: len(run.batches) == 6, "the changes")
 
-    train = PodSeen("uid-train", builders.occupant("train", 4, admitted=True), "gpu-0")
-    new = PodSeen("uid-new", builders.occupant("new", 2), None, "gpu-0", "gputopo-scheduler")
-    assert run.of(NodeSeen) == [
-        Batch(NodeSeen, (machine(),), complete=True),
-        Batch(NodeSeen, (machine(broken=True),)),
+    train = PodUpdate("uid-train", builders.occupant("train", 4, admitted=True), "gpu-0")
+    new = PodUpdate("uid-new", builders.occupant("new", 2), None, "gpu-0", "gputopo-scheduler")
+    assert run.of(NodeUpdate) == [
+        Batch(NodeUpdate, (machine(),), is_full_list=True),
+        Batch(NodeUpdate, (machine(broken=True),)),
     ]
-    assert run.of(PodSeen) == [Batch(PodSeen, (train,), complete=True), Batch(PodSeen, (new,), ("uid-web",))]
-    assert run.of(GpusSeen) == [
-        Batch(GpusSeen, (GpusSeen("gpu-0", TOLD),), complete=True),
-        Batch(GpusSeen, (), ("gpu-0",)),
+    assert run.of(PodUpdate) == [Batch(PodUpdate, (train,), is_full_list=True), Batch(PodUpdate, (new,), ("uid-web",))]
+    assert run.of(NodeGpusUpdate) == [
+        Batch(NodeGpusUpdate, (NodeGpusUpdate("gpu-0", TOLD),), is_full_list=True),
+        Batch(NodeGpusUpdate, (), ("gpu-0",)),
     ]
 
 
@@ -155,9 +163,9 @@ def test_what_decides_nothing_is_not_told(tmp_path: Path) -> None:
         pods.send(changed("MODIFIED", 13, pod("train", 4, spec=bound, startTime="now")))
         wait_for(lambda: len(run.batches) == 5, "the changes")
 
-    (_, fewer), (_, admitted) = run.of(NodeSeen), run.of(PodSeen)
-    assert [dict(each.machine.allocatable) for each in fewer.seen] == [{WHOLE: 7}]
-    assert [each.occupant.admitted for each in admitted.seen] == [True]
+    (_, fewer), (_, admitted) = run.of(NodeUpdate), run.of(PodUpdate)
+    assert [dict(each.facts.allocatable) for each in fewer.updates] == [{WHOLE: 7}]
+    assert [each.occupant.admitted for each in admitted.updates] == [True]
 
 
 def test_pods_that_have_ended_are_left_out_by_the_server(tmp_path: Path) -> None:
@@ -176,7 +184,7 @@ def test_pods_that_ask_the_same_share_what_they_ask(tmp_path: Path) -> None:
     pods = [pod(f"p{number}", 4, spec={"nodeName": f"gpu-{number % 2}"}) for number in range(4)]
     _, batch, _ = once(Cluster(Script([page(7)]), Script([page(8, *pods)]), Script([page(9)])), tmp_path)
 
-    seen: tuple[PodSeen, ...] = batch.seen
+    seen: tuple[PodUpdate, ...] = batch.updates
     assert len({id(each.occupant.profile) for each in seen}) == 1
     assert len({id(each.node) for each in seen}) == 2
     assert len({id(each.occupant.namespace) for each in seen}) == 1
@@ -185,7 +193,7 @@ def test_pods_that_ask_the_same_share_what_they_ask(tmp_path: Path) -> None:
 def test_machines_of_one_model_share_what_the_model_is(tmp_path: Path) -> None:
     cluster = Cluster(Script([page(7, node("gpu-0"), node("gpu-1"))]), Script([page(8)]), Script([page(9)]))
 
-    first, second = (each.machine.topology for each in once(cluster, tmp_path)[0].seen)
+    first, second = (each.facts.topology for each in once(cluster, tmp_path)[0].updates)
 
     assert first == second
     assert first.nvlink is second.nvlink
@@ -199,7 +207,7 @@ def test_a_node_of_whose_gpus_nothing_can_be_told_is_there_all_the_same(tmp_path
 
     nodes, _, _ = once(Cluster(Script([page(7, told)]), Script([page(8)]), Script([page(9)])), tmp_path)
 
-    assert nodes.seen == (NodeSeen("mig-0", Machine(None, described=False, allocatable=((WHOLE, 0),))),)
+    assert nodes.updates == (NodeUpdate("mig-0", NodeFacts(None, described=False, allocatable=((WHOLE, 0),))),)
 
 
 def test_a_cluster_without_the_agents_kind_is_synced_without_it(tmp_path: Path) -> None:
@@ -209,7 +217,7 @@ def test_a_cluster_without_the_agents_kind_is_synced_without_it(tmp_path: Path) 
     with running(cluster, tmp_path) as run:
         wait_for(lambda: run.watches.synced, "the lists")
 
-    assert run.of(GpusSeen) == [Batch(GpusSeen, (), complete=True)]
+    assert run.of(NodeGpusUpdate) == [Batch(NodeGpusUpdate, (), is_full_list=True)]
 
 
 def test_how_the_watches_are_doing(tmp_path: Path) -> None:
@@ -221,14 +229,14 @@ def test_how_the_watches_are_doing(tmp_path: Path) -> None:
 
     with running(cluster, tmp_path) as run:
         assert not run.watches.synced
-        wait_for(lambda: len(run.of(NodeSeen)) == 3, "the nodes")
+        wait_for(lambda: len(run.of(NodeUpdate)) == 3, "the nodes")
         wait_for(lambda: run.watches.status(0)[2].synced, "the kubelets' word")
-        wait_for(lambda: run.watches.status(0)[1].trouble, "the pods")
+        wait_for(lambda: run.watches.status(0)[1].error, "the pods")
         of_nodes, of_pods, of_gpus = run.watches.status(130.0)
 
     assert of_nodes == WatchStatus("nodes", True, 30.0, 1, 1, None, 3.0, still_s=30.0)
     assert of_pods[:4] == ("pods", False, None, of_pods.relists)
-    assert (of_pods.failures > 0, of_pods.trouble) == (True, "GET /api/v1/pods: 403: pods is forbidden")
+    assert (of_pods.failures > 0, of_pods.error) == (True, "GET /api/v1/pods: 403: pods is forbidden")
     assert of_gpus == WatchStatus("nodegpus", True, 30.0, 0, 0, None, None, still_s=30.0)
 
 
@@ -243,7 +251,7 @@ def test_the_watches_stop_within_a_second_whatever_they_wait_for(tmp_path: Path)
     with api_server(stuck) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
         batches: list[Batch[Any]] = []
-        watches = watching(kube, batches.append, time.monotonic)
+        watches = make_watches(kube, batches.append, time.monotonic)
         watches.start()
         wait_for(lambda: len(batches) == 2, "two lists")
         before = time.monotonic()
@@ -254,13 +262,13 @@ def test_the_watches_stop_within_a_second_whatever_they_wait_for(tmp_path: Path)
             thread.join(10)
         kube.close()
 
-    assert {batch.kind for batch in batches} == {NodeSeen, GpusSeen}
+    assert {batch.kind for batch in batches} == {NodeUpdate, NodeGpusUpdate}
 
 
 def test_watches_that_never_started_can_be_stopped(tmp_path: Path) -> None:
     with api_server(Script([page(7)])) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
-        watching(kube, lambda _: None, time.monotonic).stop()
+        make_watches(kube, lambda _: None, time.monotonic).stop()
         kube.close()
         assert server.asked == []
 
@@ -269,7 +277,7 @@ def once(cluster: Cluster, folder: Path) -> tuple[Batch[Any], ...]:
     with api_server(cluster) as server:
         kube = from_kubeconfig(READER, server.kubeconfig(folder / "config"))
         try:
-            return listed(kube)
+            return list_all(kube)
         finally:
             kube.close()
 
@@ -282,9 +290,9 @@ def test_a_person_who_asks_once_gets_the_same_values(tmp_path: Path) -> None:
     )
 
     assert once(cluster, tmp_path) == (
-        Batch(NodeSeen, (machine(),), complete=True),
-        Batch(PodSeen, (PodSeen("uid-train", builders.occupant("train", 4), None),), complete=True),
-        Batch(GpusSeen, (), complete=True),
+        Batch(NodeUpdate, (machine(),), is_full_list=True),
+        Batch(PodUpdate, (PodUpdate("uid-train", builders.occupant("train", 4), None),), is_full_list=True),
+        Batch(NodeGpusUpdate, (), is_full_list=True),
     )
 
 
@@ -310,16 +318,16 @@ def test_what_is_known_is_too_old_after_a_long_silence_of_any_kind(
     nodes = WatchStatus("nodes", True, 1.0, 0, 0, None, None)
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 
-    assert silence((nodes, pods)) == (told and f"gputopo has heard {told}")
+    assert silence_reason((nodes, pods)) == (told and f"gputopo has heard {told}")
 
 
 def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:
     theirs, others = Resource("podgroups", "one.example", "v1"), Resource("podgroups", "other.example", "v2")
-    plain = SOURCES[NodeSeen]
-    sources = {NodeSeen: plain, str: plain._replace(resource=theirs), int: plain._replace(resource=others)}
+    plain = SOURCES[NodeUpdate]
+    sources = {NodeUpdate: plain, str: plain._replace(resource=theirs), int: plain._replace(resource=others)}
     with api_server(Script([])) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
-        kinds = [each.kind for each in watching(kube, lambda _: None, time.monotonic, sources=sources).status(0.0)]
+        kinds = [each.kind for each in make_watches(kube, lambda _: None, time.monotonic, sources=sources).status(0.0)]
         kube.close()
 
     assert kinds == ["nodes", "podgroups.v1.one.example", "podgroups.v2.other.example"]
@@ -343,27 +351,27 @@ def test_what_planners_write_is_read_as_it_is(tmp_path: Path) -> None:
     scripts = {"placementreservations": Script([page(7, plan)]), "placementledgers": Script([page(8, ledger)])}
     with api_server(lambda asked: scripts[asked.path.rpartition("/")[2]](asked)) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
-        reservations, ledgers = listed(kube, ReservationSeen, LedgerSeen)
+        reservations, ledgers = list_all(kube, ReservationUpdate, LedgerUpdate)
         kube.close()
 
-    (seen,) = reservations.seen
-    assert seen == ReservationSeen(
+    (seen,) = reservations.updates
+    assert seen == ReservationUpdate(
         "R",
         "team",
         "llm-1",
         spec,
         spec_hash(spec),
-        ReservationStatus(State.COMMITTED, deadline=status["deadline"]),
+        ReservationStatus(ReservationState.COMMITTED, deadline=status["deadline"]),
         "7",
     )
-    assert ledgers.seen == (
-        LedgerSeen(
+    assert ledgers.updates == (
+        LedgerUpdate(
             "gpus",
             "L",
             "8",
             4,
-            LedgerSpec("p", 2, (Entry("R", "team", "llm-1", seen.hash, Phase.PROPOSED),)),
-            {"host_1": Vouching("ns/extender", 4, ("R",))},
+            LedgerSpec("p", 2, (LedgerEntry("R", "team", "llm-1", seen.hash, EntryPhase.PROPOSED),)),
+            {"host_1": ExtenderAck("ns/extender", 4, ("R",))},
         ),
     )
 
@@ -385,7 +393,7 @@ def test_the_end_of_a_watchs_thread_is_seen_until_it_is_stopped(tmp_path: Path) 
 
     with api_server(Cluster(Script([page(7)]), Script([page(8)]), Script([page(9)]))) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
-        watches = watching(kube, ending, lambda: 5.0)
+        watches = make_watches(kube, ending, lambda: 5.0)
         assert stuck(watches.status(5.0)) is None
         watches.start()
         wait_for(lambda: all(each.ended for each in watches.status(5.0)), "the end of the threads")

@@ -14,7 +14,7 @@ def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]
         return True
     rates = {(link.a, link.b): link.gbps or 0.0 for link in topology.nvlink.links} if topology.nvlink else {}
     ring = max(min(rates.get((min(hop), max(hop)), 0.0) for hop in _hops(way)) for way in permutations(chosen))
-    numa = {topology.gpu(index).numa_node for index in chosen}
+    numa = {topology.get_gpu(index).numa_node for index in chosen}
     islands = topology.islands or ()
     checks = {
         "island": any(chosen <= set(island.gpus) for island in islands),

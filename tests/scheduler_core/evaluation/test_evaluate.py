@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import NodeTable, table_of, with_pods
-from scheduler_core.evaluation.evaluate import Decision, Judged, evaluate, judge, shortlist
+from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_pods
+from scheduler_core.evaluation.evaluate import Decision, Evaluator, evaluate, evaluate_state, shortlist
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
@@ -21,8 +21,8 @@ POLICY = Policy()
 H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 
 
-def _table(*records: NodeRecord) -> NodeTable:
-    return table_of(records, NOW, POLICY)
+def _table(*records: NodeRecord) -> Snapshot:
+    return snapshot_of(records, NOW, POLICY)
 
 
 def _labelled(name: str, product: str, numa: str) -> NodeRecord:
@@ -41,7 +41,7 @@ def test_classic_walk_through() -> None:
     found = evaluate(request(1, model="NVIDIA-A100-SXM4-80GB"), table, ["node-1", "node-2", "node-3"], POLICY)
 
     assert found.nodes == ("node-1",)  # what is worse by more than the policy tolerates is not offered
-    assert found.failed == {"node-3": Reason.MODEL}
+    assert found.rejected == {"node-3": Reason.MODEL}
     # Weights 3 (leftover) + 1 + 1 + 1. The one GPU is a fragment for the half of pods that want more: 0.5 cease to be.
     # 1 / (1 + e^-1) = 0.72. (3 x 0.72 + 1 x 1 + 0 + 1) / 6 = 0.69, and without NUMA node 0 3.16 / 6 = 0.53.
     assert {name: each.rounded for name, each in found.scores.items()} == {"node-1": 7, "node-2": 5}
@@ -50,7 +50,7 @@ def test_classic_walk_through() -> None:
 def test_unknown_nodes_fail_with_their_own_reason() -> None:
     found = evaluate(request(1), _table(record("a", H100, held={})), ["a", "ghost"], POLICY)
 
-    assert (found.nodes, found.failed) == (("a",), {"ghost": Reason.UNKNOWN_NODE})
+    assert (found.nodes, found.rejected) == (("a",), {"ghost": Reason.UNKNOWN_NODE})
 
 
 def test_split_node_is_refused_and_the_whole_island_chosen() -> None:
@@ -64,7 +64,7 @@ def test_split_node_is_refused_and_the_whole_island_chosen() -> None:
     found = evaluate(asked, _table(split, pairs, whole), ["split", "pairs", "whole"], POLICY)
 
     assert found.nodes == ("whole",)
-    assert found.failed == {"split": Reason.INTERCONNECT, "pairs": Reason.ISLAND}
+    assert found.rejected == {"split": Reason.INTERCONNECT, "pairs": Reason.ISLAND}
 
 
 def test_required_shape_gets_one_node_and_the_next_pod_another() -> None:
@@ -116,7 +116,7 @@ class TestShortlist:
         assert evaluate(request(2), table, [*self.NAMES, "best"], Policy(shortlist=3)).nodes == ("best",)
 
     def test_pod_with_preferences_of_its_own_sees_all(self) -> None:
-        asked = request(1)._replace(soft_preferences=True)
+        asked = request(1)._replace(has_soft_preferences=True)
 
         assert len(evaluate(asked, self.TABLE, self.NAMES, Policy(shortlist=5)).nodes) == 100
 
@@ -136,7 +136,7 @@ _MACHINES = ("hgx_h100", "a100_bridged", "dgx1", "rtx4090", "cloud_vm", "mixed",
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> NodeTable:
+def tables(draw: st.DrawFn) -> Snapshot:
     """A dozen nodes of several kinds, partly busy, some with pods that nobody has named GPUs for."""
     records = []
     for at in range(draw(st.integers(1, 12))):
@@ -161,7 +161,7 @@ _REQUESTS = st.builds(
 @settings(deadline=None, max_examples=80)
 @given(tables(), _REQUESTS, st.data())
 def test_decision_does_not_depend_on_the_order_of_names_nor_changes_anything(
-    table: NodeTable, asked: PodRequest, data: st.DataObject
+    table: Snapshot, asked: PodRequest, data: st.DataObject
 ) -> None:
     names = [*table.records, "ghost"]
     before = msgspec.json.encode(dict(table.records))
@@ -171,20 +171,20 @@ def test_decision_does_not_depend_on_the_order_of_names_nor_changes_anything(
 
     assert msgspec.json.encode(dict(table.records)) == before
     assert again == first
-    assert set(first.failed) | set(first.scores) == set(names)
-    assert not set(first.failed) & set(first.scores)
+    assert set(first.rejected) | set(first.scores) == set(names)
+    assert not set(first.rejected) & set(first.scores)
     assert set(first.nodes) <= set(first.scores)
 
 
 @settings(deadline=None, max_examples=60)
 @given(tables(), _REQUESTS)
-def test_decision_can_be_recomputed_from_its_recorded_inputs(table: NodeTable, asked: PodRequest) -> None:
+def test_decision_can_be_recomputed_from_its_recorded_inputs(table: Snapshot, asked: PodRequest) -> None:
     names = list(table.records)
     recorded = msgspec.json.encode((asked, POLICY, list(table.records.values()), names, NOW, table.generation))
 
     kind = tuple[PodRequest, Policy, list[NodeRecord], list[str], float, int]
     again, policy, records, same_names, now, generation = msgspec.json.decode(recorded, type=kind)
-    recomputed = evaluate(again, table_of(records, now, policy, generation), same_names, policy)
+    recomputed = evaluate(again, snapshot_of(records, now, policy, generation), same_names, policy)
 
     assert recomputed == evaluate(asked, table, names, POLICY)
 
@@ -202,7 +202,7 @@ def test_decision_of_a_subset_agrees_with_that_of_all() -> None:
 def test_memory_of_verdicts_is_bounded() -> None:
     states = _table(record("a", H100, held={}), record("b", PAIRS, held={})).states.values()
     asked = request(1).profile
-    judged = Judged(asked, POLICY, most=1)
+    judged = Evaluator(asked, POLICY, most=1)
 
-    assert [judged(state) for state in states] == [judge(asked, state, POLICY) for state in states]
+    assert [judged(state) for state in states] == [evaluate_state(asked, state, POLICY) for state in states]
     assert len(judged) == 1

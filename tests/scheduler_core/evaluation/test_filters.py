@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from gputopo.labels.reasons import Reason
 from gputopo.model import Link, NodeTopology, Nvlink
-from scheduler_core.allocation.device_plugin import preferred
+from scheduler_core.allocation.device_plugin import preferred_sets
 from scheduler_core.allocation.machine_shape import shape_of
-from scheduler_core.cache.node_record import read_occupant
+from scheduler_core.cache.node_record import parse_occupant
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.evaluation.filters import may_be_degraded, verdict
+from scheduler_core.evaluation.filters import may_be_degraded, rejection_reason
 from scheduler_core.policy.policy import Handling, Policy
-from scheduler_core.request.pod_request import PodRequest, Profile, Wishes, read_request
+from scheduler_core.request.pod_request import Constraints, PodProfile, PodRequest, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import graphs
 from tests.scheduler_core.builders import NOW, mask, occupant, pod, profile, record
@@ -46,8 +46,8 @@ def _node(topology: NodeTopology | None, *busy: int, labels: dict[str, str] | No
     return state_of(observed, NOW, Policy())
 
 
-def _on(state: NodeState, asked: Profile, policy: Policy = Policy()) -> Reason | None:  # noqa: B008  frozen
-    return verdict(asked, state, policy)
+def _on(state: NodeState, asked: PodProfile, policy: Policy = Policy()) -> Reason | None:  # noqa: B008  frozen
+    return rejection_reason(asked, state, policy)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def _on(state: NodeState, asked: Profile, policy: Policy = Policy()) -> Reason |
         pytest.param(_node(ACROSS), profile(2, numa="preferred"), None, id="preferred is not required"),
     ],
 )
-def test_verdict(state: NodeState, asked: Profile, reason: Reason | None) -> None:
+def test_verdict(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
     assert _on(state, asked) is reason
 
 
-def _parallel(gpus: int, degree: int) -> Profile:
-    return Profile(profile(gpus).ask, Wishes(parallel=degree))
+def _parallel(gpus: int, degree: int) -> PodProfile:
+    return PodProfile(profile(gpus).device_request, Constraints(parallel=degree))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def _parallel(gpus: int, degree: int) -> Profile:
         pytest.param(_node(DGX2), _parallel(6, 2), None, id="sets too many to list, in one island"),
     ],
 )
-def test_tensor_parallel_groups(state: NodeState, asked: Profile, reason: Reason | None) -> None:
+def test_tensor_parallel_groups(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
     assert _on(state, asked) is reason
 
 
@@ -169,8 +169,8 @@ class TestMigAndShares:
     def _state(self, resource: str) -> NodeState:
         return state_of(record(topology=MIG, allocatable={resource: 8, "nvidia.com/gpu": 5}), NOW, Policy())
 
-    def _asked(self, resource: str, wishes: dict[str, str], count: int = 1) -> Profile:
-        found = read_request(pod("p", count, resource=resource, annotations=wishes, labels={"gpu-model": "A100"}))
+    def _asked(self, resource: str, wishes: dict[str, str], count: int = 1) -> PodProfile:
+        found = parse_request(pod("p", count, resource=resource, annotations=wishes, labels={"gpu-model": "A100"}))
         assert isinstance(found, PodRequest)
         return found.profile
 
@@ -288,8 +288,8 @@ def test_required_wishes_hold_for_every_order_of_the_offer(
     if found is None:
         assert held
     elif held:  # refused for fear of a crash only
-        assert preferred(shape_of(topology), mask(*free), size).may_crash
+        assert preferred_sets(shape_of(topology), mask(*free), size).may_crash
 
 
 def test_occupants_are_read_as_pods_are() -> None:
-    assert read_occupant(pod("a", 2)) == occupant("a", 2)
+    assert parse_occupant(pod("a", 2)) == occupant("a", 2)

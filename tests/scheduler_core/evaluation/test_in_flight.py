@@ -7,12 +7,12 @@ from math import inf
 import pytest
 
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.assumed_pods import Assumption
-from scheduler_core.cache.node_table import NodeTable, table_of
-from scheduler_core.evaluation.evaluate import remembered
-from scheduler_core.evaluation.in_flight import firm
+from scheduler_core.cache.assumed_pods import AssumedPod
+from scheduler_core.cache.node_table import Snapshot, snapshot_of
+from scheduler_core.evaluation.evaluate import evaluator_for
+from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
 
@@ -23,13 +23,13 @@ TWO = [occupant(f"two-{at}", 2) for at in range(4)]
 PAIR = profile(2, island="required")
 
 
-def table(*pods: Occupant) -> NodeTable:
-    return table_of([record(name, PAIRS, held={}, pods=pods) for name in ("a", "b", "c")], NOW, POLICY)
+def table(*pods: Occupant) -> Snapshot:
+    return snapshot_of([record(name, PAIRS, held={}, pods=pods) for name in ("a", "b", "c")], NOW, POLICY)
 
 
-def is_firm(asked: Profile, known: NodeTable, *doubtful: Occupant) -> bool:
-    held = [Assumption(pod, frozenset({"a", "b"}), inf) for pod in doubtful]
-    return firm(asked, known, "a", held, remembered(asked, POLICY))
+def is_firm(asked: PodProfile, known: Snapshot, *doubtful: Occupant) -> bool:
+    held = [AssumedPod(pod, frozenset({"a", "b"}), inf) for pod in doubtful]
+    return fits_with_all(asked, known, "a", held, evaluator_for(asked, POLICY))
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ def is_firm(asked: Profile, known: NodeTable, *doubtful: Occupant) -> bool:
         pytest.param(profile(1), SINGLES[:4], True, id="no shape is required"),
     ],
 )
-def test_required_shape_holds_with_every_subset(asked: Profile, doubtful: list[Occupant], expected: bool) -> None:
+def test_required_shape_holds_with_every_subset(asked: PodProfile, doubtful: list[Occupant], expected: bool) -> None:
     assert is_firm(asked, table(), *doubtful) is expected
 
 
 def test_doubts_are_about_the_nodes_that_were_answered() -> None:
-    held = [Assumption(pod, frozenset({"a", "b"}), inf) for pod in SINGLES]
+    held = [AssumedPod(pod, frozenset({"a", "b"}), inf) for pod in SINGLES]
 
-    assert firm(PAIR, table(), "c", held, remembered(PAIR, POLICY))
+    assert fits_with_all(PAIR, table(), "c", held, evaluator_for(PAIR, POLICY))
 
 
 def test_promise_to_another_pod_is_kept() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.allocation.device_plugin import Check
-from scheduler_core.allocation.gpu_sets import AnyOf, OneOf
+from scheduler_core.allocation.device_plugin import PredictionResult
+from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.evaluation.prediction_check import Settled, settled
+from scheduler_core.evaluation.prediction_check import PredictionCheck, check_predictions
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import mask, occupant, record
 
@@ -24,52 +24,58 @@ def node(held: Mapping[str, Iterable[int]] | None, *pods: Occupant, departed: It
 
 
 def test_only_outcome_that_there_is() -> None:
-    found = settled(node({"x": [0, 1]}, occupant("x", 2), P), node({"x": [0, 1], "p": [2, 3]}, occupant("x", 2), P))
+    found = check_predictions(
+        node({"x": [0, 1]}, occupant("x", 2), P), node({"x": [0, 1], "p": [2, 3]}, occupant("x", 2), P)
+    )
 
-    assert found == (Settled(P, "a", OneOf((mask(2, 3),)), mask(2, 3), Check.HIT, None),)
+    assert found == (PredictionCheck(P, "a", ExactSets((mask(2, 3),)), mask(2, 3), PredictionResult.HIT, None),)
 
 
 def test_one_of_several_outcomes() -> None:
-    found = settled(node({}, P), node({"p": [2, 3]}, P))
+    found = check_predictions(node({}, P), node({"p": [2, 3]}, P))
 
-    assert found == (Settled(P, "a", OneOf((mask(0, 1), mask(2, 3))), mask(2, 3), Check.AMBIGUOUS, None),)
+    assert found == (
+        PredictionCheck(P, "a", ExactSets((mask(0, 1), mask(2, 3))), mask(2, 3), PredictionResult.AMBIGUOUS, None),
+    )
 
 
 def test_outcome_that_could_not_be() -> None:
-    (found,) = settled(node({}, P), node({"p": [1, 2]}, P))
+    (found,) = check_predictions(node({}, P), node({"p": [1, 2]}, P))
 
-    assert found.check is Check.MISS
+    assert found.check is PredictionResult.MISS
 
 
 def test_every_order_in_which_pods_may_have_been_admitted_counts() -> None:
     """After the single GPU only one pair is whole; before it either was."""
     single = occupant("single", 1)
 
-    found = settled(node({}, P, single), node({"p": [2, 3], "single": [0]}, P, single))
+    found = check_predictions(node({}, P, single), node({"p": [2, 3], "single": [0]}, P, single))
 
     assert [(each.predicted, each.check) for each in found] == [
-        (OneOf((mask(0, 1), mask(2, 3))), Check.AMBIGUOUS),
-        (OneOf((mask(0), mask(1), mask(2), mask(3))), Check.AMBIGUOUS),
+        (ExactSets((mask(0, 1), mask(2, 3))), PredictionResult.AMBIGUOUS),
+        (ExactSets((mask(0), mask(1), mask(2), mask(3))), PredictionResult.AMBIGUOUS),
     ]
 
 
 def test_pod_that_came_and_went_between_two_words_may_have_been_in_the_way() -> None:
     passed = occupant("passed", 1)
 
-    (found,) = settled(
+    (found,) = check_predictions(
         node({"x": [0]}, occupant("x", 1), P, departed=[passed]), node({"x": [0], "p": [1, 2]}, occupant("x", 1), P)
     )
 
-    assert found.check is Check.AMBIGUOUS
+    assert found.check is PredictionResult.AMBIGUOUS
 
 
 def test_pod_that_ended_for_the_kubelet_and_that_the_watch_still_shows() -> None:
     """Its GPUs were free before the next pod was admitted, or were not."""
     ends = occupant("ends", 4)
 
-    (found,) = settled(node({"ends": range(4)}, ends, P), node({"p": [0, 1]}, ends, P))
+    (found,) = check_predictions(node({"ends": range(4)}, ends, P), node({"p": [0, 1]}, ends, P))
 
-    assert found == Settled(P, "a", OneOf((mask(0, 1), mask(2, 3))), mask(0, 1), Check.AMBIGUOUS, None)
+    assert found == PredictionCheck(
+        P, "a", ExactSets((mask(0, 1), mask(2, 3))), mask(0, 1), PredictionResult.AMBIGUOUS, None
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_pod_that_ended_for_the_kubelet_and_that_the_watch_still_shows() -> None
     ],
 )
 def test_no_news(before: NodeRecord, after: NodeRecord) -> None:
-    assert settled(before, after) == ()
+    assert check_predictions(before, after) == ()
 
 
 @pytest.mark.parametrize(
@@ -97,38 +103,38 @@ def test_no_news(before: NodeRecord, after: NodeRecord) -> None:
     ],
 )
 def test_nothing_could_be_predicted(before: NodeRecord) -> None:
-    assert settled(before, node({"p": [0, 1]}, P)) == (Settled(P, "a", None, mask(0, 1), None, None),)
+    assert check_predictions(before, node({"p": [0, 1]}, P)) == (PredictionCheck(P, "a", None, mask(0, 1), None, None),)
 
 
 def test_containers_that_start_one_after_the_other() -> None:
-    (found,) = settled(node({"p": [0]}, P), node({"p": [0, 3]}, P))
+    (found,) = check_predictions(node({"p": [0]}, P), node({"p": [0, 3]}, P))
 
-    assert found == Settled(P, "a", AnyOf(mask(0, 1, 2, 3), 2), mask(0, 3), Check.AMBIGUOUS, None)
+    assert found == PredictionCheck(P, "a", SomeSet(mask(0, 1, 2, 3), 2), mask(0, 3), PredictionResult.AMBIGUOUS, None)
 
 
 def test_sick_gpu_that_nobody_names_leaves_any_outcome() -> None:
     def sick(held: Mapping[str, Iterable[int]]) -> NodeRecord:
         return record("a", PAIRS, held=held, pods=[P], allocatable={"nvidia.com/gpu": 3})
 
-    (found,) = settled(sick({}), sick({"p": [1, 2]}))
+    (found,) = check_predictions(sick({}), sick({"p": [1, 2]}))
 
-    assert (found.predicted, found.check) == (AnyOf(mask(0, 1, 2, 3), 2), Check.AMBIGUOUS)
+    assert (found.predicted, found.check) == (SomeSet(mask(0, 1, 2, 3), 2), PredictionResult.AMBIGUOUS)
 
 
 def test_required_wish_that_was_broken_is_named() -> None:
     pod = occupant("p", 2, island="required")
 
-    kept, broken = (settled(node({}, pod), node({"p": gpus}, pod)) for gpus in ([0, 1], [1, 2]))
+    kept, broken = (check_predictions(node({}, pod), node({"p": gpus}, pod)) for gpus in ([0, 1], [1, 2]))
 
-    assert [each.broken for each in (*kept, *broken)] == [None, Reason.ISLAND]
+    assert [each.violated for each in (*kept, *broken)] == [None, Reason.ISLAND]
 
 
 def test_what_nobody_can_tell_is_not_broken() -> None:
     topology = MACHINES["nvlink_unknown"]()
     pod = occupant("p", 2, island="required")
 
-    (found,) = settled(
+    (found,) = check_predictions(
         record("a", topology, held={}, pods=[pod]), record("a", topology, held={"p": [0, 1]}, pods=[pod])
     )
 
-    assert found.broken is None
+    assert found.violated is None

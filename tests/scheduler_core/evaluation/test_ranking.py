@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import Phase
+from gputopo.crd.reservations import EntryPhase
 from gputopo.model import NodeTopology
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
-from scheduler_core.cache.change_log import Changes
-from scheduler_core.cache.events import PodSeen, ReservationSeen
+from scheduler_core.cache.change_log import ChangeLog
+from scheduler_core.cache.events import PodUpdate, ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import NodeTable, table_of, with_records, without_nodes
+from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_records, without_nodes
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.evaluation.ranking import Standings
-from scheduler_core.extender.decision_record import differences, document, read
-from scheduler_core.extender.extender import Record
+from scheduler_core.evaluation.ranking import Rankings
+from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
+from scheduler_core.extender.extender import DecisionRecord
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record, request
@@ -45,7 +45,7 @@ class Life:
         self.random = random
         self.stage = Stage.planned({f"n{at}": self._machine() for at in range(6)}, policy=POLICY)
         self.serial = 0
-        self.plans: dict[str, tuple[ReservationSeen, Phase]] = {}
+        self.plans: dict[str, tuple[ReservationUpdate, EntryPhase]] = {}
 
     def step(self) -> None:
         self.random.choice(
@@ -84,11 +84,11 @@ class Life:
 
     def bind(self) -> None:
         """Where it was assumed, or somewhere else."""
-        held = list(self.stage.knowledge.assumptions)
+        held = list(self.stage.knowledge.assumed_pods)
         if held:
             one = self.random.choice(held)
             name = self.random.choice([*sorted(one.nodes), self._name()])
-            self.stage.pods(PodSeen(one.pod.uid, one.pod._replace(admitted=self.random.random() < 0.5), name))
+            self.stage.pods(PodUpdate(one.pod.uid, one.pod._replace(admitted=self.random.random() < 0.5), name))
 
     def end(self) -> None:
         if self.stage.knowledge.pods:
@@ -124,14 +124,14 @@ class Life:
         return MACHINES[self.random.choice(KINDS)]()
 
 
-def assert_as_evaluated(made: Record) -> None:
+def assert_as_evaluated(made: DecisionRecord) -> None:
     asked, names, answer = made.request, made.names, made.answer
-    decision = evaluate(asked, made.table, names, made.policy, made.doubtful)
+    decision = evaluate(asked, made.table, names, made.policy, made.in_flight)
 
     assert answer.nodes == decision.nodes
     assert answer.single is (bool(decision.nodes) and decision.single)
     assert made.scores == tuple(decision.scores[name] for name in decision.nodes)
-    assert answer.failed == ({} if decision.nodes else {name: why.value for name, why in decision.failed.items()})
+    assert answer.rejected == ({} if decision.nodes else {name: why.value for name, why in decision.rejected.items()})
 
 
 @settings(deadline=None, max_examples=60)
@@ -143,10 +143,10 @@ def test_answers_are_those_of_evaluate_whatever_happened_before(seed: int) -> No
 
     for each in life.stage.records:
         assert_as_evaluated(each)
-        assert list(differences(read(document(each)))) == []
-    life.stage.knowledge.tick(life.stage.now)
+        assert list(replay_differences(parse_decision(encode_decision(each)))) == []
+    life.stage.knowledge.advance_time(life.stage.now)
     table = life.stage.knowledge.table
-    anew = table_of(table.records.values(), life.stage.now, POLICY)
+    anew = snapshot_of(table.records.values(), life.stage.now, POLICY)
     assert all(table.states[name] is anew.states[name] for name in anew.states)
 
 
@@ -158,7 +158,7 @@ def test_all_kinds_of_answers_are_among_those() -> None:
         for _ in range(40):
             life.step()
         kinds |= {
-            (len(each.answer.nodes), each.answer.single, bool(each.doubtful), "reserved" in str(each.answer.failed))
+            (len(each.answer.nodes), each.answer.single, bool(each.in_flight), "reserved" in str(each.answer.rejected))
             for each in life.stage.records
         }
 
@@ -168,13 +168,13 @@ def test_all_kinds_of_answers_are_among_those() -> None:
 class Feed:
     """Tables, one after the other."""
 
-    def __init__(self, table: NodeTable, changes: Changes) -> None:
+    def __init__(self, table: Snapshot, changes: ChangeLog) -> None:
         self.table = table
-        self.changes = changes
+        self.change_log = changes
 
 
-def fleet(count: int) -> NodeTable:
-    return table_of([record(f"n{at:03}", PAIRS, held={}) for at in range(count)], NOW, POLICY)
+def fleet(count: int) -> Snapshot:
+    return snapshot_of([record(f"n{at:03}", PAIRS, held={}) for at in range(count)], NOW, POLICY)
 
 
 def busy(name: str, gpus: int) -> NodeRecord:
@@ -185,66 +185,66 @@ class TestOf:
     """Which standings are kept."""
 
     def test_one_that_is_known_is_kept_up_to_date(self) -> None:
-        feed = Feed(fleet(5), Changes())
-        standings = Standings(feed)
-        first = standings.of(profile(2), POLICY)
+        feed = Feed(fleet(5), ChangeLog())
+        standings = Rankings(feed)
+        first = standings.ranking_for(profile(2), POLICY)
 
         feed.table = with_records(feed.table, [record("n001", H100, held={})], NOW, POLICY)
-        feed.changes.add(["n001"])
+        feed.change_log.add_names(["n001"])
 
-        assert standings.of(profile(2), POLICY) is first
-        assert first.score("n001") != first.score("n000")
-        assert set(first.best({"n000", "n001"}, "uid")) == {"n000", "n001"}
+        assert standings.ranking_for(profile(2), POLICY) is first
+        assert first.score_of("n001") != first.score_of("n000")
+        assert set(first.best_nodes({"n000", "n001"}, "uid")) == {"n000", "n001"}
 
     def test_one_that_fell_too_far_behind_is_made_anew(self) -> None:
-        feed = Feed(fleet(5), Changes(most=1))
-        standings = Standings(feed)
-        first = standings.of(profile(2), POLICY)
+        feed = Feed(fleet(5), ChangeLog(most=1))
+        standings = Rankings(feed)
+        first = standings.ranking_for(profile(2), POLICY)
 
         feed.table = without_nodes(feed.table, ["n000", "n001", "n002"])
         for name in ("n000", "n001", "n002"):
-            feed.changes.add([name])
-        second = standings.of(profile(2), POLICY)
+            feed.change_log.add_names([name])
+        second = standings.ranking_for(profile(2), POLICY)
 
         assert second is not first
-        assert set(second.best(set(fleet(5).records), "uid")) == {"n003", "n004"}
+        assert set(second.best_nodes(set(fleet(5).records), "uid")) == {"n003", "n004"}
 
     def test_least_recently_asked_one_goes(self) -> None:
-        standings = Standings(Feed(fleet(1), Changes()), most=2)
-        one, two = standings.of(profile(1), POLICY), standings.of(profile(2), POLICY)
-        assert standings.of(profile(1), POLICY) is one
+        standings = Rankings(Feed(fleet(1), ChangeLog()), most=2)
+        one, two = standings.ranking_for(profile(1), POLICY), standings.ranking_for(profile(2), POLICY)
+        assert standings.ranking_for(profile(1), POLICY) is one
 
-        standings.of(profile(3), POLICY)
+        standings.ranking_for(profile(3), POLICY)
 
-        assert standings.of(profile(1), POLICY) is one
-        assert standings.of(profile(2), POLICY) is not two
+        assert standings.ranking_for(profile(1), POLICY) is one
+        assert standings.ranking_for(profile(2), POLICY) is not two
 
     def test_each_policy_has_its_own(self) -> None:
-        standings = Standings(Feed(fleet(1), Changes()))
+        standings = Rankings(Feed(fleet(1), ChangeLog()))
 
-        assert standings.of(profile(1), POLICY) is not standings.of(profile(1), Policy())
+        assert standings.ranking_for(profile(1), POLICY) is not standings.ranking_for(profile(1), Policy())
 
     def test_nodes_that_come_and_go(self) -> None:
-        feed = Feed(fleet(3), Changes())
-        standings = Standings(feed)
+        feed = Feed(fleet(3), ChangeLog())
+        standings = Rankings(feed)
         names = {*feed.table.records, "new"}
-        first = standings.of(profile(1), POLICY)
+        first = standings.ranking_for(profile(1), POLICY)
 
         feed.table = without_nodes(with_records(feed.table, [record("new", PAIRS, held={})], NOW, POLICY), ["n000"])
-        feed.changes.add(["new", "n000", "never there"])
+        feed.change_log.add_names(["new", "n000", "never there"])
 
         for asked in (profile(1), profile(2)):  # one that catches up, one that is new
-            assert set(standings.of(asked, POLICY).best(names, "uid")) == {"new", "n001", "n002"}
-        assert first.refused({"n000", "n001"})["n000"] == "node not yet known to gputopo (see: gputopo why pod)"
+            assert set(standings.ranking_for(asked, POLICY).best_nodes(names, "uid")) == {"new", "n001", "n002"}
+        assert first.rejections_of({"n000", "n001"})["n000"] == "node not yet known to gputopo (see: gputopo why pod)"
 
 
 def test_points_are_those_of_evaluate() -> None:
-    feed = Feed(fleet(20), Changes())
+    feed = Feed(fleet(20), ChangeLog())
     feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 20, 2)], NOW, POLICY)
     asked, names = request(2), {*feed.table.records, "ghost"}
     scores = evaluate(asked, feed.table, names, POLICY).scores
 
-    found = Standings(feed).of(asked.profile, POLICY).points(names)
+    found = Rankings(feed).ranking_for(asked.profile, POLICY).points_of(names)
 
     assert 0 < len(scores) < 20
     assert dict(found) == {name: scores[name].rounded if name in scores else 0 for name in names}
@@ -254,13 +254,13 @@ def test_points_are_those_of_evaluate() -> None:
 @pytest.mark.parametrize("count", [1, 20, 40, 600], ids=str)
 def test_few_names_and_many_are_ranked_alike(count: int) -> None:
     """Few are looked up, many are met on the ring."""
-    feed = Feed(fleet(600), Changes())
+    feed = Feed(fleet(600), ChangeLog())
     feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 600, 2)], NOW, POLICY)
-    standing = Standings(feed).of(profile(2), POLICY)
+    standing = Rankings(feed).ranking_for(profile(2), POLICY)
     names = set(Random(count).sample(sorted(feed.table.records), count))
 
     for name in ("p", "q"):
-        found = list(standing.best(names, f"uid-{name}"))
-        everyone = [each for each in standing.best(set(feed.table.records), f"uid-{name}") if each in names]
+        found = list(standing.best_nodes(names, f"uid-{name}"))
+        everyone = [each for each in standing.best_nodes(set(feed.table.records), f"uid-{name}") if each in names]
         assert found == everyone
-        assert set(found) == {each for each in names if standing.score(each)}
+        assert set(found) == {each for each in names if standing.score_of(each)}

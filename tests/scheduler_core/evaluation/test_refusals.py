@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.evaluation.refusals import Refusals, reasons
+from scheduler_core.evaluation.refusals import Rejections, distinct_reasons
 
 NAMES = frozenset({"a", "b", "c", "d"})
-REFUSED = Refusals(NAMES, "full", {"b": "old", "c": "small"})
+REFUSED = Rejections(NAMES, "full", {"b": "old", "c": "small"})
 
 
 def test_they_are_a_mapping_like_any_other() -> None:
     plain = {"a": "full", "b": "old", "c": "small", "d": "full"}
 
-    assert plain == REFUSED == REFUSED.whole()
+    assert plain == REFUSED == REFUSED.as_dict()
     assert (len(REFUSED), set(REFUSED)) == (4, set(plain))
     assert str(REFUSED).count("full") == 2
     with pytest.raises(KeyError):
@@ -21,7 +21,7 @@ def test_they_are_a_mapping_like_any_other() -> None:
 
 
 def test_some_may_have_other_reasons_instead() -> None:
-    assert REFUSED.but({"a": "old", "b": "new"}) == {"a": "old", "b": "new", "c": "small", "d": "full"}
+    assert REFUSED.with_reasons({"a": "old", "b": "new"}) == {"a": "old", "b": "new", "c": "small", "d": "full"}
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ def test_some_may_have_other_reasons_instead() -> None:
     ids=["the usual one", "another", "none has it"],
 )
 def test_names_by_reason(reason: str, names: set[str]) -> None:
-    assert REFUSED.names(reason) == names
+    assert REFUSED.names_with(reason) == names
 
 
 @pytest.mark.parametrize(
     ("refused", "found"),
     [
         pytest.param(REFUSED, {"full", "old", "small"}, id="with the usual one"),
-        pytest.param(REFUSED.but({"a": "old", "d": "old"}), {"old", "small"}, id="none has the usual one"),
-        pytest.param(Refusals(NAMES, "full", {}), {"full"}, id="all have it"),
+        pytest.param(REFUSED.with_reasons({"a": "old", "d": "old"}), {"old", "small"}, id="none has the usual one"),
+        pytest.param(Rejections(NAMES, "full", {}), {"full"}, id="all have it"),
         pytest.param({"a": "x", "b": "x"}, {"x"}, id="of a plain mapping"),
     ],
 )
 def test_all_reasons(refused: dict[str, str], found: set[str]) -> None:
-    assert reasons(refused) == found
+    assert distinct_reasons(refused) == found

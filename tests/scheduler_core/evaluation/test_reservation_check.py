@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import Vouching
+from gputopo.crd.reservations import ExtenderAck
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.events import Batch, LedgerSeen, PodSeen, ReservationSeen
-from scheduler_core.cache.node_record import NodeRecord, is_held
+from scheduler_core.cache.events import Batch, LedgerUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import state_of
-from scheduler_core.evaluation.evaluate import judge
-from scheduler_core.evaluation.reservation_check import Known, Voucher
+from scheduler_core.evaluation.evaluate import evaluate_state
+from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
 from tests.machines import MACHINES
@@ -29,17 +29,19 @@ POLICY = Policy()
 H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 
 
-def vouched(stage: Stage, listing: LedgerSeen, voucher: Voucher | None = None) -> Vouching:
+def vouched(stage: Stage, listing: LedgerUpdate, voucher: ReservationChecker | None = None) -> ExtenderAck:
     known = stage.knowledge
-    now = Known(known.table, known.pods, known.assumptions.doubtful)
-    return (voucher or Voucher()).vouch(listing, known.reserved, now, lambda _: POLICY, "team/extender")
+    now = ExtenderView(known.table, known.pods, known.assumed_pods.on_several_nodes)
+    return (voucher or ReservationChecker()).acknowledge(
+        listing, known.reservations, now, lambda _: POLICY, "team/extender"
+    )
 
 
-def members(gpus: int, count: int) -> list[PodSeen]:
+def members(gpus: int, count: int) -> list[PodUpdate]:
     return [seen(f"m{at}", gpus) for at in range(count)]
 
 
-def some(name: str, gpus: int, *, shaped: bool, on: str | None = None) -> PodSeen:
+def some(name: str, gpus: int, *, shaped: bool, on: str | None = None) -> PodUpdate:
     return seen(name, gpus, on, island="required") if shaped else seen(name, gpus, on)
 
 
@@ -51,14 +53,14 @@ def test_what_fits_is_vouched_for() -> None:
     stage = Stage.planned({"a": H100, "b": H100}, *members(4, 4))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 4), "m3": ("b", 4)})
 
-    assert vouched(stage, stage.keep((gang, PROPOSED), generation=7)) == Vouching("team/extender", 7)
+    assert vouched(stage, stage.keep((gang, PROPOSED), generation=7)) == ExtenderAck("team/extender", 7)
 
 
 def test_what_does_not_fit_is_blocked() -> None:
     stage = Stage.planned({"a": H100}, *members(4, 2), seen("x", 1, on="a"))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
 
-    assert vouched(stage, stage.keep((gang, PROPOSED))) == Vouching("team/extender", 1, ("uid-g",))
+    assert vouched(stage, stage.keep((gang, PROPOSED))) == ExtenderAck("team/extender", 1, ("uid-g",))
 
 
 def test_only_what_is_proposed_is_judged() -> None:
@@ -88,7 +90,7 @@ def test_a_pod_that_may_be_on_its_way_counts_on_every_node(others: int, blocked:
 def test_it_is_vouched_for_once_these_are_seen_elsewhere() -> None:
     stage = Stage.planned({"a": H100, "b": H100}, *members(8, 1))
     stage.ask(asking("x", 1))
-    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), Voucher()
+    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
     assert vouched(stage, listing, voucher).blocked == ("uid-g",)
 
     stage.pods(seen("x", 1, on="b"))
@@ -120,7 +122,7 @@ def test_a_member_that_was_not_shown_is_not_vouched_for() -> None:
 def test_a_reservation_that_was_not_shown_is_not_vouched_for() -> None:
     stage = Stage.planned({"a": H100}, *members(1, 1))
     listing = stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED), (plan("h", {"m0": ("a", 1)}), PROPOSED))
-    stage.knowledge.reserved.take_reservations(Batch(ReservationSeen, (), ("uid-h",)))
+    stage.knowledge.reservations.apply_reservations(Batch(ReservationUpdate, (), ("uid-h",)))
 
     assert vouched(stage, listing).blocked == ("uid-h",)
 
@@ -155,27 +157,27 @@ def test_too_many_that_may_come_are_waited_for() -> None:
 
 def test_what_was_found_is_kept_until_something_changes() -> None:
     stage = Stage.planned({"a": H100}, *members(8, 1))
-    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), Voucher()
+    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
     judged: list[str] = []
 
-    def policy_of(pod: PodSeen) -> Policy:
+    def policy_of(pod: PodUpdate) -> Policy:
         judged.append(pod.occupant.name)
         return POLICY
 
     def look() -> None:
         known = stage.knowledge
-        voucher.vouch(listing, known.reserved, Known(known.table, known.pods, ()), policy_of, "")
+        voucher.acknowledge(listing, known.reservations, ExtenderView(known.table, known.pods, ()), policy_of, "")
 
     look()
     look()
     assert judged == ["m0"]
-    voucher.keep(["uid-g"])
+    voucher.retain_only(["uid-g"])
     look()
     assert judged == ["m0"]
-    voucher.keep([])
+    voucher.retain_only([])
     look()
     assert judged == ["m0", "m0"]
-    voucher.forget()
+    voucher.reset()
     look()
     assert judged == ["m0", "m0", "m0"]
 
@@ -196,12 +198,12 @@ def test_whatever_is_vouched_for_fits_wherever_the_doubtful_pods_are(seed: int) 
     blocked = vouched(stage, listing).blocked
 
     for each in gangs:
-        if each.key not in blocked and stage.knowledge.reserved.counting[each.key].entry.phase is PROPOSED:
+        if each.key not in blocked and stage.knowledge.reservations.active[each.key].entry.phase is PROPOSED:
             for where in _ways(stage):
                 assert _fits(stage, each, where), where
 
 
-def _gang(random: Random, stage: Stage, name: str) -> ReservationSeen:
+def _gang(random: Random, stage: Stage, name: str) -> ReservationUpdate:
     seats = {}
     for at in range(random.randint(1, 4)):
         member = some(f"{name}-{at}", random.choice((1, 2, 2, 4)), shaped=random.random() < 0.4)
@@ -212,7 +214,7 @@ def _gang(random: Random, stage: Stage, name: str) -> ReservationSeen:
 
 def _ways(stage: Stage) -> Iterator[dict[str, list[Occupant]]]:
     """All ways in which the doubtful pods may come, each to one of its nodes or not at all."""
-    doubtful = stage.knowledge.assumptions.doubtful
+    doubtful = stage.knowledge.assumed_pods.on_several_nodes
     for chosen in product(*([None, *sorted(each.nodes)] for each in doubtful)):
         found: dict[str, list[Occupant]] = {}
         for each, node in zip(doubtful, chosen, strict=True):
@@ -221,15 +223,15 @@ def _ways(stage: Stage) -> Iterator[dict[str, list[Occupant]]]:
         yield found
 
 
-def _fits(stage: Stage, gang: ReservationSeen, coming: Mapping[str, list[Occupant]]) -> bool:
+def _fits(stage: Stage, gang: ReservationUpdate, coming: Mapping[str, list[Occupant]]) -> bool:
     """By the filters alone, from what each node holds."""
     for seat in gang.spec.seats:
         record = stage.knowledge.table.records[seat.node or ""]
-        others = [pod for pod in record.pods if pod.uid != seat.uid and not is_held(pod.uid)]
+        others = [pod for pod in record.pods if pod.uid != seat.uid and not is_hold(pod.uid)]
         pods = sorted((*others, *coming.get(record.name, ())), key=lambda pod: pod.uid)
         alone = NodeRecord(record.name, record.machine, record.gpus, tuple(pods), record.departed, (), record.parted)
         member = stage.knowledge.pods[seat.uid].occupant
-        if isinstance(judge(member.profile, state_of(alone, NOW, POLICY), POLICY), Reason):
+        if isinstance(evaluate_state(member.profile, state_of(alone, NOW, POLICY), POLICY), Reason):
             return False
     return True
 
@@ -263,12 +265,12 @@ class _Life:
         machine = random.choice((H100, PAIRS, MACHINES["dgx1"]()))
         self.stage = Stage.planned({"a": machine, "b": H100}, *self.members)
         self.counted = {"a": 0, "b": 0}  # as kube-scheduler counts: it knows of no reservation
-        self.waiting: list[PodSeen] = []
+        self.waiting: list[PodUpdate] = []
         self.serial = 0
 
     def propose(self) -> bool:
         gang = plan("g", {each.occupant.name: ("a", 2) for each in self.members})
-        listing, voucher = self.stage.keep((gang, PROPOSED)), Voucher()
+        listing, voucher = self.stage.keep((gang, PROPOSED)), ReservationChecker()
         for _ in range(12):
             if not vouched(self.stage, listing, voucher).blocked:
                 self.stage.keep((gang, COMMITTED), generation=2)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gputopo.model import NodeTopology
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.evaluation.filters import verdict
-from scheduler_core.evaluation.score import FACTORS, Part, Score, merits, score
+from scheduler_core.evaluation.filters import rejection_reason
+from scheduler_core.evaluation.score import FACTORS, FactorScore, Score, score_state, scoring_key
 from scheduler_core.policy.policy import Handling, Policy, Weights
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
 from tests.property.strategies import topologies
 from tests.scheduler_core.builders import NOW, occupant, profile, record
@@ -32,7 +32,7 @@ def _labelled(**labels: str) -> NodeState:
     return state_of(record(labels=keys, allocatable={"nvidia.com/gpu": 4}), NOW, POLICY)
 
 
-def _raw(factor: str, node: NodeState, asked: Profile, policy: Policy = POLICY) -> float:
+def _raw(factor: str, node: NodeState, asked: PodProfile, policy: Policy = POLICY) -> float:
     return FACTORS[factor](asked, node, policy)
 
 
@@ -48,14 +48,14 @@ def test_score_taken_apart() -> None:
     assert node.shape.nic_nearness is not None
     nic = node.shape.nic_nearness[0]
 
-    assert score(profile(4), node, POLICY) == Score(
+    assert score_state(profile(4), node, POLICY) == Score(
         points=round(3.0 + 0.6 + 1.0 + nic + 1.0, 6),
         parts=(
-            Part("bandwidth", 0.75, 4.0, 3.0),
-            Part("leftover", 0.2, 3.0, 0.6),
-            Part("numa", 1.0, 1.0, 1.0),
-            Part("nic", nic, 1.0, nic),
-            Part("health", 1.0, 1.0, 1.0),
+            FactorScore("bandwidth", 0.75, 4.0, 3.0),
+            FactorScore("leftover", 0.2, 3.0, 0.6),
+            FactorScore("numa", 1.0, 1.0, 1.0),
+            FactorScore("nic", nic, 1.0, nic),
+            FactorScore("health", 1.0, 1.0, 1.0),
         ),
     )
 
@@ -79,12 +79,12 @@ def test_rounded(points: float, rounded: int) -> None:
         pytest.param(profile(1), (3, 1, 1, 1), id="one GPU has no ring"),
     ],
 )
-def test_weights_follow_wishes(asked: Profile, weights: tuple[float, ...]) -> None:
-    assert tuple(part.weight for part in score(asked, _node("hgx_h100"), POLICY).parts) == weights
+def test_weights_follow_wishes(asked: PodProfile, weights: tuple[float, ...]) -> None:
+    assert tuple(part.weight for part in score_state(asked, _node("hgx_h100"), POLICY).parts) == weights
 
 
 def test_policy_that_weighs_nothing_finds_all_alike() -> None:
-    assert score(profile(4), _node("hgx_h100"), Policy(weights=Weights(0, 0, 0, 0, 0))) == Score(0, ())
+    assert score_state(profile(4), _node("hgx_h100"), Policy(weights=Weights(0, 0, 0, 0, 0))) == Score(0, ())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_policy_that_weighs_nothing_finds_all_alike() -> None:
         pytest.param(state_of(record(), NOW, POLICY), profile(2), 0.0, id="nothing at all"),
     ],
 )
-def test_bandwidth(node: NodeState, asked: Profile, raw: float) -> None:
+def test_bandwidth(node: NodeState, asked: PodProfile, raw: float) -> None:
     assert _raw("bandwidth", node, asked) == pytest.approx(raw)
 
 
@@ -139,7 +139,7 @@ def test_hint_stands_in_for_a_node_without_a_shape() -> None:
         pytest.param(state_of(record(), NOW, POLICY), profile(1), 0.0, id="nothing known"),
     ],
 )
-def test_leftover(node: NodeState, asked: Profile, raw: float) -> None:
+def test_leftover(node: NodeState, asked: PodProfile, raw: float) -> None:
     assert _raw("leftover", node, asked) == pytest.approx(raw)
 
 
@@ -160,7 +160,7 @@ def test_leftover(node: NodeState, asked: Profile, raw: float) -> None:
         pytest.param(state_of(record(), NOW, POLICY), profile(1), POLICY, 0.0, id="nothing known"),
     ],
 )
-def test_numa(node: NodeState, asked: Profile, policy: Policy, raw: float) -> None:
+def test_numa(node: NodeState, asked: PodProfile, policy: Policy, raw: float) -> None:
     assert _raw("numa", node, asked, policy) == raw
 
 
@@ -174,7 +174,7 @@ def test_numa(node: NodeState, asked: Profile, policy: Policy, raw: float) -> No
         pytest.param(state_of(record(), NOW, POLICY), profile(1), 0.0, id="nothing known"),
     ],
 )
-def test_nic(node: NodeState, asked: Profile, raw: float) -> None:
+def test_nic(node: NodeState, asked: PodProfile, raw: float) -> None:
     assert _raw("nic", node, asked) == pytest.approx(raw)
 
 
@@ -213,8 +213,8 @@ def test_stale_node_is_not_healthy_unless_policy_ignores_it() -> None:
 def test_every_score_is_between_0_and_10(topology: NodeTopology, gpus: int, wishes: dict[str, str]) -> None:
     node = state_of(record(topology=topology), NOW, POLICY)
     asked = profile(gpus, **wishes)
-    assume(verdict(asked, node, POLICY) is None)
-    found = score(asked, node, POLICY)
+    assume(rejection_reason(asked, node, POLICY) is None)
+    found = score_state(asked, node, POLICY)
 
     assert 0 <= found.points <= 10
     assert all(0 <= part.raw <= 1 for part in found.parts)
@@ -243,13 +243,13 @@ def test_what_decides_only_whether_a_node_suits_does_not_touch_its_score(
 ) -> None:
     node, asked = state_of(record("a", topology, held={}), NOW, POLICY), profile(gpus, **wishes)
 
-    assert score(merits(asked), node, POLICY) == score(asked, node, POLICY)
+    assert score_state(scoring_key(asked), node, POLICY) == score_state(asked, node, POLICY)
 
 
 def test_node_that_cannot_give_what_is_asked_has_a_score_all_the_same() -> None:
     """Who asks what would be, asks before the filters do."""
     full = _node("hgx_h100", *range(8))
 
-    parts = {part.factor: part.raw for part in score(profile(2), full, POLICY).parts}
+    parts = {part.factor: part.raw for part in score_state(profile(2), full, POLICY).parts}
 
     assert [parts[factor] for factor in ("bandwidth", "leftover", "numa", "nic")] == [0.0] * 4

@@ -6,20 +6,20 @@ import msgspec
 import pytest
 
 from gputopo.crd.nodegpus import Allocation, PodRef
-from scheduler_core.allocation.cpu_per_gpu import Cpu, cpu_of
-from scheduler_core.allocation.gpu_sets import AnyOf, OneOf
+from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
+from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node import read_node
-from scheduler_core.cache.node_record import NodeRecord, read_occupant
+from scheduler_core.cache.node import parse_node
+from scheduler_core.cache.node_record import NodeRecord, parse_occupant
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.evaluation.evaluate import judge
-from scheduler_core.evaluation.filters import verdict
+from scheduler_core.evaluation.evaluate import evaluate_state
+from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.evaluation.score import Score
-from scheduler_core.evaluation.score_fragmentation import best_share, leftover
-from scheduler_core.policy.demand_mix import USUAL, Mix, Want
+from scheduler_core.evaluation.score_fragmentation import best_gpu_for_share, fragmentation_score
+from scheduler_core.policy.demand_mix import DEFAULT_MIX, Demand, DemandMix
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
-from scheduler_core.request.pod_request import PodRequest, Profile, read_request
+from scheduler_core.request.pod_request import PodProfile, PodRequest, parse_request
 from scheduler_core.simulation.assumed_machines import islands
 from tests.scheduler_core.builders import NOW, node, occupant, pod, profile, record
 
@@ -28,7 +28,7 @@ PAIRS = islands("X", (2, 2))
 
 
 def _share(name: str, mib: int) -> Occupant:
-    found = read_occupant(pod(name, 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
+    found = parse_occupant(pod(name, 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
     assert found is not None
     return found
 
@@ -44,8 +44,8 @@ def _shared(held: dict[str, tuple[int, int]], *, cpu: int | None = None) -> Node
     return state_of(NodeRecord("n", machine, gpus, pods), NOW, POLICY)
 
 
-def _asked(mib: int) -> Profile:
-    found = read_request(pod("new", 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
+def _asked(mib: int) -> PodProfile:
+    found = parse_request(pod("new", 1, resource=SHARED, annotations={"vram": f"{mib}Mi"}))
     assert isinstance(found, PodRequest)
     return found.profile
 
@@ -66,30 +66,32 @@ class TestCpu:
         ],
     )
     def test_in_quarters(self, free: int, asked: list[int], level: float) -> None:
-        assert cpu_of(8000, 4, free, asked) == Cpu(2000, level)
+        assert cpu_per_gpu(8000, 4, free, asked) == CpuPerGpu(2000, level)
 
     def test_unknown(self) -> None:
-        assert cpu_of(None, 4, 4000, []) is None
-        assert cpu_of(8000, 0, 0, []) is None
+        assert cpu_per_gpu(None, 4, 4000, []) is None
+        assert cpu_per_gpu(8000, 0, 0, []) is None
 
     def test_of_free_gpus(self) -> None:
-        assert Cpu(2000, 0.5).of(3000) == 3000
+        assert CpuPerGpu(2000, 0.5).milli_for(3000) == 3000
 
     def test_pod_that_takes_more_than_its_share_leaves_stranded_gpus(self) -> None:
         """8000 of 8000 for one of four GPUs: three are stranded, and a fourth of them counts."""
         node = _shared({}, cpu=8000)
-        greedy = profile(1)._replace(ask=profile(1).ask._replace(cpu_milli=8000))
-        sets = OneOf((1,))
+        greedy = profile(1)._replace(device_request=profile(1).device_request._replace(cpu_milli=8000))
+        sets = ExactSets((1,))
 
         # Who takes its share gains and loses nothing: 0.5, in steps 0.48.
-        assert leftover(profile(1), node, Mix(((Want(1), 1.0),)), sets) == 0.48
-        assert leftover(greedy, node, Mix(((Want(1), 1.0),)), sets) == 0.16  # 1 / (1 + e^1.5) = 0.182
+        assert fragmentation_score(profile(1), node, DemandMix(((Demand(1), 1.0),)), sets) == 0.48
+        assert (
+            fragmentation_score(greedy, node, DemandMix(((Demand(1), 1.0),)), sets) == 0.16
+        )  # 1 / (1 + e^1.5) = 0.182
 
     def test_a_slip_of_the_unit_is_worth_nothing(self) -> None:
         """64000 cores, where 64000 thousandths were meant."""
-        slip = profile(1)._replace(ask=profile(1).ask._replace(cpu_milli=64_000_000))
+        slip = profile(1)._replace(device_request=profile(1).device_request._replace(cpu_milli=64_000_000))
 
-        assert leftover(slip, _shared({}, cpu=8000), Mix(((Want(1), 1.0),)), OneOf((1,))) == 0.0
+        assert fragmentation_score(slip, _shared({}, cpu=8000), DemandMix(((Demand(1), 1.0),)), ExactSets((1,))) == 0.0
 
 
 class TestShares:
@@ -98,13 +100,13 @@ class TestShares:
     def test_goes_beside_another_where_that_leaves_least(self) -> None:
         node = _shared({"a": (2, 400)})
 
-        found = best_share(node, 600, USUAL)
+        found = best_gpu_for_share(node, 600, DEFAULT_MIX)
 
         assert found is not None
         assert found[0] == 2
 
     def test_gpu_with_too_little_left_is_no_choice(self) -> None:
-        found = best_share(_shared({"a": (0, 400), "b": (0, 300)}), 400, USUAL)
+        found = best_gpu_for_share(_shared({"a": (0, 400), "b": (0, 300)}), 400, DEFAULT_MIX)
 
         assert found is not None
         assert found[0] == 1  # its island is broken already
@@ -112,57 +114,66 @@ class TestShares:
     def test_nothing_fits(self) -> None:
         full = _shared({f"p{gpu}": (gpu, 700) for gpu in range(4)})
 
-        assert best_share(full, 400, USUAL) is None
-        assert verdict(_asked(400), full, POLICY) is not None
-        assert leftover(_asked(400), full, USUAL, None) == 0.0
+        assert best_gpu_for_share(full, 400, DEFAULT_MIX) is None
+        assert rejection_reason(_asked(400), full, POLICY) is not None
+        assert fragmentation_score(_asked(400), full, DEFAULT_MIX, None) == 0.0
 
     def test_is_scored_by_what_it_leaves(self) -> None:
-        filled = judge(_asked(600), _shared({"a": (2, 400)}), POLICY)
-        opened = judge(_asked(600), _shared({}), POLICY)
+        filled = evaluate_state(_asked(600), _shared({"a": (2, 400)}), POLICY)
+        opened = evaluate_state(_asked(600), _shared({}), POLICY)
 
         assert isinstance(filled, Score)
         assert isinstance(opened, Score)
         assert filled.points > opened.points
 
     def test_whole_gpus_are_those_that_nobody_shares(self) -> None:
-        assert _shared({"a": (2, 400)}).free == OneOf((0b1011,))
+        assert _shared({"a": (2, 400)}).free == ExactSets((0b1011,))
 
 
 def test_sets_too_many_to_list_are_judged_by_one_of_them() -> None:
     node = _shared({})
 
-    assert leftover(profile(2), node, USUAL, AnyOf(0b1111, 2)) == leftover(profile(2), node, USUAL, OneOf((0b11,)))
+    assert fragmentation_score(profile(2), node, DEFAULT_MIX, SomeSet(0b1111, 2)) == fragmentation_score(
+        profile(2), node, DEFAULT_MIX, ExactSets((0b11,))
+    )
 
 
 def test_no_set_at_all() -> None:
-    assert leftover(profile(2), _shared({}), USUAL, OneOf(())) == 0.0
+    assert fragmentation_score(profile(2), _shared({}), DEFAULT_MIX, ExactSets(())) == 0.0
 
 
 def test_unknown_gpus() -> None:
-    assert leftover(profile(1), NodeState(), USUAL, None) == 0.0
-    assert leftover(profile(1), _shared({}), USUAL, None) == 0.0
+    assert fragmentation_score(profile(1), NodeState(), DEFAULT_MIX, None) == 0.0
+    assert fragmentation_score(profile(1), _shared({}), DEFAULT_MIX, None) == 0.0
 
 
 def test_where_only_the_number_of_free_gpus_is_known_it_counts_as_where_all_is_known() -> None:
     """By labels alone nobody knows which two of four are in use; what one more pod leaves is known all the same."""
     machine = islands("X", (4,))
     known = state_of(record("n", machine, held={"a": (0, 1)}, pods=[occupant("a", 2)]), NOW, POLICY)
-    labelled = msgspec.structs.replace(known, free=AnyOf(0b1111, 2))
-    settling = msgspec.structs.replace(known, free=OneOf((0b0011, 0b0101, 0b1100)))  # until the kubelet has named them
+    labelled = msgspec.structs.replace(known, free=SomeSet(0b1111, 2))
+    settling = msgspec.structs.replace(
+        known, free=ExactSets((0b0011, 0b0101, 0b1100))
+    )  # until the kubelet has named them
 
-    for size, some, any_ in ((1, OneOf((0b100,)), OneOf((1, 2, 4, 8))), (2, OneOf((0b1100,)), AnyOf(0b1111, 2))):
+    for size, some, any_ in (
+        (1, ExactSets((0b100,)), ExactSets((1, 2, 4, 8))),
+        (2, ExactSets((0b1100,)), SomeSet(0b1111, 2)),
+    ):
         for unsure in (labelled, settling):
-            assert leftover(profile(size), unsure, USUAL, any_) == leftover(profile(size), known, USUAL, some)
-    assert leftover(profile(2), settling, USUAL, OneOf((0b1100,))) == leftover(
-        profile(2), known, USUAL, OneOf((0b1100,))
+            assert fragmentation_score(profile(size), unsure, DEFAULT_MIX, any_) == fragmentation_score(
+                profile(size), known, DEFAULT_MIX, some
+            )
+    assert fragmentation_score(profile(2), settling, DEFAULT_MIX, ExactSets((0b1100,))) == fragmentation_score(
+        profile(2), known, DEFAULT_MIX, ExactSets((0b1100,))
     )
 
 
 def test_nodes_in_use_are_filled_first_by_labels_alone() -> None:
     labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "X"}
-    machine = read_node(node(labels=labels, allocatable={WHOLE: 8}))
+    machine = parse_node(node(labels=labels, allocatable={WHOLE: 8}))
     used, idle = (
-        judge(profile(2), state_of(NodeRecord("n", machine, pods=pods), NOW, POLICY), POLICY)
+        evaluate_state(profile(2), state_of(NodeRecord("n", machine, pods=pods), NOW, POLICY), POLICY)
         for pods in ((occupant("a", 4),), ())
     )
 

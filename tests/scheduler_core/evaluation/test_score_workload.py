@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.colocation import Kin
-from scheduler_core.cache.node_state import NodeState, state_of, with_kin
-from scheduler_core.evaluation.score import FACTORS, MEASURES, TOP, combined, score
-from scheduler_core.policy.gpu_families import FAMILIES
-from scheduler_core.policy.policy import Kinds, Policy, Weights
-from scheduler_core.request.pod_request import Like, Profile
+from scheduler_core.cache.colocation import OwnerPods
+from scheduler_core.cache.node_state import NodeState, state_of, with_owner_pods
+from scheduler_core.evaluation.score import FACTORS, MAX_POINTS, MEASURES, combine_factors, score_state
+from scheduler_core.policy.gpu_families import GPU_FAMILIES
+from scheduler_core.policy.policy import Policy, Weights, WorkloadWeights
+from scheduler_core.request.pod_request import PodProfile, SiblingHardware
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, mask, occupant, profile, record
 
@@ -28,8 +28,8 @@ def _node(
     return state_of(record(topology=MACHINES[machine](), held=held, pods=there, labels=labels), NOW, POLICY)
 
 
-def _like(product: str | None, driver: str | None) -> Profile:
-    return TRAINING._replace(like=Like(product, driver))
+def _like(product: str | None, driver: str | None) -> PodProfile:
+    return TRAINING._replace(sibling_hardware=SiblingHardware(product, driver))
 
 
 _H100 = MACHINES["hgx_h100"]()
@@ -80,18 +80,18 @@ _TRAINS = (occupant("t", 1, workload="training"),)
         ("siblings", TRAINING, _node(), POLICY, 0.0),
         # spread: 1 / (1 + n), on other islands 1 / (1 + n / 2)
         ("spread", INFERENCE, _node(), POLICY, 1.0),
-        ("spread", INFERENCE, with_kin(_node(), Kin(1, mask(0))), POLICY, 1 / 2),
-        ("spread", INFERENCE, with_kin(_node(), Kin(3, mask(0))), POLICY, 1 / 4),
-        ("spread", INFERENCE, with_kin(_node("a100_bridged", 0, 1), Kin(1, mask(0))), POLICY, 1 / 1.5),
-        ("spread", INFERENCE, with_kin(_node("a100_bridged", 0), Kin(1, mask(0))), POLICY, 1 / 2),
-        ("spread", INFERENCE, with_kin(state_of(record(), NOW, POLICY), Kin(1, mask(0))), POLICY, 1 / 2),
+        ("spread", INFERENCE, with_owner_pods(_node(), OwnerPods(1, mask(0))), POLICY, 1 / 2),
+        ("spread", INFERENCE, with_owner_pods(_node(), OwnerPods(3, mask(0))), POLICY, 1 / 4),
+        ("spread", INFERENCE, with_owner_pods(_node("a100_bridged", 0, 1), OwnerPods(1, mask(0))), POLICY, 1 / 1.5),
+        ("spread", INFERENCE, with_owner_pods(_node("a100_bridged", 0), OwnerPods(1, mask(0))), POLICY, 1 / 2),
+        ("spread", INFERENCE, with_owner_pods(state_of(record(), NOW, POLICY), OwnerPods(1, mask(0))), POLICY, 1 / 2),
         # utilisation: in use then
         ("utilisation", profile(2), _node("hgx_h100", 0, 1, 2, 3), POLICY, 6 / 8),
         ("utilisation", profile(8), _node(), POLICY, 1.0),
         ("utilisation", profile(1), state_of(record(), NOW, POLICY), POLICY, 0.0),
     ],
 )  # fmt: skip
-def test_raw_value(factor: str, asked: Profile, node: NodeState, policy: Policy, raw: float) -> None:
+def test_raw_value(factor: str, asked: PodProfile, node: NodeState, policy: Policy, raw: float) -> None:
     assert FACTORS[factor](asked, node, policy) == pytest.approx(raw)
 
 
@@ -104,7 +104,7 @@ def test_registry_measures_and_weights_are_of_the_same_factors() -> None:
     [
         pytest.param(profile(1), {"leftover": 3, "numa": 1, "nic": 1, "health": 1}, id="nothing known of the pod"),
         pytest.param(
-            profile(2, workload="training")._replace(like=Like("x", "y")),
+            profile(2, workload="training")._replace(sibling_hardware=SiblingHardware("x", "y")),
             {
                 "bandwidth": 4, "leftover": 3, "numa": 1, "nic": 1, "health": 3, "contiguous": 0.5, "isolation": 6,
                 "siblings": 2, "utilisation": 2,
@@ -133,8 +133,8 @@ def test_registry_measures_and_weights_are_of_the_same_factors() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_counts_for_which_pod(asked: Profile, weights: dict[str, float]) -> None:
-    assert {part.factor: part.weight for part in score(asked, _node(), POLICY).parts} == weights
+def test_what_counts_for_which_pod(asked: PodProfile, weights: dict[str, float]) -> None:
+    assert {part.factor: part.weight for part in score_state(asked, _node(), POLICY).parts} == weights
 
 
 def test_training_avoids_the_inference_node() -> None:
@@ -145,7 +145,10 @@ def test_training_avoids_the_inference_node() -> None:
     8 instead of 1 of 8. So the service's node is better by 10 x (3 x 0.48 + 2 x 1/8) / 16 = 1.06, and worse by
     10 x 6 x (0.9 - 0.1) / 16 = 3.
     """
-    free, serving = score(TRAINING, _node(), POLICY).points, score(TRAINING, _node(pods=_SERVES), POLICY).points
+    free, serving = (
+        score_state(TRAINING, _node(), POLICY).points,
+        score_state(TRAINING, _node(pods=_SERVES), POLICY).points,
+    )
 
     assert free - serving == pytest.approx(3 - 10 * (3 * (0.56 - 0.08) + 2 / 8) / 16, abs=1e-5)
 
@@ -153,7 +156,7 @@ def test_training_avoids_the_inference_node() -> None:
 def test_scavenger_takes_the_fragment_on_spot() -> None:
     asked = profile(1)._replace(scavenger=True)
     fragment = _node("hgx_h100", 0, 1, 2, 3, 4, 5, 6, labels=_SPOT)
-    points = [score(asked, node, POLICY).points for node in (fragment, _node(labels=_SPOT), _node())]
+    points = [score_state(asked, node, POLICY).points for node in (fragment, _node(labels=_SPOT), _node())]
 
     assert points == sorted(points, reverse=True)
     assert len(set(points)) == 3
@@ -168,19 +171,19 @@ def test_score_is_bounded_and_monotone_in_each_factor(values: list[tuple[float, 
     at = data.draw(st.integers(0, len(named) - 1))
     name, raw, weight = named[at]
     better = [*named[:at], (name, data.draw(st.floats(raw, 1)), weight), *named[at + 1 :]]
-    lower, higher = combined(named).points, combined(better).points
+    lower, higher = combine_factors(named).points, combine_factors(better).points
 
-    assert 0 <= lower <= TOP
-    assert 0 <= higher <= TOP
+    assert 0 <= lower <= MAX_POINTS
+    assert 0 <= higher <= MAX_POINTS
     assert higher >= lower - 1e-5  # shares are rounded to six digits
 
 
 def test_factors_that_policy_does_not_weigh_are_not_looked_at() -> None:
     nothing = Weights(*[0.0] * len(Weights._fields))
-    policy = Policy(weights=nothing, kinds=Kinds(nothing, nothing, nothing, nothing))
+    policy = Policy(weights=nothing, workload_weights=WorkloadWeights(nothing, nothing, nothing, nothing))
 
-    assert score(TRAINING, _node(), policy).parts == ()
+    assert score_state(TRAINING, _node(), policy).parts == ()
 
 
 def test_families_are_in_the_order_of_their_age() -> None:
-    assert [FAMILIES.index(family) for family in ("volta", "ampere", "hopper", "blackwell")] == [5, 7, 9, 10]
+    assert [GPU_FAMILIES.index(family) for family in ("volta", "ampere", "hopper", "blackwell")] == [5, 7, 9, 10]

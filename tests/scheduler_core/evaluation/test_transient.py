@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.events import Batch, NodeSeen
-from scheduler_core.cache.node import read_node
-from scheduler_core.cache.node_table import table_of
-from scheduler_core.cache.staleness import AWAITED_S
-from scheduler_core.evaluation.refusals import Refusals
-from scheduler_core.evaluation.transient import is_unsure, soon
-from scheduler_core.extender.extender import Filtered
+from scheduler_core.cache.events import Batch, NodeUpdate
+from scheduler_core.cache.node import parse_node
+from scheduler_core.cache.node_table import snapshot_of
+from scheduler_core.cache.staleness import CONFIRMATION_GRACE_S
+from scheduler_core.evaluation.refusals import Rejections
+from scheduler_core.evaluation.transient import is_uncertain, may_fit_soon
+from scheduler_core.extender.extender import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from tests.machines import MACHINES
@@ -25,8 +25,8 @@ ONE_NODE = {"a": PAIRS}
 TWO_SINGLES = (seen("x", 1, "a", admitted=True), seen("y", 1, "a", admitted=True))
 
 
-def refused(reason: Reason, *, soon: bool) -> Filtered:
-    return Filtered((), {"a": reason.value}, soon=soon)
+def refused(reason: Reason, *, soon: bool) -> FilterResult:
+    return FilterResult((), {"a": reason.value}, may_fit_soon=soon)
 
 
 @pytest.mark.parametrize(
@@ -43,20 +43,20 @@ def refused(reason: Reason, *, soon: bool) -> Filtered:
     ("word", "answer"),
     [
         (None, True),
-        ({"x": [0], "y": [1]}, Filtered(("a",), {}, single=True)),
+        ({"x": [0], "y": [1]}, FilterResult(("a",), {}, single=True)),
         ({"x": [0], "y": [2]}, False),
         ({"x": [0]}, True),
     ],
     ids=["not named yet", "named, together", "named, apart", "one is not named yet"],
 )
 def test_two_singles_leave_a_pair_or_not(
-    wishes: dict[str, str], reason: Reason, word: Mapping[str, list[int]] | None, answer: Filtered | bool
+    wishes: dict[str, str], reason: Reason, word: Mapping[str, list[int]] | None, answer: FilterResult | bool
 ) -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
     if word is not None:
         stage.words({"a": word})
 
-    expected = answer if isinstance(answer, Filtered) else refused(reason, soon=answer)
+    expected = answer if isinstance(answer, FilterResult) else refused(reason, soon=answer)
     assert stage.ask(asking("p", 2, **wishes)) == expected
 
 
@@ -96,7 +96,7 @@ def test_node_without_an_agent_that_asks_the_kubelet_is_not_waited_for() -> None
 
 UNTIL_CONFIRMED = refused(Reason.UNKNOWN_TOPOLOGY, soon=True)
 FOR_GOOD = refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
-ON_A = Filtered(("a",), {}, single=True)
+ON_A = FilterResult(("a",), {}, single=True)
 
 
 def test_graph_that_changes_on_the_node_is_waited_for_until_it_is_confirmed() -> None:
@@ -132,7 +132,7 @@ def test_graph_that_nobody_confirms_is_not_waited_for_long(gone: bool) -> None:
         stage.machines["a"] = MACHINES["a100_mesh"]()
         stage.words({"a": {}})
 
-    stage.now += AWAITED_S
+    stage.now += CONFIRMATION_GRACE_S
     assert stage.ask(asked) == UNTIL_CONFIRMED
     stage.now += 1
     assert stage.ask(asked) == FOR_GOOD
@@ -143,7 +143,7 @@ def test_node_that_carries_another_graph_is_waited_for_anew() -> None:
     """Its agent has just been installed again."""
     stage = Stage.set(ONE_NODE)
     stage.words({}, gone=["a"])
-    stage.now += AWAITED_S + 1
+    stage.now += CONFIRMATION_GRACE_S + 1
 
     stage.machines["a"] = MACHINES["a100_mesh"]()
     stage.nodes("a")
@@ -175,8 +175,8 @@ def test_sick_gpu_of_which_nobody_says_which_it_is_is_not_waited_for() -> None:
     """The device plugin offers half of the GPUs; which, it does not tell."""
     large = MACHINES["dgx2"]()
     stage = Stage.set({"a": large})
-    sick = NodeSeen("a", read_node(node(large, allocatable={WHOLE: 8})))
-    stage.knowledge.take(Batch(NodeSeen, (sick,)), stage.now)
+    sick = NodeUpdate("a", parse_node(node(large, allocatable={WHOLE: 8})))
+    stage.knowledge.apply_batch(Batch(NodeUpdate, (sick,)), stage.now)
 
     assert stage.ask(asking("p", 8, numa="required")) == refused(Reason.NUMA, soon=False)
 
@@ -188,7 +188,7 @@ def test_gpus_that_are_reserved_for_a_pod_on_its_way_are_waited_for() -> None:
 
     answer = stage.ask(asking("p", 2, island="required"))
 
-    assert (set(answer.failed.values()), answer.soon) == ({Reason.RESERVED.value}, True)
+    assert (set(answer.rejected.values()), answer.may_fit_soon) == ({Reason.RESERVED.value}, True)
 
 
 EACH = {name: [at] for at, name in enumerate("wxyz")}
@@ -212,7 +212,9 @@ def test_room_on_a_shared_card_may_show(
 ) -> None:
     labels = {"nvidia.com/gpu.replicas": "4"}
     there = [occupant(name, 1, vram=said) for name, said in pods]
-    table = table_of([record("a", PAIRS, held=held, pods=there, labels=labels, allocatable={WHOLE: 16})], NOW, Policy())
-    unsure = [name for name, state in table.states.items() if is_unsure(state)]
+    table = snapshot_of(
+        [record("a", PAIRS, held=held, pods=there, labels=labels, allocatable={WHOLE: 16})], NOW, Policy()
+    )
+    unsure = [name for name, state in table.states.items() if is_uncertain(state)]
 
-    assert soon(profile(1, vram=share), table, Refusals({"a"}, Reason.VRAM.value, {}), unsure) is hope
+    assert may_fit_soon(profile(1, vram=share), table, Rejections({"a"}, Reason.VRAM.value, {}), unsure) is hope

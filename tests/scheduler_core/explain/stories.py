@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduler_core.explain import explain, refusal
+from scheduler_core.explain import explain, explain_malformed
 from tests.scheduler_core.builders import NOW, occupant, record, request
 from tests.scheduler_core.explain.fleets import ACROSS, DGX2, PAIRS, POLICY, QUADS, fleet, told
 from tests.scheduler_core.explain.ties import TIES
@@ -52,6 +52,8 @@ STORIES = {
     "bound-unknown": told(request(2), record("n", PAIRS, pods=[occupant("new", 2)]), bound="n"),
     "may-crash": told(request(3), record("ties", TIES, held={})),
     "many-outcomes": told(request(2), record("wide", DGX2, held={})),
-    "malformed": refusal("team", "p", "the pod's request is malformed: gputopo.io/island: 'yes' is not required"),
+    "malformed": explain_malformed(
+        "team", "p", "the pod's request is malformed: gputopo.io/island: 'yes' is not required"
+    ),
     "no-node": explain(request(1), fleet(record("cpu")), None, POLICY, NOW),
 }

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from scheduler_core.explain import NoExplanationError, document, read, refusal
+from scheduler_core.explain import NoExplanationError, explain_malformed, explanation_document, parse_explanation
 from tests.scheduler_core.builders import occupant, record, request
 from tests.scheduler_core.explain.fleets import PAIRS, QUADS, told
 
@@ -17,11 +17,11 @@ def test_everything_comes_back() -> None:
     for asked, records in ((request(4), [BUSY]), (request(2), [BUSY, record("a", QUADS, held={})])):
         explanation = told(asked, *records)
 
-        assert read(json.dumps(document(explanation)).encode()) == explanation
+        assert parse_explanation(json.dumps(explanation_document(explanation)).encode()) == explanation
 
 
 def test_document_of_a_pod_that_fits_nowhere() -> None:
-    assert document(told(request(4), BUSY)) == {
+    assert explanation_document(told(request(4), BUSY)) == {
         "apiVersion": "gputopo.io/v1",
         "kind": "PodExplanation",
         "pod": {"namespace": "team", "name": "new", "scheduler": None},
@@ -60,7 +60,7 @@ def test_document_of_a_pod_that_fits_nowhere() -> None:
 
 
 def test_keys_of_a_node_that_suits() -> None:
-    (best,) = document(told(request(2), record("a", QUADS, held={})))["best"]
+    (best,) = explanation_document(told(request(2), record("a", QUADS, held={})))["best"]
 
     assert list(best) == ["node", "points", "factors", "outcomes", "moreOutcomes", "worst", "mayCrash", "choice"]
     assert list(best["factors"][0]) == ["name", "raw", "weight", "share", "measures"]
@@ -88,12 +88,12 @@ def test_keys_of_a_node_that_suits() -> None:
 )
 def test_what_is_no_explanation_says_why(text: bytes, why: str) -> None:
     with pytest.raises(NoExplanationError) as caught:
-        read(text)
+        parse_explanation(text)
 
     assert str(caught.value) == why
 
 
 def test_a_malformed_pod_has_a_document_too() -> None:
-    explanation = refusal("team", "p", "gputopo.io/island: 'yes' is not required, preferred or ignore")
+    explanation = explain_malformed("team", "p", "gputopo.io/island: 'yes' is not required, preferred or ignore")
 
-    assert read(json.dumps(document(explanation)).encode()) == explanation
+    assert parse_explanation(json.dumps(explanation_document(explanation)).encode()) == explanation

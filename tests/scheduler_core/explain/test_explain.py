@@ -12,8 +12,8 @@ from scheduler_core.cache.node_record import NodeRecord, with_gpus
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.explain import Explanation, explain
 from scheduler_core.explain.advice import ADVICE
-from scheduler_core.explain.model import Held, Spot
-from scheduler_core.request.pod_request import PodRequest, read_request
+from scheduler_core.explain.model import CurrentPlacement, GpuSet
+from scheduler_core.request.pod_request import PodRequest, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, pod, record, request
 from tests.scheduler_core.explain.fleets import ACROSS, DGX2, H100, MIG, PAIRS, POLICY, QUADS, fleet, told
@@ -96,7 +96,7 @@ def test_what_it_may_get_best_first_and_what_gputopo_would_choose() -> None:
     ],
 )
 def test_what_nobody_can_tell_is_not_told(node: NodeRecord, resource: str, gpus: int) -> None:
-    asked = read_request(pod("p", gpus, resource=resource))
+    asked = parse_request(pod("p", gpus, resource=resource))
     assert isinstance(asked, PodRequest)
 
     (best,) = told(asked, node).best
@@ -126,11 +126,11 @@ class TestBound:
 
         found = told(request(2, numa="required"), mine, bound="n")
 
-        assert found.held == Held(
+        assert found.held == CurrentPlacement(
             node="n",
-            spot=Spot((1, 2), (1, 1), (0, 1), "pcie", 63.0, "SYS"),
+            spot=GpuSet((1, 2), (1, 1), (0, 1), "pcie", 63.0, "SYS"),
             broken=("gputopo.io/numa: required",),
-            best=Spot((0, 1), (2,), (0,), "nvlink", 600.0),
+            best=GpuSet((0, 1), (2,), (0,), "nvlink", 600.0),
         )
         assert found.suited == ("n",)
 
@@ -154,7 +154,7 @@ class TestBound:
         ],
     )
     def test_where_nobody_says_what_it_holds(self, node: NodeRecord, bound: str) -> None:
-        assert told(request(2), node, bound=bound).held == Held(node=bound, spot=None)
+        assert told(request(2), node, bound=bound).held == CurrentPlacement(node=bound, spot=None)
 
     def test_it_does_not_stand_in_its_own_way(self) -> None:
         mine = record("n", PAIRS, held={"new": [0, 1, 2, 3]}, pods=[occupant("new", 4)])
@@ -175,7 +175,7 @@ class TestBound:
         )
         mine = with_gpus(mine, msgspec.structs.replace(mine.gpus, allocations=allocations))
 
-        assert told(request(1), mine, bound="n").held == Held(node="n", spot=None)
+        assert told(request(1), mine, bound="n").held == CurrentPlacement(node="n", spot=None)
 
 
 def test_products_that_are_there_are_told_where_the_model_is_not() -> None:

@@ -14,18 +14,18 @@ from gputopo.crd.nodegpus import Allocation, PodRef
 from gputopo.labels.keys import TOPOLOGY_MANAGER
 from gputopo.labels.reasons import Reason
 from gputopo.model import NodeTopology
-from scheduler_core.cache.node_record import NodeRecord, read_occupant, with_gpus, without_pod
+from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.cache.node_table import NodeTable, with_records
-from scheduler_core.evaluation.evaluate import evaluate, judge
+from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.evaluation.evaluate import evaluate, evaluate_state
 from scheduler_core.evaluation.score import Score
-from scheduler_core.explain.evictions import MOST_TRIALS, smallest_ending
-from scheduler_core.explain.model import OBSTACLE, Change
-from scheduler_core.explain.near_misses import Case, nearest
-from scheduler_core.explain.requirements import SAID
-from scheduler_core.explain.what_if_changes import after
-from scheduler_core.request.pod_request import PodRequest, Wish, read_request
-from scheduler_core.request.quantity import mib
+from scheduler_core.explain.evictions import MAX_TRIALS, smallest_eviction
+from scheduler_core.explain.model import OBSTACLE, NearMiss
+from scheduler_core.explain.near_misses import UnplacedCase, near_misses
+from scheduler_core.explain.requirements import REQUIREMENT_WORDING
+from scheduler_core.explain.what_if_changes import after_evictions
+from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
+from scheduler_core.request.quantity import parse_mib
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, occupant, pod, record, request
 from tests.scheduler_core.explain.fleets import ACROSS, DGX2, H100, MIG, MIXED, PAIRS, POLICY, QUADS, fleet, told
@@ -257,8 +257,8 @@ def test_what_is_free_and_not_settled_is_said() -> None:
 
 def test_devices_that_are_not_whole_gpus_are_called_by_their_resource() -> None:
     resource = "nvidia.com/mig-1g.10gb"
-    holder = read_occupant(pod("a", 2, resource=resource))
-    asked = read_request(pod("new", 2, resource=resource))
+    holder = parse_occupant(pod("a", 2, resource=resource))
+    asked = parse_request(pod("new", 2, resource=resource))
     assert holder is not None
     assert isinstance(asked, PodRequest)
 
@@ -275,7 +275,7 @@ def test_pods_of_which_the_kubelet_knows_the_uid_are_told_apart_by_it() -> None:
     assert before.gpus is not None
     before = with_gpus(before, msgspec.structs.replace(before.gpus, allocations=(old, new)))
 
-    ended = after(before, before.pods)
+    ended = after_evictions(before, before.pods)
 
     assert (ended.pods, ended.gpus and ended.gpus.allocations) == ((), (old,))
 
@@ -291,13 +291,13 @@ def test_work_is_bounded() -> None:
         tried.append(state)
         return False
 
-    found = smallest_ending(
+    found = smallest_eviction(
         request(2).profile, dict.fromkeys(table.records, Reason.TOO_FEW_GPUS), table, NOW, POLICY, judged
     )
 
     assert found is None
     # One machine, empty; then three ends and three pairs of ends on each node.
-    assert len(tried) == 1 + min(30 * 3, MOST_TRIALS // 10) + min(30 * 3, MOST_TRIALS // 10)
+    assert len(tried) == 1 + min(30 * 3, MAX_TRIALS // 10) + min(30 * 3, MAX_TRIALS // 10)
 
 
 _MACHINES = (
@@ -314,7 +314,7 @@ _TIMES = ("2026-11-18T11:00:00Z", "2026-11-18T11:00:00Z", "2026-11-17T11:00:00Z"
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> NodeTable:
+def tables(draw: st.DrawFn) -> Snapshot:
     """A few nodes, mostly full: pods that hold GPUs, and some that nobody has named GPUs for."""
     records = []
     for at in range(draw(st.integers(1, 4))):
@@ -347,19 +347,19 @@ _WISHES: tuple[dict[str, str], ...] = (
 _REQUESTS = st.builds(lambda gpus, wishes: request(gpus, **wishes), st.integers(1, 8), st.sampled_from(_WISHES))
 
 
-def _as_told(asked: PodRequest, change: Change) -> PodRequest:
+def _as_told(asked: PodRequest, change: NearMiss) -> PodRequest:
     """The pod as it would be after the change."""
-    wishes = asked.profile.wishes
-    for field, said in SAID.items():
+    wishes = asked.profile.constraints
+    for field, said in REQUIREMENT_WORDING.items():
         now = getattr(wishes, field)
         if said.key.key in change.keys:
-            size = mib(change.value or "")
-            said_now: Any = Wish.PREFERRED if isinstance(now, Wish) else size or change.value
+            size = parse_mib(change.value or "")
+            said_now: Any = Strength.PREFERRED if isinstance(now, Strength) else size or change.value
             wishes = wishes._replace(**{field: said_now})
-    return asked._replace(profile=asked.profile._replace(wishes=wishes))
+    return asked._replace(profile=asked.profile._replace(constraints=wishes))
 
 
-def _after(table: NodeTable, change: Change) -> NodeTable:
+def _after(table: Snapshot, change: NearMiss) -> Snapshot:
     """The nodes as they would be after it, by the way that a watch would bring it."""
     changed = []
     for name in change.nodes:
@@ -378,10 +378,10 @@ def _after(table: NodeTable, change: Change) -> NodeTable:
 
 @settings(deadline=None, max_examples=150)
 @given(tables(), _REQUESTS)
-def test_what_is_told_to_be_nearest_is_true(table: NodeTable, asked: PodRequest) -> None:
+def test_what_is_told_to_be_nearest_is_true(table: Snapshot, asked: PodRequest) -> None:
     """Apply the change and decide anew: every node that was named suits."""
     refused = evaluate(asked, table, table.states, POLICY)
-    changes = () if refused.scores else nearest(Case(asked.profile, refused.failed, table, POLICY, NOW))
+    changes = () if refused.scores else near_misses(UnplacedCase(asked.profile, refused.rejected, table, POLICY, NOW))
 
     for change in changes:
         if change.kind == OBSTACLE:
@@ -393,15 +393,17 @@ def test_what_is_told_to_be_nearest_is_true(table: NodeTable, asked: PodRequest)
 
 @settings(deadline=None, max_examples=100)
 @given(tables(), _REQUESTS)
-def test_no_smaller_number_of_pods_would_have_been_enough(table: NodeTable, asked: PodRequest) -> None:
+def test_no_smaller_number_of_pods_would_have_been_enough(table: Snapshot, asked: PodRequest) -> None:
     """On fleets so small that everything is tried."""
     refused = evaluate(asked, table, table.states, POLICY)
     if refused.scores:
         return
-    changes = nearest(Case(asked.profile, refused.failed, table, POLICY, NOW))
+    changes = near_misses(UnplacedCase(asked.profile, refused.rejected, table, POLICY, NOW))
     told_ = next((len(change.pods) for change in changes if change.kind == "pods-end"), 99)
 
     for name, each in table.records.items():
         for ended in each.pods:
-            fits = isinstance(judge(asked.profile, state_of(after(each, [ended]), NOW, POLICY), POLICY), Score)
+            fits = isinstance(
+                evaluate_state(asked.profile, state_of(after_evictions(each, [ended]), NOW, POLICY), POLICY), Score
+            )
             assert told_ == 1 or not fits, (name, ended)

@@ -6,14 +6,20 @@ import pytest
 
 from gputopo.labels import keys
 from scheduler_core.evaluation.score import FACTORS, MEASURES
-from scheduler_core.explain.requirements import SAID, goal, hard, softened, wanted
-from scheduler_core.request.device_request import Ask, Step
-from scheduler_core.request.pod_request import Profile, Wishes
+from scheduler_core.explain.requirements import (
+    REQUIREMENT_WORDING,
+    goal_words,
+    hard_fields,
+    requirements,
+    without_requirement,
+)
+from scheduler_core.request.device_request import ContainerStep, DeviceRequest
+from scheduler_core.request.pod_request import Constraints, PodProfile
 from tests.scheduler_core.builders import profile
 
 
 def test_every_wish_and_every_factor_has_words() -> None:
-    assert set(SAID) == set(Wishes._fields)
+    assert set(REQUIREMENT_WORDING) == set(Constraints._fields)
     assert set(MEASURES) == set(FACTORS)
 
 
@@ -46,28 +52,38 @@ def test_every_wish_and_every_factor_has_words() -> None:
             id="model and memory",
         ),
         pytest.param(
-            Profile(Ask((("nvidia.com/gpu", (Step(2), Step(1))),))),
+            PodProfile(DeviceRequest((("nvidia.com/gpu", (ContainerStep(2), ContainerStep(1))),))),
             ["3 whole GPUs (container by container: 2, then 1)"],
             id="two containers",
         ),
         pytest.param(
-            Profile(Ask((("nvidia.com/gpu.shared", (Step(1),)), ("nvidia.com/mig-1g.10gb", (Step(2),))))),
+            PodProfile(
+                DeviceRequest(
+                    (("nvidia.com/gpu.shared", (ContainerStep(1),)), ("nvidia.com/mig-1g.10gb", (ContainerStep(2),)))
+                )
+            ),
             ["1 share of a GPU", "2 MIG devices 1g.10gb"],
             id="a share and MIG devices",
         ),
         pytest.param(
-            Profile(Ask((("nvidia.com/gpu.shared", (Step(3),)), ("nvidia.com/mig-1g.10gb", (Step(1),))))),
+            PodProfile(
+                DeviceRequest(
+                    (("nvidia.com/gpu.shared", (ContainerStep(3),)), ("nvidia.com/mig-1g.10gb", (ContainerStep(1),)))
+                )
+            ),
             ["3 shares of GPUs", "1 MIG device 1g.10gb"],
             id="shares and a MIG device",
         ),
     ],
 )
-def test_words(asked: Profile, words: list[str]) -> None:
-    assert [each.words for each in wanted(asked)] == words
+def test_words(asked: PodProfile, words: list[str]) -> None:
+    assert [each.words for each in requirements(asked)] == words
 
 
 def test_each_is_told_with_the_key_that_said_it() -> None:
-    told = [(each.key, each.value, each.required) for each in wanted(profile(2, island="required", numa="preferred"))]
+    told = [
+        (each.key, each.value, each.required) for each in requirements(profile(2, island="required", numa="preferred"))
+    ]
 
     assert told == [
         ("nvidia.com/gpu", "2", True),
@@ -84,15 +100,15 @@ def test_each_is_told_with_the_key_that_said_it() -> None:
         pytest.param(profile(2, island="preferred", workload="batch"), [], id="nothing"),
     ],
 )
-def test_hard_wishes(asked: Profile, fields: list[str]) -> None:
-    assert hard(asked) == fields
+def test_hard_wishes(asked: PodProfile, fields: list[str]) -> None:
+    assert hard_fields(asked) == fields
 
 
 def test_softened_wishes_stay_wishes_where_they_can() -> None:
-    wishes = profile(2, island="required", min_bandwidth="300").wishes
+    wishes = profile(2, island="required", min_bandwidth="300").constraints
 
-    assert softened(wishes, "island") == profile(2, island="preferred", min_bandwidth="300").wishes
-    assert softened(wishes, "min_gbps") == profile(2, island="required").wishes
+    assert without_requirement(wishes, "island") == profile(2, island="preferred", min_bandwidth="300").constraints
+    assert without_requirement(wishes, "min_gbps") == profile(2, island="required").constraints
 
 
 @pytest.mark.parametrize(
@@ -110,5 +126,5 @@ def test_softened_wishes_stay_wishes_where_they_can() -> None:
         ),
     ],
 )
-def test_goal(asked: Profile, words: str) -> None:
-    assert goal(asked) == words
+def test_goal(asked: PodProfile, words: str) -> None:
+    assert goal_words(asked) == words

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import Phase, ReservationStatus
-from scheduler_core.explain import explain, text, with_keepers
-from scheduler_core.explain.model import Explanation, Kept
+from gputopo.crd.reservations import EntryPhase, ReservationStatus
+from scheduler_core.explain import explain, render_text, with_reservations
+from scheduler_core.explain.model import Explanation, ReservedGpus
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, request
@@ -18,13 +18,13 @@ BY_NOON, AT_ONE = ReservationStatus(deadline="2026-11-18T12:00:00Z"), Reservatio
 
 
 def told(stage: Stage, gpus: int = 8, name: str = "new") -> Explanation:
-    asked, table = request(gpus, name), stage.knowledge.seen_by(f"uid-{name}")
+    asked, table = request(gpus, name), stage.knowledge.table_for_pod(f"uid-{name}")
     found = explain(asked, table, None, Policy(), NOW)
-    return with_keepers(found, table, stage.knowledge.reserved.counting.values(), asked.uid)
+    return with_reservations(found, table, stage.knowledge.reservations.active.values(), asked.uid)
 
 
 def lines(explanation: Explanation) -> list[str]:
-    story = text(explanation, 200).splitlines()
+    story = render_text(explanation, 200).splitlines()
     start = story.index("Reserved there:")
     return story[start + 1 : story.index("", start) if "" in story[start:] else None]
 
@@ -40,11 +40,11 @@ def test_who_keeps_what_where_and_until_when() -> None:
     found = told(stage)
 
     assert found.kept == (
-        Kept(gang=None, reservation="team/batch-3", phase="Proposed", until=None, gpus=1, nodes=("c",)),
-        Kept(
+        ReservedGpus(gang=None, reservation="team/batch-3", phase="Proposed", until=None, gpus=1, nodes=("c",)),
+        ReservedGpus(
             gang="team/big", reservation="team/big-2", phase="Held", until="2026-11-18T13:00:00Z", gpus=3, nodes=("a",)
         ),
-        Kept(
+        ReservedGpus(
             gang="team/llm",
             reservation="team/llm-1",
             phase="Committed",
@@ -74,7 +74,7 @@ def test_room_of_a_single_pod_is_told_by_its_reservation_and_devices_of_any_kind
     asked = request(7, resource="nvidia.com/mig-1g.10gb")
 
     found = explain(asked, stage.knowledge.table, None, Policy(), NOW)
-    found = with_keepers(found, stage.knowledge.table, stage.knowledge.reserved.counting.values(), asked.uid)
+    found = with_reservations(found, stage.knowledge.table, stage.knowledge.reservations.active.values(), asked.uid)
 
     assert lines(found) == ["- 4 GPUs for a single pod, until it fits: a (team/large-2)"]
 
@@ -97,7 +97,7 @@ def test_a_member_is_told_of_its_own_place() -> None:
 
 
 @pytest.mark.parametrize("phase", [COMMITTED, HELD])
-def test_a_place_that_is_kept_is_no_pod_that_could_end(phase: Phase) -> None:
+def test_a_place_that_is_kept_is_no_pod_that_could_end(phase: EntryPhase) -> None:
     stage = Stage.planned({"a": H100}, seen("m0", 8))
     stage.keep((plan("g", {"m0": ("a", 8)}, held={"a": 8}), phase))
 

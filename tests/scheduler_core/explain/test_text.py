@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.explain import Explanation, text
-from scheduler_core.explain.gpu_wording import spot_words
-from scheduler_core.explain.model import Spot, Subject
+from scheduler_core.explain import Explanation, render_text
+from scheduler_core.explain.gpu_wording import gpu_set_words
+from scheduler_core.explain.model import ExplainedPod, GpuSet
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import profile, record, request
 from tests.scheduler_core.explain.fleets import told
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 def test_text(name: str) -> None:
     """To write them anew after a change: delete them, run this, and read what git shows."""
     golden = GOLDEN / f"{name}.txt"
-    shown = text(STORIES[name], 100)
+    shown = render_text(STORIES[name], 100)
     if not golden.exists():
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(shown, encoding="utf-8")
@@ -32,43 +32,45 @@ def test_text(name: str) -> None:
 @pytest.mark.parametrize("name", STORIES)
 def test_sentences_are_folded(name: str) -> None:
     """Tables are not."""
-    narrow, plain = text(STORIES[name], 60), text(STORIES[name], 100_000)
+    narrow, plain = render_text(STORIES[name], 60), render_text(STORIES[name], 100_000)
 
     assert all(len(line) <= 60 for line in narrow.splitlines() if "  " not in line.strip() and "(" not in line)
     assert narrow.split() == plain.split()
-    assert text(STORIES[name], 5) == text(STORIES[name], 40)
+    assert render_text(STORIES[name], 5) == render_text(STORIES[name], 40)
 
 
 def test_nothing_acts_on_the_terminal() -> None:
-    nasty = Explanation(pod=Subject("team", "\x1b[2Jé"), malformed="it says \x07")
+    nasty = Explanation(pod=ExplainedPod("team", "\x1b[2Jé"), malformed="it says \x07")
 
-    assert text(nasty, 100) == "pod team/\\x1b[2Jé is refused on every node: it says \\x07\n"
-    assert text(nasty, 100, ascii_only=True) == "pod team/\\x1b[2J\\xe9 is refused on every node: it says \\x07\n"
+    assert render_text(nasty, 100) == "pod team/\\x1b[2Jé is refused on every node: it says \\x07\n"
+    assert (
+        render_text(nasty, 100, ascii_only=True) == "pod team/\\x1b[2J\\xe9 is refused on every node: it says \\x07\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("spot", "words"),
     [
-        pytest.param(Spot((0,), (1,), (0,)), "GPU0: NUMA node 0", id="one GPU"),
+        pytest.param(GpuSet((0,), (1,), (0,)), "GPU0: NUMA node 0", id="one GPU"),
         pytest.param(
-            Spot((0, 1), None, None, "unknown"),
+            GpuSet((0, 1), None, None, "unknown"),
             "GPU0,1: ring unknown, islands unknown, NUMA node unknown",
             id="unknown",
         ),
         pytest.param(
-            Spot((0, 1), (1, 1), (0, 1), "pcie", None, "SYS"),
+            GpuSet((0, 1), (1, 1), (0, 1), "pcie", None, "SYS"),
             "GPU0,1: ring ? GB/s pcie SYS, islands 1+1, NUMA node 0+1",
             id="PCIe of unknown speed",
         ),
         pytest.param(
-            Spot((0, 1), (2,), (0,), "nvlink", 112.5),
+            GpuSet((0, 1), (2,), (0,), "nvlink", 112.5),
             "GPU0,1: ring 112.5 GB/s nvlink, one island, NUMA node 0",
             id="ring",
         ),
     ],
 )
-def test_a_set_in_words(spot: Spot, words: str) -> None:
-    assert spot_words(spot) == words
+def test_a_set_in_words(spot: GpuSet, words: str) -> None:
+    assert gpu_set_words(spot) == words
 
 
 def test_one_gpu_where_nobody_sees_the_links() -> None:

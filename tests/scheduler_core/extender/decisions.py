@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.node import read_node
-from scheduler_core.extender.extender import Extender, Record
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.node import parse_node
+from scheduler_core.extender.extender import DecisionRecord, Extender
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, node, occupant, pod, word
@@ -21,27 +21,32 @@ NAMES = tuple(f"n{number}" for number in range(8))
 ANY_GOOD_NODE = Policy(tolerance=10.0)  # so that plain pods are in doubt on several
 
 
-def decided(*pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy = ANY_GOOD_NODE) -> list[Record]:
+def decided(
+    *pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy = ANY_GOOD_NODE
+) -> list[DecisionRecord]:
     """What an extender records of pods that are asked about one after the other, on eight nodes in use."""
-    knowledge, records = Knowledge(policy), list[Record]()
+    knowledge, records = ClusterCache(policy), list[DecisionRecord]()
     topologies = [MACHINES[SHAPES[number % 4]]() for number in range(8)]
-    nodes = [NodeSeen(name, read_node(node(each))) for name, each in zip(NAMES, topologies, strict=True)]
+    nodes = [NodeUpdate(name, parse_node(node(each))) for name, each in zip(NAMES, topologies, strict=True)]
     held = [
-        PodSeen(f"uid-h{number}", occupant(f"h{number}", 1 + number % 3), name) for number, name in enumerate(NAMES)
+        PodUpdate(f"uid-h{number}", occupant(f"h{number}", 1 + number % 3), name) for number, name in enumerate(NAMES)
     ]
     late = [
-        PodSeen("uid-late", occupant("late", 2), "n1"),
-        PodSeen("uid-new", occupant("new", 2, island="required"), "n0"),
+        PodUpdate("uid-late", occupant("late", 2), "n1"),
+        PodUpdate("uid-new", occupant("new", 2, island="required"), "n0"),
     ]
     words = [
-        GpusSeen(name, word(each, {f"h{number}": range(1 + number % 3)} if number < 7 else None))
+        NodeGpusUpdate(name, word(each, {f"h{number}": range(1 + number % 3)} if number < 7 else None))
         for number, (name, each) in enumerate(
             zip(NAMES, topologies, strict=True)
         )  # the last one's kubelet is not asked
     ]
-    for batch in (Batch(NodeSeen, tuple(nodes), complete=True), Batch(PodSeen, (*held, *late), complete=True)):
-        knowledge.take(batch, NOW)
-    knowledge.take(Batch(GpusSeen, tuple(words), complete=True), NOW)
+    for batch in (
+        Batch(NodeUpdate, tuple(nodes), is_full_list=True),
+        Batch(PodUpdate, (*held, *late), is_full_list=True),
+    ):
+        knowledge.apply_batch(batch, NOW)
+    knowledge.apply_batch(Batch(NodeGpusUpdate, tuple(words), is_full_list=True), NOW)
     extender = Extender(knowledge, policy, lambda: NOW, records.append)
     for each in pods:
         extender.filter(each, names)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gputopo.crd.nodegpus import content_hash
-from gputopo.labels import encode, keys
+from gputopo.labels import encode_topology, keys
 from scheduler_core.request.device_request import WHOLE
 from tests.api_server import Answer, Asked
 from tests.gputopo.kube.serving import Script, wait_for
@@ -25,7 +25,7 @@ from tests.machines import dgx1
 Object = dict[str, Any]
 
 
-FACTS = encode(dgx1())
+FACTS = encode_topology(dgx1())
 
 
 HASH = content_hash(FACTS.annotations[keys.TOPOLOGY.key])

@@ -9,27 +9,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_core.extender.decision_log import DecisionFile, Decisions
-from scheduler_core.extender.decision_record import Document, DocumentError, differences, document, read
-from scheduler_core.extender.extender import Record
+from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
+from scheduler_core.extender.decision_record import (
+    DecisionFormatError,
+    DecisionLine,
+    encode_decision,
+    parse_decision,
+    replay_differences,
+)
+from scheduler_core.extender.extender import DecisionRecord
 from tests.scheduler_core.extender.decisions import NAMES, PODS, SHAPES, decided
 
 
 @pytest.fixture(scope="module")
-def records() -> list[Record]:
+def records() -> list[DecisionRecord]:
     return decided(*PODS.values(), names=frozenset({*NAMES[1:], "unheard-of"}))
 
 
 @pytest.mark.parametrize("place", range(len(PODS)), ids=list(PODS))
-def test_a_decision_is_made_again_as_it_was(records: list[Record], place: int) -> None:
-    line = read(document(records[place]))
+def test_a_decision_is_made_again_as_it_was(records: list[DecisionRecord], place: int) -> None:
+    line = parse_decision(encode_decision(records[place]))
 
     assert line.answer == records[place].answer.nodes
-    assert list(differences(line)) == []
+    assert list(replay_differences(line)) == []
 
 
-def test_the_decisions_are_of_all_kinds(records: list[Record]) -> None:
-    lines = [read(document(each)) for each in records]
+def test_the_decisions_are_of_all_kinds(records: list[DecisionRecord]) -> None:
+    lines = [parse_decision(encode_decision(each)) for each in records]
 
     assert [bool(line.answer) for line in lines] == [True, True, True, True, False, True]
     assert any(line.doubtful for line in lines)
@@ -37,19 +43,19 @@ def test_the_decisions_are_of_all_kinds(records: list[Record]) -> None:
     assert all(line.unknown == ("unheard-of",) for line in lines)
 
 
-def test_nodes_share_states_and_states_share_topologies(records: list[Record]) -> None:
-    line = read(document(records[0]))
+def test_nodes_share_states_and_states_share_topologies(records: list[DecisionRecord]) -> None:
+    line = parse_decision(encode_decision(records[0]))
 
     assert len(line.topologies) == len(SHAPES)
     assert sorted(name for names in line.nodes for name in names) == sorted(NAMES[1:])
 
 
-def _other(line: Document, **changed: Any) -> list[str]:
-    return list(differences(msgspec.structs.replace(line, **changed)))
+def _other(line: DecisionLine, **changed: Any) -> list[str]:
+    return list(replay_differences(msgspec.structs.replace(line, **changed)))
 
 
-def test_what_is_decided_otherwise_is_said(records: list[Record]) -> None:
-    passed, refused = read(document(records[0])), read(document(records[4]))
+def test_what_is_decided_otherwise_is_said(records: list[DecisionRecord]) -> None:
+    passed, refused = parse_decision(encode_decision(records[0])), parse_decision(encode_decision(records[4]))
 
     assert _other(passed, answer=("n9",)) == [f"answered n9; now {', '.join(passed.answer)}"]
     assert _other(passed, points=(1.0,) * 7) == [f"points {(1.0,) * 7}; now {passed.points}"]
@@ -69,62 +75,64 @@ def test_what_is_decided_otherwise_is_said(records: list[Record]) -> None:
     ],
 )
 def test_a_line_that_is_no_decision_is_quoted(line: bytes, says: str) -> None:
-    with pytest.raises(DocumentError) as refused:
-        read(line)
+    with pytest.raises(DecisionFormatError) as refused:
+        parse_decision(line)
 
     assert says in str(refused.value)
 
 
-def test_a_line_of_another_format_or_that_does_not_fit_together_is_refused(records: list[Record]) -> None:
-    line = read(document(records[0]))
-    with pytest.raises(DocumentError, match="of format 2, and 1 is read"):
-        read(msgspec.json.encode(msgspec.structs.replace(line, format=2)))
-    with pytest.raises(DocumentError, match="0 states for"):
+def test_a_line_of_another_format_or_that_does_not_fit_together_is_refused(records: list[DecisionRecord]) -> None:
+    line = parse_decision(encode_decision(records[0]))
+    with pytest.raises(DecisionFormatError, match="of format 2, and 1 is read"):
+        parse_decision(msgspec.json.encode(msgspec.structs.replace(line, format=2)))
+    with pytest.raises(DecisionFormatError, match="0 states for"):
         _other(line, states=())
-    with pytest.raises(DocumentError, match="a state cannot be read"):
+    with pytest.raises(DecisionFormatError, match="a state cannot be read"):
         _other(line, topologies=())
 
 
-def test_the_last_decisions_are_kept_and_their_names_are_bounded(records: list[Record]) -> None:
-    few, small = Decisions(3), Decisions(100, most_names=20)
+def test_the_last_decisions_are_kept_and_their_names_are_bounded(records: list[DecisionRecord]) -> None:
+    few, small = DecisionLog(3), DecisionLog(100, most_names=20)
     for each in records:
-        few.keep(each)
-        small.keep(each)
+        few.add_decision(each)
+        small.add_decision(each)
 
     first = len(records) - 3
-    assert list(few.lines()) == list(enumerate(map(document, records[-3:]), start=first))
-    assert list(few.lines(first + 1)) == list(enumerate(map(document, records[-2:]), start=first + 1))
-    assert list(few.lines(-1)) == [(len(records) - 1, document(records[-1]))]
-    assert list(few.lines(-9)) == list(few.lines())
-    assert list(few.lines(len(records))) == []
+    assert list(few.json_lines()) == list(enumerate(map(encode_decision, records[-3:]), start=first))
+    assert list(few.json_lines(first + 1)) == list(enumerate(map(encode_decision, records[-2:]), start=first + 1))
+    assert list(few.json_lines(-1)) == [(len(records) - 1, encode_decision(records[-1]))]
+    assert list(few.json_lines(-9)) == list(few.json_lines())
+    assert list(few.json_lines(len(records))) == []
     assert len(small) == 2  # of eight names each
-    assert (few.last("uid-f"), few.last("uid-a")) == (records[-1], None)
-    Decisions(1, most_names=1).keep(records[0])
+    assert (few.last_decision("uid-f"), few.last_decision("uid-a")) == (records[-1], None)
+    DecisionLog(1, most_names=1).add_decision(records[0])
 
 
-def test_one_decision_is_kept_however_many_names_it_has(records: list[Record]) -> None:
-    decisions = Decisions(10, most_names=1)
+def test_one_decision_is_kept_however_many_names_it_has(records: list[DecisionRecord]) -> None:
+    decisions = DecisionLog(10, most_names=1)
     for each in records:
-        decisions.keep(each)
+        decisions.add_decision(each)
 
-    assert [line for _, line in decisions.lines()] == [document(records[-1])]
+    assert [line for _, line in decisions.json_lines()] == [encode_decision(records[-1])]
 
 
-def test_a_file_takes_every_decision_and_is_put_aside_when_it_is_full(records: list[Record], tmp_path: Path) -> None:
+def test_a_file_takes_every_decision_and_is_put_aside_when_it_is_full(
+    records: list[DecisionRecord], tmp_path: Path
+) -> None:
     path, noted = tmp_path / "decisions.jsonl", list[str]()
-    size = sum(len(document(each)) for each in records[:3])
+    size = sum(len(encode_decision(each)) for each in records[:3])
     file = DecisionFile(path, noted.append, most_bytes=size)
     for each in records[:5]:
         file.append(each)
     file.close()
 
     assert noted == ["written"] * 5
-    assert path.with_name("decisions.jsonl.1").read_bytes() == b"".join(document(each) for each in records[:3])
-    assert path.read_bytes() == b"".join(document(each) for each in records[3:5])
+    assert path.with_name("decisions.jsonl.1").read_bytes() == b"".join(encode_decision(each) for each in records[:3])
+    assert path.read_bytes() == b"".join(encode_decision(each) for each in records[3:5])
 
 
 def test_a_file_that_cannot_be_written_is_told_once_and_costs_no_decision(
-    records: list[Record], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    records: list[DecisionRecord], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     noted = list[str]()
     file = DecisionFile(tmp_path / "missing" / "file", noted.append)
@@ -136,7 +144,9 @@ def test_a_file_that_cannot_be_written_is_told_once_and_costs_no_decision(
     assert [record.getMessage() for record in caplog.records] == ["decisions"]
 
 
-def test_where_decisions_come_too_fast_some_are_left_out_of_the_file(records: list[Record], tmp_path: Path) -> None:
+def test_where_decisions_come_too_fast_some_are_left_out_of_the_file(
+    records: list[DecisionRecord], tmp_path: Path
+) -> None:
     gate, noted = threading.Event(), list[str]()
 
     def note(what: str) -> None:

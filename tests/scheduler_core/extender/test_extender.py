@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.extender.extender import Filtered, NotReadyError
+from scheduler_core.extender.extender import FilterResult, NotReadyError
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod import Container, Metadata, Pod, PodSpec, Resources
+from scheduler_core.request.pod import Container, ContainerResources, Metadata, Pod, PodSpec
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, pod
 from tests.scheduler_core.fake_scheduler import Stage, asking, preferring, seen
@@ -34,7 +34,7 @@ def test_pod_without_gpus_passes_untouched() -> None:
 
     found = stage.ask(pod("cpu"), "a", "ghost")
 
-    assert (set(found.nodes), found.failed, found.single) == ({"a", "ghost"}, {}, False)
+    assert (set(found.nodes), found.rejected, found.single) == ({"a", "ghost"}, {}, False)
     assert dict(stage.extender.prioritize(pod("cpu"), {"a", "ghost"})) == {"a": 0, "ghost": 0}
 
 
@@ -45,7 +45,7 @@ def test_pod_without_gpus_passes_untouched() -> None:
         pytest.param(
             Pod(
                 Metadata("p", "team", "uid-p"),
-                PodSpec(containers=(Container("c", Resources(limits={"nvidia.com/gpu": "some"})),)),
+                PodSpec(containers=(Container("c", ContainerResources(limits={"nvidia.com/gpu": "some"})),)),
             ),
             "the pod's request is malformed: nvidia.com/gpu: 'some' is not a number of devices",
             id="a number",
@@ -55,20 +55,20 @@ def test_pod_without_gpus_passes_untouched() -> None:
 def test_malformed_pod_is_refused_everywhere_with_its_own_words(asked: Pod, text: str) -> None:
     stage = Stage.set({"a": PAIRS})
 
-    assert stage.ask(asked, "a", "ghost") == Filtered((), {"a": text, "ghost": text})
+    assert stage.ask(asked, "a", "ghost") == FilterResult((), {"a": text, "ghost": text})
     assert dict(stage.extender.prioritize(asked, {"a"})) == {"a": 0}
 
 
 def test_where_one_node_passes_the_others_go_without_saying() -> None:
     stage = Stage.set({"a": PAIRS, "b": H100})
 
-    assert stage.ask(asking("p", 8), "a", "b", "ghost") == Filtered(("b",), {})
+    assert stage.ask(asking("p", 8), "a", "b", "ghost") == FilterResult(("b",), {})
 
 
 def test_where_none_passes_each_has_its_reason() -> None:
     stage = Stage.set({"a": PAIRS, "b": MACHINES["rtx4090"]()})
 
-    assert stage.ask(asking("p", 4, island="required"), "a", "b", "ghost").failed == {
+    assert stage.ask(asking("p", 4, island="required"), "a", "b", "ghost").rejected == {
         "a": Reason.ISLAND.value,
         "b": Reason.ISLAND.value,
         "ghost": Reason.UNKNOWN_NODE.value,
@@ -126,7 +126,7 @@ class TestPrioritize:
 
         stage.extender.prioritize(asking("p", 4, island="required"), {"a"})
 
-        assert len(stage.knowledge.assumptions) == 0
+        assert len(stage.knowledge.assumed_pods) == 0
 
 
 class TestRecord:
@@ -135,13 +135,13 @@ class TestRecord:
     def test_it_holds_all_that_decided(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS})
         stage.ask(asking("plain", 1))
-        table, doubtful = stage.knowledge.table, stage.knowledge.assumptions.doubtful
+        table, doubtful = stage.knowledge.table, stage.knowledge.assumed_pods.on_several_nodes
 
         found = stage.ask(asking("p", 2, island="required"), "a", "b")
 
         made = stage.records[-1]
         assert (made.at, made.request.name, made.policy, made.names) == (NOW, "p", Policy(), {"a", "b"})
-        assert (made.table, made.doubtful, made.answer) == (table, doubtful, found)
+        assert (made.table, made.in_flight, made.answer) == (table, doubtful, found)
         assert [score.points > 0 for score in made.scores] == [True]
         assert all(seconds >= 0 for seconds in made.phases)
 

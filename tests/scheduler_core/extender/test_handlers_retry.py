@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.extender.extender import Filtered
-from scheduler_core.extender.http import WAIT_S, WAITS, Reply, verbs_app
-from scheduler_core.extender.metrics import Metrics
+from scheduler_core.extender.extender import FilterResult
+from scheduler_core.extender.http import WAIT_S, WAITS, Reply, extender_app
+from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.request.pod import Pod
 from tests.machines import hgx_h100
 from tests.scheduler_core.fake_scheduler import Stage, asking
@@ -21,16 +21,16 @@ def asked(replies: Iterator[Reply], calls: int) -> tuple[list[bytes], float]:
 
     def filter_(_: bytes, __: float, *, last: bool = True) -> Reply:
         reply = next(replies)
-        return reply._replace(again=False) if last else reply
+        return reply._replace(retry=False) if last else reply
 
-    app = verbs_app({"filter": filter_}, lambda: None, 100, "", time.monotonic)
+    app = extender_app({"filter": filter_}, lambda: None, 100, "", time.monotonic)
     with serving(app) as running:
         begun = time.monotonic()
         return [running.ask("POST", "/filter", b"{}")[1] for _ in range(calls)], time.monotonic() - begun
 
 
 def test_the_first_ones_are_answered_anew_and_the_others_of_that_moment_at_once() -> None:
-    replies = (Reply(200, str(number).encode(), again=True) for number in range(99))
+    replies = (Reply(200, str(number).encode(), retry=True) for number in range(99))
 
     answers, seconds = asked(replies, WAITS + 2)
 
@@ -51,15 +51,15 @@ class Fickle(Passing):
     def __init__(self) -> None:
         self.asked: list[bool] = []
 
-    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:
-        self.asked.append(last)
+    def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:
+        self.asked.append(final)
         if len(self.asked) == 1:
-            return Filtered((), dict.fromkeys(names, Reason.ISLAND.value))
+            return FilterResult((), dict.fromkeys(names, Reason.ISLAND.value))
         return super().filter(pod, names)
 
 
 def test_a_call_that_is_asked_again_is_counted_once_for_what_is_answered() -> None:
-    fickle, metrics = Fickle(), Metrics()
+    fickle, metrics = Fickle(), ExtenderMetrics()
     with serving(app_of(fickle, metrics=metrics)) as running:
         status, answer = running.ask("POST", "/filter", call("n1"))
 
@@ -74,7 +74,7 @@ def test_a_call_that_is_asked_again_is_counted_once_for_what_is_answered() -> No
 def test_only_the_last_refusal_of_a_call_is_recorded() -> None:
     stage = Stage.set({"a": hgx_h100()})
     pod, names = asking("p", 8, island="required"), {"ghost"}
-    answers = [stage.extender.filter(pod, names, last=last) for last in (False, True)]
+    answers = [stage.extender.filter(pod, names, final=last) for last in (False, True)]
 
     assert answers[0] == answers[1]
     assert [each.answer for each in stage.records] == answers[1:]

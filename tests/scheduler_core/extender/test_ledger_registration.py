@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from gputopo.crd.reservations import Phase, Vouching
+from gputopo.crd.reservations import EntryPhase, ExtenderAck
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
-from scheduler_core.cache.assumed_pods import MOST
-from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
-from scheduler_core.evaluation.reservation_check import policy_of
-from scheduler_core.extender.ledger_registration import AGAIN_S, UNSEEN_S, Registration, applied
+from scheduler_core.cache.assumed_pods import MAX_PODS
+from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
+from scheduler_core.evaluation.reservation_check import policy_for_pod
+from scheduler_core.extender.ledger_registration import REWRITE_S, UNMATCHED_S, LedgerRegistration, apply_body
 from scheduler_core.policy.policy import Policy
-from scheduler_core.policy.profiles import BUILT_IN, Match, Placement, Policies
+from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from tests.machines import MACHINES
 from tests.scheduler_core.fake_scheduler import Stage, seen
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
@@ -21,7 +21,7 @@ from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED
 H100 = MACHINES["hgx_h100"]()
 ME, POD = "host_1", "team/extender"
 GANG = plan("g", {"m0": ("a", 8)})
-REGISTERED = Vouching(POD)
+REGISTERED = ExtenderAck(POD)
 
 
 class Process:
@@ -30,20 +30,20 @@ class Process:
     def __init__(self, *machines: str) -> None:
         self.stage = Stage.planned(dict.fromkeys(machines or ("a",), H100), seen("m0", 8))
         self.now = 1000.0
-        self.said: list[tuple[str, Vouching | None]] = []
-        self.registration = Registration(ME, POD, self.stage.knowledge, self._say, lambda: self.now)
+        self.said: list[tuple[str, ExtenderAck | None]] = []
+        self.registration = LedgerRegistration(ME, POD, self.stage.knowledge, self._say, lambda: self.now)
 
-    def _say(self, where: LedgerSeen, what: Vouching | None) -> None:
+    def _say(self, where: LedgerUpdate, what: ExtenderAck | None) -> None:
         self.said.append((where.key, what))
 
-    def show(self, *ledgers: LedgerSeen, reservations: Iterable[ReservationSeen] = ()) -> None:
-        self.stage.knowledge.take(Batch(ReservationSeen, tuple(reservations)), self.stage.now)
-        self.stage.knowledge.take(Batch(LedgerSeen, ledgers, complete=True), self.stage.now)
+    def show(self, *ledgers: LedgerUpdate, reservations: Iterable[ReservationUpdate] = ()) -> None:
+        self.stage.knowledge.apply_batch(Batch(ReservationUpdate, tuple(reservations)), self.stage.now)
+        self.stage.knowledge.apply_batch(Batch(LedgerUpdate, ledgers, is_full_list=True), self.stage.now)
 
     def look(self, *, answering: bool = True, after: float = 0.0, policies: Policies = BUILT_IN) -> str | None:
         self.now += after
-        self.registration.look(policies, answering=answering)
-        return self.registration.missing
+        self.registration.update(policies, answering=answering)
+        return self.registration.not_ready_reason
 
 
 def settled() -> Process:
@@ -96,9 +96,9 @@ def test_what_is_not_shown_is_said_again_after_a_while() -> None:
     process.show(ledger())
     process.look()
 
-    process.look(after=AGAIN_S / 2)
+    process.look(after=REWRITE_S / 2)
     assert process.said == [("gpus", REGISTERED)]
-    process.look(after=AGAIN_S / 2)
+    process.look(after=REWRITE_S / 2)
     assert process.said == [("gpus", REGISTERED)] * 2
 
 
@@ -117,8 +117,8 @@ def test_a_registration_that_somebody_took_away_is_written_again() -> None:
     process = settled()
     process.show(ledger(generation=5))
 
-    assert process.look(after=AGAIN_S) is not None
-    assert process.said == [("gpus", Vouching(POD, 1))]
+    assert process.look(after=REWRITE_S) is not None
+    assert process.said == [("gpus", ExtenderAck(POD, 1))]
 
 
 def test_nothing_is_vouched_for_before_what_others_let_in_is_bound() -> None:
@@ -129,7 +129,7 @@ def test_nothing_is_vouched_for_before_what_others_let_in_is_bound() -> None:
     process.look(after=ASSUMED_POD_LIFETIME_S - 1)
     assert process.said == []
     process.look(after=1)
-    assert process.said == [("gpus", Vouching(POD, 1))]
+    assert process.said == [("gpus", ExtenderAck(POD, 1))]
 
 
 def test_that_time_begins_anew_for_one_that_did_not_answer_meanwhile() -> None:
@@ -141,7 +141,7 @@ def test_that_time_begins_anew_for_one_that_did_not_answer_meanwhile() -> None:
     process.look(after=ASSUMED_POD_LIFETIME_S - 1)
     assert [what for _, what in process.said if what is not None and what.generation] == []
     process.look(after=1)
-    assert process.said[-1] == ("gpus", Vouching(POD, 2, term=1))
+    assert process.said[-1] == ("gpus", ExtenderAck(POD, 2, term=1))
 
 
 def test_a_proposal_is_vouched_for_once() -> None:
@@ -151,7 +151,7 @@ def test_a_proposal_is_vouched_for_once() -> None:
     process.look()
     process.look()
 
-    assert process.said == [("gpus", Vouching(POD, 2))]
+    assert process.said == [("gpus", ExtenderAck(POD, 2))]
 
 
 def test_what_is_blocked_is_said_and_so_is_that_it_is_over() -> None:
@@ -164,15 +164,15 @@ def test_what_is_blocked_is_said_and_so_is_that_it_is_over() -> None:
 
     process.look()
 
-    assert process.said == [("gpus", Vouching(POD, 2, ("uid-g",))), ("gpus", Vouching(POD, 2))]
+    assert process.said == [("gpus", ExtenderAck(POD, 2, ("uid-g",))), ("gpus", ExtenderAck(POD, 2))]
 
 
 def test_where_nothing_is_proposed_nothing_new_is_said() -> None:
     """Nobody waits for it, and every write is one that all extenders and planners hear of."""
     process = settled()
-    process.show(ledger(extenders={ME: Vouching(POD, 1)}))
+    process.show(ledger(extenders={ME: ExtenderAck(POD, 1)}))
     process.look()
-    process.show(ledger(entry(GANG, COMMITTED), generation=9, extenders={ME: Vouching(POD, 1)}), reservations=[GANG])
+    process.show(ledger(entry(GANG, COMMITTED), generation=9, extenders={ME: ExtenderAck(POD, 1)}), reservations=[GANG])
 
     process.look()
 
@@ -181,14 +181,14 @@ def test_where_nothing_is_proposed_nothing_new_is_said() -> None:
 
 def test_a_planner_is_not_told_of_pods_that_were_forgotten() -> None:
     process = settled()
-    process.show(ledger(extenders={ME: Vouching(POD, 1)}))
+    process.show(ledger(extenders={ME: ExtenderAck(POD, 1)}))
     process.look()
     knowledge = process.stage.knowledge
-    for at in range(MOST + 1):
-        knowledge.assume(seen(f"x{at}", 1).occupant, frozenset({"a", "b"}))
+    for at in range(MAX_PODS + 1):
+        knowledge.assume_pod(seen(f"x{at}", 1).occupant, frozenset({"a", "b"}))
     process.stage.now += 1
-    knowledge.tick(process.stage.now)
-    proposed = ledger(entry(plan("h", {"m0": ("b", 1)}), PROPOSED), generation=2, extenders={ME: Vouching(POD, 1)})
+    knowledge.advance_time(process.stage.now)
+    proposed = ledger(entry(plan("h", {"m0": ("b", 1)}), PROPOSED), generation=2, extenders={ME: ExtenderAck(POD, 1)})
     process.show(proposed, reservations=[plan("h", {"m0": ("b", 1)})])
 
     process.look()
@@ -197,19 +197,19 @@ def test_a_planner_is_not_told_of_pods_that_were_forgotten() -> None:
     process.look()
     assert process.said == [("gpus", REGISTERED)]
     process.stage.now += ASSUMED_POD_LIFETIME_S
-    knowledge.tick(process.stage.now)
+    knowledge.advance_time(process.stage.now)
     process.look()
-    assert process.said[-1] == ("gpus", Vouching(POD, 2, ("uid-h",)))  # its node is not known
+    assert process.said[-1] == ("gpus", ExtenderAck(POD, 2, ("uid-h",)))  # its node is not known
 
 
 @pytest.mark.parametrize("phase", [COMMITTED, HELD])
-def test_it_does_not_answer_before_it_has_seen_what_counts(phase: Phase) -> None:
+def test_it_does_not_answer_before_it_has_seen_what_counts(phase: EntryPhase) -> None:
     process = settled()
     entries = (entry(GANG, phase),)
     process.show(ledger(*entries, generation=2, extenders={ME: REGISTERED}))
 
     assert process.look() == "gputopo has not seen the reservation uid-g yet, which a ledger lists"
-    assert process.look(after=UNSEEN_S - 1) is not None
+    assert process.look(after=UNMATCHED_S - 1) is not None
     process.show(ledger(*entries, generation=2, extenders={ME: REGISTERED}), reservations=[GANG])
     assert process.look() is None
 
@@ -219,32 +219,36 @@ def test_an_entry_without_a_reservation_does_not_stop_it_for_ever() -> None:
     process.show(ledger(entry(GANG), generation=2, extenders={ME: REGISTERED}))
     assert process.look() is not None
 
-    assert process.look(after=UNSEEN_S) is None
+    assert process.look(after=UNMATCHED_S) is None
 
 
 def test_looking_costs_a_tenth_of_the_time_at_most_but_when_planners_write() -> None:
     stage, policies, said = Stage.planned({"a": H100}), BUILT_IN, list[str]()
     clock = iter((0.0, 2.0))  # the first look takes two seconds
     last = [2.0]
-    registration = Registration(ME, POD, stage.knowledge, lambda *_: said.append("said"), lambda: next(clock, last[0]))
-    registration.look(policies, answering=True)
+    registration = LedgerRegistration(
+        ME, POD, stage.knowledge, lambda *_: said.append("said"), lambda: next(clock, last[0])
+    )
+    registration.update(policies, answering=True)
     stage.keep()
 
     last[0] = 21.9
-    registration.look(policies, answering=True)
+    registration.update(policies, answering=True)
     assert said == []
-    registration.look(policies, answering=True, urgent=True)
+    registration.update(policies, answering=True, urgent=True)
     assert said == ["said"]
 
 
 def test_after_that_it_looks_again() -> None:
     stage, said = Stage.planned({"a": H100}), list[str]()
     clock = iter((0.0, 2.0))
-    registration = Registration(ME, POD, stage.knowledge, lambda *_: said.append("said"), lambda: next(clock, 22.0))
-    registration.look(BUILT_IN, answering=True)
+    registration = LedgerRegistration(
+        ME, POD, stage.knowledge, lambda *_: said.append("said"), lambda: next(clock, 22.0)
+    )
+    registration.update(BUILT_IN, answering=True)
     stage.keep()
 
-    registration.look(BUILT_IN, answering=True)
+    registration.update(BUILT_IN, answering=True)
 
     assert said == ["said"]
 
@@ -254,35 +258,35 @@ def test_another_policy_judges_anew() -> None:
     process.show(ledger(entry(GANG, PROPOSED), generation=2, extenders={ME: REGISTERED}), reservations=[GANG])
     process.look()
 
-    process.look(policies=Policies((Placement(Policy(shortlist=3)),)))
+    process.look(policies=Policies((PolicyProfile(Policy(shortlist=3)),)))
 
-    assert process.said == [("gpus", Vouching(POD, 2))]
+    assert process.said == [("gpus", ExtenderAck(POD, 2))]
 
 
 def test_it_leaves_where_it_is_shown() -> None:
     process = Process()
     process.show(ledger(extenders={ME: REGISTERED}), ledger(name="other", uid="O"))
 
-    assert [each.key for each in process.registration.shown] == ["gpus"]
-    process.registration.leave()
+    assert [each.key for each in process.registration.showing_ledgers] == ["gpus"]
+    process.registration.withdraw()
     assert process.said == [("gpus", None)]
 
 
 def test_a_pod_is_judged_by_the_policy_of_its_scheduler() -> None:
     ours, usual = Policy(shortlist=3), Policy()
-    policies = Policies((Placement(ours, Match(schedulers=frozenset({"gputopo"}))), Placement(usual)))
+    policies = Policies((PolicyProfile(ours, ProfileMatch(schedulers=frozenset({"gputopo"}))), PolicyProfile(usual)))
 
-    assert policy_of(policies, seen("p", 1)._replace(scheduler="gputopo")) is ours
-    assert policy_of(policies, seen("p", 1)) is usual
+    assert policy_for_pod(policies, seen("p", 1)._replace(scheduler="gputopo")) is ours
+    assert policy_for_pod(policies, seen("p", 1)) is usual
 
 
 def test_what_is_applied() -> None:
     where = ledger(uid="L")
 
-    assert applied(where, ME, Vouching(POD, 7, ("u",), 1)) == {
+    assert apply_body(where, ME, ExtenderAck(POD, 7, ("u",), 1)) == {
         "apiVersion": "gputopo.io/v1alpha1",
         "kind": "PlacementLedger",
         "metadata": {"name": "gpus", "uid": "L"},
         "status": {"extenders": {ME: {"pod": POD, "generation": 7, "blocked": ["u"], "term": 1}}},
     }
-    assert "status" not in applied(where, ME, None)
+    assert "status" not in apply_body(where, ME, None)

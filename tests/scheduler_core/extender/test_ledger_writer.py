@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import LedgerStatus, Vouching
+from gputopo.crd.reservations import ExtenderAck, LedgerStatus
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import EXTENDER
-from scheduler_core.extender.ledger_registration import applied
-from scheduler_core.extender.ledger_writer import Registrar
+from scheduler_core.extender.ledger_registration import apply_body
+from scheduler_core.extender.ledger_writer import LedgerWriter
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.kube.serving import wait_for
 from tests.scheduler_core.planner.packing.plans import ledger
@@ -26,10 +26,10 @@ DONE = Answer({"metadata": {"name": "gpus"}})
 
 
 @contextmanager
-def writing(answer: Callable[[Asked], Answer], folder: Path) -> Iterator[tuple[Registrar, ApiServer]]:
+def writing(answer: Callable[[Asked], Answer], folder: Path) -> Iterator[tuple[LedgerWriter, ApiServer]]:
     with api_server(answer) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(folder / "config"))
-        registrar = Registrar(kube, "host_1")
+        registrar = LedgerWriter(kube, "host_1")
         try:
             yield registrar, server
         finally:
@@ -39,7 +39,7 @@ def writing(answer: Callable[[Asked], Answer], folder: Path) -> Iterator[tuple[R
 
 def test_what_is_said_is_applied_under_a_manager_of_its_own(tmp_path: Path) -> None:
     with writing(lambda _: DONE, tmp_path) as (registrar, server):
-        registrar.say(ledger(), Vouching("ns/extender", 3, ("R",), 2))
+        registrar.write_ack(ledger(), ExtenderAck("ns/extender", 3, ("R",), 2))
         registrar.close()
 
     (asked,) = server.asked
@@ -50,10 +50,10 @@ def test_what_is_said_is_applied_under_a_manager_of_its_own(tmp_path: Path) -> N
     }
 
 
-@given(st.builds(Vouching, pod=st.text(max_size=9), generation=st.integers(0, 9), term=st.integers(0, 9)))
-def test_all_that_is_said_is_read_back_as_it_was_said(said: Vouching) -> None:
+@given(st.builds(ExtenderAck, pod=st.text(max_size=9), generation=st.integers(0, 9), term=st.integers(0, 9)))
+def test_all_that_is_said_is_read_back_as_it_was_said(said: ExtenderAck) -> None:
     """An extender waits until the ledger shows what it said: a part that is not written is never shown."""
-    status = applied(ledger(), "host_1", said)["status"]
+    status = apply_body(ledger(), "host_1", said)["status"]
 
     assert msgspec.convert(status, LedgerStatus) == LedgerStatus({"host_1": said})
 
@@ -64,14 +64,14 @@ def test_what_is_said_last_is_written_where_much_was_said(tmp_path: Path) -> Non
     def answer(asked: Asked) -> Answer:
         if not said:  # the first answer takes its time
             for generation in range(2, 9):
-                running[0].say(ledger(), Vouching("", generation))
+                running[0].write_ack(ledger(), ExtenderAck("", generation))
         said.append(asked.body["status"]["extenders"]["host_1"]["generation"])
         return DONE
 
-    running: list[Registrar] = []
+    running: list[LedgerWriter] = []
     with writing(answer, tmp_path) as (registrar, _):
         running.append(registrar)
-        registrar.say(ledger(), Vouching("", 1))
+        registrar.write_ack(ledger(), ExtenderAck("", 1))
         wait_for(lambda: len(said) == 2, "both writes")
 
     assert said == [1, 8]
@@ -95,11 +95,11 @@ def test_trouble_is_told_once_until_it_is_over(
         writing(lambda _: answers.pop(0), tmp_path) as (registrar, server),
     ):
         for number in (1, 2):
-            registrar.say(ledger(), Vouching("", number))
+            registrar.write_ack(ledger(), ExtenderAck("", number))
             wait_for(partial(_asked, server, number), "a write")
-        wait_for(lambda: registrar.trouble, "the trouble")
-        registrar.say(ledger(), Vouching("", 3))
-        wait_for(lambda: registrar.trouble is None, "the end of it")
+        wait_for(lambda: registrar.error, "the trouble")
+        registrar.write_ack(ledger(), ExtenderAck("", 3))
+        wait_for(lambda: registrar.error is None, "the end of it")
 
     assert [each.levelno for each in caplog.records] == [level]
 

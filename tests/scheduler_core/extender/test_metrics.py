@@ -5,14 +5,14 @@ from __future__ import annotations
 from prometheus_client.exposition import generate_latest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.allocation.device_plugin import Check
+from scheduler_core.allocation.device_plugin import PredictionResult
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.cache.node_table import table_of
-from scheduler_core.evaluation.prediction_check import Settled
-from scheduler_core.extender.metrics import CATALOGUE, Metrics, Status, samples
+from scheduler_core.cache.node_table import snapshot_of
+from scheduler_core.evaluation.prediction_check import PredictionCheck
+from scheduler_core.extender.metrics import CATALOGUE, ExtenderMetrics, ExtenderStatus, status_samples
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import Profile
+from scheduler_core.request.pod_request import PodProfile
 from tests.machines import hgx_h100
 from tests.scheduler_core.builders import NOW, occupant, record
 
@@ -20,18 +20,18 @@ H100 = "NVIDIA-H100-80GB-HBM3"
 ON_TWO = record("n2", hgx_h100(), held={"a": (0, 1)}, pods=[occupant("a", 2)])
 FLEET = (record("n1", hgx_h100(), held={}), ON_TWO, record("n3", hgx_h100(), held={}))
 WATCHES = (
-    WatchStatus("nodes", True, 3.0, relists=1, failures=2, trouble=None, lag_s=0.0),
-    WatchStatus("pods", True, 7.5, relists=0, failures=0, trouble=None, lag_s=None),
+    WatchStatus("nodes", True, 3.0, relists=1, failures=2, error=None, lag_s=0.0),
+    WatchStatus("pods", True, 7.5, relists=0, failures=0, error=None, lag_s=None),
 )
 
 
 def test_a_scrape_tells_what_is_known() -> None:
-    metrics_ = Metrics()
-    table = table_of(FLEET, NOW, Policy(), generation=5)
-    status = Status(
-        table, True, WATCHES, pods=4, assumptions=2, doubts=1, connections_ended={"slow": 3}, policy_bad=True
+    metrics_ = ExtenderMetrics()
+    table = snapshot_of(FLEET, NOW, Policy(), generation=5)
+    status = ExtenderStatus(
+        table, True, WATCHES, pods=4, assumed_pods=2, in_flight_pods=1, connections_ended={"slow": 3}, policy_bad=True
     )
-    metrics_.expose(lambda: status)
+    metrics_.register_status(lambda: status)
 
     sample = metrics_.registry.get_sample_value
     told = {
@@ -57,9 +57,9 @@ def test_a_scrape_tells_what_is_known() -> None:
 
 
 def test_what_a_table_says_is_worked_out_once_for_each() -> None:
-    metrics_ = Metrics()
-    tables = [table_of(FLEET[:1], NOW, Policy()), table_of(FLEET, NOW, Policy())]
-    metrics_.expose(lambda: Status(tables[0], ready=False))
+    metrics_ = ExtenderMetrics()
+    tables = [snapshot_of(FLEET[:1], NOW, Policy()), snapshot_of(FLEET, NOW, Policy())]
+    metrics_.register_status(lambda: ExtenderStatus(tables[0], ready=False))
     first = generate_latest(metrics_.registry)
 
     assert generate_latest(metrics_.registry) == first
@@ -69,16 +69,18 @@ def test_what_a_table_says_is_worked_out_once_for_each() -> None:
 
 def test_the_age_is_not_told_while_a_watch_has_heard_nothing() -> None:
     silent = WATCHES[1]._replace(last_event_age_s=None)
-    status = Status(table_of((), NOW, Policy()), ready=False, watches=(WATCHES[0], silent))
+    status = ExtenderStatus(snapshot_of((), NOW, Policy()), ready=False, watches=(WATCHES[0], silent))
 
-    assert "gputopo_cache_age_seconds" not in {name for name, _, _ in samples(status)}
-    assert ("gputopo_watch_age_seconds", ("pods",)) not in {(name, labels) for name, labels, _ in samples(status)}
+    assert "gputopo_cache_age_seconds" not in {name for name, _, _ in status_samples(status)}
+    assert ("gputopo_watch_age_seconds", ("pods",)) not in {
+        (name, labels) for name, labels, _ in status_samples(status)
+    }
 
 
 def test_predictions_are_counted_by_what_came_of_them_and_broken_promises_by_reason() -> None:
-    counted, pod = Metrics(), Occupant("u", "team", "p", Profile())
-    for check, broken in ((Check.HIT, None), (Check.MISS, Reason.ISLAND), (None, None)):
-        counted.note_settled(Settled(pod, "n", None, 3, check, broken))
+    counted, pod = ExtenderMetrics(), Occupant("u", "team", "p", PodProfile())
+    for check, broken in ((PredictionResult.HIT, None), (PredictionResult.MISS, Reason.ISLAND), (None, None)):
+        counted.count_prediction(PredictionCheck(pod, "n", None, 3, check, broken))
 
     sample = counted.registry.get_sample_value
     outcomes = [sample("gputopo_predictions_total", {"outcome": each}) for each in ("hit", "miss", "unpredicted")]
@@ -87,8 +89,8 @@ def test_predictions_are_counted_by_what_came_of_them_and_broken_promises_by_rea
 
 
 def test_every_metric_is_described_and_nothing_else_is() -> None:
-    counted = Metrics()
-    counted.expose(lambda: Status(table_of(FLEET, NOW, Policy()), ready=True, watches=WATCHES))
+    counted = ExtenderMetrics()
+    counted.register_status(lambda: ExtenderStatus(snapshot_of(FLEET, NOW, Policy()), ready=True, watches=WATCHES))
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name for family in counted.registry.collect()
     }

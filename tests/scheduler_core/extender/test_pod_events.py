@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.evaluation.prediction_check import Settled
-from scheduler_core.evaluation.shape_rules import SHAPE
-from scheduler_core.extender.pod_events import of_broken
-from scheduler_core.request.pod_request import Profile
-from scheduler_core.runtime.event_writer import Tell
+from scheduler_core.evaluation.prediction_check import PredictionCheck
+from scheduler_core.evaluation.shape_rules import SHAPE_REASONS
+from scheduler_core.extender.pod_events import violated_shape_event
+from scheduler_core.request.pod_request import PodProfile
+from scheduler_core.runtime.event_writer import EventDraft
 
 
-def broken(reason: Reason) -> Settled:
-    return Settled(Occupant("uid-train", "team", "train", Profile()), "gpu-7", None, 3, None, reason)
+def broken(reason: Reason) -> PredictionCheck:
+    return PredictionCheck(Occupant("uid-train", "team", "train", PodProfile()), "gpu-7", None, 3, None, reason)
 
 
 def test_whatever_shape_is_broken_there_are_words_for_it() -> None:
-    assert len({of_broken(broken(reason)).message for reason in SHAPE}) == len(SHAPE)
+    assert len({violated_shape_event(broken(reason)).message for reason in SHAPE_REASONS}) == len(SHAPE_REASONS)
 
 
 def test_a_pod_is_told_what_is_wrong_and_what_to_do() -> None:
-    assert of_broken(broken(Reason.NUMA)) == Tell(
+    assert violated_shape_event(broken(Reason.NUMA)) == EventDraft(
         "Pod",
         "team",
         "train",

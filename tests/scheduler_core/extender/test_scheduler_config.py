@@ -9,9 +9,9 @@ import yaml
 
 from gputopo.model import NodeTopology
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.evaluation.score import score
-from scheduler_core.extender.scheduler_config import WEIGHT, Caller, configuration, managed
-from scheduler_core.extender.scheduler_config_check import check, read
+from scheduler_core.evaluation.score import score_state
+from scheduler_core.extender.scheduler_config import WEIGHT, Caller, managed_resources, render_configuration
+from scheduler_core.extender.scheduler_config_check import check_configuration, parse_configuration
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
@@ -72,7 +72,7 @@ BEHAVIOUR: dict[str, Any] = {
 
 
 def test_a_second_scheduler_calls_the_extender_beside_it() -> None:
-    assert yaml.safe_load(configuration(RESOURCES)) == {
+    assert yaml.safe_load(render_configuration(RESOURCES)) == {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {
@@ -90,7 +90,7 @@ def test_a_second_scheduler_calls_the_extender_beside_it() -> None:
 def test_the_clusters_own_scheduler_calls_it_through_a_service_and_treats_other_pods_as_before() -> None:
     keys = "/etc/kubernetes/gputopo"
 
-    assert yaml.safe_load(configuration(RESOURCES, Caller.CLUSTER)) == {
+    assert yaml.safe_load(render_configuration(RESOURCES, Caller.CLUSTER)) == {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf", "qps": 500, "burst": 1000},
@@ -116,11 +116,14 @@ def test_the_clusters_own_scheduler_calls_it_through_a_service_and_treats_other_
 
 @pytest.mark.parametrize("caller", Caller)
 def test_what_is_generated_has_no_fault(caller: Caller) -> None:
-    assert check(read(yaml.safe_load(configuration(RESOURCES, caller))), RESOURCES) == ()
+    assert (
+        check_configuration(parse_configuration(yaml.safe_load(render_configuration(RESOURCES, caller))), RESOURCES)
+        == ()
+    )
 
 
 def test_whole_gpus_and_shares_are_managed_in_any_cluster() -> None:
-    assert managed([]) == managed(["cpu"]) == ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+    assert managed_resources([]) == managed_resources(["cpu"]) == ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 
 
 def node(topology: NodeTopology, *busy: int) -> NodeState:
@@ -135,8 +138,8 @@ PLUGINS = 3 + 2 + 1 + 2 + 2 + 1 + 1 + 2  # of the profile: see ``config``
 def test_no_plugin_outvotes_an_island(wishes: dict[str, str]) -> None:
     """Two GPUs free that NVLink joins, against two of different pairs: points x weight x 10 > 100 x each weight."""
     topology = MACHINES["a100_bridged"]()
-    pair = score(profile(2, **wishes), node(topology, 2, 3), Policy())
-    across = score(profile(2, **wishes), node(topology, 1, 3), Policy())
+    pair = score_state(profile(2, **wishes), node(topology, 2, 3), Policy())
+    across = score_state(profile(2, **wishes), node(topology, 1, 3), Policy())
 
     assert (pair.rounded - across.rounded) * WEIGHT * 10 > 100 * PLUGINS
 

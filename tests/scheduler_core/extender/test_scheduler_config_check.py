@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_core.extender.scheduler_config import configuration
-from scheduler_core.extender.scheduler_config_check import SCORE_PLUGINS, ConfigurationError, Finding, check, read
+from scheduler_core.extender.scheduler_config import render_configuration
+from scheduler_core.extender.scheduler_config_check import (
+    SCORE_PLUGINS,
+    ConfigurationError,
+    Finding,
+    check_configuration,
+    parse_configuration,
+)
 
 NODES = ["cpu", "nvidia.com/gpu"]
-GOOD: dict[str, Any] = yaml.safe_load(configuration(NODES))
+GOOD: dict[str, Any] = yaml.safe_load(render_configuration(NODES))
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -28,7 +34,7 @@ def profile(**fields: Any) -> Change:
 def findings(change: Change, resources: list[str] = NODES) -> tuple[Finding, ...]:
     document = copy.deepcopy(GOOD)
     change(document)
-    return check(read(document), resources)
+    return check_configuration(parse_configuration(document), resources)
 
 
 def told(change: Change) -> list[tuple[str, str]]:
@@ -233,7 +239,7 @@ def test_what_is_no_configuration_is_said() -> None:
         (GOOD | {"extenders": [{"weight": "75"}]}, r"Expected `int`, got `str` - at `\$.extenders\[0\].weight`"),
     ):
         with pytest.raises(ConfigurationError, match=why):
-            read(document)
+            parse_configuration(document)
 
 
 def test_a_finding_is_a_sentence() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.process.settings import SettingError
-from scheduler_core.extender.settings import TABLE, Settings, read
+from scheduler_core.extender.settings import TABLE, ExtenderSettings, read_settings
 from scheduler_core.runtime.tls import Certificates
 
-DEFAULTS = Settings(
+DEFAULTS = ExtenderSettings(
     verbs=("127.0.0.1", 9440),
     prefix="",
     tls_cert=None,
@@ -31,13 +31,15 @@ TLS = {"tls_cert": "/c", "tls_key": "/k"}
 
 
 def test_nothing_must_be_set() -> None:
-    assert read({}, {}) == DEFAULTS
+    assert read_settings({}, {}) == DEFAULTS
     assert DEFAULTS.certificates is None
 
 
 def test_certificates_are_three_files_or_two() -> None:
-    assert read(TLS, {}).certificates == Certificates(Path("/c"), Path("/k"))
-    assert read({**TLS, "client_ca": "/a"}, {}).certificates == Certificates(Path("/c"), Path("/k"), Path("/a"))
+    assert read_settings(TLS, {}).certificates == Certificates(Path("/c"), Path("/k"))
+    assert read_settings({**TLS, "client_ca": "/a"}, {}).certificates == Certificates(
+        Path("/c"), Path("/k"), Path("/a")
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_certificates_are_three_files_or_two() -> None:
     ],
 )
 def test_verbs_may_be_there(flags: dict[str, str]) -> None:
-    assert read(flags, {}).verbs[1] == 9440
+    assert read_settings(flags, {}).verbs[1] == 9440
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_verbs_may_be_there(flags: dict[str, str]) -> None:
     ],
 )
 def test_a_value_is_read(field: str, text: str, value: object) -> None:
-    assert getattr(read({field: text}, {}), field) == value
+    assert getattr(read_settings({field: text}, {}), field) == value
 
 
 @pytest.mark.parametrize(
@@ -83,13 +85,13 @@ def test_a_value_is_read(field: str, text: str, value: object) -> None:
 )
 def test_a_wrong_value_is_quoted_with_what_to_write(flags: dict[str, str], says: str) -> None:
     with pytest.raises(SettingError) as refused:
-        read(flags, {})
+        read_settings(flags, {})
 
     assert str(refused.value).startswith(says)
 
 
 def test_the_table_has_a_row_for_every_field_and_a_reason_in_each() -> None:
-    assert tuple(row.field for row in TABLE) == Settings.__struct_fields__
+    assert tuple(row.field for row in TABLE) == ExtenderSettings.__struct_fields__
     assert all(len(row.reason) > 40 for row in TABLE)
     assert len({row.variable for row in TABLE}) == len(TABLE)
 
@@ -97,6 +99,6 @@ def test_the_table_has_a_row_for_every_field_and_a_reason_in_each() -> None:
 def test_folder_of_the_decisions_that_is_not_there_is_refused(tmp_path: Path) -> None:
     there, missing = tmp_path / "d.jsonl", tmp_path / "no" / "d.jsonl"
 
-    assert read({"decisions_file": str(there)}, {}).decisions_file == there
+    assert read_settings({"decisions_file": str(there)}, {}).decisions_file == there
     with pytest.raises(SettingError, match=f"--decisions-file {missing}: there is no folder {missing.parent}"):
-        read({"decisions_file": str(missing)}, {})
+        read_settings({"decisions_file": str(missing)}, {})

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.wire import Arguments, WireError, arguments, filter_error, filter_result, priorities
-from scheduler_core.request.pod import Container, Metadata, Pod, PodSpec, PodStatus, Resources
+from scheduler_core.extender.wire import (
+    ExtenderArgs,
+    InvalidCallError,
+    filter_error,
+    filter_result,
+    host_priorities,
+    parse_extender_args,
+)
+from scheduler_core.request.pod import Container, ContainerResources, Metadata, Pod, PodSpec, PodStatus
 
 TRAFFIC = Path(__file__).parents[4] / "shared" / "extender-traffic"
 RECORDED = sorted(TRAFFIC.glob("*.json"))
@@ -27,7 +34,10 @@ POD = {
 }
 READ = Pod(
     Metadata("a1", "default", "54e2072e"),
-    PodSpec((Container("c", Resources({"nvidia.com/gpu": "2"}), image="train:1"),), scheduler_name="gputopo-scheduler"),
+    PodSpec(
+        (Container("c", ContainerResources({"nvidia.com/gpu": "2"}), image="train:1"),),
+        scheduler_name="gputopo-scheduler",
+    ),
     PodStatus("Pending"),
 )
 NODES = {
@@ -42,11 +52,13 @@ def body(**changed: Any) -> bytes:
 
 
 def test_names_are_what_node_cache_capable_sends() -> None:
-    assert arguments(body()) == Arguments(READ, {"n1", "n2"})
+    assert parse_extender_args(body()) == ExtenderArgs(READ, {"n1", "n2"})
 
 
 def test_whole_nodes_are_what_comes_without_and_only_their_names_are_kept() -> None:
-    assert arguments(body(Nodes=NODES, NodeNames=None)) == Arguments(READ, {"n1", "n2"}, cache_capable=False)
+    assert parse_extender_args(body(Nodes=NODES, NodeNames=None)) == ExtenderArgs(
+        READ, {"n1", "n2"}, cache_capable=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,12 +70,14 @@ def test_whole_nodes_are_what_comes_without_and_only_their_names_are_kept() -> N
     ],
 )
 def test_keys_are_read_in_either_case(sent: object) -> None:
-    assert arguments(json.dumps(sent).encode()) == Arguments(READ, {"n1", "n2"})
+    assert parse_extender_args(json.dumps(sent).encode()) == ExtenderArgs(READ, {"n1", "n2"})
 
 
 def test_no_node_at_all_is_a_call() -> None:
-    assert arguments(body(NodeNames=[])) == Arguments(READ, set())
-    assert arguments(body(NodeNames=None, Nodes={"items": None})) == Arguments(READ, set(), cache_capable=False)
+    assert parse_extender_args(body(NodeNames=[])) == ExtenderArgs(READ, set())
+    assert parse_extender_args(body(NodeNames=None, Nodes={"items": None})) == ExtenderArgs(
+        READ, set(), cache_capable=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,8 +99,8 @@ def test_no_node_at_all_is_a_call() -> None:
     ],
 )
 def test_what_is_no_call_is_refused_with_what_came_and_what_was_expected(sent: bytes, says: str) -> None:
-    with pytest.raises(WireError) as refused:
-        arguments(sent)
+    with pytest.raises(InvalidCallError) as refused:
+        parse_extender_args(sent)
 
     assert says in str(refused.value)
     assert 'expected what kube-scheduler sends to an extender: {"Pod": {...}' in str(refused.value)
@@ -100,8 +114,8 @@ def test_what_is_no_call_is_refused_with_what_came_and_what_was_expected(sent: b
 ).map(lambda each: json.dumps(each).encode()))  # fmt: skip
 def test_whatever_comes_is_a_call_or_refused(sent: bytes) -> None:
     try:
-        found = arguments(sent)
-    except WireError:
+        found = parse_extender_args(sent)
+    except InvalidCallError:
         return
     assert found.pod.metadata.uid
 
@@ -129,7 +143,7 @@ def test_an_error_is_all_that_is_answered() -> None:
 
 
 def test_priorities_are_a_bare_list() -> None:
-    assert priorities([("n1", 10), ('n"2', 0)]) == b'[{"Host":"n1","Score":10},{"Host":"n\\"2","Score":0}]'
+    assert host_priorities([("n1", 10), ('n"2', 0)]) == b'[{"Host":"n1","Score":10},{"Host":"n\\"2","Score":0}]'
 
 
 @pytest.mark.skipif(not RECORDED, reason="needs the recorded traffic of a kube-scheduler")
@@ -139,10 +153,10 @@ def test_recorded_calls_are_read(path: Path) -> None:
     sent = call["body"]
 
     if call["request_line"].split()[1] not in ("/filter", "/prioritize"):
-        with pytest.raises(WireError):
-            arguments(json.dumps(sent).encode())
+        with pytest.raises(InvalidCallError):
+            parse_extender_args(json.dumps(sent).encode())
         return
-    found = arguments(json.dumps(sent).encode())
+    found = parse_extender_args(json.dumps(sent).encode())
 
     whole = [each["metadata"]["name"] for each in (sent["Nodes"] or {}).get("items", [])]
     assert found.names == set(sent["NodeNames"] or whole)

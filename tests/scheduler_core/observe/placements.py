@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_core.observe.comparison import Placement
+from scheduler_core.observe.comparison import ObservedPlacement
 from tests.machines import MACHINES
 from tests.scheduler_core.explain.fleets import PAIRS, QUADS
 from tests.scheduler_core.observe.scenes import Scene, bound, shares
@@ -13,56 +13,56 @@ def halved() -> Scene:
     return Scene({"gpu-7": QUADS, "gpu-2": QUADS}, *ran, a=(0, 1), b=(4, 5))
 
 
-def last(scene: Scene) -> Placement:
+def last(scene: Scene) -> ObservedPlacement:
     (found,) = scene.observer.finish()
     return found
 
 
-def worse() -> Placement:
+def worse() -> ObservedPlacement:
     return halved().place(bound("train-3", 4, "gpu-7"), 2, 3, 6, 7)
 
 
-def good() -> Placement:
+def good() -> ObservedPlacement:
     return halved().place(bound("train-3", 4, "gpu-2"), 0, 1, 2, 3)
 
 
-def worse_by_unknown() -> Placement:
+def worse_by_unknown() -> ObservedPlacement:
     rtx = MACHINES["rtx4090"]()
     return Scene({"gpu-1": rtx, "gpu-2": rtx}).place(bound("infer", 2, "gpu-1"), 0, 7)
 
 
-def waits() -> Placement:
+def waits() -> ObservedPlacement:
     ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"))
     return Scene({"gpu-7": QUADS}, *ran, a=(0, 1), b=(4, 5)).place(
         bound("train-3", 4, "gpu-7", island="required"), 2, 3, 6, 7
     )
 
 
-def unknown_set() -> Placement:
+def unknown_set() -> ObservedPlacement:
     scene = Scene({"gpu-7": QUADS}, *(bound(name, 1, "gpu-7") for name in "abc"))
     scene.pods(bound("train-3", 4, "gpu-7"))
     return last(scene)
 
 
-def single() -> Placement:
+def single() -> ObservedPlacement:
     return halved().place(bound("infer", 1, "gpu-7"), 2)
 
 
-def broke_needlessly() -> Placement:
+def broke_needlessly() -> ObservedPlacement:
     return halved().place(bound("infer", 1, "gpu-2"), 2)
 
 
-def broke() -> Placement:
+def broke() -> ObservedPlacement:
     return Scene({"gpu-2": QUADS}).place(bound("infer", 1, "gpu-2"), 2)
 
 
-def shared() -> Placement:
+def shared() -> ObservedPlacement:
     scene = halved()
     scene.pods(shares("web", 2, "gpu-7"))
     return last(scene)
 
 
-def ran() -> Placement:
+def ran() -> ObservedPlacement:
     (found,) = Scene({"gpu-1": PAIRS}, bound("old", 2, "gpu-1"), old=(0, 2)).ran
     return found
 

@@ -8,35 +8,35 @@ from typing import Any
 import msgspec
 
 from gputopo.model import NodeTopology
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.full_pods import ObservedSpec, rules
-from scheduler_core.cache.kube_scheduler_filters import StockNode
-from scheduler_core.cache.node import read_node
-from scheduler_core.cache.node_record import read_occupant
-from scheduler_core.observe.comparison import Placement
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.full_pods import AffinityPodSpec, scheduling_rules
+from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.node import parse_node
+from scheduler_core.cache.node_record import parse_occupant
+from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.observer import Observer
 from scheduler_core.policy.policy import Policy
 from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
 
 
-def bound(name: str, gpus: int, on: str | None, spec: Mapping[str, Any] | None = None, **wishes: str) -> PodSeen:
+def bound(name: str, gpus: int, on: str | None, spec: Mapping[str, Any] | None = None, **wishes: str) -> PodUpdate:
     """A pod; ``spec``: its rules about nodes, as in a manifest."""
     holder = occupant(name, gpus, admitted=False, **wishes)
-    said = rules(msgspec.convert(spec or {}, ObservedSpec))
-    return PodSeen(holder.uid, holder, on, scheduler="default-scheduler", rules=said)
+    said = scheduling_rules(msgspec.convert(spec or {}, AffinityPodSpec))
+    return PodUpdate(holder.uid, holder, on, scheduler="default-scheduler", rules=said)
 
 
-def shares(name: str, number: int, on: str) -> PodSeen:
+def shares(name: str, number: int, on: str) -> PodUpdate:
     """A pod with shares of GPUs."""
-    holder = read_occupant(pod(name, number, resource="nvidia.com/gpu.shared"))
+    holder = parse_occupant(pod(name, number, resource="nvidia.com/gpu.shared"))
     assert holder is not None
-    return PodSeen(holder.uid, holder, on)
+    return PodUpdate(holder.uid, holder, on)
 
 
 class Scene:
     """An observer, and what it is shown."""
 
-    def __init__(self, machines: Mapping[str, NodeTopology | None], *ran: PodSeen, **holds: Iterable[int]) -> None:
+    def __init__(self, machines: Mapping[str, NodeTopology | None], *ran: PodUpdate, **holds: Iterable[int]) -> None:
         """``ran`` with the GPUs that they hold by name; pods that ``holds`` does not name are unknown to kubelets."""
         self.machines = dict(machines)
         self.now = NOW
@@ -52,26 +52,26 @@ class Scene:
     def nodes(self, *names: str, complete: bool = False, gone: Iterable[str] = (), **rules: Any) -> None:
         """The nodes' watch; ``rules``: ``labels``, and ``spec`` of the Nodes."""
         shown = tuple(self._node(name, **rules) for name in names)
-        self.observer.take(Batch(NodeSeen, shown, tuple(gone), complete), self.now)
+        self.observer.apply_batch(Batch(NodeUpdate, shown, tuple(gone), complete), self.now)
 
-    def _node(self, name: str, labels: Mapping[str, str] | None = None, **spec: Any) -> NodeSeen:
+    def _node(self, name: str, labels: Mapping[str, str] | None = None, **spec: Any) -> NodeUpdate:
         topology = self.machines[name]
-        machine = read_node(node(topology, allocatable=None if topology else {"nvidia.com/gpu": 8}))
+        machine = parse_node(node(topology, allocatable=None if topology else {"nvidia.com/gpu": 8}))
         said = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
-        return NodeSeen(name, machine, msgspec.convert(said, StockNode))
+        return NodeUpdate(name, machine, msgspec.convert(said, FullNode))
 
-    def pods(self, *pods: PodSeen, complete: bool = False, gone: Iterable[str] = ()) -> tuple[Placement, ...]:
+    def pods(self, *pods: PodUpdate, complete: bool = False, gone: Iterable[str] = ()) -> tuple[ObservedPlacement, ...]:
         """The pods' watch; ``gone``: names."""
         ended = tuple(f"uid-{name}" for name in gone)
-        return self.observer.take(Batch(PodSeen, pods, ended, complete), self.now)
+        return self.observer.apply_batch(Batch(PodUpdate, pods, ended, complete), self.now)
 
-    def words(self, *names: str, complete: bool = False, observed: str = OBSERVED) -> tuple[Placement, ...]:
+    def words(self, *names: str, complete: bool = False, observed: str = OBSERVED) -> tuple[ObservedPlacement, ...]:
         """The kubelets' words, of those nodes that have an agent."""
         told = {name: each for name in names if (each := self.machines[name]) is not None}
-        shown = tuple(GpusSeen(name, word(each, self.holds[name], observed)) for name, each in told.items())
-        return self.observer.take(Batch(GpusSeen, shown, (), complete), self.now)
+        shown = tuple(NodeGpusUpdate(name, word(each, self.holds[name], observed)) for name, each in told.items())
+        return self.observer.apply_batch(Batch(NodeGpusUpdate, shown, (), complete), self.now)
 
-    def place(self, pod: PodSeen, *gpus: int) -> Placement:
+    def place(self, pod: PodUpdate, *gpus: int) -> ObservedPlacement:
         """A pod is created, bound, and given those GPUs by its kubelet."""
         self.pods(pod._replace(node=None))
         first = self.pods(pod)

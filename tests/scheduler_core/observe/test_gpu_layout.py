@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gputopo.paths import PathKind
-from scheduler_core.allocation.gpu_sets import AnyOf, OneOf
+from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
 from scheduler_core.allocation.machine_shape import shape_of
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.observe.gpu_layout import Lay, Span, lay, may_get, span, vague
+from scheduler_core.observe.gpu_layout import (
+    GpuLayout,
+    LayoutRange,
+    is_unknown,
+    layout_of,
+    layout_range,
+    possible_layouts,
+)
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import mask, profile
 from tests.scheduler_core.explain.fleets import H100, QUADS
@@ -17,17 +24,17 @@ QUAD, HGX, BLIND = shape_of(QUADS), shape_of(H100), shape_of(MACHINES["nvlink_un
 
 
 def test_each_fact_is_that_of_the_worst_and_of_the_best_set() -> None:
-    found = span(QUAD, OneOf((mask(0, 1), mask(0, 4))))
+    found = layout_range(QUAD, ExactSets((mask(0, 1), mask(0, 4))))
 
-    assert found == Span(
-        Lay(QUAD.ring(mask(0, 4)), one_island=False, numa_nodes=2),
-        Lay(QUAD.ring(mask(0, 1)), one_island=True, numa_nodes=1),
+    assert found == LayoutRange(
+        GpuLayout(QUAD.ring(mask(0, 4)), one_island=False, numa_nodes=2),
+        GpuLayout(QUAD.ring(mask(0, 1)), one_island=True, numa_nodes=1),
     )
     assert not found.known
 
 
 def test_sets_that_lie_alike_are_as_good_as_known() -> None:
-    found = span(QUAD, OneOf((mask(0, 1), mask(4, 5))))
+    found = layout_range(QUAD, ExactSets((mask(0, 1), mask(4, 5))))
 
     assert found is not None
     assert found.known
@@ -38,25 +45,25 @@ def test_sets_that_lie_alike_are_as_good_as_known() -> None:
     [pytest.param(0xFF, None, id="split-or-not"), pytest.param(0x0F, True, id="within-an-island")],
 )
 def test_of_too_many_sets_only_the_worst_is_known(among: int, one_island: bool | None) -> None:
-    found = span(QUAD, AnyOf(among, 2))
+    found = layout_range(QUAD, SomeSet(among, 2))
 
     assert found is not None
     assert found.worst.one_island is one_island
     assert found.worst.ring == QUAD.ring(mask(0, 7) if one_island is None else mask(0, 1))
-    assert found.best == Lay(None, None, None)
+    assert found.best == GpuLayout(None, None, None)
     assert not found.known
 
 
 def test_where_nobody_knows_the_gpus_nothing_is_said() -> None:
-    assert may_get(profile(2).ask, NodeState()) is None
+    assert possible_layouts(profile(2).device_request, NodeState()) is None
 
 
 def test_of_no_set_nothing_is_said() -> None:
-    assert span(QUAD, OneOf(())) is None
+    assert layout_range(QUAD, ExactSets(())) is None
 
 
 def test_what_is_not_known_may_be_the_worst() -> None:
-    found = span(BLIND, OneOf((mask(0, 1), mask(0, 2))))
+    found = layout_range(BLIND, ExactSets((mask(0, 1), mask(0, 2))))
 
     assert found is not None
     assert found.worst.ring is not None
@@ -65,11 +72,11 @@ def test_what_is_not_known_may_be_the_worst() -> None:
 
 
 def test_a_ring_is_vague_without_a_rate_unless_it_is_over_pcie() -> None:
-    fast, slow = lay(HGX, mask(0, 1)).ring, lay(QUAD, mask(0, 4)).ring
+    fast, slow = layout_of(HGX, mask(0, 1)).ring, layout_of(QUAD, mask(0, 4)).ring
     assert fast is not None
     assert slow is not None
 
-    assert [vague(each) for each in (None, fast, fast._replace(gbps=None), slow, slow._replace(gbps=None))] == [
+    assert [is_unknown(each) for each in (None, fast, fast._replace(gbps=None), slow, slow._replace(gbps=None))] == [
         True,
         False,
         True,

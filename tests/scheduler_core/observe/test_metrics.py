@@ -6,9 +6,9 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.observe.cluster_now import Present
-from scheduler_core.observe.comparison import Placement
-from scheduler_core.observe.metrics import CATALOGUE, Metrics, Seen
+from scheduler_core.observe.cluster_now import ClusterNow
+from scheduler_core.observe.comparison import ObservedPlacement
+from scheduler_core.observe.metrics import CATALOGUE, ObserverMetrics, ObserverStatus
 from tests.scheduler_core.observe.placements import (
     broke,
     broke_needlessly,
@@ -23,18 +23,20 @@ from tests.scheduler_core.observe.placements import (
 )
 
 
-def seen() -> Seen:
+def seen() -> ObserverStatus:
     """A cluster that is followed."""
-    table = busy().observer.knowledge.table
-    watch = WatchStatus("pods", True, 1.5, relists=2, failures=3, trouble=None, lag_s=None)
-    return Seen(table, ready=True, watches=(watch,), pods=9, present=Present(free_in_islands=5, free_in_whole=4))
+    table = busy().observer.cache.table
+    watch = WatchStatus("pods", True, 1.5, relists=2, failures=3, error=None, lag_s=None)
+    return ObserverStatus(
+        table, ready=True, watches=(watch,), pods=9, present=ClusterNow(free_in_islands=5, free_in_whole=4)
+    )
 
 
-def samples(*placements: Placement) -> dict[str, float]:
+def samples(*placements: ObservedPlacement) -> dict[str, float]:
     """What is served after those."""
-    metrics = Metrics(seen)
+    metrics = ObserverMetrics(seen)
     for each in placements:
-        metrics.note(each)
+        metrics.count_placement(each)
     lines = generate_latest(metrics.registry).decode().splitlines()
     parts = (line.rsplit(" ", 1) for line in lines if not line.startswith("#") and "_created" not in line)
     return {name: float(value) for name, value in parts}
@@ -108,7 +110,7 @@ def test_what_is_known_now() -> None:
 
 
 def test_every_metric_that_is_served_is_described() -> None:
-    families = generate_latest(Metrics(seen).registry).decode().splitlines()
+    families = generate_latest(ObserverMetrics(seen).registry).decode().splitlines()
     served = {
         line.split()[2] for line in families if line.startswith("# TYPE") and not line.split()[2].endswith("_created")
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.observe.cluster_now import Present
-from scheduler_core.observe.comparison import Verdict
-from scheduler_core.observe.observer import PATIENCE_S, Observer
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.observe.cluster_now import ClusterNow
+from scheduler_core.observe.comparison import ComparisonResult
+from scheduler_core.observe.observer import MAX_WAIT_S, Observer
 from scheduler_core.policy.policy import Policy
 from tests.scheduler_core.builders import word
 from tests.scheduler_core.explain.fleets import PAIRS, QUADS
@@ -43,16 +43,16 @@ def test_a_pod_that_its_kubelet_named_before_the_watch_showed_it_bound() -> None
 
     (found,) = scene.pods(pod)
 
-    assert (found.gpus, found.verdict) == ((0, 1), Verdict.GOOD)
+    assert (found.gpus, found.result) == ((0, 1), ComparisonResult.GOOD)
 
 
 def test_a_pod_whose_kubelet_says_nothing_is_judged_when_patience_ends() -> None:
     scene = Scene({"gpu-1": QUADS})
     scene.pods(bound("p", 2, "gpu-1"))
 
-    assert scene.observer.tick(scene.now + PATIENCE_S) == ()
-    (found,) = scene.observer.tick(scene.now + PATIENCE_S + 1)
-    assert (found.gpus, found.verdict) == (None, Verdict.GOOD)
+    assert scene.observer.advance_time(scene.now + MAX_WAIT_S) == ()
+    (found,) = scene.observer.advance_time(scene.now + MAX_WAIT_S + 1)
+    assert (found.gpus, found.result) == (None, ComparisonResult.GOOD)
 
 
 def test_a_pod_that_ends_before_its_kubelet_speaks_is_judged_then() -> None:
@@ -74,15 +74,15 @@ def test_the_end_of_a_pod_that_was_judged_is_no_news() -> None:
 
 def test_where_no_agent_tells_who_holds_what_nothing_is_waited_for() -> None:
     scene = Scene({"gpu-1": QUADS, "old": None})
-    silent = GpusSeen("gpu-1", word(QUADS, None))
-    scene.observer.take(Batch(GpusSeen, (silent,)), scene.now)
+    silent = NodeGpusUpdate("gpu-1", word(QUADS, None))
+    scene.observer.apply_batch(Batch(NodeGpusUpdate, (silent,)), scene.now)
 
     found = scene.pods(bound("p", 2, "gpu-1"), bound("q", 2, "old"), bound("r", 2, "never-seen"))
 
-    assert [(each.name, each.verdict) for each in found] == [
-        ("p", Verdict.GOOD),
-        ("q", Verdict.UNKNOWN),
-        ("r", Verdict.UNKNOWN),
+    assert [(each.name, each.result) for each in found] == [
+        ("p", ComparisonResult.GOOD),
+        ("q", ComparisonResult.UNKNOWN),
+        ("r", ComparisonResult.UNKNOWN),
     ]
 
 
@@ -96,21 +96,23 @@ def test_pods_bound_together_are_judged_each_by_what_was_left() -> None:
 
     found = scene.words("gpu-2", "gpu-7")
 
-    assert [(each.name, each.verdict, each.could_be_one_island) for each in found] == [
-        ("p", Verdict.GOOD, True),
-        ("q", Verdict.GOOD, False),
+    assert [(each.name, each.result, each.could_be_one_island) for each in found] == [
+        ("p", ComparisonResult.GOOD, True),
+        ("q", ComparisonResult.GOOD, False),
     ]
 
 
 def test_nothing_is_told_before_all_is_listed() -> None:
     observer, scene = Observer(Policy()), Scene({"gpu-1": QUADS})
-    for kind in (GpusSeen, NodeSeen):
-        assert observer.take(Batch(kind, (), (), complete=True), scene.now) == ()
+    for kind in (NodeGpusUpdate, NodeUpdate):
+        assert observer.apply_batch(Batch(kind, (), (), is_full_list=True), scene.now) == ()
     assert observer.report(scene.now).since == scene.now
 
-    (ran,) = observer.take(Batch(PodSeen, (bound("p", 2, "gpu-1"), bound("q", 2, None)), (), complete=True), 7.0)
+    (ran,) = observer.apply_batch(
+        Batch(PodUpdate, (bound("p", 2, "gpu-1"), bound("q", 2, None)), (), is_full_list=True), 7.0
+    )
 
-    assert (ran.name, ran.found) == ("p", True)
+    assert (ran.name, ran.cluster_then) == ("p", True)
     assert observer.report(scene.now).since == 7.0
 
 
@@ -120,7 +122,7 @@ def test_a_new_list_of_nodes_replaces_what_was_known_of_their_rules() -> None:
     scene.nodes("gpu-2", unschedulable=True)
     scene.nodes("gpu-7", "gpu-2", complete=True)
 
-    assert scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7).verdict is Verdict.WORSE
+    assert scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7).result is ComparisonResult.WORSE
 
 
 def test_a_topology_that_changed_in_between_does_not_mix_with_the_old_one() -> None:
@@ -132,7 +134,7 @@ def test_a_topology_that_changed_in_between_does_not_mix_with_the_old_one() -> N
 
     (found,) = scene.words("gpu-1")
 
-    assert (found.verdict, found.broke, found.gpus) == (Verdict.BROKE, 4, (3,))  # by what was known before
+    assert (found.result, found.broke, found.gpus) == (ComparisonResult.BROKE, 4, (3,))  # by what was known before
 
 
 def test_the_present_state() -> None:
@@ -141,7 +143,7 @@ def test_the_present_state() -> None:
 
     now = scene.observer.report(scene.now).now
 
-    assert now == Present(
+    assert now == ClusterNow(
         nodes=2,
         unknown=1,
         gpus=12,
@@ -150,6 +152,6 @@ def test_the_present_state() -> None:
         free_in_whole=6,
         islands=((4, 1), (3, 1), (2, 1)),
     )
-    assert now.broken == 1 - 6 / 9
-    assert Present().broken is None
+    assert now.broken_share == 1 - 6 / 9
+    assert ClusterNow().broken_share is None
     assert msgspec.json.encode(now)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gputopo.process.settings import SettingError
-from scheduler_core.observe.settings import TABLE, Settings, read
+from scheduler_core.observe.settings import TABLE, ObserverSettings, read_settings
 
 
 def test_by_default_nothing_ends_and_nothing_is_served() -> None:
-    assert read({}, {}) == Settings(output="text", for_s=None, every_s=None, listen=None, log="text")
+    assert read_settings({}, {}) == ObserverSettings(output="text", for_s=None, every_s=None, listen=None, log="text")
 
 
 def test_a_flag_beats_the_environment() -> None:
-    found = read({"for_s": "0s", "every_s": "10m"}, {"GPUTOPO_FOR": "1h", "GPUTOPO_LISTEN": ":9439"})
+    found = read_settings({"for_s": "0s", "every_s": "10m"}, {"GPUTOPO_FOR": "1h", "GPUTOPO_LISTEN": ":9439"})
 
     assert (found.for_s, found.every_s, found.listen) == (0.0, 600.0, ("", 9439))
 
@@ -21,8 +21,8 @@ def test_a_flag_beats_the_environment() -> None:
 @pytest.mark.parametrize("text", ["0s", "soon"], ids=["nothing", "a-word"])
 def test_a_summary_takes_some_time(text: str) -> None:
     with pytest.raises(SettingError, match=f"--every: '{text}'"):
-        read({"every_s": text}, {})
+        read_settings({"every_s": text}, {})
 
 
 def test_every_setting_is_in_the_table() -> None:
-    assert [row.field for row in TABLE] == list(Settings.__struct_fields__)
+    assert [row.field for row in TABLE] == list(ObserverSettings.__struct_fields__)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.observe.comparison import Placement
+from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.document import placement_document, report_document
-from scheduler_core.observe.summary import summary
-from scheduler_core.observe.wording import line
+from scheduler_core.observe.summary import render_summary
+from scheduler_core.observe.wording import log_line
 from tests.machines import MACHINES
 from tests.scheduler_core.explain.fleets import DGX1, PAIRS, QUADS
 from tests.scheduler_core.observe.placements import (
@@ -35,20 +35,20 @@ from tests.scheduler_core.observe.scenes import Scene, bound
 BLIND = MACHINES["nvlink_unknown"]()
 
 
-def one_island_over_pcie() -> Placement:
+def one_island_over_pcie() -> ObservedPlacement:
     return Scene({"dgx": DGX1}).place(bound("train", 2, "dgx"), 0, 5)
 
 
-def unknown_machine() -> Placement:
+def unknown_machine() -> ObservedPlacement:
     return Scene({"odd": BLIND}).place(bound("train-3", 2, "odd"), 0, 1)
 
 
-def unknown_node() -> Placement:
+def unknown_node() -> ObservedPlacement:
     (found,) = halved().pods(bound("train-3", 2, "gone"))
     return found
 
 
-def unknown_alternative() -> Placement:
+def unknown_alternative() -> ObservedPlacement:
     """Two GPUs are left on each node; by all else that is known, ``odd`` is the better one."""
     held = len(BLIND.gpus) - 2
     ran = (bound("a", 6, "gpu-7"), bound("b", held, "odd"))
@@ -56,13 +56,13 @@ def unknown_alternative() -> Placement:
     return scene.place(bound("train-3", 2, "gpu-7"), 3, 7)
 
 
-def single_unknown() -> Placement:
+def single_unknown() -> ObservedPlacement:
     scene = Scene({"gpu-7": QUADS}, bound("a", 1, "gpu-7"), a=(0,))
     scene.pods(bound("infer", 1, "gpu-7"))
     return last(scene)
 
 
-LINES: dict[Callable[[], Placement], str] = {
+LINES: dict[Callable[[], ObservedPlacement], str] = {
     worse: "-73.9 GB/s  team/train-3 got 4 GPUs of gpu-7 over PCIe (SYS, at most 126.1 GB/s); "
     "gpu-2 had 4 free in one island (200 GB/s)",
     good: "            team/train-3 got 4 GPUs of gpu-2 in one island (200 GB/s)",
@@ -91,8 +91,8 @@ LINES: dict[Callable[[], Placement], str] = {
 
 
 @pytest.mark.parametrize("made", LINES, ids=lambda each: each.__name__)
-def test_a_line_of_the_log(made: Callable[[], Placement]) -> None:
-    assert line(made()) == f"11:06:40Z   {LINES[made]:>10}"
+def test_a_line_of_the_log(made: Callable[[], ObservedPlacement]) -> None:
+    assert log_line(made()) == f"11:06:40Z   {LINES[made]:>10}"
 
 
 def no_agent() -> Scene:
@@ -121,7 +121,7 @@ def test_the_summary(made: Callable[[], Scene], request: pytest.FixtureRequest) 
     name = request.node.callspec.id
     golden = Path(__file__).parent / "golden" / f"{name}.txt"
 
-    assert summary(scene.observer.report(scene.now + 3600)) == golden.read_text()
+    assert render_summary(scene.observer.report(scene.now + 3600)) == golden.read_text()
 
 
 def test_a_placement_as_a_document() -> None:

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import uvloop
 
-from scheduler_core.cache.events import Batch, LedgerSeen
+from scheduler_core.cache.events import Batch, LedgerUpdate
 from scheduler_core.planner import settings
-from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.gang.pod_source import Candidate
-from scheduler_core.planner.leader.context import Clock, Settled
-from scheduler_core.planner.leader.queue import Pace
-from scheduler_core.planner.leader.term import Term
+from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.planner.leader.context import PlannerConfig, TermClock
+from scheduler_core.planner.leader.queue import QueueTiming
+from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.main import listeners_of
-from scheduler_core.planner.metrics import Metrics
-from scheduler_core.planner.service import Service
+from scheduler_core.planner.metrics import PlannerMetrics
+from scheduler_core.planner.service import PlannerService
 from scheduler_core.policy.profiles import BUILT_IN
-from scheduler_core.runtime.http_server import serve
+from scheduler_core.runtime.http_server import serve_listeners
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.leader.idle_executor import Idle
 from tests.scheduler_core.planner.packing.plans import ledger
@@ -39,11 +39,15 @@ def waiting(count: int) -> list[Member]:
     ]
 
 
-def leading(members: list[Member], folder: Path) -> Service:
+def leading(members: list[Member], folder: Path) -> PlannerService:
     """A planner that leads and was shown these."""
-    term = Term(Settled("gpus", "gputopo", Terms(), Pace(), {}), lambda: BUILT_IN, "me", Idle(), Clock())
-    term.take(Batch(Candidate, tuple(Candidate(each.uid, None, each) for each in members), (), complete=True))
-    term.take(Batch(LedgerSeen, (ledger(),), (), complete=True))
+    term = LeaderTerm(
+        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), {}), lambda: BUILT_IN, "me", Idle(), TermClock()
+    )
+    term.apply_batch(
+        Batch(PlannerPod, tuple(PlannerPod(each.uid, None, each) for each in members), (), is_full_list=True)
+    )
+    term.apply_batch(Batch(LedgerUpdate, (ledger(),), (), is_full_list=True))
     term.leads = True
     service = serving(nowhere(folder), Elected())
     service.term = term
@@ -53,10 +57,10 @@ def leading(members: list[Member], folder: Path) -> Service:
 def main() -> None:
     """Serve until the process is ended."""
     with tempfile.TemporaryDirectory() as folder:
-        service, metrics = leading(waiting(int(sys.argv[1])), Path(folder)), Metrics()
-        metrics.expose(service.status)
-        (listener,) = listeners_of(settings.read({"listen": "127.0.0.1:0"}, {}), service, metrics)
-        uvloop.run(serve([listener], asyncio.Event(), lambda: print(listener.port, flush=True)))
+        service, metrics = leading(waiting(int(sys.argv[1])), Path(folder)), PlannerMetrics()
+        metrics.register_status(service.status)
+        (listener,) = listeners_of(settings.read_settings({"listen": "127.0.0.1:0"}, {}), service, metrics)
+        uvloop.run(serve_listeners([listener], asyncio.Event(), lambda: print(listener.port, flush=True)))
 
 
 if __name__ == "__main__":

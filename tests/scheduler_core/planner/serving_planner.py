@@ -12,15 +12,15 @@ from gputopo.crd.reservations import POOL
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import PLANNER
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.planner.commit.state import Terms
-from scheduler_core.planner.leader.context import Settled
-from scheduler_core.planner.leader.queue import USUAL
-from scheduler_core.planner.leader.writer import Writer
-from scheduler_core.planner.metrics import Metrics
+from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.leader.context import PlannerConfig
+from scheduler_core.planner.leader.queue import DEFAULT_TIMING
+from scheduler_core.planner.leader.writer import ActionExecutor
+from scheduler_core.planner.metrics import PlannerMetrics
 from scheduler_core.planner.packing.model import LEVELS
-from scheduler_core.planner.service import Parts, Service
+from scheduler_core.planner.service import PlannerService, ServiceParts
 from scheduler_core.policy.reload import PolicyReload
-from scheduler_core.runtime.event_loop import Deliver, Watching
+from scheduler_core.runtime.event_loop import Deliver, WatchSet
 from tests.api_server import kubeconfig
 
 
@@ -28,7 +28,7 @@ class Elected:
     """By a test."""
 
     def __init__(self, holder: str | None = "me", trouble: str | None = None) -> None:
-        self.holds, self.holder, self.trouble = holder == "me", holder, trouble
+        self.is_leader, self.holder, self.error = holder == "me", holder, trouble
 
 
 class Watch:
@@ -44,9 +44,11 @@ class Watch:
         return ()
 
 
-def serving(writer: Writer, elected: Elected, watching: Callable[[Deliver], Watching] = lambda _: Watch()) -> Service:
-    parts = Parts("me", writer, elected, PolicyReload(None), watching, lambda _: None, Metrics())
-    return Service(Settled(POOL, "gputopo", Terms(), USUAL, LEVELS), parts)
+def serving(
+    writer: ActionExecutor, elected: Elected, watching: Callable[[Deliver], WatchSet] = lambda _: Watch()
+) -> PlannerService:
+    parts = ServiceParts("me", writer, elected, PolicyReload(None), watching, lambda _: None, PlannerMetrics())
+    return PlannerService(PlannerConfig(POOL, "gputopo", CommitTerms(), DEFAULT_TIMING, LEVELS), parts)
 
 
 async def until(said: Callable[[], bool]) -> None:
@@ -55,8 +57,8 @@ async def until(said: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def nowhere(folder: Path) -> Writer:
+def nowhere(folder: Path) -> ActionExecutor:
     """Its API server is away."""
     path = folder / "config"
     path.write_text(yaml.safe_dump(kubeconfig("http://127.0.0.1:1", "s3cret")))
-    return Writer(from_kubeconfig(PLANNER, str(path)), lambda: True, lambda: 0.0)
+    return ActionExecutor(from_kubeconfig(PLANNER, str(path)), lambda: True, lambda: 0.0)

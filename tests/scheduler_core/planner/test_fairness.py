@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.crd.reservations import Holding, Phase
+from gputopo.crd.reservations import EntryPhase, Holding
 from gputopo.labels import keys
-from scheduler_core.planner.leader.queue import SETTLE_S, Pace
+from scheduler_core.planner.leader.queue import SETTLE_S, QueueTiming
 from tests.scheduler_core.planner.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import Desk
 
 PATIENCE_S = 300.0
-FAR = Pace(patience_s=1e9)  # nothing is held for anybody
+FAR = QueueTiming(patience_s=1e9)  # nothing is held for anybody
 NOON, LATER = "2026-11-21T12:00:00Z", "2026-11-21T13:00:00Z"
 
 
@@ -55,7 +55,7 @@ def placed(server: ApiServer) -> set[str]:
 def held(server: ApiServer) -> dict[str, tuple[Holding, ...]]:
     """What the ledger holds, by gang."""
     assert server.ledger is not None
-    listed = [server.reservations[each.uid] for each in server.ledger.spec.entries if each.phase is Phase.HELD]
+    listed = [server.reservations[each.uid] for each in server.ledger.spec.entries if each.phase is EntryPhase.HELD]
     return {each.spec.gang: each.spec.held for each in listed}
 
 
@@ -156,7 +156,7 @@ def test_old_pods_that_were_kept_back_do_not_pass(keep: Callable[[ApiServer], Ca
 def test_patience_begins_when_a_gang_is_complete(keep: Callable[[ApiServer], Callable[[], object]]) -> None:
     server, _ = full()
     use = keep(server)
-    desk = Desk(server, pace=Pace(patience_s=PATIENCE_S))
+    desk = Desk(server, pace=QueueTiming(patience_s=PATIENCE_S))
     desk.run()
     wait(desk, PATIENCE_S)
     use()
@@ -171,7 +171,7 @@ def test_patience_begins_when_a_gang_is_complete(keep: Callable[[ApiServer], Cal
 def test_a_gang_that_grows_waits_anew_before_more_is_held_for_it() -> None:
     server, _ = full(2)
     server.create_pod("a", 2, "a", 1)
-    desk = Desk(server, pace=Pace(patience_s=PATIENCE_S))
+    desk = Desk(server, pace=QueueTiming(patience_s=PATIENCE_S))
     desk.run()
     wait(desk, PATIENCE_S)
     assert held(server) == {"a": (Holding("n0", 2),)}

@@ -13,9 +13,9 @@ import pytest
 from gputopo.crd.reservations import POOL
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import PLANNER
-from scheduler_core.planner.leader.writer import Writer
-from scheduler_core.planner.service import Service
-from scheduler_core.runtime.event_loop import Deliver, Watching
+from scheduler_core.planner.leader.writer import ActionExecutor
+from scheduler_core.planner.service import PlannerService
+from scheduler_core.runtime.event_loop import Deliver, WatchSet
 from tests.api_server import Answer, Asked, api_server
 from tests.scheduler_core.planner.serving_planner import Elected, Watch, nowhere, serving, until
 
@@ -38,11 +38,11 @@ class Cluster:
         return Answer({"metadata": {"name": POOL, "uid": "u", "resourceVersion": "1", "generation": 1}}, 201)
 
 
-async def again(service: Service, elected: Elected) -> None:
+async def again(service: PlannerService, elected: Elected) -> None:
     """The Lease is lost, and another term begins."""
-    elected.holds = False
+    elected.is_leader = False
     service.tick()
-    elected.holds = True
+    elected.is_leader = True
     service.tick()
 
 
@@ -55,27 +55,27 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
     def warned() -> list[Any]:
         return [vars(each)["fields"] for each in caplog.records]
 
-    async def follow(service: Service, posts: Callable[[], int]) -> None:
+    async def follow(service: PlannerService, posts: Callable[[], int]) -> None:
         told = f"the API server does not serve placementledgers ({UNKNOWN}): apply daemonset/scheduler/planner"
-        with service.watched(Watch()):
+        with service.running_watches(Watch()):
             service.tick()
-            assert service.unready() == "this planner has not taken over the ledger yet"
-            await until(lambda: service.unready() == told)
+            assert service.not_ready_reason() == "this planner has not taken over the ledger yet"
+            await until(lambda: service.not_ready_reason() == told)
             await again(service, elected)
             await until(lambda: posts() == 2)
-            assert service.unready() == told
+            assert service.not_ready_reason() == told
 
             cluster.applied = True
             await again(service, elected)
-            await until(lambda: (service.unready() or "").startswith("gputopo has not yet listed all "))
+            await until(lambda: (service.not_ready_reason() or "").startswith("gputopo has not yet listed all "))
 
             cluster.applied = False
             await again(service, elected)
-            await until(lambda: service.unready() == told)
+            await until(lambda: service.not_ready_reason() == told)
 
     with api_server(cluster.answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
-        writer = Writer(kube, lambda: elected.holds, lambda: 0.0)
+        writer = ActionExecutor(kube, lambda: elected.is_leader, lambda: 0.0)
         service = serving(writer, elected)
         try:
             asyncio.run(follow(service, lambda: sum(each.method == "POST" for each in server.asked)))
@@ -100,7 +100,7 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
 def test_readyz_says_why_nobody_plans(tmp_path: Path, elected: Elected, said: str | None) -> None:
     service = serving(nowhere(tmp_path), elected)
 
-    assert (service.unready(), service.status().leads) == (said, elected.holds)
+    assert (service.not_ready_reason(), service.status().is_leader) == (said, elected.is_leader)
 
 
 def test_a_term_whose_ledger_cannot_be_read_ends_and_another_begins_later(
@@ -108,12 +108,12 @@ def test_a_term_whose_ledger_cannot_be_read_ends_and_another_begins_later(
 ) -> None:
     caplog.set_level(logging.INFO, "scheduler_core.planner.service")
 
-    async def follow(service: Service) -> None:
-        with service.watched(Watch()):
+    async def follow(service: PlannerService) -> None:
+        with service.running_watches(Watch()):
             service.tick()
             term = service.term
             assert term is not None
-            await until(lambda: term.deposed)
+            await until(lambda: term.is_deposed)
             service.tick()
             service.tick()
             assert service.term is None
@@ -128,19 +128,19 @@ def test_an_error_of_its_own_ends_the_process(tmp_path: Path) -> None:
     class OursError(Exception):
         pass
 
-    def watching(_: Deliver) -> Watching:
+    def watching(_: Deliver) -> WatchSet:
         raise OursError
 
-    async def follow(service: Service) -> None:
-        with service.watched(Watch()):
+    async def follow(service: PlannerService) -> None:
+        with service.running_watches(Watch()):
             service.tick()
-            await asyncio.wait_for(service.ended.wait(), 10)
+            await asyncio.wait_for(service.stop_requested.wait(), 10)
 
     cluster = Cluster()
     cluster.applied = True
     with api_server(cluster.answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
-        service = serving(Writer(kube, lambda: True, lambda: 0.0), Elected(), watching)
+        service = serving(ActionExecutor(kube, lambda: True, lambda: 0.0), Elected(), watching)
         asyncio.run(follow(service))
         kube.close()
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gputopo.process.settings import SettingError
-from scheduler_core.planner.commit.state import Rollback, Terms
-from scheduler_core.planner.leader.queue import Pace
+from scheduler_core.planner.commit.state import CommitTerms, Rollback
+from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.packing.model import LEVELS
-from scheduler_core.planner.settings import Settings, levels, read, spelled
+from scheduler_core.planner.settings import PlannerSettings, format_levels, parse_levels, read_settings
 from scheduler_core.runtime.leader_election import LeaseName
 
 
 def test_where_nothing_is_said() -> None:
-    assert read({}, {}) == Settings(
+    assert read_settings({}, {}) == PlannerSettings(
         lease=LeaseName("gputopo", "gputopo-planner"),
         listen=("", 9439),
         pool="mixed",
@@ -31,18 +31,18 @@ def test_where_nothing_is_said() -> None:
 
 
 def test_gangs_are_committed_and_queue_as_is_said() -> None:
-    found = read(
+    found = read_settings(
         {"pool": "gated", "settle_s": "9s", "rollback": "unstarted", "patience_s": "1h", "back_off_s": "3s"}, {}
     )
 
-    said = Terms(gated=True, settle_s=9.0, rollback=Rollback.UNSTARTED)
-    assert found.terms == said._replace(lease="gputopo/gputopo-planner", levels=spelled(LEVELS))
-    assert levels(found.terms.levels) == LEVELS
-    assert found.pace == Pace(patience_s=3600.0, first_s=3.0)
+    said = CommitTerms(gated=True, settle_s=9.0, rollback=Rollback.UNSTARTED)
+    assert found.terms == said._replace(lease="gputopo/gputopo-planner", levels=format_levels(LEVELS))
+    assert parse_levels(found.terms.levels) == LEVELS
+    assert found.pace == QueueTiming(patience_s=3600.0, first_s=3.0)
 
 
 def test_annotations_are_trusted_only_where_that_is_said() -> None:
-    assert [read({"annotations": said}, {}).terms.guarded for said in (None, "unguarded", "guarded")] == [
+    assert [read_settings({"annotations": said}, {}).terms.guarded for said in (None, "unguarded", "guarded")] == [
         False,
         False,
         True,
@@ -50,13 +50,13 @@ def test_annotations_are_trusted_only_where_that_is_said() -> None:
 
 
 def test_pods_may_wait_for_ever() -> None:
-    found = read({"gate_timeout_s": "off", "release_after_s": "off"}, {})
+    found = read_settings({"gate_timeout_s": "off", "release_after_s": "off"}, {})
 
     assert (found.gate_timeout_s, found.release_after_s) == (None, None)
 
 
 def test_levels_have_the_labels_that_are_said() -> None:
-    found = read({"levels": "rack=example.com/rack|rack,zone=zone"}, {}).levels
+    found = read_settings({"levels": "rack=example.com/rack|rack,zone=zone"}, {}).levels
 
     assert found == {"rack": ("example.com/rack", "rack"), "zone": ("zone",)}
 
@@ -75,7 +75,7 @@ def test_levels_have_the_labels_that_are_said() -> None:
 )
 def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
-        read({"levels": text}, {})
+        read_settings({"levels": text}, {})
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
 )
 def test_what_cannot_be_is_refused_in_words_that_say_what_to_write(field: str, text: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
-        read({field: text}, {})
+        read_settings({field: text}, {})

@@ -15,19 +15,19 @@ from gputopo.crd.reservations import POOL
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import LEDGERS, NODES, PLANNER, PODS, RESERVATIONS
 from gputopo.labels import keys
-from scheduler_core.cache.watch import KEPT, Watches, watching
-from scheduler_core.planner.commit.state import Terms
+from scheduler_core.cache.watch import RESERVATION_SOURCES, Watches, make_watches
+from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.pod_source import planner_sources
-from scheduler_core.planner.leader.context import Settled
-from scheduler_core.planner.leader.freshness import Sight
-from scheduler_core.planner.leader.queue import USUAL
-from scheduler_core.planner.leader.writer import Writer
-from scheduler_core.planner.metrics import Metrics
+from scheduler_core.planner.leader.context import PlannerConfig
+from scheduler_core.planner.leader.freshness import Freshness
+from scheduler_core.planner.leader.queue import DEFAULT_TIMING
+from scheduler_core.planner.leader.writer import ActionExecutor
+from scheduler_core.planner.metrics import PlannerMetrics
 from scheduler_core.planner.packing.model import LEVELS
-from scheduler_core.planner.service import Parts, Service
+from scheduler_core.planner.service import PlannerService, ServiceParts
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.request.device_request import WHOLE
-from scheduler_core.request.pod_request import read_request
+from scheduler_core.request.pod_request import parse_request
 from scheduler_core.runtime.event_loop import Deliver
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import bookmark
@@ -130,26 +130,26 @@ def speaking(cluster: Cluster) -> Iterator[None]:
 
 
 @contextmanager
-def planner(cluster: Cluster, folder: Path) -> Iterator[Service]:
+def planner(cluster: Cluster, folder: Path) -> Iterator[PlannerService]:
     """In a pool where every pod is gated."""
     with api_server(cluster.answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
-        sources = {**planner_sources(read_request), **KEPT}
+        sources = {**planner_sources(parse_request), **RESERVATION_SOURCES}
 
         def watch(deliver: Deliver) -> Watches:
-            return watching(kube, deliver, time.monotonic, sources=sources)
+            return make_watches(kube, deliver, time.monotonic, sources=sources)
 
-        writer = Writer(kube, lambda: True, time.monotonic)
-        parts = Parts(
-            "me", writer, Elected(), PolicyReload(None), watch, lambda _: None, Metrics(),
-            lambda: Sight(SILENT_S, AWAKE_S),
+        writer = ActionExecutor(kube, lambda: True, time.monotonic)
+        parts = ServiceParts(
+            "me", writer, Elected(), PolicyReload(None), watch, lambda _: None, PlannerMetrics(),
+            lambda: Freshness(SILENT_S, AWAKE_S),
         )  # fmt: skip
         with speaking(cluster):
-            yield Service(Settled(POOL, "gputopo", Terms(gated=True), USUAL, LEVELS), parts)
+            yield PlannerService(PlannerConfig(POOL, "gputopo", CommitTerms(gated=True), DEFAULT_TIMING, LEVELS), parts)
         kube.close()
 
 
-async def ticking(service: Service) -> None:
+async def ticking(service: PlannerService) -> None:
     while True:
         service.tick()
         await asyncio.sleep(0.02)
@@ -158,13 +158,13 @@ async def ticking(service: Service) -> None:
 def test_a_planner_whose_watch_of_nodes_is_silent_plans_nothing_until_it_speaks(tmp_path: Path) -> None:
     cluster = Cluster()
 
-    def unready(service: Service, beginning: str) -> Callable[[], bool]:
-        return lambda: (service.unready() or "").startswith(beginning)
+    def unready(service: PlannerService, beginning: str) -> Callable[[], bool]:
+        return lambda: (service.not_ready_reason() or "").startswith(beginning)
 
-    async def follow(service: Service) -> None:
-        with service.watched(Watch()):
+    async def follow(service: PlannerService) -> None:
+        with service.running_watches(Watch()):
             ticks = asyncio.create_task(ticking(service))
-            await until(lambda: service.unready() is None)
+            await until(lambda: service.not_ready_reason() is None)
             cluster.create(PODS.path(namespace="team"), member("one"))
             await until(lambda: cluster.planned == ["one"])
 
@@ -173,11 +173,11 @@ def test_a_planner_whose_watch_of_nodes_is_silent_plans_nothing_until_it_speaks(
             cluster.create(PODS.path(namespace="team"), member("two"))
             await until(lambda: len(service.status().gangs) == 2)
             await asyncio.sleep(0.5)  # any number of rounds
-            assert (cluster.planned, service.status().blind) == (["one"], True)
+            assert (cluster.planned, service.status().stale_reason) == (["one"], True)
 
             cluster.silent.clear()
             await until(lambda: cluster.planned == ["one", "two"])
-            await until(lambda: (service.unready(), service.status().blind) == (None, False))
+            await until(lambda: (service.not_ready_reason(), service.status().stale_reason) == (None, False))
             ticks.cancel()
 
     with planner(cluster, tmp_path) as service:

@@ -6,43 +6,49 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from gputopo.crd.reservations import ReservationStatus, State
-from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
-from scheduler_core.planner.commit.state import Terms
+from gputopo.crd.reservations import ReservationState, ReservationStatus
+from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
+from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.gang.pod_source import Candidate
+from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.gangs_page import gangs_page, snapshot
-from scheduler_core.planner.leader.context import Clock, Settled
-from scheduler_core.planner.leader.queue import Pace
-from scheduler_core.planner.leader.term import Term
-from scheduler_core.planner.metrics import samples
-from scheduler_core.planner.status import Status, status
+from scheduler_core.planner.leader.context import PlannerConfig, TermClock
+from scheduler_core.planner.leader.queue import QueueTiming
+from scheduler_core.planner.leader.term import LeaderTerm
+from scheduler_core.planner.metrics import status_samples
+from scheduler_core.planner.status import PlannerStatus, planner_status
 from scheduler_core.policy.profiles import BUILT_IN
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, RUNNING, member, members
 from tests.scheduler_core.planner.leader.idle_executor import Idle
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, entry, ledger, plan
 
 
 def told(
-    found: Iterable[Member], *kept: tuple[ReservationSeen, Any], unlisted: ReservationSeen | None = None
-) -> Status:
+    found: Iterable[Member], *kept: tuple[ReservationUpdate, Any], unlisted: ReservationUpdate | None = None
+) -> PlannerStatus:
     """By a planner that leads and was shown all that."""
-    term = Term(Settled("gpus", "gputopo", Terms(), Pace(), {}), lambda: BUILT_IN, "me", Idle(), Clock())
+    term = LeaderTerm(
+        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), {}), lambda: BUILT_IN, "me", Idle(), TermClock()
+    )
     reservations = [each for each, _ in kept] + ([] if unlisted is None else [unlisted])
-    term.take(Batch(Candidate, tuple(Candidate(each.uid, None, each) for each in found), (), complete=True))
-    term.take(Batch(ReservationSeen, tuple(reservations), (), complete=True))
-    term.take(Batch(LedgerSeen, (ledger(*(entry(each, phase) for each, phase in kept)),), (), complete=True))
+    term.apply_batch(
+        Batch(PlannerPod, tuple(PlannerPod(each.uid, None, each) for each in found), (), is_full_list=True)
+    )
+    term.apply_batch(Batch(ReservationUpdate, tuple(reservations), (), is_full_list=True))
+    term.apply_batch(
+        Batch(LedgerUpdate, (ledger(*(entry(each, phase) for each, phase in kept)),), (), is_full_list=True)
+    )
     term.leads = True
-    return status(term, True, None, (), 0.0)
+    return planner_status(term, True, None, (), 0.0)
 
 
-def page_of(found: Status) -> Any:
+def page_of(found: PlannerStatus) -> Any:
     """The first page of /gangs."""
     return json.loads(gangs_page(snapshot(found, 200.0)).body)
 
 
-def phases(found: Status) -> dict[GangName, tuple[str, str | None]]:
+def phases(found: PlannerStatus) -> dict[GangName, tuple[str, str | None]]:
     return {each.gang.name: (each.phase, each.reservation) for each in found.gangs}
 
 
@@ -66,7 +72,7 @@ def test_a_batch_of_single_pods_is_counted_once() -> None:
 
 
 def test_what_failed_holds_nothing_and_is_over_once_the_gang_runs() -> None:
-    failed = plan("llm-1", {"w-0": ("n1", 8)}, status=ReservationStatus(State.FAILED, "too late"))
+    failed = plan("llm-1", {"w-0": ("n1", 8)}, status=ReservationStatus(ReservationState.FAILED, "too late"))
 
     waiting = told(members(1), unlisted=failed)
     running = told(members(1, RUNNING), unlisted=failed)
@@ -77,7 +83,7 @@ def test_what_failed_holds_nothing_and_is_over_once_the_gang_runs() -> None:
 
 def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None:
     name = GangName("team", "pod.uid-p")
-    refused = member("p", gang=name, request=Refused("gputopo.io/gang: 'Bad_Name' is not a name"))
+    refused = member("p", gang=name, request=InvalidRequest("gputopo.io/gang: 'Bad_Name' is not a name"))
     found = told([refused])
 
     (page,) = page_of(found)["pods"]
@@ -86,10 +92,10 @@ def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None
         "refused",
         "p: gputopo.io/gang: 'Bad_Name' is not a name",
     )
-    assert ("gputopo_planner_gangs", ("refused",), 1) in list(samples(found, 200.0))
+    assert ("gputopo_planner_gangs", ("refused",), 1) in list(status_samples(found, 200.0))
 
 
 def test_one_that_does_not_lead_tells_who_does() -> None:
-    page = page_of(status(None, False, None, (), 0.0, "planner-0_1f"))
+    page = page_of(planner_status(None, False, None, (), 0.0, "planner-0_1f"))
 
     assert (page["leads"], page["holder"], page["gangs"]) == (False, "planner-0_1f", [])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gputopo.crd.reservations import ReservationStatus, State
-from scheduler_core.planner.commit.actions import Release, Touch, WriteStatus
-from scheduler_core.planner.leader.writer import Answer, Outcome
-from scheduler_core.planner.metrics import Metrics, samples
-from scheduler_core.planner.status import Status
-from scheduler_core.planner.status_page import pages
+from gputopo.crd.reservations import ReservationState, ReservationStatus
+from scheduler_core.planner.commit.actions import ReleasePod, TouchPod, WriteStatus
+from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
+from scheduler_core.planner.metrics import PlannerMetrics, status_samples
+from scheduler_core.planner.status import PlannerStatus
+from scheduler_core.planner.status_page import planner_app
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import plan
 from tests.scheduler_core.planner.serving_planner import Elected, nowhere, serving
@@ -18,10 +18,10 @@ from tests.scheduler_core.runtime.served import serving as served
 
 
 def test_a_planner_that_does_not_lead_serves_what_it_knows(tmp_path: Path) -> None:
-    metrics = Metrics()
+    metrics = PlannerMetrics()
     service = serving(nowhere(tmp_path), Elected(None, "403: no"))
-    metrics.expose(service.status)
-    with served(pages(service, metrics.registry)) as running:
+    metrics.register_status(service.status)
+    with served(planner_app(service, metrics.registry)) as running:
         ready, gangs, told = (running.ask("GET", path) for path in ("/readyz", "/gangs", "/metrics"))
 
     assert ready == (503, b"no planner holds the Lease yet: 403: no\n")
@@ -31,8 +31,8 @@ def test_a_planner_that_does_not_lead_serves_what_it_knows(tmp_path: Path) -> No
 
 
 def test_without_news_it_is_blind_and_not_ready() -> None:
-    status = Status(leads=True, unready="nothing is planned", blind=True)
-    found = {name: value for name, _, value in samples(status, 0.0)}
+    status = PlannerStatus(is_leader=True, not_ready_reason="nothing is planned", stale_reason=True)
+    found = {name: value for name, _, value in status_samples(status, 0.0)}
 
     assert (found["gputopo_planner_leader"], found["gputopo_planner_ready"], found["gputopo_planner_blind"]) == (
         True,
@@ -42,26 +42,26 @@ def test_without_news_it_is_blind_and_not_ready() -> None:
 
 
 def test_writes_waits_plans_and_events_are_counted() -> None:
-    metrics, pod, reservation = Metrics(), member("a"), plan("llm-1")
-    late = ReservationStatus(State.ROLLING_BACK)
+    metrics, pod, reservation = PlannerMetrics(), member("a"), plan("llm-1")
+    late = ReservationStatus(ReservationState.ROLLING_BACK)
     rolling_back, again = WriteStatus(reservation, late), WriteStatus(reservation._replace(status=late), late)
     for what, outcome in (
-        (Release(pod, "no place", "gate-timeout"), Outcome.DONE),
-        (Release(pod, "no place", "gate-timeout"), Outcome.CONFLICT),
-        (rolling_back, Outcome.DONE),
-        (again, Outcome.DONE),
-        (Touch(pod, "x"), Outcome.DONE),
+        (ReleasePod(pod, "no place", "gate-timeout"), WriteOutcome.DONE),
+        (ReleasePod(pod, "no place", "gate-timeout"), WriteOutcome.CONFLICT),
+        (rolling_back, WriteOutcome.DONE),
+        (again, WriteOutcome.DONE),
+        (TouchPod(pod, "x"), WriteOutcome.DONE),
     ):
-        metrics.note(Answer(what, outcome))
-    metrics.note_wait("bound", 2.0, alone=True)
-    metrics.note_plan(0.2, placed=False)
-    metrics.note_event("written")
+        metrics.count_answer(WriteAnswer(what, outcome))
+    metrics.count_wait("bound", 2.0, alone=True)
+    metrics.count_plan(0.2, placed=False)
+    metrics.count_event("written")
 
     def said(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(name, labels)
 
     assert said("gputopo_planner_released_total", why="gate-timeout") == 1.0
-    assert said("gputopo_planner_writes_total", kind="Release", outcome="conflict") == 1.0
+    assert said("gputopo_planner_writes_total", kind="ReleasePod", outcome="conflict") == 1.0
     assert said("gputopo_planner_rollbacks_total") == 1.0
     assert said("gang_scheduling_wait_seconds_sum", outcome="bound", kind="single") == 2.0
     assert said("gputopo_planner_plan_seconds_count", outcome="unplaced") == 1.0

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.labels.workloads import SCAVENGER
-from scheduler_core.policy.cached_reader import Reader
-from scheduler_core.policy.profiles import BUILT_IN, Match, Placement, Policies
+from scheduler_core.policy.cached_reader import MemoizedParser
+from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import PodRequest, Refused, Wish
+from scheduler_core.request.pod_request import InvalidRequest, PodRequest, Strength
 
 _GPUS = {"resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}}}
 _MAIN = {"name": "main", "image": "registry.invalid/vllm-openai:1", "args": ["--model", "x"], **_GPUS}
@@ -59,7 +59,9 @@ _PARTS: dict[str, tuple[Any, ...]] = {
     "topologySpreadConstraints": (None, [{"whenUnsatisfiable": "ScheduleAnyway"}]),
 }
 _OF_METADATA = ("name", "namespace", "uid", "labels", "annotations", "ownerReferences")
-_STRICT = Policies((Placement(isolation=Wish.REQUIRED, match=Match(namespaces=frozenset({"team"}))), Placement()))
+_STRICT = Policies(
+    (PolicyProfile(isolation=Strength.REQUIRED, match=ProfileMatch(namespaces=frozenset({"team"}))), PolicyProfile())
+)
 
 
 def _pod(**parts: Any) -> Pod:
@@ -73,9 +75,9 @@ def _pod(**parts: Any) -> Pod:
 )
 def test_whatever_was_read_before_a_pod_is_read_as_the_policies_read_it(all_parts: list[dict[str, Any]]) -> None:
     pods = [_pod(**parts) for parts in all_parts]
-    reader = Reader(lambda: _STRICT, most=3)
+    reader = MemoizedParser(lambda: _STRICT, most=3)
 
-    assert [reader(each) for each in pods] == [_STRICT.read(each) for each in pods]
+    assert [reader(each) for each in pods] == [_STRICT.parse_pod(each) for each in pods]
 
 
 @pytest.mark.parametrize(
@@ -87,15 +89,15 @@ def test_whatever_was_read_before_a_pod_is_read_as_the_policies_read_it(all_part
     ],
 )
 def test_what_differs_in_one_place_only_is_not_mistaken(place: str, value: object) -> None:
-    reader, usual, other = Reader(lambda: _STRICT), _pod(), _pod(**{place: value})
+    reader, usual, other = MemoizedParser(lambda: _STRICT), _pod(), _pod(**{place: value})
 
     reader(usual)
 
-    assert reader(other) == _STRICT.read(other)
+    assert reader(other) == _STRICT.parse_pod(other)
 
 
 def test_replicas_share_what_they_ask_for_and_a_pod_that_is_let_go_still_says_the_same() -> None:
-    reader = Reader(lambda: BUILT_IN)
+    reader = MemoizedParser(lambda: BUILT_IN)
     first = reader(_pod())
     again = reader(_pod(name="b", uid="uid-b", nodeName="node-1", annotations={"gputopo.io/reservation": "pods-1"}))
 
@@ -105,17 +107,17 @@ def test_replicas_share_what_they_ask_for_and_a_pod_that_is_let_go_still_says_th
 
 
 def test_what_nobody_understands_is_refused_each_time() -> None:
-    reader, pod = Reader(lambda: BUILT_IN), _pod(annotations={"gputopo.io/island": "perhaps"})
+    reader, pod = MemoizedParser(lambda: BUILT_IN), _pod(annotations={"gputopo.io/island": "perhaps"})
 
-    assert isinstance(reader(pod), Refused)
+    assert isinstance(reader(pod), InvalidRequest)
     assert reader(pod) is reader(pod)
 
 
 def test_another_policy_reads_anew() -> None:
     in_force = [BUILT_IN]
-    reader = Reader(lambda: in_force[0])
+    reader = MemoizedParser(lambda: in_force[0])
     reader(_pod())
 
     in_force[0] = _STRICT
 
-    assert reader(_pod()) == _STRICT.read(_pod())
+    assert reader(_pod()) == _STRICT.parse_pod(_pod())

@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from gputopo.model import Interconnect
-from scheduler_core.policy.demand_mix import Mix, Want
-from scheduler_core.policy.file import PolicyError, WeightsModel, parse, schema
-from scheduler_core.policy.policy import Band, Handling, Kinds, Policy, Weights
-from scheduler_core.policy.profiles import BUILT_IN, Match, Personality, Placement, Policies
-from scheduler_core.policy.show import Shown, Value, shown, text
-from scheduler_core.request.pod_request import Reading, Wish
-from scheduler_core.request.workload_type import RULES
+from scheduler_core.policy.demand_mix import Demand, DemandMix
+from scheduler_core.policy.file import PolicyError, WeightsModel, parse_policy_file, policy_schema
+from scheduler_core.policy.policy import FillBand, Handling, Policy, Weights, WorkloadWeights
+from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
+from scheduler_core.policy.show import EffectiveSection, EffectiveValue, effective_values, render_text
+from scheduler_core.request.pod_request import ParsingPolicy, Strength
+from scheduler_core.request.workload_type import DETECTION_RULES
 
 HEAD = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
 WHOLE = f"""{HEAD}staleness:
@@ -57,17 +57,17 @@ profiles:
       - {{gpus: 1, weight: 3.0}}
       - {{share: 0.25, cpu: 1.5, products: [A100, L4], weight: 1.0}}
 """
-FAST_MIX = Mix(((Want(1), 3.0), (Want(0, 250, 1500, frozenset({"A100", "L4"})), 1.0)))
+FAST_MIX = DemandMix(((Demand(1), 3.0), (Demand(0, 250, 1500, frozenset({"A100", "L4"})), 1.0)))
 
 
-def _kinds(**weights: float) -> Kinds:
-    return Kinds(*(each._replace(**weights) for each in Kinds()))
+def _kinds(**weights: float) -> WorkloadWeights:
+    return WorkloadWeights(*(each._replace(**weights) for each in WorkloadWeights()))
 
 
 def test_whole_file() -> None:
     base = Policy(
         weights=Weights(numa=0),
-        kinds=_kinds(numa=0),
+        workload_weights=_kinds(numa=0),
         stale=Handling.REFUSE,
         stale_after_s=1200.0,
         shortlist=10,
@@ -75,31 +75,36 @@ def test_whole_file() -> None:
     cheap = base._replace(
         name="cheap",
         weights=Weights(numa=0, cost=6, on_demand=1.5),
-        kinds=_kinds(numa=0, cost=6, on_demand=1.5),
-        vram=Band(0.5, 0.6),
+        workload_weights=_kinds(numa=0, cost=6, on_demand=1.5),
+        fill_bands=FillBand(0.5, 0.6),
         degraded=Handling.REFUSE,
         prefer_numa_zero=False,
         half_cost=3.5,
         enough_generation=7,
     )
-    match = Match(
+    match = ProfileMatch(
         frozenset({"cost-optimized-scheduler"}),
         frozenset({"a", "b"}),
-        frozenset({Personality.TRAINING, Personality.DEFAULT}),
+        frozenset({WorkloadClass.TRAINING, WorkloadClass.DEFAULT}),
     )
 
-    assert parse(WHOLE, "p").policies == Policies(
+    assert parse_policy_file(WHOLE, "p").policies == Policies(
         (
-            Placement(cheap, match, None, Wish.REQUIRED),
-            Placement(base._replace(name="fast", mix=FAST_MIX), Match(), Interconnect.NVSWITCH, Wish.PREFERRED),
-            Placement(base, Match(), Interconnect.NVLINK, Wish.PREFERRED),
+            PolicyProfile(cheap, match, None, Strength.REQUIRED),
+            PolicyProfile(
+                base._replace(name="fast", demand_mix=FAST_MIX),
+                ProfileMatch(),
+                Interconnect.NVSWITCH,
+                Strength.PREFERRED,
+            ),
+            PolicyProfile(base, ProfileMatch(), Interconnect.NVLINK, Strength.PREFERRED),
         ),
-        Reading(tuple(rule for rule in RULES if rule.name != "service"), Wish.PREFERRED),
+        ParsingPolicy(tuple(rule for rule in DETECTION_RULES if rule.name != "service"), Strength.PREFERRED),
     )
 
 
 def test_file_that_says_nothing_is_what_is_built_in() -> None:
-    assert parse(HEAD, "p").policies == BUILT_IN
+    assert parse_policy_file(HEAD, "p").policies == BUILT_IN
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def test_file_that_says_nothing_is_what_is_built_in() -> None:
 )  # fmt: skip
 def test_fault_is_named_with_its_line_and_what_is_allowed(body: str, said: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse(HEAD + body, "p")
+        parse_policy_file(HEAD + body, "p")
 
     assert str(caught.value).startswith(said)
 
@@ -217,12 +222,12 @@ def test_aliases_that_stand_for_billions_of_values_are_looked_at_once() -> None:
     )
 
     with pytest.raises(PolicyError, match=r"p:1:1: a is not known here"):
-        parse(bomb, "p")
+        parse_policy_file(bomb, "p")
 
 
 def test_all_faults_are_named_in_the_order_of_the_file() -> None:
     with pytest.raises(PolicyError) as caught:
-        parse("kind: Policy\ndefaults: {shortlist: 0}\n", "p")
+        parse_policy_file("kind: Policy\ndefaults: {shortlist: 0}\n", "p")
 
     assert str(caught.value).splitlines() == [
         "p:1:1: apiVersion is missing",
@@ -234,7 +239,7 @@ def test_all_faults_are_named_in_the_order_of_the_file() -> None:
 @pytest.mark.parametrize("body", ["", "# nothing\n", "[]", "just words"])
 def test_what_is_no_mapping_is_refused(body: str) -> None:
     with pytest.raises(PolicyError, match="p:1:1"):
-        parse(body, "p")
+        parse_policy_file(body, "p")
 
 
 def test_every_weight_can_be_written() -> None:
@@ -242,8 +247,8 @@ def test_every_weight_can_be_written() -> None:
 
 
 def test_published_schema_takes_what_we_take() -> None:
-    validator = jsonschema.Draft202012Validator(schema())
-    jsonschema.Draft202012Validator.check_schema(schema())
+    validator = jsonschema.Draft202012Validator(policy_schema())
+    jsonschema.Draft202012Validator.check_schema(policy_schema())
 
     assert list(validator.iter_errors(yaml.safe_load(WHOLE))) == []
     assert list(validator.iter_errors(yaml.safe_load(HEAD + "defaults: {weights: {cots: 1}}")))
@@ -253,11 +258,11 @@ def test_published_schema_takes_what_we_take() -> None:
 class TestShow:
     """Effective values, and where each comes from."""
 
-    def _values(self, part: Shown) -> dict[str, tuple[str, str]]:
+    def _values(self, part: EffectiveSection) -> dict[str, tuple[str, str]]:
         return {value.setting: (value.value, value.origin) for value in part.values}
 
     def test_built_in(self) -> None:
-        everything, default = shown(None)
+        everything, default = effective_values(None)
 
         assert (everything.title, default.title) == ("all pods", "profile default: all others")
         assert {value.origin for part in (everything, default) for value in part.values} == {"built in"}
@@ -276,7 +281,7 @@ class TestShow:
         assert values["mix"] == ("1 GPU 50%, 2 GPUs 20%, 4 GPUs 15%, 8 GPUs 15%", "built in")
 
     def test_own_words_come_before_the_defaults_and_those_before_what_is_built_in(self) -> None:
-        everything, cheap, fast, default = shown(parse(WHOLE, "p"))
+        everything, cheap, fast, default = effective_values(parse_policy_file(WHOLE, "p"))
 
         assert cheap.title == (
             "profile cheap: schedulerName cost-optimized-scheduler and namespace a or b and "
@@ -299,6 +304,8 @@ class TestShow:
         assert self._values(default)["isolation"] == ("preferred", "line 16")
 
     def test_text_has_a_line_for_each_value(self) -> None:
-        part = Shown("profile a: all others", (Value("weights.x", "1", "built in"), Value("y", "22", "line 3")))
+        part = EffectiveSection(
+            "profile a: all others", (EffectiveValue("weights.x", "1", "built in"), EffectiveValue("y", "22", "line 3"))
+        )
 
-        assert text([part]) == "profile a: all others\n  weights.x  1   built in\n  y          22  line 3\n"
+        assert render_text([part]) == "profile a: all others\n  weights.x  1   built in\n  y          22  line 3\n"

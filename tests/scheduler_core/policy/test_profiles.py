@@ -6,11 +6,18 @@ import msgspec
 import pytest
 
 from gputopo.model import Interconnect
-from scheduler_core.cache.node_record import read_occupant
+from scheduler_core.cache.node_record import parse_occupant
 from scheduler_core.policy.policy import Policy
-from scheduler_core.policy.profiles import BUILT_IN, Match, Personality, Placement, Policies, personality_of
+from scheduler_core.policy.profiles import (
+    BUILT_IN,
+    Policies,
+    PolicyProfile,
+    ProfileMatch,
+    WorkloadClass,
+    workload_class_of,
+)
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import PodRequest, Refused, Wish, Wishes
+from scheduler_core.request.pod_request import Constraints, InvalidRequest, PodRequest, Strength
 from tests.scheduler_core.builders import pod, profile, request
 
 
@@ -21,51 +28,56 @@ def _request(scheduler: str | None = None, namespace: str = "team", **wishes: st
 @pytest.mark.parametrize(
     ("match", "asked", "covers"),
     [
-        pytest.param(Match(), _request(), True, id="all"),
-        pytest.param(Match(frozenset({"s"})), _request("s"), True, id="that scheduler's"),
-        pytest.param(Match(frozenset({"s"})), _request("t"), False, id="another's"),
-        pytest.param(Match(frozenset({"s"})), _request(), False, id="nobody's"),
-        pytest.param(Match(namespaces=frozenset({"team"})), _request(), True, id="namespace"),
-        pytest.param(Match(namespaces=frozenset({"other"})), _request(), False, id="another namespace"),
+        pytest.param(ProfileMatch(), _request(), True, id="all"),
+        pytest.param(ProfileMatch(frozenset({"s"})), _request("s"), True, id="that scheduler's"),
+        pytest.param(ProfileMatch(frozenset({"s"})), _request("t"), False, id="another's"),
+        pytest.param(ProfileMatch(frozenset({"s"})), _request(), False, id="nobody's"),
+        pytest.param(ProfileMatch(namespaces=frozenset({"team"})), _request(), True, id="namespace"),
+        pytest.param(ProfileMatch(namespaces=frozenset({"other"})), _request(), False, id="another namespace"),
         pytest.param(
-            Match(personalities=frozenset({Personality.TRAINING})), _request(workload="training"), True, id="training"
+            ProfileMatch(workload_classes=frozenset({WorkloadClass.TRAINING})),
+            _request(workload="training"),
+            True,
+            id="training",
         ),
-        pytest.param(Match(personalities=frozenset({Personality.TRAINING})), _request(), False, id="not training"),
-        pytest.param(Match(frozenset({"s"}), frozenset({"other"})), _request("s"), False, id="one of two"),
+        pytest.param(
+            ProfileMatch(workload_classes=frozenset({WorkloadClass.TRAINING})), _request(), False, id="not training"
+        ),
+        pytest.param(ProfileMatch(frozenset({"s"}), frozenset({"other"})), _request("s"), False, id="one of two"),
     ],
 )
-def test_match(match: Match, asked: PodRequest, covers: bool) -> None:
-    assert match.covers(asked) is covers
+def test_match(match: ProfileMatch, asked: PodRequest, covers: bool) -> None:
+    assert match.matches_pod(asked) is covers
 
 
 @pytest.mark.parametrize(
     ("wishes", "scavenger", "personality"),
     [
-        (Wishes(), False, Personality.DEFAULT),
-        (profile(1, workload="batch").wishes, False, Personality.BATCH),
-        (profile(1, workload="inference").wishes, False, Personality.INFERENCE),
-        (profile(1, workload="training").wishes, True, Personality.SCAVENGER),
+        (Constraints(), False, WorkloadClass.DEFAULT),
+        (profile(1, workload="batch").constraints, False, WorkloadClass.BATCH),
+        (profile(1, workload="inference").constraints, False, WorkloadClass.INFERENCE),
+        (profile(1, workload="training").constraints, True, WorkloadClass.SCAVENGER),
     ],
 )
-def test_personality(wishes: Wishes, scavenger: bool, personality: Personality) -> None:
-    assert personality_of(profile(1)._replace(wishes=wishes, scavenger=scavenger)) is personality
+def test_personality(wishes: Constraints, scavenger: bool, personality: WorkloadClass) -> None:
+    assert workload_class_of(profile(1)._replace(constraints=wishes, scavenger=scavenger)) is personality
 
 
 def test_first_profile_that_matches_counts() -> None:
-    named = [Placement(Policy(name=name), Match(frozenset(schedulers))) for name, schedulers in
+    named = [PolicyProfile(Policy(name=name), ProfileMatch(frozenset(schedulers))) for name, schedulers in
              (("a", {"s"}), ("b", {"s", "t"}), ("c", set[str]()))]  # fmt: skip
     policies = Policies(tuple(named))
 
-    assert [policies.placement(_request(each)).policy.name for each in ("s", "t", "u")] == ["a", "b", "c"]
-    assert policies.common.name == "c"
+    assert [policies.profile_for(_request(each)).policy.name for each in ("s", "t", "u")] == ["a", "b", "c"]
+    assert policies.node_policy.name == "c"
 
 
 def test_pod_that_cannot_be_understood_stays_so() -> None:
-    assert isinstance(BUILT_IN.read(pod(annotations={"island": "?"})), Refused)
+    assert isinstance(BUILT_IN.parse_pod(pod(annotations={"island": "?"})), InvalidRequest)
 
 
 def test_built_in_reads_as_pods_say() -> None:
-    asked = BUILT_IN.read(pod(gpus=2, annotations={"island": "required"}))
+    asked = BUILT_IN.parse_pod(pod(gpus=2, annotations={"island": "required"}))
 
     assert isinstance(asked, PodRequest)
     assert asked.profile == profile(2, island="required")
@@ -77,44 +89,53 @@ _NVLINK, _NVSWITCH = Interconnect.NVLINK, Interconnect.NVSWITCH
 @pytest.mark.parametrize(
     ("placement", "gpus", "said", "expected"),
     [
-        pytest.param(Placement(interconnect=_NVLINK), 2, {}, Wishes(interconnect=_NVLINK), id="required topology"),
-        pytest.param(Placement(interconnect=_NVLINK), 1, {}, Wishes(), id="one GPU is joined to nothing"),
         pytest.param(
-            Placement(interconnect=_NVSWITCH),
+            PolicyProfile(interconnect=_NVLINK), 2, {}, Constraints(interconnect=_NVLINK), id="required topology"
+        ),
+        pytest.param(PolicyProfile(interconnect=_NVLINK), 1, {}, Constraints(), id="one GPU is joined to nothing"),
+        pytest.param(
+            PolicyProfile(interconnect=_NVSWITCH),
             2,
             {"interconnect": "nvlink"},
-            Wishes(interconnect=_NVSWITCH),
+            Constraints(interconnect=_NVSWITCH),
             id="the owner wants more than the pod",
         ),
         pytest.param(
-            Placement(interconnect=_NVLINK),
+            PolicyProfile(interconnect=_NVLINK),
             2,
             {"interconnect": "nvswitch"},
-            Wishes(interconnect=_NVSWITCH),
+            Constraints(interconnect=_NVSWITCH),
             id="the pod wants more than the owner",
         ),
-        pytest.param(Placement(isolation=Wish.PREFERRED), 1, {}, Wishes(isolation=Wish.PREFERRED), id="isolation"),
         pytest.param(
-            Placement(isolation=Wish.PREFERRED), 1, {"isolation": "ignore"}, Wishes(isolation=Wish.IGNORE),
+            PolicyProfile(isolation=Strength.PREFERRED), 1, {}, Constraints(isolation=Strength.PREFERRED),
+            id="isolation",
+        ),
+        pytest.param(
+            PolicyProfile(isolation=Strength.PREFERRED), 1, {"isolation": "ignore"},
+            Constraints(isolation=Strength.IGNORE),
             id="the pod's own word",
         ),
         pytest.param(
-            Placement(isolation=Wish.REQUIRED), 1, {"isolation": "ignore"}, Wishes(isolation=Wish.REQUIRED),
+            PolicyProfile(isolation=Strength.REQUIRED), 1, {"isolation": "ignore"},
+            Constraints(isolation=Strength.REQUIRED),
             id="which does not overrule the owner",
         ),
     ],
 )  # fmt: skip
-def test_what_the_owner_requires(placement: Placement, gpus: int, said: dict[str, str], expected: Wishes) -> None:
-    found = Policies((placement,)).read(pod(gpus=gpus, annotations=said))
+def test_what_the_owner_requires(
+    placement: PolicyProfile, gpus: int, said: dict[str, str], expected: Constraints
+) -> None:
+    found = Policies((placement,)).parse_pod(pod(gpus=gpus, annotations=said))
 
     assert isinstance(found, PodRequest)
-    assert found.profile.wishes == expected
+    assert found.profile.constraints == expected
 
 
 def test_pods_on_nodes_are_held_to_the_same() -> None:
-    policies = Policies((Placement(interconnect=_NVLINK),))
-    found = read_occupant(msgspec.structs.replace(pod(gpus=2), spec=pod(gpus=2).spec), policies.read)
+    policies = Policies((PolicyProfile(interconnect=_NVLINK),))
+    found = parse_occupant(msgspec.structs.replace(pod(gpus=2), spec=pod(gpus=2).spec), policies.parse_pod)
 
     assert found is not None
     assert found.profile == profile(2, interconnect="nvlink")
-    assert read_occupant(Pod(), policies.read) is None
+    assert parse_occupant(Pod(), policies.parse_pod) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.policy.file import PolicyError, parse
+from scheduler_core.policy.file import PolicyError, parse_policy_file
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.policy.reload import PolicyReload
 
@@ -22,13 +22,13 @@ def _reload(path: Path) -> PolicyReload:
 
 def _look(reload: PolicyReload) -> tuple[bool, str | None]:
     """Whether something changed, and the trouble."""
-    return reload.look(), reload.trouble
+    return reload.reload(), reload.error
 
 
 def test_without_a_file_what_is_built_in_holds_for_ever() -> None:
     reload = PolicyReload(None)
 
-    assert (reload.current, reload.look(), reload.trouble) == (BUILT_IN, False, None)
+    assert (reload.current, reload.reload(), reload.error) == (BUILT_IN, False, None)
 
 
 def test_bad_file_at_the_start_is_an_error(tmp_path: Path) -> None:
@@ -43,17 +43,17 @@ def test_good_file_comes_into_force_and_a_bad_one_does_not(tmp_path: Path) -> No
     path = tmp_path / "p"
     path.write_text(GOOD)
     reload = _reload(path)
-    assert (reload.look(), reload.current) == (False, parse(GOOD, "p").policies)
+    assert (reload.reload(), reload.current) == (False, parse_policy_file(GOOD, "p").policies)
 
     path.write_text(BAD)
     trouble = "policy.yaml:3:12: defaults.shortlist: 0 should be greater than or equal to 1"
     assert _look(reload) == (False, trouble)
-    assert reload.current == parse(GOOD, "p").policies
+    assert reload.current == parse_policy_file(GOOD, "p").policies
 
     path.write_text(BETTER)
     assert _look(reload) == (True, None)
     assert _look(reload) == (False, None)
-    assert reload.current == parse(BETTER, "p").policies
+    assert reload.current == parse_policy_file(BETTER, "p").policies
 
 
 def test_bad_file_stays_bad_and_is_bad_again_after_it_was_away(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_old_file_put_back_is_no_trouble_any_more(tmp_path: Path) -> None:
     path.write_text(GOOD)
     reload = _reload(path)
     path.write_text(BAD)
-    reload.look()
+    reload.reload()
     path.write_text(GOOD)
 
     assert _look(reload) == (False, None)
@@ -87,7 +87,7 @@ def test_other_words_for_the_same_change_nothing(tmp_path: Path) -> None:
     reload = _reload(path)
     path.write_text("# why\n" + GOOD)
 
-    assert not reload.look()
+    assert not reload.reload()
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"\xff\xfe\xfa")], ids=["gone", "binary"])
@@ -98,6 +98,6 @@ def test_file_that_cannot_be_read_keeps_the_old(tmp_path: Path, spoil: object) -
     assert callable(spoil)
     spoil(path)
 
-    assert not reload.look()
-    assert reload.trouble is not None
-    assert reload.current == parse(GOOD, "p").policies
+    assert not reload.reload()
+    assert reload.error is not None
+    assert reload.current == parse_policy_file(GOOD, "p").policies

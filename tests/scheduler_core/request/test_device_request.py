@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.request.device_request import Ask, MalformedAskError, Step, read_ask, total
+from scheduler_core.request.device_request import (
+    ContainerStep,
+    DeviceRequest,
+    MalformedDeviceRequestError,
+    parse_device_request,
+    total_devices,
+)
 from scheduler_core.request.pod import PodSpec
 
 
@@ -22,7 +28,9 @@ def _asking(count: object, resource: str = "nvidia.com/gpu", **more: object) -> 
 def test_init_containers_come_first_and_say_whether_they_stay() -> None:
     spec = _spec([_asking("2"), _asking("1")], [_asking("4"), _asking("1", restartPolicy="Always")])
 
-    assert read_ask(spec).programs == (("nvidia.com/gpu", (Step(4, False), Step(1), Step(2), Step(1))),)
+    assert parse_device_request(spec).steps_by_resource == (
+        ("nvidia.com/gpu", (ContainerStep(4, False), ContainerStep(1), ContainerStep(2), ContainerStep(1))),
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,19 +47,23 @@ def test_cpu(containers: list[str | None], init: list[str], milli: int) -> None:
         requests = {} if cpu is None else {"cpu": cpu}
         return {"resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": requests}}
 
-    assert read_ask(_spec(list(map(asking, containers)), list(map(asking, init)))).cpu_milli == milli
+    assert parse_device_request(_spec(list(map(asking, containers)), list(map(asking, init)))).cpu_milli == milli
 
 
 def test_a_sidecar_runs_beside_the_others() -> None:
-    assert read_ask(_spec([_asking("1")], [_asking("1", restartPolicy="Always")])).cpu_milli == 2000
+    assert parse_device_request(_spec([_asking("1")], [_asking("1", restartPolicy="Always")])).cpu_milli == 2000
 
 
 def test_resources_are_told_apart() -> None:
     renamed = _spec([_asking("2", "nvidia.com/gpu.a100"), _asking("1", "nvidia.com/hostdev")])
-    assert read_ask(renamed).totals == (("nvidia.com/gpu.a100", 2),)
+    assert parse_device_request(renamed).totals == (("nvidia.com/gpu.a100", 2),)
     spec = _spec([_asking("1", "nvidia.com/gpu.shared"), _asking("2", "nvidia.com/mig-1g.5gb"), _asking("3")])
 
-    assert read_ask(spec).totals == (("nvidia.com/gpu", 3), ("nvidia.com/gpu.shared", 1), ("nvidia.com/mig-1g.5gb", 2))
+    assert parse_device_request(spec).totals == (
+        ("nvidia.com/gpu", 3),
+        ("nvidia.com/gpu.shared", 1),
+        ("nvidia.com/mig-1g.5gb", 2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,7 @@ def test_resources_are_told_apart() -> None:
     ],
 )
 def test_two_gpus(resources: dict[str, object]) -> None:
-    assert read_ask(_spec([{"resources": resources}])).whole == (Step(2),)
+    assert parse_device_request(_spec([{"resources": resources}])).whole_gpu_steps == (ContainerStep(2),)
 
 
 @pytest.mark.parametrize(
@@ -72,15 +84,15 @@ def test_two_gpus(resources: dict[str, object]) -> None:
     ids=["zero", "no limits", "no resources", "another vendor"],
 )
 def test_nothing_asked(container: dict[str, object]) -> None:
-    assert read_ask(_spec([container])) == Ask()
+    assert parse_device_request(_spec([container])) == DeviceRequest()
 
 
 @pytest.mark.parametrize("text", ["two", "1.5", "-1", "99999999"])
 def test_what_is_no_number_of_devices_is_quoted(text: str) -> None:
     message = f"the pod's request is malformed: nvidia.com/gpu: '{text}' is not a number of devices"
 
-    with pytest.raises(MalformedAskError) as caught:
-        read_ask(_spec([_asking(text)]))
+    with pytest.raises(MalformedDeviceRequestError) as caught:
+        parse_device_request(_spec([_asking(text)]))
 
     assert str(caught.value) == message
 
@@ -89,29 +101,37 @@ def test_what_is_no_number_of_devices_is_quoted(text: str) -> None:
     ("program", "held"),
     [
         pytest.param((), 0, id="nothing"),
-        pytest.param((Step(2), Step(1)), 3, id="containers side by side: 2 + 1"),
-        pytest.param((Step(4, False), Step(2)), 4, id="init container's are given again: max(4, 2)"),
+        pytest.param((ContainerStep(2), ContainerStep(1)), 3, id="containers side by side: 2 + 1"),
+        pytest.param((ContainerStep(4, False), ContainerStep(2)), 4, id="init container's are given again: max(4, 2)"),
         pytest.param(
-            (Step(2, False), Step(3, False), Step(1)), 3, id="init containers one after the other: max(2, 3, 1)"
+            (ContainerStep(2, False), ContainerStep(3, False), ContainerStep(1)),
+            3,
+            id="init containers one after the other: max(2, 3, 1)",
         ),
-        pytest.param((Step(1), Step(2, False), Step(1)), 3, id="sidecar stays: max(1 + 2, 1 + 1)"),
-        pytest.param((Step(2, False), Step(2), Step(1)), 3, id="sidecar takes over the init container's: 2 + 1"),
+        pytest.param(
+            (ContainerStep(1), ContainerStep(2, False), ContainerStep(1)), 3, id="sidecar stays: max(1 + 2, 1 + 1)"
+        ),
+        pytest.param(
+            (ContainerStep(2, False), ContainerStep(2), ContainerStep(1)),
+            3,
+            id="sidecar takes over the init container's: 2 + 1",
+        ),
     ],
 )
-def test_total(program: tuple[Step, ...], held: int) -> None:
-    assert total(program) == held
+def test_total(program: tuple[ContainerStep, ...], held: int) -> None:
+    assert total_devices(program) == held
 
 
-_turns = st.lists(st.tuples(st.integers(1, 4), st.booleans()).map(lambda each: Step(*each)), max_size=5)
+_turns = st.lists(st.tuples(st.integers(1, 4), st.booleans()).map(lambda each: ContainerStep(*each)), max_size=5)
 
 
-@given(_turns, st.lists(st.integers(1, 4).map(Step), max_size=3))
-def test_kubelet_and_kube_scheduler_count_the_same(init: list[Step], containers: list[Step]) -> None:
+@given(_turns, st.lists(st.integers(1, 4).map(ContainerStep), max_size=3))
+def test_kubelet_and_kube_scheduler_count_the_same(init: list[ContainerStep], containers: list[ContainerStep]) -> None:
     """kube-scheduler: the most that any moment needs (``resourcehelpers.PodRequests``)."""
     sidecars, most = 0, 0
     for step in init:
-        sidecars += step.devices if step.stays else 0
-        most = max(most, sidecars if step.stays else sidecars + step.devices)
+        sidecars += step.devices if step.holds_until_end else 0
+        most = max(most, sidecars if step.holds_until_end else sidecars + step.devices)
     running = sidecars + sum(step.devices for step in containers)
 
-    assert total((*init, *containers)) == max(most, running)
+    assert total_devices((*init, *containers)) == max(most, running)

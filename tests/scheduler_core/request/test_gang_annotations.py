@@ -6,17 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.request.gang_annotations import MOST_MEMBERS, MalformedGangError, Said, count, read_said
-from scheduler_core.request.pod_request import Refused, read_request
+from scheduler_core.request.gang_annotations import (
+    MAX_MEMBERS,
+    GangAnnotations,
+    MalformedGangError,
+    parse_gang_annotations,
+    parse_member_count,
+)
+from scheduler_core.request.pod_request import InvalidRequest, parse_request
 from tests.scheduler_core.builders import pod
 
 
-def said(**annotations: str) -> Said:
-    return read_said({f"gputopo.io/{key.replace('_', '-')}": value for key, value in annotations.items()})
+def said(**annotations: str) -> GangAnnotations:
+    return parse_gang_annotations({f"gputopo.io/{key.replace('_', '-')}": value for key, value in annotations.items()})
 
 
 def test_most_pods_say_nothing() -> None:
-    assert read_said({"team": "a"}) == Said()
+    assert parse_gang_annotations({"team": "a"}) == GangAnnotations()
 
 
 def test_all_that_can_be_said() -> None:
@@ -28,14 +34,14 @@ def test_all_that_can_be_said() -> None:
         gang_required_topology="clique",
         gang_preferred_topology="example.com/row",
         planned="false",
-    ) == Said("llm-7", 16, 12, 90.0, "clique", "example.com/row")
+    ) == GangAnnotations("llm-7", 16, 12, 90.0, "clique", "example.com/row")
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("30s", 30.0), ("5m", 300.0), ("1h", 3600.0), ("1500ms", 1.5), ("0.5h", 1800.0)]
 )
 def test_times(text: str, seconds: float) -> None:
-    assert said(gang_timeout=text) == Said(timeout_s=seconds)
+    assert said(gang_timeout=text) == GangAnnotations(timeout_s=seconds)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +80,9 @@ def test_what_cannot_be_understood_is_quoted_and_refused_by_the_extender_too(
     reason = f"the pod's request is malformed: gputopo.io/{key}: {value[:63]!r} is not {expected}"
 
     with pytest.raises(MalformedGangError) as caught:
-        read_said({f"gputopo.io/{key}": value})
+        parse_gang_annotations({f"gputopo.io/{key}": value})
     assert str(caught.value) == reason
-    assert read_request(pod(gpus=1, annotations={key: value})) == Refused(reason)
+    assert parse_request(pod(gpus=1, annotations={key: value})) == InvalidRequest(reason)
 
 
 def test_a_minimum_is_no_more_than_the_size() -> None:
@@ -88,13 +94,13 @@ def test_a_minimum_is_no_more_than_the_size() -> None:
     )
 
 
-@given(st.integers(min_value=1, max_value=MOST_MEMBERS))
+@given(st.integers(min_value=1, max_value=MAX_MEMBERS))
 def test_numbers_read_as_they_were_written(number: int) -> None:
-    assert count(str(number)) == number
+    assert parse_member_count(str(number)) == number
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_number_in_bounds_or_none(text: str) -> None:
-    found = count(text)
+    found = parse_member_count(text)
 
-    assert found is None or (1 <= found <= MOST_MEMBERS and str(found) == text)
+    assert found is None or (1 <= found <= MAX_MEMBERS and str(found) == text)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_core.request.manifest import ManifestError, read_pods, read_written
+from scheduler_core.request.manifest import ManifestError, parse_manifest, parse_pods
 
 SPEC = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}
 TEMPLATE = {"metadata": {"annotations": {"gputopo.io/island": "required"}}, "spec": SPEC}
@@ -34,7 +34,7 @@ TEMPLATE = {"metadata": {"annotations": {"gputopo.io/island": "required"}}, "spe
     ],
 )
 def test_pod_of(document: dict[str, Any], name: str, annotated: bool) -> None:
-    (pod,) = read_pods(yaml.safe_dump(document))
+    (pod,) = parse_pods(yaml.safe_dump(document))
 
     assert pod.metadata.name == name
     assert bool(pod.metadata.annotations) == annotated
@@ -46,7 +46,7 @@ def test_several_documents_and_lists_are_read_in_order() -> None:
     pods = [{"kind": "Pod", "metadata": {"name": name}, "spec": SPEC} for name in "abc"]
     text = yaml.safe_dump_all([pods[0], None, {"kind": "List", "items": [*pods[1:], "what"]}, {"kind": "ConfigMap"}])
 
-    assert [pod.metadata.name for pod in read_pods(text)] == ["a", "b", "c"]
+    assert [pod.metadata.name for pod in parse_pods(text)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_several_documents_and_lists_are_read_in_order() -> None:
 )
 def test_what_is_no_pod(text: str, told: str) -> None:
     with pytest.raises(ManifestError) as caught:
-        read_pods(text)
+        parse_pods(text)
 
     assert told in str(caught.value)
 
@@ -77,4 +77,4 @@ def test_wish_that_the_template_lacks_is_named() -> None:
     job = {"kind": "Job", "metadata": metadata, "spec": {"template": TEMPLATE}}
     bare = {"kind": "Pod", "metadata": {"annotations": metadata["annotations"]}, "spec": SPEC}
 
-    assert [each.left_out for each in read_written(yaml.safe_dump_all([job, bare]))] == [("gputopo.io/numa",), ()]
+    assert [each.left_out for each in parse_manifest(yaml.safe_dump_all([job, bare]))] == [("gputopo.io/numa",), ()]

@@ -6,10 +6,17 @@ import msgspec
 import pytest
 
 from gputopo.model import Interconnect
-from scheduler_core.request.device_request import Ask, Step
+from scheduler_core.request.device_request import ContainerStep, DeviceRequest
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import PodRequest, Profile, Refused, Wish, Wishes, read_request
-from scheduler_core.request.workload_type import Workload
+from scheduler_core.request.pod_request import (
+    Constraints,
+    InvalidRequest,
+    PodProfile,
+    PodRequest,
+    Strength,
+    parse_request,
+)
+from scheduler_core.request.workload_type import WorkloadType
 from tests.scheduler_core.builders import pod, profile
 
 _MODEL = "accelerator.sched.io/gpu-model"
@@ -24,22 +31,22 @@ def test_whole_request() -> None:
         "spec": {"schedulerName": "gputopo-scheduler", "tolerations": [{"operator": "Exists"}],
             "containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]}}"""
 
-    assert read_request(msgspec.json.decode(text, type=Pod)) == PodRequest(
+    assert parse_request(msgspec.json.decode(text, type=Pod)) == PodRequest(
         uid="u1",
         namespace="team",
         name="train",
         scheduler="gputopo-scheduler",
-        profile=Profile(
-            Ask((("nvidia.com/gpu", (Step(4),)),)),
-            Wishes(
+        profile=PodProfile(
+            DeviceRequest((("nvidia.com/gpu", (ContainerStep(4),)),)),
+            Constraints(
                 model="A100",
-                island=Wish.REQUIRED,
+                island=Strength.REQUIRED,
                 interconnect=Interconnect.NVSWITCH,
-                numa=Wish.PREFERRED,
+                numa=Strength.PREFERRED,
                 min_vram_mib=40960,
                 vram_mib=15360,
                 min_gbps=300.0,
-                workload=Workload.TRAINING,
+                workload=WorkloadType.TRAINING,
             ),
         ),
     )
@@ -48,7 +55,7 @@ def test_whole_request() -> None:
 def test_pod_of_which_everything_is_null_asks_nothing() -> None:
     text = b'{"metadata": {"labels": null, "annotations": null}, "spec": {"containers": null, "affinity": null}}'
 
-    assert read_request(msgspec.json.decode(text, type=Pod)) == PodRequest("", "", "", None, Profile())
+    assert parse_request(msgspec.json.decode(text, type=Pod)) == PodRequest("", "", "", None, PodProfile())
 
 
 @pytest.mark.parametrize(
@@ -71,13 +78,13 @@ def test_pod_of_which_everything_is_null_asks_nothing() -> None:
 def test_malformed_value_is_quoted(key: str, value: str, expected: str) -> None:
     reason = f"the pod's request is malformed: gputopo.io/{key}: {value!r} is not {expected}"
 
-    assert read_request(pod(annotations={key: value})) == Refused(reason)
+    assert parse_request(pod(annotations={key: value})) == InvalidRequest(reason)
 
 
 def test_malformed_number_of_gpus_is_quoted() -> None:
     spec = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "one"}}}]}
 
-    assert read_request(msgspec.convert({"spec": spec}, Pod)) == Refused(
+    assert parse_request(msgspec.convert({"spec": spec}, Pod)) == InvalidRequest(
         "the pod's request is malformed: nvidia.com/gpu: 'one' is not a number of devices"
     )
 
@@ -86,28 +93,28 @@ def test_malformed_number_of_gpus_is_quoted() -> None:
 def test_text_that_is_no_model_is_refused(text: str) -> None:
     expected = f"{_MODEL}: {text[:63]!r} is not a GPU product, a short name like A100, or a glob"
 
-    assert read_request(pod(labels={_MODEL: text})) == Refused(f"the pod's request is malformed: {expected}")
+    assert parse_request(pod(labels={_MODEL: text})) == InvalidRequest(f"the pod's request is malformed: {expected}")
 
 
 def test_both_keys_may_say_the_same_model() -> None:
-    found = read_request(pod(labels={_MODEL: "A100", "gpu-model": "A100"}))
+    found = parse_request(pod(labels={_MODEL: "A100", "gpu-model": "A100"}))
 
     assert isinstance(found, PodRequest)
-    assert found.profile.wishes.model == "A100"
+    assert found.profile.constraints.model == "A100"
 
 
 def test_two_models_are_refused() -> None:
-    assert read_request(pod(labels={_MODEL: "A100", "gpu-model": "H100"})) == Refused(
+    assert parse_request(pod(labels={_MODEL: "A100", "gpu-model": "H100"})) == InvalidRequest(
         f"the pod's request is malformed: gpu-model: 'H100' is not what {_MODEL} says: 'A100'"
     )
 
 
 def test_glob_comes_as_an_annotation_since_a_label_cannot_hold_it() -> None:
     with_glob = msgspec.convert({"metadata": {"annotations": {"gpu-model": "*A100*80GB"}}}, Pod)
-    found = read_request(with_glob)
+    found = parse_request(with_glob)
 
     assert isinstance(found, PodRequest)
-    assert found.profile.wishes.model == "*A100*80GB"
+    assert found.profile.constraints.model == "*A100*80GB"
 
 
 def _affinity(kind: str, when: str) -> dict[str, object]:
@@ -127,10 +134,10 @@ def _affinity(kind: str, when: str) -> dict[str, object]:
     ],
 )
 def test_soft_preferences(spec: dict[str, object], soft: bool) -> None:
-    found = read_request(msgspec.convert({"spec": spec}, Pod))
+    found = parse_request(msgspec.convert({"spec": spec}, Pod))
 
     assert isinstance(found, PodRequest)
-    assert found.soft_preferences is soft
+    assert found.has_soft_preferences is soft
 
 
 @pytest.mark.parametrize(
@@ -140,12 +147,12 @@ def test_soft_preferences(spec: dict[str, object], soft: bool) -> None:
         pytest.param(profile(4, numa="required"), True, id="NUMA node"),
         pytest.param(profile(4, interconnect="nvlink"), True, id="interconnect"),
         pytest.param(profile(4, min_bandwidth="300"), True, id="bandwidth"),
-        pytest.param(Profile(profile(4).ask, Wishes(parallel=2)), True, id="tensor-parallel groups"),
+        pytest.param(PodProfile(profile(4).device_request, Constraints(parallel=2)), True, id="tensor-parallel groups"),
         pytest.param(profile(1, island="required"), False, id="one GPU has no shape"),
         pytest.param(profile(4, island="preferred", numa="ignore", min_vram="1Gi"), False, id="nothing required"),
     ],
 )
-def test_shape_required(asked: Profile, required: bool) -> None:
+def test_shape_required(asked: PodProfile, required: bool) -> None:
     assert asked.shape_required is required
 
 
@@ -158,8 +165,8 @@ def test_shape_required(asked: Profile, required: bool) -> None:
         pytest.param(profile(4, island="preferred", isolation="preferred", spread="ignore"), False, id="wishes"),
     ],
 )
-def test_what_another_pod_could_break_gets_one_node(asked: Profile, must_hold: bool) -> None:
-    assert asked.must_hold is must_hold
+def test_what_another_pod_could_break_gets_one_node(asked: PodProfile, must_hold: bool) -> None:
+    assert asked.has_hard_constraints is must_hold
 
 
 _UNREAD = [
@@ -206,14 +213,14 @@ _UNREAD = [
 
 @pytest.mark.parametrize(("said", "reason"), _UNREAD)
 def test_wish_that_nobody_would_read_refuses_the_pod(said: dict[str, dict[str, str]], reason: str) -> None:
-    expected = Refused(f"the pod's request is malformed: {reason}")
+    expected = InvalidRequest(f"the pod's request is malformed: {reason}")
     labels, annotations = said.get("labels"), said.get("annotations")
 
-    assert read_request(pod(gpus=2, labels=labels, annotations=annotations)) == expected
-    assert isinstance(read_request(pod(gpus=0, labels=labels, annotations=annotations)), PodRequest)
+    assert parse_request(pod(gpus=2, labels=labels, annotations=annotations)) == expected
+    assert isinstance(parse_request(pod(gpus=0, labels=labels, annotations=annotations)), PodRequest)
 
 
 def test_keys_of_others_are_theirs() -> None:
     labels = {"gputopo.io/team": "a", "accelerator.sched.io/queue": "b", "app": "island", "gpu-model": "A100"}
 
-    assert isinstance(read_request(pod(gpus=2, labels=labels)), PodRequest)
+    assert isinstance(parse_request(pod(gpus=2, labels=labels)), PodRequest)

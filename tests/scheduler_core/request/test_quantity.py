@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler_core.request.quantity import count, mib, quantity
+from scheduler_core.request.quantity import parse_count, parse_mib, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from scheduler_core.request.quantity import count, mib, quantity
     ],
 )
 def test_quantity(text: str, number: Fraction | None) -> None:
-    assert quantity(text) == number
+    assert parse_quantity(text) == number
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_quantity(text: str, number: Fraction | None) -> None:
     ids=["plain", "thousand", "whole in thousandths", "not whole", "a word"],
 )
 def test_devices_are_whole(text: str, number: int | None) -> None:
-    assert count(text) == number
+    assert parse_count(text) == number
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_devices_are_whole(text: str, number: int | None) -> None:
     ],
 )
 def test_memory_is_in_mib_rounded_up(text: str, number: int | None) -> None:
-    assert mib(text) == number
+    assert parse_mib(text) == number

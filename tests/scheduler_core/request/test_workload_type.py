@@ -10,10 +10,26 @@ import pytest
 
 from gputopo.model import Interconnect
 from scheduler_core.request.pod import Pod
-from scheduler_core.request.pod_request import AS_BUILT, PodRequest, Reading, Wish, Wishes, read_request
-from scheduler_core.request.workload_type import NAMES, RULES, Need, Recognised, Rule, Workload, recognise, traits_of
+from scheduler_core.request.pod_request import (
+    DEFAULT_PARSING,
+    Constraints,
+    ParsingPolicy,
+    PodRequest,
+    Strength,
+    parse_request,
+)
+from scheduler_core.request.workload_type import (
+    DETECTION_RULE_NAMES,
+    DETECTION_RULES,
+    Detection,
+    DetectionRule,
+    WorkloadNeed,
+    WorkloadType,
+    detect_workload,
+    traits_of,
+)
 
-_TRAINING, _INFERENCE, _BATCH = Workload.TRAINING, Workload.INFERENCE, Workload.BATCH
+_TRAINING, _INFERENCE, _BATCH = WorkloadType.TRAINING, WorkloadType.INFERENCE, WorkloadType.BATCH
 
 
 def _pod(
@@ -48,8 +64,8 @@ def _pod(
 
 
 # One row per rule at least: what is on the pod, what it is taken for, what it needs.
-ROWS: list[tuple[str, Pod, Workload | None, set[Need]]] = [
-    ("pytorchjob", _pod(owner=("kubeflow.org/v1", "PyTorchJob")), _TRAINING, {Need.ISLAND}),
+ROWS: list[tuple[str, Pod, WorkloadType | None, set[WorkloadNeed]]] = [
+    ("pytorchjob", _pod(owner=("kubeflow.org/v1", "PyTorchJob")), _TRAINING, {WorkloadNeed.ISLAND}),
     ("mpijob", _pod(owner=("kubeflow.org/v2beta1", "MPIJob")), _TRAINING, set()),
     ("kubeflow", _pod(owner=("kubeflow.org/v1", "XGBoostJob")), _TRAINING, set()),
     ("kubeflow", _pod(labels={"training.kubeflow.org/job-name": "j"}), _TRAINING, set()),
@@ -77,7 +93,7 @@ ROWS: list[tuple[str, Pod, Workload | None, set[Need]]] = [
         "tensor-parallel",
         _pod("server", "--tensor-parallel-size=4", owner=("apps/v1", "ReplicaSet")),
         _INFERENCE,
-        {Need.PARALLEL},
+        {WorkloadNeed.PARALLEL},
     ),
     ("vllm", _pod("vllm", "serve", "m"), _INFERENCE, set()),
     ("vllm", _pod("python3", "-m", "vllm.entrypoints.openai.api_server"), _INFERENCE, set()),
@@ -87,20 +103,20 @@ ROWS: list[tuple[str, Pod, Workload | None, set[Need]]] = [
     ("triton", _pod("/opt/tritonserver/bin/tritonserver", "--model-repository=/m"), _INFERENCE, set()),
     ("triton", _pod(image="nvcr.io/nvidia/tritonserver:26.10-py3"), _INFERENCE, set()),
     ("text-generation", _pod("text-generation-launcher"), _INFERENCE, set()),
-    ("torchrun", _pod("/usr/bin/torchrun", "--nproc-per-node=8", "t.py"), _TRAINING, {Need.ISLAND}),
+    ("torchrun", _pod("/usr/bin/torchrun", "--nproc-per-node=8", "t.py"), _TRAINING, {WorkloadNeed.ISLAND}),
     (
         "torchrun",
         _pod("bash", "-c", "cd /w && exec torchrun t.py;", owner=("batch/v1", "Job")),
         _TRAINING,
-        {Need.ISLAND},
+        {WorkloadNeed.ISLAND},
     ),
-    ("torchrun", _pod("python", "-m", "torch.distributed.run", "t.py"), _TRAINING, {Need.ISLAND}),
-    ("deepspeed", _pod("deepspeed", "t.py"), _TRAINING, {Need.ISLAND}),
-    ("accelerate", _pod("accelerate", "launch", "t.py"), _TRAINING, {Need.ISLAND}),
-    ("accelerate", _pod("python", "-m", "accelerate.commands.launch", "t.py"), _TRAINING, {Need.ISLAND}),
-    ("accelerate", _pod("sh", "-c", "accelerate \\\n  launch t.py"), _TRAINING, {Need.ISLAND}),
-    ("world-size", _pod("python", "t.py", env={"WORLD_SIZE": "16"}), _TRAINING, {Need.ISLAND}),
-    ("world-size", _pod("python", "t.py", env={"PET_NPROC_PER_NODE": "8"}), _TRAINING, {Need.ISLAND}),
+    ("torchrun", _pod("python", "-m", "torch.distributed.run", "t.py"), _TRAINING, {WorkloadNeed.ISLAND}),
+    ("deepspeed", _pod("deepspeed", "t.py"), _TRAINING, {WorkloadNeed.ISLAND}),
+    ("accelerate", _pod("accelerate", "launch", "t.py"), _TRAINING, {WorkloadNeed.ISLAND}),
+    ("accelerate", _pod("python", "-m", "accelerate.commands.launch", "t.py"), _TRAINING, {WorkloadNeed.ISLAND}),
+    ("accelerate", _pod("sh", "-c", "accelerate \\\n  launch t.py"), _TRAINING, {WorkloadNeed.ISLAND}),
+    ("world-size", _pod("python", "t.py", env={"WORLD_SIZE": "16"}), _TRAINING, {WorkloadNeed.ISLAND}),
+    ("world-size", _pod("python", "t.py", env={"PET_NPROC_PER_NODE": "8"}), _TRAINING, {WorkloadNeed.ISLAND}),
     ("jobset", _pod(owner=("batch/v1", "Job"), labels={"jobset.sigs.k8s.io/jobset-name": "j"}), _TRAINING, set()),
     (
         "leaderworkerset",
@@ -117,15 +133,15 @@ ROWS: list[tuple[str, Pod, Workload | None, set[Need]]] = [
 
 
 @pytest.mark.parametrize(("rule", "pod", "workload", "needs"), ROWS)
-def test_each_rule(rule: str, pod: Pod, workload: Workload | None, needs: set[Need]) -> None:
-    found = recognise(pod)
+def test_each_rule(rule: str, pod: Pod, workload: WorkloadType | None, needs: set[WorkloadNeed]) -> None:
+    found = detect_workload(pod)
 
     assert (found.workload, set(found.needs)) == (workload, needs)
     assert found.reasons[0].startswith(f"{rule}: ")
 
 
 def test_every_rule_has_a_row_above() -> None:
-    assert {rule for rule, *_ in ROWS} == set(NAMES)
+    assert {rule for rule, *_ in ROWS} == set(DETECTION_RULE_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -141,15 +157,15 @@ def test_every_rule_has_a_row_above() -> None:
     ],
 )
 def test_pod_that_shows_nothing_is_nothing(pod: Pod) -> None:
-    assert recognise(pod) == Recognised()
+    assert detect_workload(pod) == Detection()
 
 
 def test_all_needs_count_and_the_first_rule_says_what_it_is() -> None:
-    found = recognise(_pod("torchrun", "t.py", owner=("kubeflow.org/v1", "MPIJob")))
+    found = detect_workload(_pod("torchrun", "t.py", owner=("kubeflow.org/v1", "MPIJob")))
 
-    assert found == Recognised(
+    assert found == Detection(
         _TRAINING,
-        frozenset({Need.ISLAND}),
+        frozenset({WorkloadNeed.ISLAND}),
         1,
         (
             "mpijob: a Kubeflow MPIJob made it",
@@ -181,91 +197,95 @@ def test_tensor_parallel_degree(command: tuple[str, ...], env: dict[str, str], d
 @pytest.mark.parametrize(
     ("pod", "wishes"),
     [
-        pytest.param(_pod("torchrun"), Wishes(workload=_TRAINING, island=Wish.REQUIRED), id="DDP: one island"),
-        pytest.param(_pod("torchrun", gpus=1), Wishes(workload=_TRAINING), id="one GPU demands nothing"),
+        pytest.param(_pod("torchrun"), Constraints(workload=_TRAINING, island=Strength.REQUIRED), id="DDP: one island"),
+        pytest.param(_pod("torchrun", gpus=1), Constraints(workload=_TRAINING), id="one GPU demands nothing"),
         pytest.param(
             _pod("torchrun", annotations={"island": "ignore"}),
-            Wishes(workload=_TRAINING, island=Wish.IGNORE),
+            Constraints(workload=_TRAINING, island=Strength.IGNORE),
             id="what the pod says of the same thing wins",
         ),
         pytest.param(
             _pod("torchrun", annotations={"workload": "batch"}),
-            Wishes(workload=_BATCH, island=Wish.REQUIRED),
+            Constraints(workload=_BATCH, island=Strength.REQUIRED),
             id="what it says it is does not change what it runs",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "8"),
-            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVLINK),
+            Constraints(workload=_INFERENCE, island=Strength.REQUIRED, interconnect=Interconnect.NVLINK),
             id="tensor parallelism over all of its GPUs: 8 of 8",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "16"),
-            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVLINK),
+            Constraints(workload=_INFERENCE, island=Strength.REQUIRED, interconnect=Interconnect.NVLINK),
             id="over several pods: all of this one's",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "8", annotations={"interconnect": "nvswitch"}),
-            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVSWITCH),
+            Constraints(workload=_INFERENCE, island=Strength.REQUIRED, interconnect=Interconnect.NVSWITCH),
             id="the stronger interconnect that the pod asks for stays",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "2"),
-            Wishes(workload=_INFERENCE, parallel=2),
+            Constraints(workload=_INFERENCE, parallel=2),
             id="four groups of two",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "3"),
-            Wishes(workload=_INFERENCE, island=Wish.PREFERRED),
+            Constraints(workload=_INFERENCE, island=Strength.PREFERRED),
             id="groups of three that do not fill eight: nothing can be required",
         ),
         pytest.param(
             _pod("torchrun", "--tp", "2"),
-            Wishes(workload=_INFERENCE, island=Wish.REQUIRED, interconnect=Interconnect.NVLINK),
+            Constraints(workload=_INFERENCE, island=Strength.REQUIRED, interconnect=Interconnect.NVLINK),
             id="both needs: the greater one",
         ),
     ],
 )
-def test_what_follows_for_placement(pod: Pod, wishes: Wishes) -> None:
-    found = read_request(pod)
+def test_what_follows_for_placement(pod: Pod, wishes: Constraints) -> None:
+    found = parse_request(pod)
 
     assert isinstance(found, PodRequest)
-    assert found.profile.wishes == wishes
+    assert found.profile.constraints == wishes
 
 
 @pytest.mark.parametrize(
     ("reading", "wishes"),
     [
-        pytest.param(AS_BUILT, Wishes(workload=_TRAINING, island=Wish.REQUIRED), id="as built"),
+        pytest.param(DEFAULT_PARSING, Constraints(workload=_TRAINING, island=Strength.REQUIRED), id="as built"),
         pytest.param(
-            Reading(demands=Wish.PREFERRED), Wishes(workload=_TRAINING, island=Wish.PREFERRED), id="demands are wishes"
+            ParsingPolicy(demands=Strength.PREFERRED),
+            Constraints(workload=_TRAINING, island=Strength.PREFERRED),
+            id="demands are wishes",
         ),
-        pytest.param(Reading(demands=Wish.IGNORE), Wishes(workload=_TRAINING), id="demands are ignored"),
+        pytest.param(ParsingPolicy(demands=Strength.IGNORE), Constraints(workload=_TRAINING), id="demands are ignored"),
         pytest.param(
-            Reading(rules=tuple(rule for rule in RULES if rule.name != "torchrun")),
-            Wishes(workload=_BATCH),
+            ParsingPolicy(rules=tuple(rule for rule in DETECTION_RULES if rule.name != "torchrun")),
+            Constraints(workload=_BATCH),
             id="that rule is off: only the Job is left",
         ),
-        pytest.param(Reading(rules=(Rule("mine", "it does", None),)), Wishes(), id="a rule without marks"),
+        pytest.param(
+            ParsingPolicy(rules=(DetectionRule("mine", "it does", None),)), Constraints(), id="a rule without marks"
+        ),
     ],
 )
-def test_policy_decides_which_rules_count_and_how_much(reading: Reading, wishes: Wishes) -> None:
-    found = read_request(_pod("torchrun", owner=("batch/v1", "Job")), reading)
+def test_policy_decides_which_rules_count_and_how_much(reading: ParsingPolicy, wishes: Constraints) -> None:
+    found = parse_request(_pod("torchrun", owner=("batch/v1", "Job")), reading)
 
     assert isinstance(found, PodRequest)
-    assert found.profile.wishes == wishes
+    assert found.profile.constraints == wishes
 
 
 def test_request_tells_why_and_who_made_it() -> None:
-    found = read_request(_pod("tritonserver", owner=("apps/v1", "ReplicaSet")))
+    found = parse_request(_pod("tritonserver", owner=("apps/v1", "ReplicaSet")))
 
     assert isinstance(found, PodRequest)
     assert found.owner == "uid-o"
-    assert found.recognised == ("triton: it runs NVIDIA Triton",)
+    assert found.detection == ("triton: it runs NVIDIA Triton",)
 
 
 def test_scavenger_is_known_by_its_priority_class() -> None:
     spec = {"containers": [], "priorityClassName": "gputopo-scavenger"}
-    found = read_request(msgspec.convert({"spec": spec}, Pod))
+    found = parse_request(msgspec.convert({"spec": spec}, Pod))
 
     assert isinstance(found, PodRequest)
     assert found.profile.scavenger

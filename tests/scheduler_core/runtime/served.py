@@ -17,14 +17,14 @@ from typing import Any
 import uvloop
 from starlette.types import ASGIApp
 
-from gputopo.process.daemon import bound
-from scheduler_core.extender.extender import Decides, Filtered
-from scheduler_core.extender.handlers import verbs
-from scheduler_core.extender.http import Clock, verbs_app
-from scheduler_core.extender.metrics import Metrics
+from gputopo.process.daemon import bind_socket
+from scheduler_core.extender.extender import ExtenderCalls, FilterResult
+from scheduler_core.extender.handlers import handlers
+from scheduler_core.extender.http import Clock, extender_app
+from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.request.pod import Pod
-from scheduler_core.runtime.http_connection import Limits
-from scheduler_core.runtime.http_server import Listener, serve
+from scheduler_core.runtime.http_connection import ConnectionLimits
+from scheduler_core.runtime.http_server import Listener, serve_listeners
 from scheduler_core.runtime.tls import Certificates
 
 LOOPBACK = ("127.0.0.1", 0)
@@ -46,7 +46,7 @@ class Running:
 
     def look_at_certificates(self) -> None:
         """As it does by itself every few seconds."""
-        asyncio.run_coroutine_threadsafe(self.listener.look_at_certificates(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self.listener.reload_certificates(), self._loop).result(5)
 
     def connect(self, timeout: float = 10) -> socket.socket:
         """A plain connection."""
@@ -72,18 +72,18 @@ class Running:
 @contextmanager
 def serving(
     app: ASGIApp,
-    limits: Limits = Limits(),  # noqa: B008
+    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008
     certificates: Certificates | None = None,
 ) -> Iterator[Running]:
     """Serve within the block."""
-    listener = Listener(app, bound(LOOPBACK), certificates, limits)
+    listener = Listener(app, bind_socket(LOOPBACK), certificates, limits)
     ready: list[Running] = []
     started = threading.Event()
 
     async def main() -> None:
         stop = asyncio.Event()
         ready.append(Running(listener, asyncio.get_running_loop(), stop))
-        await serve([listener], stop, started.set)
+        await serve_listeners([listener], stop, started.set)
 
     thread = threading.Thread(target=lambda: uvloop.run(main()))
     thread.start()
@@ -99,24 +99,24 @@ def serving(
 class Passing:
     """An extender to which every node is good."""
 
-    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
-        return Filtered(tuple(sorted(names)), {})
+    def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:  # noqa: ARG002
+        return FilterResult(tuple(sorted(names)), {})
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002
         return [(name, 5) for name in sorted(names)]
 
 
 def app_of(
-    extender: Decides,
+    extender: ExtenderCalls,
     *,
-    metrics: Metrics | None = None,
+    metrics: ExtenderMetrics | None = None,
     unready: Callable[[], str | None] = lambda: None,
     most: int = 2**20,
     prefix: str = "",
     clock: Clock = time.monotonic,
 ) -> ASGIApp:
     """The verbs of an extender. ``clock``: of those that read the log, since calls that take long are told there."""
-    return verbs_app(verbs(extender, metrics or Metrics(), clock), unready, most, prefix, clock)
+    return extender_app(handlers(extender, metrics or ExtenderMetrics(), clock), unready, most, prefix, clock)
 
 
 def call(*names: str, **changed: Any) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.runtime.clock import RATE, Steady
+from scheduler_core.runtime.clock import RATE, SlewedClock
 
 
 class Clocks:
@@ -15,8 +15,8 @@ class Clocks:
     def __init__(self) -> None:
         self.monotonic, self.wall = 50.0, 1_795_300_000.0
 
-    def steady(self) -> Steady:
-        return Steady(lambda: self.wall, lambda: self.monotonic)
+    def steady(self) -> SlewedClock:
+        return SlewedClock(lambda: self.wall, lambda: self.monotonic)
 
     def sleep(self, seconds: float) -> None:
         self.monotonic += seconds

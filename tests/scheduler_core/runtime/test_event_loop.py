@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.cache.events import Batch, NodeSeen, WatchStatus
-from scheduler_core.runtime.event_loop import Deliver, Watching, run
+from scheduler_core.cache.events import Batch, NodeUpdate, WatchStatus
+from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 
 
 class Broken(Exception):  # noqa: N818  of a test
@@ -25,7 +25,7 @@ class Watch:
 
     def start(self) -> None:
         if self._delivers:
-            self._deliver(Batch(NodeSeen, ()))
+            self._deliver(Batch(NodeUpdate, ()))
 
     def stop(self) -> None:
         """Nothing runs."""
@@ -38,14 +38,14 @@ class Follower:
     """Takes nothing, and knows no time."""
 
     def __init__(self) -> None:
-        self.ended = asyncio.Event()
+        self.stop_requested = asyncio.Event()
 
     @contextmanager
-    def watched(self, watches: Watching) -> Iterator[None]:
+    def running_watches(self, watches: WatchSet) -> Iterator[None]:
         watches.start()
         yield
 
-    def take(self, _: Batch[Any]) -> None:
+    def apply_batch(self, _: Batch[Any]) -> None:
         raise Broken("take")
 
     def tick(self) -> None:
@@ -55,7 +55,7 @@ class Follower:
 @pytest.mark.parametrize(("delivers", "by"), [(True, "take"), (False, "tick")], ids=["a batch", "time"])
 def test_an_error_of_its_own_ends_it(delivers: bool, by: str) -> None:
     async def begin() -> None:
-        made = run(Follower(), (), lambda deliver: Watch(deliver, delivers=delivers))
+        made = run_daemon(Follower(), (), lambda deliver: Watch(deliver, delivers=delivers))
         await asyncio.wait_for(made, 10.0)
 
     with pytest.raises(Broken, match=by):

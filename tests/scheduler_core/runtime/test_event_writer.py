@@ -11,29 +11,29 @@ from pathlib import Path
 import pytest
 
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.events import Reporter
+from gputopo.kube.events import EventReporter
 from gputopo.kube.rbac import PLANNER
-from scheduler_core.runtime.event_writer import FEW, MANY, Announcer, Haste, Tell, event
+from scheduler_core.runtime.event_writer import HIGH_RATE, LOW_RATE, EventDraft, EventWriter, RateLimit, event_body
 from tests.api_server import Answer, ApiServer, api_server
 from tests.gputopo.kube.serving import wait_for
 
 MADE = {"metadata": {"name": "e"}}
 
 
-BREATHLESS = Haste(64, 0.0)
+BREATHLESS = RateLimit(64, 0.0)
 
 
-def tell(name: str = "train", message: str = "it is broken") -> Tell:
-    return Tell("Pod", "team", name, f"uid-{name}", "GpuShapeBroken", message, warning=True)
+def tell(name: str = "train", message: str = "it is broken") -> EventDraft:
+    return EventDraft("Pod", "team", name, f"uid-{name}", "GpuShapeBroken", message, warning=True)
 
 
 @contextmanager
 def announcing(
-    answer: Answer, folder: Path, noted: list[str], haste: Haste = BREATHLESS
-) -> Iterator[tuple[Announcer, ApiServer]]:
+    answer: Answer, folder: Path, noted: list[str], haste: RateLimit = BREATHLESS
+) -> Iterator[tuple[EventWriter, ApiServer]]:
     with api_server(lambda _: answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
-        announcer = Announcer(kube, "gputopo-planner", haste, noted.append)
+        announcer = EventWriter(kube, "gputopo-planner", haste, noted.append)
         try:
             yield announcer, server
         finally:
@@ -45,7 +45,7 @@ def test_the_same_is_told_once(tmp_path: Path) -> None:
     noted: list[str] = []
     with announcing(Answer(MADE, 201), tmp_path, noted) as (announcer, server):
         for what in (tell(), tell(), tell("other"), tell(message="it is broken in another way")):
-            announcer.announce(what)
+            announcer.write_event(what)
         wait_for(lambda: len(noted) == 3, "three Events")
 
         assert noted == ["written"] * 3
@@ -56,8 +56,8 @@ def test_the_same_is_told_once(tmp_path: Path) -> None:
 def test_what_the_api_server_refuses_is_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     noted: list[str] = []
     with announcing(Answer({"message": "no"}, 403), tmp_path, noted) as (announcer, _):
-        announcer.announce(tell())
-        announcer.announce(tell("other"))
+        announcer.write_event(tell())
+        announcer.write_event(tell("other"))
         wait_for(lambda: len(noted) == 2, "refusals")
 
     assert noted == ["failed"] * 2
@@ -68,13 +68,13 @@ def test_what_the_api_server_refuses_is_logged_and_counted(tmp_path: Path, caplo
     }
 
 
-@pytest.mark.parametrize("haste", [FEW, MANY], ids=["few", "many"])
-def test_of_too_many_at_once_some_go_untold(tmp_path: Path, haste: Haste) -> None:
+@pytest.mark.parametrize("haste", [LOW_RATE, HIGH_RATE], ids=["few", "many"])
+def test_of_too_many_at_once_some_go_untold(tmp_path: Path, haste: RateLimit) -> None:
     noted: list[str] = []
     with announcing(Answer(MADE, 201), tmp_path, noted, haste._replace(pause_s=60)) as (announcer, _):
         for number in range(5000):
-            announcer.announce(tell(f"p{number}"))
-        announcer.announce(tell("p0"))  # forgotten by now: the memory is bounded
+            announcer.write_event(tell(f"p{number}"))
+        announcer.write_event(tell("p0"))  # forgotten by now: the memory is bounded
 
     assert noted.count("dropped") in (5000 - haste.waiting, 5001 - haste.waiting)
 
@@ -82,11 +82,11 @@ def test_of_too_many_at_once_some_go_untold(tmp_path: Path, haste: Haste) -> Non
 def test_what_is_told_after_the_end_is_written_by_nobody(tmp_path: Path) -> None:
     noted: list[str] = []
     others = set(threading.enumerate())
-    with announcing(Answer(MADE, 201), tmp_path, noted, Haste(64, 60.0)) as (announcer, server):
+    with announcing(Answer(MADE, 201), tmp_path, noted, RateLimit(64, 60.0)) as (announcer, server):
         (thread,) = (each for each in set(threading.enumerate()) - others if each.name == "events")
-        announcer.announce(tell())
+        announcer.write_event(tell())
         wait_for(lambda: noted, "the first")
-        announcer.announce(tell("other"))
+        announcer.write_event(tell("other"))
         announcer.close()
         thread.join()
 
@@ -94,7 +94,7 @@ def test_what_is_told_after_the_end_is_written_by_nobody(tmp_path: Path) -> None
 
 
 def test_an_event_says_who_tells_what_of_whom() -> None:
-    made = event(tell(), Reporter("gputopo-extender"), datetime(2026, 11, 21, 12, tzinfo=UTC))
+    made = event_body(tell(), EventReporter("gputopo-extender"), datetime(2026, 11, 21, 12, tzinfo=UTC))
 
     assert made == {
         "apiVersion": "v1",
@@ -121,6 +121,6 @@ def test_an_event_says_who_tells_what_of_whom() -> None:
 
 def test_an_event_of_a_reservation_names_its_kind() -> None:
     what = tell()._replace(kind="PlacementReservation", warning=False)
-    made = event(what, Reporter("gputopo-planner"), datetime(2026, 11, 21, 12, tzinfo=UTC))
+    made = event_body(what, EventReporter("gputopo-planner"), datetime(2026, 11, 21, 12, tzinfo=UTC))
 
     assert (made["type"], made["involvedObject"]["apiVersion"]) == ("Normal", "gputopo.io/v1alpha1")

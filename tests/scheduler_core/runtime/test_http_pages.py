@@ -11,13 +11,15 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import Response
 
-from scheduler_core.runtime.http_pages import WAITING, json_page, site
+from scheduler_core.runtime.http_pages import WAITING, json_page, program_app
 from tests.scheduler_core.runtime.served import Running, serving
 
 
 @pytest.fixture
 def served() -> Iterator[Running]:
-    with serving(site(lambda: None, CollectorRegistry(), {"/plans": json_page(lambda: {"plans": []})})) as running:
+    with serving(
+        program_app(lambda: None, CollectorRegistry(), {"/plans": json_page(lambda: {"plans": []})})
+    ) as running:
         yield running
 
 
@@ -44,7 +46,7 @@ def test_few_requests_wait_for_a_page_and_probes_are_answered_meanwhile() -> Non
         await asyncio.sleep(60)
         return Response()
 
-    with serving(site(lambda: None, CollectorRegistry(), {"/plans": slow})) as running:
+    with serving(program_app(lambda: None, CollectorRegistry(), {"/plans": slow})) as running:
         waiting = [running.connect() for _ in range(WAITING)]
         for each in waiting:
             each.sendall(b"GET /plans HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -62,7 +64,9 @@ def test_few_requests_wait_for_a_page_and_probes_are_answered_meanwhile() -> Non
 
 def test_a_document_is_made_once_a_second() -> None:
     made = itertools.count()
-    with serving(site(lambda: None, CollectorRegistry(), {"/plans": json_page(lambda: {"n": next(made)})})) as running:
+    with serving(
+        program_app(lambda: None, CollectorRegistry(), {"/plans": json_page(lambda: {"n": next(made)})})
+    ) as running:
         answers = [running.ask("GET", "/plans") for _ in range(20)]
         elapsed = next(made)
 
@@ -70,7 +74,7 @@ def test_a_document_is_made_once_a_second() -> None:
 
 
 def test_a_program_that_must_be_restarted_says_why() -> None:
-    pages = site(lambda: "no news", CollectorRegistry(), {}, lambda: "the thread that watches pods has ended")
+    pages = program_app(lambda: "no news", CollectorRegistry(), {}, lambda: "the thread that watches pods has ended")
     with serving(pages) as running:
         assert running.ask("GET", "/healthz") == (503, b"the thread that watches pods has ended\n")
         assert running.ask("GET", "/readyz") == (503, b"no news\n")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gputopo.labels.reasons import Reason, malformed
-from scheduler_core.extender.extender import Filtered, NotReadyError
-from scheduler_core.extender.handlers import SLOW_S, verbs
-from scheduler_core.extender.metrics import Metrics
-from scheduler_core.extender.pages import Pages, pages_app
+from gputopo.labels.reasons import Reason, malformed_text
+from scheduler_core.extender.extender import FilterResult, NotReadyError
+from scheduler_core.extender.handlers import SLOW_S, handlers
+from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.pages import PageSources, pages_app
 from scheduler_core.request.pod import Pod
 from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
 
@@ -94,7 +94,7 @@ def test_a_call_before_all_is_known_gets_503_with_a_sentence_and_lets_the_connec
 
 
 class Failing(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:  # noqa: ARG002
         raise ZeroDivisionError(pod.metadata.name)
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002
@@ -102,7 +102,7 @@ class Failing(Passing):
 
 
 def test_an_error_of_our_own_is_said_at_the_pod_and_the_log_has_it(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     with serving(app_of(Failing(), metrics=metrics)) as running:
         filtered = running.ask("POST", "/filter", call("n1"))
         scored = running.ask("POST", "/prioritize", call("n1"))
@@ -114,7 +114,7 @@ def test_an_error_of_our_own_is_said_at_the_pod_and_the_log_has_it(caplog: pytes
 
 
 class Unready(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:  # noqa: ARG002
         raise NotReadyError("not all pods of the cluster are known yet")
 
 
@@ -124,9 +124,9 @@ def test_an_extender_that_knows_too_little_answers_503() -> None:
 
 
 class Refusing(Passing):
-    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
-        reasons = [Reason.ISLAND.value, Reason.MODEL.value, malformed("gputopo.io/island", "yes", "required")]
-        return Filtered((), dict(zip(sorted(names), reasons, strict=False)))
+    def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:  # noqa: ARG002
+        reasons = [Reason.ISLAND.value, Reason.MODEL.value, malformed_text("gputopo.io/island", "yes", "required")]
+        return FilterResult((), dict(zip(sorted(names), reasons, strict=False)))
 
 
 def test_whole_nodes_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,8 +140,8 @@ def test_whole_nodes_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_rejections_are_counted_by_reason_once_for_each_pod() -> None:
-    metrics = Metrics()
-    answers = verbs(Refusing(), metrics, time.monotonic)
+    metrics = ExtenderMetrics()
+    answers = handlers(Refusing(), metrics, time.monotonic)
     answers["filter"](call("n1"), 0)
     answers["filter"](call("n1", "n2"), 0)
     answers["filter"](call("n1", "n2", "n3"), 0)
@@ -154,9 +154,9 @@ def test_rejections_are_counted_by_reason_once_for_each_pod() -> None:
 
 
 def test_calls_are_timed_and_counted_and_slow_ones_told_with_their_phases(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     ticks = iter([10.0, 10.01, 10.02 + SLOW_S, 10.03 + SLOW_S, 20.0, 20.001, 20.002, 20.003, 30.0, 30.0])
-    answers = verbs(Passing(), metrics, lambda: next(ticks))
+    answers = handlers(Passing(), metrics, lambda: next(ticks))
     with caplog.at_level(logging.WARNING):
         answers["filter"](call("n1", "n2"), 0.005)
         answers["filter"](call("n1"), 0.001)
@@ -202,7 +202,7 @@ def pages() -> Iterator[Running]:
     def decided(start: int) -> Iterator[tuple[int, bytes]]:
         return islice(enumerate([b'{"a":1}\n', b'{"a":2}\n']), start % 2, None)
 
-    shown = Pages(lambda: "draining" if threads else None, registry, decided, explain)
+    shown = PageSources(lambda: "draining" if threads else None, registry, decided, explain)
     with serving(pages_app(shown)) as served:
         yield served
 

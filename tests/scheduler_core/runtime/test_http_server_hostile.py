@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from scheduler_core.extender.http import Bodies, Refusal
-from scheduler_core.runtime.http_connection import PAGES, Connection, Limits
-from scheduler_core.runtime.tls import CertificateError, Certificates, context
+from scheduler_core.extender.http import BodyReader, BodyRejection
+from scheduler_core.runtime.http_connection import PAGES, ConnectionLimits, HttpConnection
+from scheduler_core.runtime.tls import CertificateError, Certificates, server_context
 from scheduler_core.runtime.tls_handshakes import HANDSHAKES
 from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
 
@@ -193,9 +193,9 @@ def test_a_body_of_50_mb_below_the_limit_is_read() -> None:
 
 
 def test_bodies_that_are_being_read_are_bounded_together() -> None:
-    bodies = Bodies(10)
+    bodies = BodyReader(10)
 
-    async def begun(size: int, finish: asyncio.Event) -> bytes | Refusal | None:
+    async def begun(size: int, finish: asyncio.Event) -> bytes | BodyRejection | None:
         parts = iter([{"type": "http.request", "body": b"x" * size, "more_body": True}])
 
         async def receive() -> Message:
@@ -204,13 +204,13 @@ def test_bodies_that_are_being_read_are_bounded_together() -> None:
             await finish.wait()
             return {"type": "http.request", "body": b"", "more_body": False}
 
-        return await bodies.read({"headers": []}, receive)
+        return await bodies.read_body({"headers": []}, receive)
 
     async def main() -> None:
         finish = asyncio.Event()
         four = [asyncio.create_task(begun(10, finish)) for _ in range(4)]
         await asyncio.sleep(0)
-        assert await begun(1, finish) == Refusal(503, "too many large bodies are being read at once; try again")
+        assert await begun(1, finish) == BodyRejection(503, "too many large bodies are being read at once; try again")
         finish.set()
         assert [await each for each in four] == [b"x" * 10] * 4
         assert await begun(1, finish) == b"x"
@@ -219,7 +219,7 @@ def test_bodies_that_are_being_read_are_bounded_together() -> None:
 
 
 def test_slow_peers_are_let_go_and_others_are_served_meanwhile() -> None:
-    with serving(app_of(Passing()), Limits(request_s=0.5)) as running:
+    with serving(app_of(Passing()), ConnectionLimits(request_s=0.5)) as running:
         slow_head, slow_body = running.connect(), running.connect()
         slow_body.sendall(HEAD + b"Content-Length: 900\r\n\r\n")
         begun = time.monotonic()
@@ -246,7 +246,7 @@ def test_a_head_without_end_is_cut() -> None:
 
 
 def test_a_peer_that_sends_empty_lines_is_as_idle_as_one_that_sends_nothing() -> None:
-    with serving(app_of(Passing()), Limits(keep_alive_s=1)) as running, running.connect() as connection:
+    with serving(app_of(Passing()), ConnectionLimits(keep_alive_s=1)) as running, running.connect() as connection:
         connection.sendall(b"\r\n")
         begun = time.monotonic()
 
@@ -256,7 +256,7 @@ def test_a_peer_that_sends_empty_lines_is_as_idle_as_one_that_sends_nothing() ->
 
 def test_a_peer_that_does_not_take_its_answer_is_let_go() -> None:
     names = call(*(f"node-{number:090}" for number in range(100_000)))
-    with serving(app_of(Passing(), most=64 * MEBI), Limits(keep_alive_s=1)) as running:
+    with serving(app_of(Passing(), most=64 * MEBI), ConnectionLimits(keep_alive_s=1)) as running:
         deaf = running.connect()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(names) + names)
@@ -269,7 +269,7 @@ def test_two_thousand_idle_connections_keep_nobody_out() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     try:
-        with serving(app_of(Passing()), Limits(connections=200)) as running:
+        with serving(app_of(Passing()), ConnectionLimits(connections=200)) as running:
             scheduler = running.client()
             scheduler.request("POST", "/filter", call("n1"))
             scheduler.getresponse().read()
@@ -291,7 +291,7 @@ def test_two_thousand_idle_connections_keep_nobody_out() -> None:
 
 
 def test_where_all_connections_are_busy_a_new_one_is_refused() -> None:
-    with serving(app_of(Passing()), Limits(connections=2)) as running:
+    with serving(app_of(Passing()), ConnectionLimits(connections=2)) as running:
         busy = [running.connect(), running.connect()]
         for each in busy:
             each.sendall(HEAD + b"Content-Length: 900\r\n\r\n")
@@ -316,11 +316,11 @@ def source(running: Running, address: str, sent: bytes = b"") -> socket.socket:
 
 def from_addresses(running: Running) -> dict[str, int]:
     """How many connections the listener has, by the address of the peer."""
-    return Counter(each.peer for each in running.listener.server_state.connections if isinstance(each, Connection))
+    return Counter(each.peer for each in running.listener.server_state.connections if isinstance(each, HttpConnection))
 
 
 def test_a_peer_beyond_its_limit_takes_the_place_of_its_own_oldest_unfinished_request() -> None:
-    with serving(app_of(Passing()), Limits(connections=10, per_peer=3)) as running:
+    with serving(app_of(Passing()), ConnectionLimits(connections=10, per_peer=3)) as running:
         other = source(running, "127.0.0.2", HEAD)
         kept = source(running, "127.0.0.3", HEAD + b"Content-Length: 900\r\n\r\n")  # its head is there
         half = []
@@ -373,7 +373,7 @@ def asked(path: str = "/", *headers: str) -> bytes:
     ],
 )
 def test_an_answer_that_is_not_read_ends_its_connection(sent: bytes, then: bytes | None) -> None:
-    with serving(large, Limits(write_s=0.5)) as running:
+    with serving(large, ConnectionLimits(write_s=0.5)) as running:
         deaf = source(running, "127.0.0.1", sent)
         _until(lambda: running.listener.server_state.total_requests == 1)
         if then is None:
@@ -540,7 +540,7 @@ def test_certificates_rotate_under_traffic_and_no_connection_is_dropped(authorit
 
 def test_files_that_cannot_be_used_are_named(authority: Authority) -> None:
     with pytest.raises(CertificateError, match=r"missing\.crt, .*tls\.key, .*ca\.crt: no usable certificate"):
-        context(authority.files._replace(certificate=authority.files.key.parent / "missing.crt"))
+        server_context(authority.files._replace(certificate=authority.files.key.parent / "missing.crt"))
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -14,63 +14,74 @@ from hypothesis import strategies as st
 
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import ELECTION
-from scheduler_core.runtime.leader_election import Leader, Seen, Spec, Timing, lease_name, may_take, seen, taken
+from scheduler_core.runtime.leader_election import (
+    LeaderElector,
+    LeaseObservation,
+    LeaseSpec,
+    LeaseTiming,
+    held_lease_spec,
+    may_acquire,
+    observe_lease,
+    parse_lease_name,
+)
 from tests.api_server import api_server
 from tests.scheduler_core.runtime.leases import HERE, Leases
 
-TIMING = Timing()
+TIMING = LeaseTiming()
 AT = datetime(2026, 11, 21, 12, 0, 0, 5, UTC)
 STAMP = "2026-11-21T12:00:00.000005Z"
-OTHERS = Spec("b", 20, "t0", "t1", 3)
+OTHERS = LeaseSpec("b", 20, "t0", "t1", 3)
 
 
 @pytest.mark.parametrize(
     ("spec", "after", "may"),
     [
-        pytest.param(Spec("a", 15), 0, True, id="mine"),
-        pytest.param(Spec("", 1), 4.9, False, id="let go just now"),
-        pytest.param(Spec("", 1), 5, True, id="let go, and what came of its last answers has shown"),
-        pytest.param(Spec(), 5, True, id="never held"),
+        pytest.param(LeaseSpec("a", 15), 0, True, id="mine"),
+        pytest.param(LeaseSpec("", 1), 4.9, False, id="let go just now"),
+        pytest.param(LeaseSpec("", 1), 5, True, id="let go, and what came of its last answers has shown"),
+        pytest.param(LeaseSpec(), 5, True, id="never held"),
         pytest.param(OTHERS, 19.9, False, id="another's, within the duration that it names"),
         pytest.param(OTHERS, 20, True, id="another's, not renewed for the duration that it names"),
-        pytest.param(Spec("b"), 14.9, False, id="another's that names no duration: ours, not yet"),
-        pytest.param(Spec("b"), 15, True, id="another's that names no duration: ours"),
+        pytest.param(LeaseSpec("b"), 14.9, False, id="another's that names no duration: ours, not yet"),
+        pytest.param(LeaseSpec("b"), 15, True, id="another's that names no duration: ours"),
         pytest.param(None, 14.9, False, id="deleted, and its holder may not have noticed"),
         pytest.param(None, 15, True, id="not there for long enough"),
     ],
 )
-def test_a_lease_may_be_taken(spec: Spec | None, after: float, may: bool) -> None:
-    assert may_take(Seen(spec, 100.0), "a", 100.0 + after, TIMING) == may
+def test_a_lease_may_be_taken(spec: LeaseSpec | None, after: float, may: bool) -> None:
+    assert may_acquire(LeaseObservation(spec, 100.0), "a", 100.0 + after, TIMING) == may
 
 
 def test_only_a_change_of_the_lease_counts_as_a_renewal() -> None:
-    first = seen(None, OTHERS, 1.0)
+    first = observe_lease(None, OTHERS, 1.0)
 
-    assert first == Seen(OTHERS, 1.0)
-    assert seen(first, OTHERS, 9.0) == first
-    assert seen(first, Spec("b", 20, "t0", "t2", 3), 9.0) == Seen(Spec("b", 20, "t0", "t2", 3), 9.0)
-    assert seen(first, None, 9.0) == Seen(None, 9.0)
+    assert first == LeaseObservation(OTHERS, 1.0)
+    assert observe_lease(first, OTHERS, 9.0) == first
+    assert observe_lease(first, LeaseSpec("b", 20, "t0", "t2", 3), 9.0) == LeaseObservation(
+        LeaseSpec("b", 20, "t0", "t2", 3), 9.0
+    )
+    assert observe_lease(first, None, 9.0) == LeaseObservation(None, 9.0)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        pytest.param(None, Spec("a", 15, STAMP, STAMP, 0), id="the first of all"),
-        pytest.param(OTHERS, Spec("a", 15, STAMP, STAMP, 4), id="another's"),
-        pytest.param(Spec("", 1, "t0", "t1", 4), Spec("a", 15, STAMP, STAMP, 5), id="let go"),
-        pytest.param(Spec("a", 15, "t0", "t1", 4), Spec("a", 15, "t0", STAMP, 4), id="a renewal"),
-        pytest.param(Spec("a"), Spec("a", 15, None, STAMP, 0), id="a renewal of one that says little"),
+        pytest.param(None, LeaseSpec("a", 15, STAMP, STAMP, 0), id="the first of all"),
+        pytest.param(OTHERS, LeaseSpec("a", 15, STAMP, STAMP, 4), id="another's"),
+        pytest.param(LeaseSpec("", 1, "t0", "t1", 4), LeaseSpec("a", 15, STAMP, STAMP, 5), id="let go"),
+        pytest.param(LeaseSpec("a", 15, "t0", "t1", 4), LeaseSpec("a", 15, "t0", STAMP, 4), id="a renewal"),
+        pytest.param(LeaseSpec("a"), LeaseSpec("a", 15, None, STAMP, 0), id="a renewal of one that says little"),
     ],
 )
-def test_what_its_holder_writes(before: Spec | None, after: Spec) -> None:
-    assert taken(before, "a", AT, TIMING) == after
+def test_what_its_holder_writes(before: LeaseSpec | None, after: LeaseSpec) -> None:
+    assert held_lease_spec(before, "a", AT, TIMING) == after
 
 
 def test_the_name_of_a_lease_is_read_or_refused() -> None:
-    assert lease_name("gputopo/gputopo-extender") == HERE
+    assert parse_lease_name("gputopo/gputopo-extender") == HERE
     for wrong in ("gputopo", "/x", "x/", "a/b/c", "", "Bad/name", "good/Bad Name", "a.b/c", "a/" + "b" * 300):
         with pytest.raises(ValueError, match="write NAMESPACE/NAME of a Lease"):
-            lease_name(wrong)
+            parse_lease_name(wrong)
 
 
 class Clock:
@@ -82,36 +93,38 @@ class Clock:
 
 
 @contextmanager
-def election(folder: Path, *names: str, timing: Timing = TIMING) -> Iterator[tuple[Leases, Clock, list[Leader]]]:
+def election(
+    folder: Path, *names: str, timing: LeaseTiming = TIMING
+) -> Iterator[tuple[Leases, Clock, list[LeaderElector]]]:
     """Candidates on one Lease, and their one clock."""
     leases, clock = Leases(), Clock()
     with api_server(leases.answer) as server:
         kube = from_kubeconfig(ELECTION, server.kubeconfig(folder / "config"))
-        yield leases, clock, [Leader(kube, HERE, name, timing, clock) for name in names]
+        yield leases, clock, [LeaderElector(kube, HERE, name, timing, clock) for name in names]
         kube.close()
 
 
-def elect(leases: Leases, clock: Clock, leader: Leader) -> None:
+def elect(leases: Leases, clock: Clock, leader: LeaderElector) -> None:
     """The candidate holds a Lease that was let go."""
     leases.put({"holderIdentity": ""})
-    leader.step()
+    leader.run_once()
     clock.now += 5
-    leader.step()
-    assert leader.holds
+    leader.run_once()
+    assert leader.is_leader
 
 
 def test_the_first_takes_it_after_a_duration_without_one_and_the_others_wait(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
-        a.step()
+        a.run_once()
         clock.now += 1
-        b.step()
-        assert (a.holds, b.holds, leases.stored) == (False, False, None)
+        b.run_once()
+        assert (a.is_leader, b.is_leader, leases.stored) == (False, False, None)
 
         clock.now += 14
-        a.step()
-        b.step()
+        a.run_once()
+        b.run_once()
 
-        assert (a.holds, b.holds, a.holder, b.holder) == (True, False, "a", "a")
+        assert (a.is_leader, b.is_leader, a.holder, b.holder) == (True, False, "a", "a")
         assert leases.stored is not None
         assert leases.stored["spec"]["holderIdentity"] == "a"
         assert leases.stored["spec"]["leaseTransitions"] == 0
@@ -120,25 +133,25 @@ def test_the_first_takes_it_after_a_duration_without_one_and_the_others_wait(tmp
 def test_a_holder_that_cannot_renew_stops_before_the_next_may_start(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
         elect(leases, clock, a)
-        b.step()
-        assert (a.holds, b.holds) == (True, False)
+        b.run_once()
+        assert (a.is_leader, b.is_leader) == (True, False)
         leases.down = True
         clock.now += 9.9
-        a.step()
-        assert a.holds
-        assert a.trouble is not None
-        assert "etcd is away" in a.trouble
+        a.run_once()
+        assert a.is_leader
+        assert a.error is not None
+        assert "etcd is away" in a.error
         clock.now += 0.1
-        assert not a.holds
+        assert not a.is_leader
 
         leases.down = False
         clock.now += 4.9
-        b.step()
-        assert not b.holds
+        b.run_once()
+        assert not b.is_leader
         clock.now += 0.1
-        b.step()
-        a.step()
-        assert (a.holds, b.holds, a.holder, a.trouble) == (False, True, "b", None)
+        b.run_once()
+        a.run_once()
+        assert (a.is_leader, b.is_leader, a.holder, a.error) == (False, True, "b", None)
 
 
 def test_trouble_is_told_once_until_it_is_another_or_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -147,7 +160,7 @@ def test_trouble_is_told_once_until_it_is_another_or_over(tmp_path: Path, caplog
         elect(leases, clock, a)
         caplog.clear()
         for leases.down in (True, True, True, False, False, True):
-            a.step()
+            a.run_once()
 
     away = "GET /apis/coordination.k8s.io/v1/namespaces/gputopo/leases/gputopo-extender: 503: etcd is away"
     assert [(each.levelname, vars(each)["fields"]) for each in caplog.records] == [
@@ -161,21 +174,21 @@ def test_a_holder_that_was_away_and_not_replaced_takes_it_again(tmp_path: Path) 
     with election(tmp_path, "a") as (leases, clock, (a,)):
         elect(leases, clock, a)
         clock.now += 3600
-        assert not a.holds
-        a.step()
-        assert a.holds
+        assert not a.is_leader
+        a.run_once()
+        assert a.is_leader
 
 
 def test_a_deleted_lease_is_written_again_by_its_holder_and_taken_by_nobody_else(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
         elect(leases, clock, a)
-        b.step()
+        b.run_once()
         leases.stored = None
         clock.now += 2
-        b.step()
-        a.step()
+        b.run_once()
+        a.run_once()
 
-        assert (a.holds, b.holds) == (True, False)
+        assert (a.is_leader, b.is_leader) == (True, False)
         assert leases.stored is not None
 
 
@@ -183,21 +196,21 @@ def test_who_is_not_fit_to_answer_takes_nothing_and_makes_way(tmp_path: Path) ->
     leases, clock, fit = Leases(), Clock(), [False]
     with api_server(leases.answer) as server:
         kube = from_kubeconfig(ELECTION, server.kubeconfig(tmp_path / "config"))
-        a = Leader(kube, HERE, "a", TIMING, clock, lambda: fit[0])
+        a = LeaderElector(kube, HERE, "a", TIMING, clock, lambda: fit[0])
         leases.put({"holderIdentity": ""})
-        a.step()
+        a.run_once()
         clock.now += 5
-        a.step()
-        assert (a.holds, leases.version) == (False, 1)
+        a.run_once()
+        assert (a.is_leader, leases.version) == (False, 1)
         fit[0] = True
-        a.step()
-        assert (a.holds, leases.version) == (True, 2)
+        a.run_once()
+        assert (a.is_leader, leases.version) == (True, 2)
         fit[0] = False
         clock.now += 9.9
-        a.step()
-        assert (a.holds, leases.version) == (True, 2)
+        a.run_once()
+        assert (a.is_leader, leases.version) == (True, 2)
         clock.now += 0.1
-        assert not a.holds
+        assert not a.is_leader
         kube.close()
 
 
@@ -205,19 +218,19 @@ def test_a_candidate_may_end_before_it_began(tmp_path: Path) -> None:
     with election(tmp_path, "a") as (leases, _, (a,)):
         a.stop()
 
-        assert (a.holds, leases.version) == (False, 0)
+        assert (a.is_leader, leases.version) == (False, 0)
 
 
 def test_of_two_that_write_at_once_one_holds(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
         leases.put({"holderIdentity": "gone", "leaseDurationSeconds": 15})
-        a.step()
-        b.step()
+        a.run_once()
+        b.run_once()
         clock.now += 15
-        leases.before_write = [b.step]
-        a.step()
+        leases.before_write = [b.run_once]
+        a.run_once()
 
-        assert (a.holds, b.holds, a.trouble) == (False, True, None)
+        assert (a.is_leader, b.is_leader, a.error) == (False, True, None)
 
 
 def test_a_write_by_somebody_else_costs_a_holder_nothing(tmp_path: Path) -> None:
@@ -227,12 +240,12 @@ def test_a_write_by_somebody_else_costs_a_holder_nothing(tmp_path: Path) -> None
         clock.now += 2
         spec = leases.stored["spec"]
         leases.before_write = [lambda: leases.put(spec)]
-        a.step()
-        assert a.holds
+        a.run_once()
+        assert a.is_leader
         clock.now += 2
-        a.step()
+        a.run_once()
         clock.now += 9
-        assert a.holds
+        assert a.is_leader
 
 
 def test_who_stops_lets_go_and_the_next_one_waits_for_a_moment_only(tmp_path: Path) -> None:
@@ -240,19 +253,19 @@ def test_who_stops_lets_go_and_the_next_one_waits_for_a_moment_only(tmp_path: Pa
     with election(tmp_path, "a", "b", timing=timing) as (leases, clock, (a, b)):
         elect(leases, clock, a)
         a.start()
-        b.step()
-        assert not b.holds
+        b.run_once()
+        assert not b.is_leader
         a.stop()
-        assert not a.holds
+        assert not a.is_leader
         assert leases.stored is not None
         assert leases.stored["spec"]["holderIdentity"] == ""
-        b.step()
+        b.run_once()
         clock.now += 4.9
-        b.step()
-        assert not b.holds
+        b.run_once()
+        assert not b.is_leader
         clock.now += 0.1
-        b.step()
-        assert b.holds
+        b.run_once()
+        assert b.is_leader
         assert leases.stored["spec"]["leaseTransitions"] == 2
 
 
@@ -274,7 +287,7 @@ def test_who_never_held_writes_nothing_at_its_end(tmp_path: Path) -> None:
         a.start()
         a.stop()
 
-        assert (leases.version, a.holds, a.holder) == (1, False, "b")
+        assert (leases.version, a.is_leader, a.holder) == (1, False, "b")
 
 
 @settings(max_examples=200, deadline=None)
@@ -303,19 +316,19 @@ def test_whatever_the_clocks_and_the_network_two_never_answer_at_once(
         name: (lambda true, skew=skew, pace=pace: skew + pace * true)
         for name, skew, pace in zip("abc", skews, paces, strict=True)
     }
-    known: dict[str, Seen | None] = dict.fromkeys("abc")
+    known: dict[str, LeaseObservation | None] = dict.fromkeys("abc")
     until = dict.fromkeys("abc", float("-inf"))
-    stored: Spec | None = None
+    stored: LeaseSpec | None = None
     true = 0.0
     for number, (name, wait, lost) in enumerate(moves):
         true += wait
         now = clock_of[name](true)
         holds = now < until[name]
-        found = known[name] = seen(known[name], stored, now)
-        if may_take(found, name, now, TIMING) or (holds and stored is None):
-            stored = taken(stored, name, datetime.fromtimestamp(number, UTC), TIMING)
+        found = known[name] = observe_lease(known[name], stored, now)
+        if may_acquire(found, name, now, TIMING) or (holds and stored is None):
+            stored = held_lease_spec(stored, name, datetime.fromtimestamp(number, UTC), TIMING)
             if not lost:
-                known[name] = seen(found, stored, now)
+                known[name] = observe_lease(found, stored, now)
                 until[name] = now + TIMING.deadline_s
         elif found.spec is not None:
             until[name] = float("-inf")

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from scheduler_core.allocation.gpu_sets import places
+from scheduler_core.allocation.gpu_sets import member_places
 from scheduler_core.policy.policy import Policy
-from scheduler_core.simulation.engine import Moment, Scheduler, replay
-from scheduler_core.simulation.hosts import Hosts, Placement
-from scheduler_core.simulation.policies import POLICIES, WORDS, Setting, run
-from scheduler_core.simulation.workload import Job, Kind, drawn
+from scheduler_core.simulation.engine import Moment, SimulatedScheduler, replay_jobs
+from scheduler_core.simulation.hosts import Placement, SimulatedCluster
+from scheduler_core.simulation.policies import DESCRIPTIONS, POLICIES, PolicyContext, run_policy
+from scheduler_core.simulation.workload import JobKind, SimulatedJob, draw_jobs
 from tests.scheduler_core.simulation.clusters import MIXED, MIXED_JOBS, QUADS, jobs
 
 POLICY = Policy()
@@ -20,35 +20,37 @@ POLICY = Policy()
 class First:
     """The first node that has room, and its first GPUs."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: SimulatedCluster) -> None:
         self._hosts = hosts
         self.heard: list[tuple[str, float]] = []
 
-    def place(self, job: Job, now: float) -> Placement | None:
+    def place(self, job: SimulatedJob, now: float) -> Placement | None:
         del now
         for host in self._hosts.all:
             if host.fits(job.kind):
-                return Placement(host.number, sum(1 << place for place in list(places(host.free))[: job.kind.gpus]))
+                return Placement(
+                    host.number, sum(1 << place for place in list(member_places(host.free))[: job.kind.gpus])
+                )
         return None
 
-    def ended(self, job: Job, placement: Placement, now: float) -> None:
+    def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
         del placement
         self.heard.append((job.name, now))
 
 
 def test_who_finds_no_room_waits_for_an_end_and_may_be_passed() -> None:
-    hosts = Hosts(QUADS[:1])
+    hosts = SimulatedCluster(QUADS[:1])
     first = First(hosts)
-    conforming: Scheduler = first
+    conforming: SimulatedScheduler = first
     asked = [
-        Job("six", Kind(6), 0.0, 10.0),
-        Job("five", Kind(5), 1.0, 5.0),
-        Job("two", Kind(2), 2.0, 20.0),
-        Job("late", Kind(8), 100.0),
+        SimulatedJob("six", JobKind(6), 0.0, 10.0),
+        SimulatedJob("five", JobKind(5), 1.0, 5.0),
+        SimulatedJob("two", JobKind(2), 2.0, 20.0),
+        SimulatedJob("late", JobKind(8), 100.0),
     ]
     seen: list[Moment] = []
 
-    found = replay(asked, hosts, conforming, seen.append)
+    found = replay_jobs(asked, hosts, conforming, seen.append)
 
     assert [(each.job.name, each.at) for each in found.started] == [
         ("six", 0.0),
@@ -68,9 +70,17 @@ def test_who_finds_no_room_waits_for_an_end_and_may_be_passed() -> None:
 
 
 def test_who_is_too_large_waits_for_ever() -> None:
-    hosts = Hosts(QUADS[:1])
+    hosts = SimulatedCluster(QUADS[:1])
 
-    found = replay([Job("a", Kind(9), 0.0), Job("b", Kind(1), 1.0, 1.0), Job("c", Kind(1), 3.0)], hosts, First(hosts))
+    found = replay_jobs(
+        [
+            SimulatedJob("a", JobKind(9), 0.0),
+            SimulatedJob("b", JobKind(1), 1.0, 1.0),
+            SimulatedJob("c", JobKind(1), 3.0),
+        ],
+        hosts,
+        First(hosts),
+    )
 
     assert [job.name for job in found.never] == ["a"]
 
@@ -78,43 +88,43 @@ def test_who_is_too_large_waits_for_ever() -> None:
 @pytest.mark.parametrize("name", POLICIES, ids=str)
 def test_nothing_is_given_twice_and_all_comes_back(name: str) -> None:
     """Shares, whole GPUs, CPU-only pods, on two models, with departures."""
-    hosts = Hosts(MIXED)
+    hosts = SimulatedCluster(MIXED)
     random = Random(3)
-    asked = [job._replace(duration=random.uniform(1, 40)) for job in drawn(MIXED_JOBS, hosts.capacity, 4.0, random)]
-    scheduler = POLICIES[name](Setting(hosts, asked, POLICY, random))
+    asked = [job._replace(duration=random.uniform(1, 40)) for job in draw_jobs(MIXED_JOBS, hosts.capacity, 4.0, random)]
+    scheduler = POLICIES[name](PolicyContext(hosts, asked, POLICY, random))
 
     def watch(_: Moment) -> None:
         for host in hosts.all:
-            assert min(*host.left, host.cpu_milli, host.memory_mib) >= 0
+            assert min(*host.free_fractions, host.cpu_milli, host.memory_mib) >= 0
 
-    found = replay([*asked, Job("last", Kind(), 1e6)], hosts, scheduler, watch)
+    found = replay_jobs([*asked, SimulatedJob("last", JobKind(), 1e6)], hosts, scheduler, watch)
 
     assert [job.name for job in found.never] == []
     assert hosts.allocated == 0
-    assert all(set(host.left) == {1000} for host in hosts.all)
+    assert all(set(host.free_fractions) == {1000} for host in hosts.all)
 
 
 @pytest.mark.parametrize("name", POLICIES, ids=str)
 def test_same_seed_same_placements(name: str) -> None:
     def placements(seed: int) -> list[tuple[str, Placement]]:
-        hosts = Hosts(QUADS)
+        hosts = SimulatedCluster(QUADS)
         asked = jobs(1)
-        scheduler = POLICIES[name](Setting(hosts, asked, POLICY, Random(seed)))
-        return [(each.job.name, each.placement) for each in replay(asked, hosts, scheduler).started]
+        scheduler = POLICIES[name](PolicyContext(hosts, asked, POLICY, Random(seed)))
+        return [(each.job.name, each.placement) for each in replay_jobs(asked, hosts, scheduler).started]
 
     assert placements(5) == placements(5)
     assert placements(5) != placements(6)
 
 
 def test_every_policy_is_explained() -> None:
-    assert WORDS.keys() == POLICIES.keys()
+    assert DESCRIPTIONS.keys() == POLICIES.keys()
 
 
 def test_ours_keeps_pods_inside_islands() -> None:
     nodes = [spec._replace(name=f"{spec.name}-{copy}") for spec in QUADS for copy in range(3)]
     asked = jobs(2, 600, load=0.85)
     denser = [job._replace(arrival=job.arrival / 3) for job in asked]
-    ours, spread = (run(name, nodes, denser, POLICY, 2) for name in ("ours", "spread"))
+    ours, spread = (run_policy(name, nodes, denser, POLICY, 2) for name in ("ours", "spread"))
 
     assert ours.island_share is not None
     assert spread.island_share is not None
@@ -123,12 +133,12 @@ def test_ours_keeps_pods_inside_islands() -> None:
 
 
 def test_who_requires_an_island_gets_it() -> None:
-    assert run("ours-required", QUADS, jobs(2, 400), POLICY, 2).island_share == 1.0
+    assert run_policy("ours-required", QUADS, jobs(2, 400), POLICY, 2).island_share == 1.0
 
 
 def test_shared_gpus_are_packed() -> None:
     """Sixteen halves fit on eight GPUs."""
-    halves = [Job(f"h{number}", Kind(0, 500), float(number)) for number in range(16)]
+    halves = [SimulatedJob(f"h{number}", JobKind(0, 500), float(number)) for number in range(16)]
 
-    assert run("ours", QUADS[:1], halves, POLICY, 1).allocated == 1.0
-    assert run("fgd", QUADS[:1], halves, POLICY, 1).allocated == 1.0
+    assert run_policy("ours", QUADS[:1], halves, POLICY, 1).allocated == 1.0
+    assert run_policy("fgd", QUADS[:1], halves, POLICY, 1).allocated == 1.0

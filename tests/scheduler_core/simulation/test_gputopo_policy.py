@@ -14,13 +14,13 @@ import msgspec
 import yaml
 
 from gputopo.labels.keys import GPUS
-from scheduler_core.extender.extender import Decides, Extender, Filtered
+from scheduler_core.extender.extender import Extender, ExtenderCalls, FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
-from scheduler_core.simulation.engine import replay
-from scheduler_core.simulation.gputopo_policy import CPU_WEIGHT, FEW_GPUS, Ours
-from scheduler_core.simulation.hosts import Hosts, NodeSpec, Placement
-from scheduler_core.simulation.workload import Job, drawn
+from scheduler_core.simulation.engine import replay_jobs
+from scheduler_core.simulation.gputopo_policy import CPU_WEIGHT, FEW_GPUS, GputopoScheduler
+from scheduler_core.simulation.hosts import Placement, SimulatedCluster, SimulatedNode
+from scheduler_core.simulation.workload import SimulatedJob, draw_jobs
 from tests.scheduler_core.runtime.served import Running, app_of, serving
 from tests.scheduler_core.simulation.clusters import MIXED, MIXED_JOBS, QUADS, jobs
 
@@ -32,9 +32,9 @@ class OverHttp:
         self._running = running
         self.asked = 0
 
-    def filter(self, pod: Pod, names: AbstractSet[str], *, last: bool = True) -> Filtered:  # noqa: ARG002
+    def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:  # noqa: ARG002
         found = self._ask("/filter", pod, names)
-        return Filtered(tuple(found.get("NodeNames") or ()), found.get("FailedNodes") or {})
+        return FilterResult(tuple(found.get("NodeNames") or ()), found.get("FailedNodes") or {})
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
         return [(each["Host"], each["Score"]) for each in self._ask("/prioritize", pod, names)]
@@ -47,15 +47,15 @@ class OverHttp:
         return json.loads(answer)
 
 
-def _placements(specs: list[NodeSpec], asked: list[Job], *, http: bool) -> list[tuple[str, Placement]]:
-    hosts = Hosts(specs)
+def _placements(specs: list[SimulatedNode], asked: list[SimulatedJob], *, http: bool) -> list[tuple[str, Placement]]:
+    hosts = SimulatedCluster(specs)
     with ExitStack() as stack:
 
-        def through(extender: Extender) -> Decides:
+        def through(extender: Extender) -> ExtenderCalls:
             return OverHttp(stack.enter_context(serving(app_of(extender)))) if http else extender
 
-        ours = Ours(hosts, Policy(), Random(5), through)
-        return [(each.job.name, each.placement) for each in replay(asked, hosts, ours).started]
+        ours = GputopoScheduler(hosts, Policy(), Random(5), through)
+        return [(each.job.name, each.placement) for each in replay_jobs(asked, hosts, ours).started]
 
 
 def test_placements_equal_those_over_http() -> None:
@@ -65,14 +65,14 @@ def test_placements_equal_those_over_http() -> None:
 
 
 def test_placements_equal_those_over_http_where_gpus_are_shared() -> None:
-    asked = drawn(MIXED_JOBS, 30_000, 1.3, Random(1))
+    asked = draw_jobs(MIXED_JOBS, 30_000, 1.3, Random(1))
 
     assert _placements(MIXED, asked, http=True) == _placements(MIXED, asked, http=False)
 
 
 def test_placements_of_a_seed_stay() -> None:
     """What makes decisions faster must not change them. What is meant to change them changes this."""
-    asked = drawn(MIXED_JOBS, 30_000, 1.3, Random(1))
+    asked = draw_jobs(MIXED_JOBS, 30_000, 1.3, Random(1))
 
     placed = _placements(MIXED, asked, http=False)
 

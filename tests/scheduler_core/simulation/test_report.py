@@ -6,26 +6,26 @@ import re
 import xml.etree.ElementTree as ET
 
 from scheduler_core.policy.policy import Policy
-from scheduler_core.simulation.policies import WORDS, run
-from scheduler_core.simulation.report.page import page
-from scheduler_core.simulation.report.plot import bars, distribution, lines
-from scheduler_core.simulation.report.summary import document, summaries, text
+from scheduler_core.simulation.policies import DESCRIPTIONS, run_policy
+from scheduler_core.simulation.report.page import render_page
+from scheduler_core.simulation.report.plot import bar_plot, distribution, line_plot
+from scheduler_core.simulation.report.summary import render_text, report_document, summaries
 from tests.scheduler_core.simulation.clusters import QUADS, jobs
 
-FIGURES = [run(name, QUADS, jobs(seed), Policy(), seed) for seed in (1, 2) for name in ("ours", "spread")]
+FIGURES = [run_policy(name, QUADS, jobs(seed), Policy(), seed) for seed in (1, 2) for name in ("ours", "spread")]
 
 
 def test_text_has_a_row_for_each_policy() -> None:
-    shown = text(summaries(FIGURES), WORDS, "a cluster")
+    shown = render_text(summaries(FIGURES), DESCRIPTIONS, "a cluster")
 
     assert shown.startswith("a cluster\n\n")
     rows = [line.split()[0] for line in shown.splitlines()[3:5]]
     assert rows == ["ours", "spread"]
-    assert WORDS["ours"] in shown
+    assert DESCRIPTIONS["ours"] in shown
 
 
 def test_page_is_self_contained() -> None:
-    shown = page(summaries(FIGURES), WORDS, "a <cluster>")
+    shown = render_page(summaries(FIGURES), DESCRIPTIONS, "a <cluster>")
 
     assert "a &lt;cluster&gt;" in shown
     assert re.findall(r"(?:src|href)=", shown) == []
@@ -36,11 +36,11 @@ def test_page_is_self_contained() -> None:
 
 
 def test_page_of_one_policy_compares_with_nobody() -> None:
-    assert "best of the others" not in page(summaries(FIGURES[:1]), WORDS, "x")
+    assert "best of the others" not in render_page(summaries(FIGURES[:1]), DESCRIPTIONS, "x")
 
 
 def test_document_has_every_replay() -> None:
-    found = document(FIGURES, "x")
+    found = report_document(FIGURES, "x")
 
     assert [(row["policy"], row["seed"]) for row in found["replays"]] == [
         ("ours", 1),
@@ -52,15 +52,15 @@ def test_document_has_every_replay() -> None:
 
 
 def test_what_nobody_had_is_a_dash_and_no_plot() -> None:
-    singles = [run("spread", QUADS, jobs(1, 20, sizes={1: 1}), Policy(), 1)]
+    singles = [run_policy("spread", QUADS, jobs(1, 20, sizes={1: 1}), Policy(), 1)]
 
-    assert " - " in text(summaries(singles), WORDS, "x")
-    assert page(summaries([*singles, *singles]), WORDS, "x").count("<svg") == 2
+    assert " - " in render_text(summaries(singles), DESCRIPTIONS, "x")
+    assert render_page(summaries([*singles, *singles]), DESCRIPTIONS, "x").count("<svg") == 2
 
 
 def test_plots_of_nothing() -> None:
-    assert lines({}, "x", "y", percent=False).startswith("<svg")
-    assert bars({}, "t").startswith("<svg")
+    assert line_plot({}, "x", "y", percent=False).startswith("<svg")
+    assert bar_plot({}, "t").startswith("<svg")
     assert distribution(()) == [(0.0, 0.0)]
 
 

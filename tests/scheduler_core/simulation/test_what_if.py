@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from gputopo.crd.nodegpus import content_hash
-from gputopo.labels import encode
+from gputopo.labels import encode_topology
 from gputopo.labels.keys import TOPOLOGY
-from scheduler_core.allocation.gpu_sets import AnyOf
+from scheduler_core.allocation.gpu_sets import SomeSet
 from scheduler_core.policy.policy import Policy
-from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, NodeSpec
+from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, SimulatedNode
 from scheduler_core.simulation.snapshot import idle_nodes, read_snapshot
-from scheduler_core.simulation.what_if import WhatIf, text, what_if
+from scheduler_core.simulation.what_if import WhatIf, render_text, what_if
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, request
 
@@ -22,7 +22,7 @@ POLICY = Policy()
 
 
 def _node(name: str, machine: str, gpus: int, **more: str) -> dict[str, Any]:
-    facts = encode(MACHINES[machine]())
+    facts = encode_topology(MACHINES[machine]())
     metadata = {"name": name, "labels": facts.labels, "annotations": facts.annotations}
     allocatable = {"nvidia.com/gpu": str(gpus), **more}
     return {"kind": "Node", "metadata": metadata, "status": {"allocatable": allocatable}}
@@ -35,10 +35,10 @@ def _pod(name: str, node: str, gpus: int) -> dict[str, Any]:
 
 
 def _word(name: str, machine: str, holder: str, *gpus: int) -> dict[str, Any]:
-    uuids = [MACHINES[machine]().gpu(index).uuid for index in gpus]
+    uuids = [MACHINES[machine]().get_gpu(index).uuid for index in gpus]
     pod = {"namespace": "team", "name": holder, "container": "c"}
     allocations = [{"gpu": uuid, "pod": pod} for uuid in uuids]
-    vouched = content_hash(encode(MACHINES[machine]()).annotations[TOPOLOGY.key])
+    vouched = content_hash(encode_topology(MACHINES[machine]()).annotations[TOPOLOGY.key])
     told = {"observedAt": OBSERVED, "contentHash": vouched, "agentVersion": "1", "allocations": allocations}
     return {"kind": "NodeGpus", "metadata": {"name": name}, **told}
 
@@ -77,7 +77,7 @@ def test_pair_fills_the_pair_that_is_left() -> None:
 
 
 def test_text_says_where_what_and_what_is_left() -> None:
-    assert text(_answer(2)).splitlines()[1:4] == [
+    assert render_text(_answer(2)).splitlines()[1:4] == [
         "  gets  GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
         "  left  2+0 free by island (0.60 of them fragments) before, 0+0 free by island (0.00 of them fragments) after",
         "1 of 2 suitable nodes are offered to kube-scheduler as equals.",
@@ -88,8 +88,8 @@ def test_nowhere() -> None:
     answer = _answer(4, CLUSTER[1:], island="required")
 
     assert answer.landings == ()
-    assert text(answer).startswith("team/new would land nowhere now.\n")
-    assert "refused" in text(answer)
+    assert render_text(answer).startswith("team/new would land nowhere now.\n")
+    assert "refused" in render_text(answer)
 
 
 def test_one_gpu_of_many_is_any() -> None:
@@ -103,7 +103,7 @@ def test_equal_nodes_are_listed() -> None:
     answer = _answer(8, [_node(f"n{number}", "hgx_h100", 8) for number in range(5)])
 
     assert (len(answer.landings), answer.equals) == (3, 5)
-    assert "or on" in text(answer)
+    assert "or on" in render_text(answer)
 
 
 def test_where_labels_are_all_that_is_known_nobody_can_tell() -> None:
@@ -112,7 +112,7 @@ def test_where_labels_are_all_that_is_known_nobody_can_tell() -> None:
     answer = _answer(2, [{**node, "status": {"allocatable": {"nvidia.com/gpu": "6"}}}])
 
     assert answer.landings[0].gets is None
-    assert "nobody can tell" in text(answer)
+    assert "nobody can tell" in render_text(answer)
 
 
 def test_idle_nodes_for_a_simulation() -> None:
@@ -122,7 +122,7 @@ def test_idle_nodes_for_a_simulation() -> None:
         ("switch", 96_000, 1 << 20),
         ("pairs", UNLIMITED, UNLIMITED),
     ]
-    assert all(isinstance(spec, NodeSpec) for spec in found)
+    assert all(isinstance(spec, SimulatedNode) for spec in found)
 
 
 def test_single_node_is_a_cluster_too() -> None:
@@ -155,4 +155,4 @@ def test_print_without_any_node_gpus_is_believed_but_for_who_holds_what() -> Non
 
     assert not any(state.stale for state in states.values())
     assert states["pairs"].unsettled is None
-    assert states["pairs"].free == AnyOf(0b1111, 2)
+    assert states["pairs"].free == SomeSet(0b1111, 2)

@@ -7,7 +7,15 @@ from random import Random
 
 import pytest
 
-from scheduler_core.simulation.workload import Job, Kind, Recipe, WorkloadError, drawn, generated, read_jobs
+from scheduler_core.simulation.workload import (
+    JobKind,
+    SimulatedJob,
+    WorkloadError,
+    WorkloadRecipe,
+    draw_jobs,
+    generate_jobs,
+    read_jobs,
+)
 
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,arrival_s,duration_s\n"
 
@@ -15,23 +23,25 @@ HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,arrival_s,duration_
 @pytest.mark.parametrize(
     ("row", "job"),
     [
-        pytest.param("a,1000,2,2,1000,,,", Job("a", Kind(2, 0, 1000, 2), 1.0), id="whole GPUs"),
-        pytest.param("a,1000,2,1,460,,,", Job("a", Kind(0, 460, 1000, 2), 1.0), id="a share"),
-        pytest.param("a,1000,2,0,0,,,", Job("a", Kind(0, 0, 1000, 2), 1.0), id="no GPU"),
+        pytest.param("a,1000,2,2,1000,,,", SimulatedJob("a", JobKind(2, 0, 1000, 2), 1.0), id="whole GPUs"),
+        pytest.param("a,1000,2,1,460,,,", SimulatedJob("a", JobKind(0, 460, 1000, 2), 1.0), id="a share"),
+        pytest.param("a,1000,2,0,0,,,", SimulatedJob("a", JobKind(0, 0, 1000, 2), 1.0), id="no GPU"),
         pytest.param(
-            "a,1,2,1,1000,T4|A10,,", Job("a", Kind(1, 0, 1, 2, frozenset({"T4", "A10"})), 1.0), id="of two products"
+            "a,1,2,1,1000,T4|A10,,",
+            SimulatedJob("a", JobKind(1, 0, 1, 2, frozenset({"T4", "A10"})), 1.0),
+            id="of two products",
         ),
-        pytest.param("a,1,2,1,1000,,7.5,60", Job("a", Kind(1, 0, 1, 2), 7.5, 60.0), id="with times"),
+        pytest.param("a,1,2,1,1000,,7.5,60", SimulatedJob("a", JobKind(1, 0, 1, 2), 7.5, 60.0), id="with times"),
     ],
 )
-def test_csv(row: str, job: Job) -> None:
+def test_csv(row: str, job: SimulatedJob) -> None:
     assert read_jobs(HEAD + row) == [job]
 
 
 def test_json() -> None:
     text = '[{"name": "a", "cpu_milli": 1, "memory_mib": 2, "num_gpu": 4, "gpu_milli": 1000, "island": "required"}]'
 
-    assert read_jobs(text) == [Job("a", Kind(4, 0, 1, 2, None, island=True), 1.0, inf)]
+    assert read_jobs(text) == [SimulatedJob("a", JobKind(4, 0, 1, 2, None, island=True), 1.0, inf)]
 
 
 @pytest.mark.parametrize(
@@ -48,19 +58,19 @@ def test_what_is_no_workload(text: str, said: str) -> None:
 
 
 def test_all_are_drawn_before_any_comes_twice() -> None:
-    kinds = [Job(f"j{number}", Kind(1)) for number in range(10)]
+    kinds = [SimulatedJob(f"j{number}", JobKind(1)) for number in range(10)]
 
-    found = drawn(kinds, 10_000, 1.3, Random(1))
+    found = draw_jobs(kinds, 10_000, 1.3, Random(1))
 
     assert len(found) == 13
     assert {job.name.split("-")[0] for job in found[:10]} == {job.name for job in kinds}
-    assert found == drawn(kinds, 10_000, 1.3, Random(1))
-    assert found != drawn(kinds, 10_000, 1.3, Random(2))
+    assert found == draw_jobs(kinds, 10_000, 1.3, Random(1))
+    assert found != draw_jobs(kinds, 10_000, 1.3, Random(2))
 
 
 def test_generated_load_is_what_was_asked_for() -> None:
     """GPU seconds over the time of arrivals, next to what 100 GPUs have: 90 % within a few."""
-    found = generated(Recipe({1: 1, 4: 1}, 0.9, 4000), 100, Random(1))
+    found = generate_jobs(WorkloadRecipe({1: 1, 4: 1}, 0.9, 4000), 100, Random(1))
 
     asked = sum(job.kind.gpus * job.duration for job in found)
     assert asked / (100 * found[-1].arrival) == pytest.approx(0.9, abs=0.05)

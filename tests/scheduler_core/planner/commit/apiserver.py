@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.crd.reservations import LedgerSpec, Phase, ReservationSpec, ReservationStatus, Vouching, spec_hash
+from gputopo.crd.reservations import EntryPhase, ExtenderAck, LedgerSpec, ReservationSpec, ReservationStatus, spec_hash
 from gputopo.labels import keys
-from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
-from scheduler_core.cache.kube_scheduler_filters import StockNode
-from scheduler_core.cache.node import Machine
-from scheduler_core.cache.watch import pod_seen
-from scheduler_core.planner.commit.ledger import counting
+from scheduler_core.cache.events import Batch, LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.node import NodeFacts
+from scheduler_core.cache.watch import pod_update
+from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.gang.pod_source import Candidate, GangPod, candidate
+from scheduler_core.planner.gang.pod_source import GangPod, PlannerPod, planner_pod
 from scheduler_core.request.pod import NODE_NAME, Pod
 
 GPU = "nvidia.com/gpu"
@@ -55,8 +55,8 @@ class ApiServer:
         self.now = 0.0
         self.version = 0
         self.pods: dict[str, Json] = {}  # by UID
-        self.reservations: dict[str, ReservationSeen] = {}
-        self.ledger: LedgerSeen | None = None
+        self.reservations: dict[str, ReservationUpdate] = {}
+        self.ledger: LedgerUpdate | None = None
         self.events: list[Event] = []
         self._uids = 0
 
@@ -64,15 +64,15 @@ class ApiServer:
 
     def listed(self, kind: type[Any]) -> list[Any]:
         """All objects of a kind, as they are told."""
-        if kind is Candidate:
+        if kind is PlannerPod:
             return list(self.pods.values())
-        if kind is ReservationSeen:
+        if kind is ReservationUpdate:
             return list(self.reservations.values())
-        if kind is LedgerSeen:
+        if kind is LedgerUpdate:
             return [] if self.ledger is None else [self.ledger]
-        if kind is NodeSeen:
+        if kind is NodeUpdate:
             return [_node(*each) for each in self.nodes.items()]
-        assert kind is GpusSeen
+        assert kind is NodeGpusUpdate
         return []
 
     def bound(self, node: str) -> int:
@@ -83,11 +83,11 @@ class ApiServer:
         """GPUs of a node that are committed to pods which are not bound yet."""
         if self.ledger is None:
             return 0
-        found = counting(self.ledger.spec, self.reservations)
+        found = active_entries(self.ledger.spec, self.reservations)
         return sum(
             number
             for uid, entry in found.items()
-            if entry.phase is Phase.COMMITTED
+            if entry.phase is EntryPhase.COMMITTED
             for seat in self.reservations[uid].spec.seats
             if seat.node == node and seat.uid in self.pods and not self.pods[seat.uid]["spec"].get("nodeName")
             for _, number in seat.gpus
@@ -160,18 +160,18 @@ class ApiServer:
         if version not in ("", self._pod(uid)["metadata"]["resourceVersion"]):
             raise Conflict
         del self.pods[uid]
-        self._tell(Candidate, uid, None)
+        self._tell(PlannerPod, uid, None)
 
     # Reservations and the ledger.
 
-    def create_reservation(self, name: str, spec: ReservationSpec) -> ReservationSeen:
+    def create_reservation(self, name: str, spec: ReservationSpec) -> ReservationUpdate:
         """A new one."""
         uid = self.uid("plan")
-        return self._put_reservation(ReservationSeen(uid, SPACE, name, spec, spec_hash(spec)))
+        return self._put_reservation(ReservationUpdate(uid, SPACE, name, spec, spec_hash(spec)))
 
     def write_status(
-        self, of: ReservationSeen, status: ReservationStatus, unless_changed: Member | None = None
-    ) -> ReservationSeen:
+        self, of: ReservationUpdate, status: ReservationStatus, unless_changed: Member | None = None
+    ) -> ReservationUpdate:
         """With preconditions."""
         if unless_changed is not None:
             found = self._pod(unless_changed.uid)["metadata"]["resourceVersion"]
@@ -188,30 +188,30 @@ class ApiServer:
         """By UID."""
         if self.reservations.pop(uid, None) is None:
             raise NotFound
-        self._tell(ReservationSeen, uid, None)
+        self._tell(ReservationUpdate, uid, None)
 
     def delete_ledger(self) -> None:
         """With all that it lists."""
         ledger, self.ledger = self.ledger, None
         assert ledger is not None
-        self._tell(LedgerSeen, ledger.key, None)
+        self._tell(LedgerUpdate, ledger.key, None)
 
-    def create_ledger(self, name: str, spec: LedgerSpec) -> LedgerSeen:
+    def create_ledger(self, name: str, spec: LedgerSpec) -> LedgerUpdate:
         """The one."""
         if self.ledger is not None:
             raise Conflict
-        return self._put_ledger(LedgerSeen(name, self.uid("ledger"), "", 1, spec))
+        return self._put_ledger(LedgerUpdate(name, self.uid("ledger"), "", 1, spec))
 
-    def write_ledger(self, over: LedgerSeen, spec: LedgerSpec) -> LedgerSeen:
+    def write_ledger(self, over: LedgerUpdate, spec: LedgerSpec) -> LedgerUpdate:
         """Compare and swap."""
         ledger = self._ledger_of(over)
         return self._put_ledger(ledger._replace(spec=spec, generation=ledger.generation + (spec != ledger.spec)))
 
-    def drop(self, over: LedgerSeen, extenders: dict[str, Vouching]) -> LedgerSeen:
+    def drop(self, over: LedgerUpdate, extenders: dict[str, ExtenderAck]) -> LedgerUpdate:
         """Compare and swap of the status."""
         return self._put_ledger(self._ledger_of(over)._replace(extenders=extenders))
 
-    def apply(self, me: str, said: Vouching | None) -> None:
+    def apply(self, me: str, said: ExtenderAck | None) -> None:
         """Server-side apply by an extender: its own part of the status, whatever the rest is."""
         if self.ledger is None:
             return
@@ -223,7 +223,7 @@ class ApiServer:
         self._uids += 1
         return f"{kind}{self._uids}"
 
-    def _ledger_of(self, over: LedgerSeen) -> LedgerSeen:
+    def _ledger_of(self, over: LedgerUpdate) -> LedgerUpdate:
         if self.ledger is None:
             raise NotFound
         if self.ledger.version != over.version:
@@ -238,18 +238,18 @@ class ApiServer:
     def _put_pod(self, pod: Json) -> Json:
         made = _merged(pod, {"metadata": {"resourceVersion": self._next()}})
         self.pods[made["metadata"]["uid"]] = made
-        self._tell(Candidate, made["metadata"]["uid"], made)
+        self._tell(PlannerPod, made["metadata"]["uid"], made)
         return made
 
-    def _put_reservation(self, made: ReservationSeen) -> ReservationSeen:
+    def _put_reservation(self, made: ReservationUpdate) -> ReservationUpdate:
         made = made._replace(version=self._next())
         self.reservations[made.key] = made
-        self._tell(ReservationSeen, made.key, made)
+        self._tell(ReservationUpdate, made.key, made)
         return made
 
-    def _put_ledger(self, made: LedgerSeen) -> LedgerSeen:
+    def _put_ledger(self, made: LedgerUpdate) -> LedgerUpdate:
         self.ledger = made._replace(version=self._next())
-        self._tell(LedgerSeen, made.key, self.ledger)
+        self._tell(LedgerUpdate, made.key, self.ledger)
         return self.ledger
 
     def _next(self) -> str:
@@ -299,14 +299,14 @@ class Watcher:
         return next((at for at in range(self._at[kind], len(events)) if events[at].kind is kind), None)
 
     def _batch(self, kind: type[Any], found: list[tuple[str | None, Any]], *, complete: bool) -> Batch[Any]:
-        if kind is Candidate:
+        if kind is PlannerPod:
             kind, read = self._read
             found = [(key, None if each is None else read(each)) for key, each in found]
         gone = tuple(key for key, each in found if each is None and key is not None)
-        return Batch(kind, tuple(each for _, each in found if each is not None), gone, complete=complete)
+        return Batch(kind, tuple(each for _, each in found if each is not None), gone, is_full_list=complete)
 
 
-def candidate_of(pod: Json) -> Candidate | None:
+def candidate_of(pod: Json) -> PlannerPod | None:
     """As a planner keeps it."""
     return _candidate(msgspec.json.encode(pod))
 
@@ -316,21 +316,21 @@ def pod_of(pod: Json) -> Pod:
     return msgspec.convert(pod, Pod)
 
 
-def seen_of(pod: Json) -> PodSeen | None:
+def seen_of(pod: Json) -> PodUpdate | None:
     """As an extender keeps it."""
     return _seen(msgspec.json.encode(pod))
 
 
 @lru_cache(maxsize=4096)
-def _candidate(pod: bytes) -> Candidate | None:
+def _candidate(pod: bytes) -> PlannerPod | None:
     found = msgspec.json.decode(pod, type=GangPod)
-    return candidate(found.metadata.uid, found)
+    return planner_pod(found.metadata.uid, found)
 
 
 @lru_cache(maxsize=4096)
-def _seen(pod: bytes) -> PodSeen | None:
+def _seen(pod: bytes) -> PodUpdate | None:
     found = msgspec.json.decode(pod, type=Pod)
-    return pod_seen(found.metadata.uid, found)
+    return pod_update(found.metadata.uid, found)
 
 
 def gpus(pod: Json) -> int:
@@ -345,9 +345,9 @@ def pinned(pod: Json) -> str | None:
     return str(terms[0]["matchFields"][0]["values"][0]) if terms else None
 
 
-def _node(name: str, number: int) -> NodeSeen:
-    labelled = msgspec.convert({"metadata": {"name": name}}, StockNode)
-    return NodeSeen(name, Machine(None, described=False, allocatable=((GPU, number),)), labelled)
+def _node(name: str, number: int) -> NodeUpdate:
+    labelled = msgspec.convert({"metadata": {"name": name}}, FullNode)
+    return NodeUpdate(name, NodeFacts(None, described=False, allocatable=((GPU, number),)), labelled)
 
 
 def _merged(one: Json, other: Json) -> Json:

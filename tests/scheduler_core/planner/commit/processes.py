@@ -6,35 +6,35 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.crd.reservations import POOL, Holding, Phase, ReservationSpec, Seat, Vouching
+from gputopo.crd.reservations import POOL, EntryPhase, ExtenderAck, Holding, ReservationSpec, Seat
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
-from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import Batch, GpusSeen, LedgerSeen, NodeSeen, PodSeen, ReservationSeen
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
 from scheduler_core.extender.extender import Extender, NotReadyError
-from scheduler_core.extender.ledger_registration import Registration
+from scheduler_core.extender.ledger_registration import LedgerRegistration
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.commit.actions import (
-    AskForPod,
+    Action,
     CreateLedger,
     CreateReservation,
     DeletePod,
     DeleteReservation,
     DropRegistration,
-    LetGo,
-    Release,
-    Touch,
-    Write,
+    ProbeExtenderPod,
+    ReleasePod,
+    TouchPod,
+    UngateAndPin,
     WriteLedger,
     WriteStatus,
-    gang_of,
+    reserved_gang,
 )
-from scheduler_core.planner.commit.ledger import Turn, counting, turn
-from scheduler_core.planner.commit.reconcile import resting, steps
-from scheduler_core.planner.commit.state import Terms
+from scheduler_core.planner.commit.ledger import LedgerRole, active_entries, ledger_role
+from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
+from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.gang.pod_source import Candidate
-from scheduler_core.planner.leader.view import Outlook, Told, View
+from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.planner.leader.view import PlanFindings, PlannerView, WriteResponse
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import (
@@ -52,54 +52,54 @@ from tests.scheduler_core.planner.commit.apiserver import (
 
 BIND_S = 20.0  # after Filter: a binding that takes longer is given up
 SILENCE_S = 120.0
-KINDS = (NodeSeen, Candidate, GpusSeen, ReservationSeen, LedgerSeen)
+KINDS = (NodeUpdate, PlannerPod, NodeGpusUpdate, ReservationUpdate, LedgerUpdate)
 
 
 class Planner:
     """One process that believes that it leads."""
 
-    def __init__(self, server: ApiServer, me: str, terms: Terms) -> None:
+    def __init__(self, server: ApiServer, me: str, terms: CommitTerms) -> None:
         self.server, self.me, self.terms = server, me, terms
         self.watcher: Watcher | None = None
         self.deposed = False
-        self.view = View(Policy(), POOL, me, guarded=terms.guarded)
-        self.view.read(server.ledger, server.now)
+        self.view = PlannerView(Policy(), POOL, me, guarded=terms.guarded)
+        self.view.apply_ledger(server.ledger, server.now)
         self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were not wanted at the last look
         self._tried = 0
 
     def hear(self, batch: Batch[Any]) -> None:
-        self.view.take(batch, self.server.now)
+        self.view.apply_batch(batch, self.server.now)
 
     def tick(self) -> None:
-        self.view.knowledge.tick(self.server.now)
+        self.view.cache.advance_time(self.server.now)
 
-    def writes(self) -> tuple[Write, ...]:
+    def writes(self) -> tuple[Action, ...]:
         """What it would write now."""
         view = self.view
-        mine = turn(view.ledger, self.me) is Turn.LEAD
+        mine = ledger_role(view.ledger, self.me) is LedgerRole.LEAD
         if self.watcher is not None and not mine:
             self.deposed = True
         if self.deposed:
             return ()
         if mine and self.watcher is None:  # it knows nothing from before it took over
-            self.watcher = Watcher(self.server, KINDS, (Candidate, candidate_of))
+            self.watcher = Watcher(self.server, KINDS, (PlannerPod, candidate_of))
             for batch in self.watcher.lists():
                 self.hear(batch)
             return self.writes()
-        view.look(self.server.now)
+        view.observe(self.server.now)
         self.unheld = frozenset(uid for uid, gang in self._holds().items() if gang not in self._queued())
-        outlook = Outlook(unheld=self.unheld, estimates=dict.fromkeys(self._holds()))
+        outlook = PlanFindings(unwanted_holds=self.unheld, estimates=dict.fromkeys(self._holds()))
         found = self._steps(outlook)
         planned = self._plan() if mine else None
         return found if planned is None else (*found, planned)
 
-    def _steps(self, outlook: Outlook) -> tuple[Write, ...]:
+    def _steps(self, outlook: PlanFindings) -> tuple[Action, ...]:
         """The same whether all reservations are looked at or only those that are awake."""
-        world = self.view.world(self.server.now, self.server.now, outlook)
-        found, whole = (steps(each, self.terms, POOL) for each in (world, world._replace(awake=None, plans=None)))
+        world = self.view.reconcile_input(self.server.now, self.server.now, outlook)
+        found, whole = (reconcile(each, self.terms, POOL) for each in (world, world._replace(active=None, plans=None)))
         assert sorted(map(_unordered, found)) == sorted(map(_unordered, whole))
-        if turn(world.ledger, self.me) is Turn.LEAD:
-            self.view.shelf.rest(resting(world, self.terms))
+        if ledger_role(world.ledger, self.me) is LedgerRole.LEAD:
+            self.view.reservation_index.park(idle_reservations(world, self.terms))
         return found
 
     def _plan(self) -> CreateReservation | None:
@@ -107,15 +107,17 @@ class Planner:
         view = self.view
         ledger = view.ledger
         assert ledger is not None  # it is ours
-        if view.memory.made:
+        if view.observations.made:
             return None
-        entries, holds = counting(ledger.spec, view.reservations), self._holds()
-        busy = {gang_of(view.reservations[uid]) for uid, each in entries.items() if each.phase is not Phase.HELD}
+        entries, holds = active_entries(ledger.spec, view.reservations), self._holds()
+        busy = {
+            reserved_gang(view.reservations[uid]) for uid, each in entries.items() if each.phase is not EntryPhase.HELD
+        }
         waiting = sorted(self._queued() - busy)
         for name in waiting:
             members = self._queued_members(name)
-            states = view.knowledge.without([uid for uid, gang in holds.items() if gang == name]).states
-            places = [node for node in sorted(states) for _ in range(states[node].count(GPU))]
+            states = view.cache.table_without([uid for uid, gang in holds.items() if gang == name]).states
+            places = [node for node in sorted(states) for _ in range(states[node].free_devices(GPU))]
             if len(places) >= len(members):
                 pairs = zip(members, places, strict=False)
                 seats = tuple(Seat(each.uid, each.name, place, ((GPU, 1),)) for each, place in pairs)
@@ -131,20 +133,20 @@ class Planner:
 
     def _holds(self) -> dict[str, GangName]:
         """Whose they are, by UID."""
-        found = ((uid, gang_of(each)) for uid, each in self.view.reservations.items() if each.spec.held)
+        found = ((uid, reserved_gang(each)) for uid, each in self.view.reservations.items() if each.spec.held)
         return {uid: gang for uid, gang in found if gang is not None}
 
     def _queued(self) -> set[GangName]:
-        return {each.name for each in self.view.roster.gangs() if each.phase is GangPhase.QUEUED}
+        return {each.name for each in self.view.gang_members.all_gangs() if each.phase is GangPhase.QUEUED}
 
     def _queued_members(self, name: GangName) -> tuple[Member, ...]:
-        gang = self.view.roster.gang(name)
+        gang = self.view.gang_members.get_gang(name)
         assert gang is not None  # it is queued
         return gang.ready
 
-    def send(self, what: Write) -> Any:
+    def send(self, what: Action) -> Any:
         """To the API server, at whatever moment. Raises ``Conflict``, ``NotFound``."""
-        self.view.writes(what)
+        self.view.mark_writing(what)
         server = self.server
         if isinstance(what, CreateLedger):
             return server.create_ledger(what.name, what.spec)
@@ -158,36 +160,36 @@ class Planner:
             return server.write_status(what.of, what.status, what.unless_changed)
         if isinstance(what, DeleteReservation):
             return server.delete_reservation(what.of.key)
-        if isinstance(what, LetGo):
-            return server.patch_pod(pod_patches.let_go(what.member, what.seat, what.reservation))
-        if isinstance(what, Touch):
-            return server.patch_pod(pod_patches.touch(what.member, what.of))
-        if isinstance(what, Release):
-            return server.patch_pod(pod_patches.release(what.member))
+        if isinstance(what, UngateAndPin):
+            return server.patch_pod(pod_patches.ungate_and_pin_patch(what.member, what.seat, what.reservation))
+        if isinstance(what, TouchPod):
+            return server.patch_pod(pod_patches.touch_patch(what.member, what.of))
+        if isinstance(what, ReleasePod):
+            return server.patch_pod(pod_patches.ungate_patch(what.member))
         assert isinstance(what, DeletePod)  # pods of ReplicaSets have no finalizer
         return server.delete_pod(what.member.uid, what.member.version)
 
-    def answered(self, what: Write, made: Any) -> None:
+    def answered(self, what: Action, made: Any) -> None:
         """It was done."""
-        self.view.wrote(what, _told(made), self.server.now)
+        self.view.apply_write(what, _told(made), self.server.now)
         if isinstance(what, CreateLedger):
-            self.view.memory = self.view.memory._replace(fresh=True)
+            self.view.observations = self.view.observations._replace(is_new_ledger=True)
 
-    def refused(self, what: Write) -> None:
+    def refused(self, what: Action) -> None:
         """It was not: the ledger is read again."""
         if isinstance(what, CreateLedger | WriteLedger | DropRegistration):
-            self.view.read(self.server.ledger, self.server.now)
+            self.view.apply_ledger(self.server.ledger, self.server.now)
 
-    def heard_of(self, what: AskForPod, *, gone: bool) -> None:
-        silent = self.view.memory.silent
+    def heard_of(self, what: ProbeExtenderPod, *, gone: bool) -> None:
+        silent = self.view.observations.silent_extenders
         before = silent.get(what.identity)
         if before is not None:
             now = self.server.now
             after = before._replace(asked=now, gone=now if gone and before.gone is None else before.gone)
-            self.view.memory = self.view.memory._replace(silent={**silent, what.identity: after})
+            self.view.observations = self.view.observations._replace(silent_extenders={**silent, what.identity: after})
 
 
-def _unordered(what: Write) -> str:
+def _unordered(what: Action) -> str:
     """The write, whatever the order of what it adds to the ledger."""
     if isinstance(what, WriteLedger):
         entries = tuple(sorted(what.spec.entries, key=lambda each: each.uid))
@@ -195,12 +197,12 @@ def _unordered(what: Write) -> str:
     return repr(what)
 
 
-def _told(made: Any) -> Told | None:
-    if isinstance(made, LedgerSeen):
-        return Told(made.uid, made.version, made.generation)
-    if isinstance(made, ReservationSeen):
-        return Told(made.key, made.version)
-    return None if made is None else Told(made["metadata"]["uid"], made["metadata"]["resourceVersion"])
+def _told(made: Any) -> WriteResponse | None:
+    if isinstance(made, LedgerUpdate):
+        return WriteResponse(made.uid, made.version, made.generation)
+    if isinstance(made, ReservationUpdate):
+        return WriteResponse(made.key, made.version)
+    return None if made is None else WriteResponse(made["metadata"]["uid"], made["metadata"]["resourceVersion"])
 
 
 class Flags(NamedTuple):
@@ -217,40 +219,42 @@ class Answering:
     def __init__(self, server: ApiServer, me: str, flags: Flags) -> None:
         self.server, self.me, self.flags = server, me, flags
         self.silent_since: float | None = None  # cut off from the API server
-        self.said: list[Vouching | None] = []  # on its way to the API server
-        self.knowledge = Knowledge(Policy(), reservations=True)
+        self.said: list[ExtenderAck | None] = []  # on its way to the API server
+        self.knowledge = ClusterCache(Policy(), reservations=True)
         self.extender = Extender(self.knowledge, Policy(), lambda: self.server.now, lambda _: None)
         settle = ASSUMED_POD_LIFETIME_S if flags.vouches_late else 0.0
-        self.registration = Registration(me, f"{SPACE}/{me}", self.knowledge, self._say, lambda: server.now, settle)
-        self.watcher = Watcher(server, KINDS, (PodSeen, seen_of))
+        self.registration = LedgerRegistration(
+            me, f"{SPACE}/{me}", self.knowledge, self._say, lambda: server.now, settle
+        )
+        self.watcher = Watcher(server, KINDS, (PodUpdate, seen_of))
         for batch in self.watcher.lists():
             self.hear(batch)
 
-    def _say(self, _: LedgerSeen, what: Vouching | None) -> None:
+    def _say(self, _: LedgerUpdate, what: ExtenderAck | None) -> None:
         self.said = [*self.said[:1], what]  # one is being written, and of the others the last counts
 
     def hear(self, batch: Batch[Any]) -> None:
-        self.knowledge.take(batch, self.server.now)
+        self.knowledge.apply_batch(batch, self.server.now)
 
     def tick(self) -> None:
-        self.knowledge.tick(self.server.now)
+        self.knowledge.advance_time(self.server.now)
 
     def look(self) -> None:
-        self.knowledge.tick(self.server.now)
-        self.registration.look(BUILT_IN, answering=self._fit(), urgent=True)
-        self.extender.unsure = self.registration.settling
+        self.knowledge.advance_time(self.server.now)
+        self.registration.update(BUILT_IN, answering=self._fit(), urgent=True)
+        self.extender.settling = self.registration.settling
 
     def filter(self, pod: Json, names: frozenset[str]) -> tuple[str, ...]:
         """What it answers; nothing where it would answer 503."""
         self.look()
-        if not self._fit() or (self.flags.registers and self.registration.missing is not None):
+        if not self._fit() or (self.flags.registers and self.registration.not_ready_reason is not None):
             return ()
         try:
             nodes = self.extender.filter(pod_of(pod), names).nodes
         except NotReadyError:
             return ()
         if not self.flags.remembers:
-            self.knowledge.forget(pod["metadata"]["uid"])
+            self.knowledge.forget_assumed_pod(pod["metadata"]["uid"])
         return nodes
 
     def _fit(self) -> bool:
@@ -264,15 +268,15 @@ class Scheduler:
         self.server = server
         self.bound: dict[str, Json] = {}
         self.assumed: dict[str, tuple[str, int]] = {}
-        self.watcher = Watcher(server, (Candidate,), (dict, dict))
+        self.watcher = Watcher(server, (PlannerPod,), (dict, dict))
         for batch in self.watcher.lists():
             self.hear(batch)
 
     def hear(self, batch: Batch[Any]) -> None:
-        for uid in batch.gone:
+        for uid in batch.removed:
             self.bound.pop(uid, None)
             self.assumed.pop(uid, None)
-        for pod in batch.seen:
+        for pod in batch.updates:
             if pod["spec"].get("nodeName"):
                 self.bound[pod["metadata"]["uid"]] = pod
                 self.assumed.pop(pod["metadata"]["uid"], None)

@@ -25,14 +25,14 @@ from hypothesis.stateful import (
 
 from gputopo.crd import reservations
 from gputopo.labels import keys
-from scheduler_core.cache.events import LedgerSeen, ReservationSeen
-from scheduler_core.planner.commit.actions import AskForPod, LetGo, Write, WriteLedger
-from scheduler_core.planner.commit.ledger import striking
-from scheduler_core.planner.commit.state import Terms
+from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
+from scheduler_core.planner.commit.actions import Action, ProbeExtenderPod, UngateAndPin, WriteLedger
+from scheduler_core.planner.commit.ledger import without_entries
+from scheduler_core.planner.commit.state import CommitTerms
 from tests.scheduler_core.planner.commit.apiserver import NODES, OWN, ApiServer, Conflict, Json, NotFound
 from tests.scheduler_core.planner.commit.processes import BIND_S, Answering, Flags, Planner, Scheduler
 
-HELD, PROPOSED, COMMITTED = reservations.Phase
+HELD, PROPOSED, COMMITTED = reservations.EntryPhase
 LAG_S = 5.0  # that a watch is behind at most, unless it is cut off
 _AT_ONCE = 6
 # What may happen next, and how often: a uniform choice would mostly kill what has hardly begun.
@@ -65,13 +65,13 @@ _OFTEN = {
 
 
 # An admission policy lets only planners write their annotations: so plans that somebody deletes are written again.
-TERMS = Terms(settle_s=2 * LAG_S, guarded=True)
+TERMS = CommitTerms(settle_s=2 * LAG_S, guarded=True)
 
 
 class Mutant(NamedTuple):
     """What is left out of the protocol."""
 
-    terms: Terms = TERMS
+    terms: CommitTerms = TERMS
     flags: Flags = Flags()
     swaps: bool = True  # the ledger is written by compare and swap
     falls_back: bool = True  # what is held for a gang is not given up before its places are committed
@@ -102,7 +102,7 @@ class Commit(RuleBasedStateMachine):
         self.planners: list[Planner | None] = [None, None]
         self.extenders: list[Answering | None] = [None, None]
         self.schedulers = [Scheduler(self.server), Scheduler(self.server)]
-        self.late: list[tuple[Planner, Write]] = []
+        self.late: list[tuple[Planner, Action]] = []
         self.unheld: set[str] = set()  # UIDs of holds that some planner found not to be wanted, or somebody deleted
         self.flights: list[Flight] = []
 
@@ -172,7 +172,7 @@ class Commit(RuleBasedStateMachine):
             self._lose_what_is_late()
 
     def _lose_what_is_late(self) -> None:
-        self.late = [each for each in self.late if not isinstance(each[1], LetGo)]
+        self.late = [each for each in self.late if not isinstance(each[1], UngateAndPin)]
 
     # What kube-scheduler does.
 
@@ -310,13 +310,13 @@ class Commit(RuleBasedStateMachine):
         if self.late:
             self._write(*self.late.pop(pick % len(self.late)))
 
-    def _write(self, planner: Planner, what: Write) -> None:
-        if isinstance(what, AskForPod):
+    def _write(self, planner: Planner, what: Action) -> None:
+        if isinstance(what, ProbeExtenderPod):
             living = {f"team/{each.me}" for each in self.extenders if each is not None}
             planner.heard_of(what, gone=what.pod not in living)
             return
         if isinstance(what, WriteLedger) and not self.mutant.falls_back:
-            what = what._replace(spec=striking(what.spec, self._held_of_proposed(what)))
+            what = what._replace(spec=without_entries(what.spec, self._held_of_proposed(what)))
         gangs = {uid: _gang(pod) for uid, pod in self.server.pods.items()}
         self.unheld |= planner.unheld
         try:
@@ -390,7 +390,7 @@ class Commit(RuleBasedStateMachine):
 
         A proposal that comes to nothing leaves it as it was.
         """
-        ledgers = [event.object for event in self.server.events if event.kind is LedgerSeen]
+        ledgers = [event.object for event in self.server.events if event.kind is LedgerUpdate]
         for before, after in pairwise(ledgers):
             if before is None or after is None:
                 continue  # somebody deleted it
@@ -402,7 +402,7 @@ class Commit(RuleBasedStateMachine):
 
     def _gang_for(self, uid: str) -> str:
         """Whose a reservation is, or was."""
-        shown = (each.object for each in self.server.events if each.kind is ReservationSeen and each.key == uid)
+        shown = (each.object for each in self.server.events if each.kind is ReservationUpdate and each.key == uid)
         return str(next(shown).spec.gang)
 
     def teardown(self) -> None:
@@ -513,10 +513,10 @@ class Hostile(Commit):
     def no_node_is_promised_twice(self) -> None:
         """And what is forged counts nowhere."""
         super().no_node_is_promised_twice()
-        plans = (event.object for event in self.server.events if event.kind is ReservationSeen and event.object)
+        plans = (event.object for event in self.server.events if event.kind is ReservationUpdate and event.object)
         listed = {seat.uid for each in plans for seat in each.spec.seats}
         assert not listed & self.forged, "a forged pod has a plan"
-        views = [each.view.knowledge for each in self.planners if each is not None]
+        views = [each.view.cache for each in self.planners if each is not None]
         known = [*views, *(each.knowledge for each in self.extenders if each is not None)]
         counted = {pod.uid for each in known for record in each.table.records.values() for pod in record.pods}
         assert not counted & self.forged, "a forged pod counts"
@@ -624,8 +624,8 @@ def _heard_of_late(world: Commit) -> None:
     world.planner_works(0, 0)
     extender = world.extenders[1]
     assert extender is not None
-    while LedgerSeen in extender.watcher.behind():
-        extender.hear(extender.watcher.hear(LedgerSeen))
+    while LedgerUpdate in extender.watcher.behind():
+        extender.hear(extender.watcher.hear(LedgerUpdate))
     for _ in range(2):
         world.pod_comes(1, 0)
         world.pod_is_filtered(1, 0)

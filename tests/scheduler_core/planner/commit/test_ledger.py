@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from gputopo.crd.reservations import LedgerSpec, LedgerStatus, Vouching
-from scheduler_core.cache.events import LedgerSeen
+from gputopo.crd.reservations import ExtenderAck, LedgerSpec, LedgerStatus
+from scheduler_core.cache.events import LedgerUpdate
 from scheduler_core.planner.commit.ledger import (
-    Assent,
-    Turn,
-    assent,
-    counting,
+    Acknowledgement,
+    LedgerRole,
+    acknowledgement_of,
+    active_entries,
     entry_of,
-    listing,
-    striking,
-    taken_over,
-    turn,
+    ledger_role,
+    take_over_spec,
+    with_entries,
+    without_entries,
     without_extenders,
 )
 from tests.scheduler_core.planner.packing.plans import COMMITTED, PROPOSED, entry, ledger, plan
@@ -28,35 +28,37 @@ ONE, OTHER = plan("one", {"a": ("n", 1)}), plan("other", {"b": ("n", 2)})
 @pytest.mark.parametrize(
     ("found", "first"),
     [
-        pytest.param(None, Turn.CREATE, id="there is no ledger"),
-        pytest.param(ledger(), Turn.TAKE_OVER, id="another wrote it last"),
-        pytest.param(ledger()._replace(spec=LedgerSpec("me", 3)), Turn.LEAD, id="it is ours"),
+        pytest.param(None, LedgerRole.CREATE, id="there is no ledger"),
+        pytest.param(ledger(), LedgerRole.TAKE_OVER, id="another wrote it last"),
+        pytest.param(ledger()._replace(spec=LedgerSpec("me", 3)), LedgerRole.LEAD, id="it is ours"),
     ],
 )
-def test_what_a_planner_is_to_the_ledger(found: LedgerSeen | None, first: Turn) -> None:
-    assert turn(found, "me") is first
+def test_what_a_planner_is_to_the_ledger(found: LedgerUpdate | None, first: LedgerRole) -> None:
+    assert ledger_role(found, "me") is first
 
 
 def test_taking_over_changes_nothing_that_counts() -> None:
     before = LedgerSpec("other", 6, (entry(ONE),))
 
-    assert taken_over(before, "me", "ns/lease", "rack=a") == LedgerSpec("me", 7, (entry(ONE),), "ns/lease", "rack=a")
+    assert take_over_spec(before, "me", "ns/lease", "rack=a") == LedgerSpec(
+        "me", 7, (entry(ONE),), "ns/lease", "rack=a"
+    )
 
 
 def test_an_entry_changes_its_phase_in_its_place() -> None:
     before = LedgerSpec("me", 1, (entry(ONE, PROPOSED), entry(OTHER, PROPOSED)))
 
-    after = listing(before, [entry_of(ONE, COMMITTED)])
+    after = with_entries(before, [entry_of(ONE, COMMITTED)])
 
     assert after == LedgerSpec("me", 1, (entry(ONE, COMMITTED), entry(OTHER, PROPOSED)))
 
 
 def test_entries_come_and_go() -> None:
     empty = LedgerSpec("me", 1)
-    both = listing(empty, [entry(ONE), entry(OTHER)])
+    both = with_entries(empty, [entry(ONE), entry(OTHER)])
 
     assert both.entries == (entry(ONE), entry(OTHER))
-    assert striking(both, {ONE.key}).entries == (entry(OTHER),)
+    assert without_entries(both, {ONE.key}).entries == (entry(OTHER),)
 
 
 @pytest.mark.parametrize(
@@ -68,27 +70,27 @@ def test_entries_come_and_go() -> None:
     ],
 )
 def test_an_entry_counts_with_its_very_plan(there: Mapping[str, object], counts: list[str]) -> None:
-    found = counting(LedgerSpec("me", 1, (entry(ONE),)), there)  # type: ignore[arg-type]
+    found = active_entries(LedgerSpec("me", 1, (entry(ONE),)), there)  # type: ignore[arg-type]
 
     assert list(found) == counts
 
 
-CLEAR, LATE, AGAINST = Vouching("p", 5), Vouching("p", 4), Vouching("p", 5, (ONE.key,))
+CLEAR, LATE, AGAINST = ExtenderAck("p", 5), ExtenderAck("p", 4), ExtenderAck("p", 5, (ONE.key,))
 
 
 @pytest.mark.parametrize(
     ("extenders", "said"),
     [
-        pytest.param({"x": CLEAR}, Assent.CLEAR, id="the only one vouches"),
-        pytest.param({"x": CLEAR, "y": CLEAR}, Assent.CLEAR, id="all vouch"),
-        pytest.param({"x": CLEAR, "y": LATE}, Assent.AWAITED, id="one has not taken it in"),
-        pytest.param({"x": CLEAR, "y": AGAINST}, Assent.BLOCKED, id="one let in what it conflicts with"),
-        pytest.param({"x": LATE, "y": AGAINST}, Assent.BLOCKED, id="a no counts before a silence does"),
-        pytest.param({}, Assent.AWAITED, id="nobody is registered"),
+        pytest.param({"x": CLEAR}, Acknowledgement.CLEAR, id="the only one vouches"),
+        pytest.param({"x": CLEAR, "y": CLEAR}, Acknowledgement.CLEAR, id="all vouch"),
+        pytest.param({"x": CLEAR, "y": LATE}, Acknowledgement.AWAITED, id="one has not taken it in"),
+        pytest.param({"x": CLEAR, "y": AGAINST}, Acknowledgement.BLOCKED, id="one let in what it conflicts with"),
+        pytest.param({"x": LATE, "y": AGAINST}, Acknowledgement.BLOCKED, id="a no counts before a silence does"),
+        pytest.param({}, Acknowledgement.AWAITED, id="nobody is registered"),
     ],
 )
-def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, Vouching], said: Assent) -> None:
-    assert assent(ONE.key, 5, extenders) is said
+def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, ExtenderAck], said: Acknowledgement) -> None:
+    assert acknowledgement_of(ONE.key, 5, extenders) is said
 
 
 def test_registrations_go_by_name() -> None:

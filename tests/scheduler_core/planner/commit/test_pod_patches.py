@@ -6,7 +6,13 @@ import pytest
 
 from gputopo.crd.reservations import Seat
 from gputopo.labels import keys
-from scheduler_core.planner.commit.pod_patches import let_go, narrowed, release, strip, touch
+from scheduler_core.planner.commit.pod_patches import (
+    pinned_terms,
+    strip_finalizer_patch,
+    touch_patch,
+    ungate_and_pin_patch,
+    ungate_patch,
+)
 from scheduler_core.request.pod import RequiredTerm, RequiredTerms, Requirement
 from tests.scheduler_core.planner.gang.gang_pods import member
 
@@ -19,7 +25,7 @@ IDENTITY = {"name": POD.name, "namespace": POD.namespace, "uid": POD.uid, "resou
 
 
 def test_a_member_is_pinned_and_let_go_at_once_and_keeps_the_gates_of_others() -> None:
-    assert let_go(POD, Seat(POD.uid, POD.name, "n1", rank=3), "llm-1") == {
+    assert ungate_and_pin_patch(POD, Seat(POD.uid, POD.name, "n1", rank=3), "llm-1") == {
         "metadata": IDENTITY | {"annotations": {keys.POD_GANG_RANK.key: "3", keys.POD_RESERVATION.key: "llm-1"}},
         "spec": {
             "schedulingGates": [{"name": "other.io/gate"}],
@@ -33,7 +39,7 @@ def test_a_member_is_pinned_and_let_go_at_once_and_keeps_the_gates_of_others() -
 
 
 def test_a_member_without_gpus_is_let_go_without_a_pin() -> None:
-    assert let_go(POD, Seat(POD.uid, POD.name), "llm-1") == {
+    assert ungate_and_pin_patch(POD, Seat(POD.uid, POD.name), "llm-1") == {
         "metadata": IDENTITY | {"annotations": {keys.POD_RESERVATION.key: "llm-1"}},
         "spec": {"schedulingGates": [{"name": "other.io/gate"}]},
     }
@@ -65,10 +71,10 @@ def test_a_member_without_gpus_is_let_go_without_a_pin() -> None:
     ],
 )
 def test_terms_are_only_narrowed(terms: RequiredTerms | None, written: list[object]) -> None:
-    assert narrowed(terms, "n1") == written
+    assert pinned_terms(terms, "n1") == written
 
 
 def test_what_else_pods_get() -> None:
-    assert release(POD) == {"metadata": IDENTITY, "spec": {"schedulingGates": [{"name": "other.io/gate"}]}}
-    assert touch(POD, "llm-1") == {"metadata": IDENTITY | {"annotations": {keys.POD_TAKEN_BACK.key: "llm-1"}}}
-    assert strip(POD, "go") == {"metadata": IDENTITY | {"finalizers": ["keep"]}}
+    assert ungate_patch(POD) == {"metadata": IDENTITY, "spec": {"schedulingGates": [{"name": "other.io/gate"}]}}
+    assert touch_patch(POD, "llm-1") == {"metadata": IDENTITY | {"annotations": {keys.POD_ROLLED_BACK.key: "llm-1"}}}
+    assert strip_finalizer_patch(POD, "go") == {"metadata": IDENTITY | {"finalizers": ["keep"]}}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from scheduler_core.cache.events import ReservationSeen
-from scheduler_core.planner.commit.observations import Memory
-from scheduler_core.planner.commit.recovery import plans_of, vanished
-from scheduler_core.planner.commit.state import World
-from scheduler_core.planner.gang.gang import assess
+from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.observations import Observations
+from scheduler_core.planner.commit.recovery import plan_keys, recreate_deleted
+from scheduler_core.planner.commit.state import ReconcileInput
+from scheduler_core.planner.gang.gang import gang_of
 from scheduler_core.planner.gang.member import GangName, Member
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import plan
@@ -19,10 +19,10 @@ from tests.scheduler_core.planner.packing.plans import plan
 def on_its_way(name: str, namespace: str) -> Member:
     """A single pod that was let go by the batch pods-1."""
     made = member(name, gang=GangName(namespace, f"pod.uid-{name}"), namespace=namespace)
-    return made._replace(gates=(), pin="n1", reservation="pods-1", owner_kind="batch/Job")
+    return made._replace(gates=(), pinned_terms="n1", reservation="pods-1", owner_kind="batch/Job")
 
 
-def batch(namespace: str, *pods: str) -> ReservationSeen:
+def batch(namespace: str, *pods: str) -> ReservationUpdate:
     """The batch pods-1 as it is, or was written again, there."""
     return plan("pods-1", dict.fromkeys(pods, ("n1", 1)), gang="")._replace(namespace=namespace, key=f"in-{namespace}")
 
@@ -30,13 +30,18 @@ def batch(namespace: str, *pods: str) -> ReservationSeen:
 A, B = on_its_way("a", "one"), on_its_way("b", "two")
 
 
-def written(reservations: Sequence[ReservationSeen], coming: Sequence[Member] = (A, B)) -> list[tuple[str, str, str]]:
+def written(reservations: Sequence[ReservationUpdate], coming: Sequence[Member] = (A, B)) -> list[tuple[str, str, str]]:
     """Namespace, name and the first pod of each plan that is written again."""
     everybody = {each.uid: each for each in coming}
     known = {each.key: each for each in reservations}
-    world = World("me", None, known, everybody.get, lambda _: None, (), (), (), {}, Memory(), 0.0, 0.0, tuple(coming))
-    again = list(vanished(world))
-    assert list(vanished(world._replace(plans={each for seen in reservations for each in plans_of(seen)}))) == again
+    world = ReconcileInput(
+        "me", None, known, everybody.get, lambda _: None, (), (), (), {}, Observations(), 0.0, 0.0, tuple(coming)
+    )
+    again = list(recreate_deleted(world))
+    assert (
+        list(recreate_deleted(world._replace(plans={each for seen in reservations for each in plan_keys(seen)})))
+        == again
+    )
     return [(each.namespace, each.name, each.spec.seats[0].name) for each in again]
 
 
@@ -55,7 +60,7 @@ def written(reservations: Sequence[ReservationSeen], coming: Sequence[Member] = 
     ],
 )
 def test_single_pods_without_a_plan_get_one_for_each_namespace(
-    reservations: tuple[ReservationSeen, ...], again: list[tuple[str, str, str]]
+    reservations: tuple[ReservationUpdate, ...], again: list[tuple[str, str, str]]
 ) -> None:
     assert written(reservations) == again
 
@@ -63,13 +68,15 @@ def test_single_pods_without_a_plan_get_one_for_each_namespace(
 def test_a_sibling_whose_pin_nothing_proves_is_left_out_of_the_plan() -> None:
     """Its owner may have written the annotation and the pin."""
     a, bound, forged = (
-        member(name, gates=(), reservation="llm-1", pin=pin, node=node)
+        member(name, gates=(), reservation="llm-1", pinned_terms=pin, node=node)
         for name, pin, node in (("a", "n1", None), ("b", None, "n2"), ("c", "n3", None))
     )
-    gang = assess(a.wanted.gang, (a, bound, forged))
+    gang = gang_of(a.gang_request.gang, (a, bound, forged))
     everybody = {each.uid: each for each in (a, bound, forged)}
-    world = World("me", None, {}, everybody.get, lambda _: gang, (), (), (), {}, Memory(), 0.0, 0.0, (a,))
+    world = ReconcileInput(
+        "me", None, {}, everybody.get, lambda _: gang, (), (), (), {}, Observations(), 0.0, 0.0, (a,)
+    )
 
-    (again,) = vanished(world)
+    (again,) = recreate_deleted(world)
 
     assert [(seat.name, seat.node) for seat in again.spec.seats] == [("a", "n1"), ("b", "n2")]

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler_core.planner.gang.conventions import RULES, alone, convention, is_alone, named, read_wanted
-from scheduler_core.planner.gang.member import GangName, Wanted
-from scheduler_core.request.pod import Metadata, Owner
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.planner.gang.conventions import (
+    GANG_CONVENTIONS,
+    conventional_name,
+    is_single_pod_gang,
+    named_gang,
+    parse_gang_request,
+    single_pod_request,
+)
+from scheduler_core.planner.gang.member import GangName, GangRequest
+from scheduler_core.request.pod import Metadata, PodOwner
+from scheduler_core.request.pod_request import InvalidRequest
 
-JOB = Owner("batch/v1", "Job", "uid-job", controller=True)
+JOB = PodOwner("batch/v1", "Job", "uid-job", controller=True)
 INDEXED = {
     "batch.kubernetes.io/job-name": "train",
     "job-name": "train",
@@ -41,15 +48,15 @@ OURS = {"gputopo.io/gang": "llm", "gputopo.io/gang-size": "16"}
 
 
 def meta(
-    labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None, owner: Owner | None = JOB
+    labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None, owner: PodOwner | None = JOB
 ) -> Metadata:
     return Metadata(
         "p", "team", "uid-p", dict(labels or {}), dict(annotations or {}), None if owner is None else (owner,)
     )
 
 
-def wants(name: str, **said: Any) -> Wanted:
-    return Wanted(GangName("team", name), **{"maker": "uid-job", **said})
+def wants(name: str, **said: Any) -> GangRequest:
+    return GangRequest(GangName("team", name), **{"maker": "uid-job", **said})
 
 
 @pytest.mark.parametrize(
@@ -230,13 +237,13 @@ def wants(name: str, **said: Any) -> Wanted:
         ),
     ],
 )
-def test_a_pod_s_gang(metadata: Metadata, wanted: Wanted | None) -> None:
-    assert read_wanted(metadata) == wanted
+def test_a_pod_s_gang(metadata: Metadata, wanted: GangRequest | None) -> None:
+    assert parse_gang_request(metadata) == wanted
 
 
 def test_a_scheduling_group_of_kubernetes_names_a_gang() -> None:
-    assert read_wanted(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
-    assert named(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
+    assert parse_gang_request(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
+    assert named_gang(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
 
 
 @pytest.mark.parametrize(
@@ -279,18 +286,18 @@ def test_a_scheduling_group_of_kubernetes_names_a_gang() -> None:
 def test_what_cannot_be_understood_is_refused_and_its_gang_known_where_it_is_named(
     metadata: Metadata, reason: str, gang: str | None
 ) -> None:
-    found = named(metadata)
+    found = named_gang(metadata)
 
-    assert read_wanted(metadata) == Refused(reason)
+    assert parse_gang_request(metadata) == InvalidRequest(reason)
     assert (None if found is None else found.gang.name) == gang
 
 
 def test_a_pod_on_its_own_is_a_gang_of_one() -> None:
-    found = alone(meta(owner=None), "gate")
+    found = single_pod_request(meta(owner=None), "gate")
 
     assert found == wants("pod.uid-p", size=1, by="gate", maker=None)
-    assert is_alone(found.gang)
-    assert not is_alone(GangName("team", "llm"))
+    assert is_single_pod_gang(found.gang)
+    assert not is_single_pod_gang(GangName("team", "llm"))
 
 
 @pytest.mark.parametrize(
@@ -305,15 +312,15 @@ def test_a_pod_on_its_own_is_a_gang_of_one() -> None:
     ],
 )
 def test_names_of_gangs_are_fit_for_objects(parts: tuple[str, ...], name: str) -> None:
-    assert convention("jobset", "team", *parts) == GangName("team", name)
+    assert conventional_name("jobset", "team", *parts) == GangName("team", name)
 
 
 @given(
-    st.sampled_from([rule.prefix for rule in RULES]),
+    st.sampled_from([rule.prefix for rule in GANG_CONVENTIONS]),
     st.lists(st.text(min_size=1, max_size=253), min_size=1, max_size=3),
 )
 def test_every_name_is_one_that_an_object_can_have(prefix: str, parts: list[str]) -> None:
-    name = convention(prefix, "team", *parts).name
+    name = conventional_name(prefix, "team", *parts).name
 
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
     assert name.startswith(f"{prefix}.")
@@ -323,11 +330,11 @@ def test_every_name_is_one_that_an_object_can_have(prefix: str, parts: list[str]
 @given(st.text(min_size=1, max_size=63), st.text(min_size=1, max_size=63))
 @example("default", "")
 def test_different_labels_are_different_gangs(one: str, other: str) -> None:
-    assert (convention("job", "team", one) == convention("job", "team", other)) == (one == other)
+    assert (conventional_name("job", "team", one) == conventional_name("job", "team", other)) == (one == other)
 
 
 def test_no_two_conventions_share_a_name() -> None:
-    prefixes = [rule.prefix for rule in RULES]
+    prefixes = [rule.prefix for rule in GANG_CONVENTIONS]
 
     assert len({*prefixes, "pod"}) == len(prefixes) + 1
     assert all("." not in prefix for prefix in prefixes)
@@ -336,7 +343,7 @@ def test_no_two_conventions_share_a_name() -> None:
 DOCS = (Path(__file__).parents[4] / "docs" / "gangs.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", GANG_CONVENTIONS, ids=lambda rule: rule.name)
 def test_the_documentation_lists_every_convention(rule: Any) -> None:
     keys = "<br>".join(f"`{key}`" for key in rule.keys) or "`spec.schedulingGroup.podGroupName`"
     said = [f"`{key}`" for key in (rule.size, rule.minimum) if key] + ([rule.told_by] if rule.told_by else [])
@@ -348,4 +355,4 @@ def test_the_documentation_lists_every_convention(rule: Any) -> None:
 def test_the_documentation_lists_them_in_their_order() -> None:
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| `[a-z]+\.` \|", DOCS, re.MULTILINE)
 
-    assert rows == [rule.name for rule in RULES]
+    assert rows == [rule.name for rule in GANG_CONVENTIONS]

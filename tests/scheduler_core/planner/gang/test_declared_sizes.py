@@ -8,23 +8,23 @@ import msgspec
 import pytest
 
 from scheduler_core.planner.gang.declared_sizes import (
-    Job,
+    BatchJob,
     JobSet,
     PodGroup,
     TrainingJob,
-    of_job,
-    of_jobset,
-    of_pod_group,
-    of_training_job,
+    job_sizes,
+    jobset_sizes,
+    pod_group_sizes,
+    training_job_sizes,
 )
-from scheduler_core.planner.gang.gang import Declared, Size
+from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 from scheduler_core.planner.gang.member import GangName
 
 META = {"name": "train", "namespace": "team"}
 
 
-def size(name: str, count: int | None = None, minimum: int | None = None) -> Size:
-    return Size(GangName("team", name), count, minimum)
+def size(name: str, count: int | None = None, minimum: int | None = None) -> DeclaredSize:
+    return DeclaredSize(GangName("team", name), count, minimum)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def size(name: str, count: int | None = None, minimum: int | None = None) -> Siz
         pytest.param({"parallelism": 4}, size("job.train", minimum=1), id="a work queue"),
     ],
 )
-def test_a_job_is_a_gang_where_all_its_pods_run_at_once(spec: dict[str, int], said: Size) -> None:
-    job = msgspec.convert({"metadata": META, "spec": spec}, Job)
+def test_a_job_is_a_gang_where_all_its_pods_run_at_once(spec: dict[str, int], said: DeclaredSize) -> None:
+    job = msgspec.convert({"metadata": META, "spec": spec}, BatchJob)
 
-    assert of_job("u", job) == Declared("u", (said,))
+    assert job_sizes("u", job) == DeclaredSizes("u", (said,))
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_a_job_is_a_gang_where_all_its_pods_run_at_once(spec: dict[str, int], sa
 )
 def test_a_deadline_of_a_job_ends_its_pods(status: dict[str, str], ends: float | None) -> None:
     spec = {"completions": 1, "activeDeadlineSeconds": 400}
-    job = msgspec.convert({"metadata": META, "spec": spec, "status": status}, Job)
+    job = msgspec.convert({"metadata": META, "spec": spec, "status": status}, BatchJob)
 
-    assert of_job("u", job) == Declared("u", (size("job.train", 1),), ends)
+    assert job_sizes("u", job) == DeclaredSizes("u", (size("job.train", 1),), ends)
 
 
 def test_a_job_without_a_deadline_may_run_for_ever() -> None:
-    job = msgspec.convert({"metadata": META, "status": {"startTime": "2026-11-18T11:00:00Z"}}, Job)
+    job = msgspec.convert({"metadata": META, "status": {"startTime": "2026-11-18T11:00:00Z"}}, BatchJob)
 
-    assert of_job("u", job).ends is None
+    assert job_sizes("u", job).deadline is None
 
 
 def replicated(name: str, replicas: int = 1, group: str = "default", /, **more: Any) -> dict[str, Any]:
@@ -131,11 +131,11 @@ def after(*names: str) -> list[dict[str, str]]:
     ],
 )
 def test_a_jobset_is_a_gang_per_group(
-    jobs: list[Any] | None, policy: dict[str, str] | None, said: tuple[Size, ...]
+    jobs: list[Any] | None, policy: dict[str, str] | None, said: tuple[DeclaredSize, ...]
 ) -> None:
     jobset = msgspec.convert({"metadata": META, "spec": {"replicatedJobs": jobs, "startupPolicy": policy}}, JobSet)
 
-    assert of_jobset("u", jobset) == Declared("u", said)
+    assert jobset_sizes("u", jobset) == DeclaredSizes("u", said)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_jobset_is_a_gang_per_group(
 def test_a_pod_group_says_with_how_many_its_gang_may_start(spec: dict[str, Any], minimum: int | None) -> None:
     group = msgspec.convert({"metadata": META, "spec": spec}, PodGroup)
 
-    assert of_pod_group("volcano", "u", group) == Declared("u", (size("volcano.train", minimum=minimum),))
+    assert pod_group_sizes("volcano", "u", group) == DeclaredSizes("u", (size("volcano.train", minimum=minimum),))
 
 
 WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
@@ -207,4 +207,4 @@ WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
 def test_a_kubeflow_job_is_a_gang_of_its_replicas(spec: dict[str, Any], count: int | None, minimum: int | None) -> None:
     job = msgspec.convert({"metadata": META, "spec": spec}, TrainingJob)
 
-    assert of_training_job("u", job) == Declared("u", (size("kubeflow.train", count, minimum),))
+    assert training_job_sizes("u", job) == DeclaredSizes("u", (size("kubeflow.train", count, minimum),))

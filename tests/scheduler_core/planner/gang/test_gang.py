@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gputopo.labels.keys import GATE
-from scheduler_core.planner.gang.gang import Gang, GangPhase, Size, assess, by_rank
+from scheduler_core.planner.gang.gang import DeclaredSize, Gang, GangPhase, by_rank, gang_of
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED, KUEUE, LLM, RUNNING, member, members
 
@@ -18,7 +18,7 @@ LET_GO: dict[str, Any] = {"node": None}
 
 
 def of(*there: Member) -> Gang:
-    return assess(LLM, sorted(there, key=by_rank))
+    return gang_of(LLM, sorted(there, key=by_rank))
 
 
 def named(found: tuple[Member, ...]) -> list[str]:
@@ -28,22 +28,27 @@ def named(found: tuple[Member, ...]) -> list[str]:
 @pytest.mark.parametrize(
     ("there", "phase", "reason"),
     [
-        pytest.param([], GangPhase.ENDED, "no member runs or waits", id="nobody"),
-        pytest.param(members(3, ending=True), GangPhase.ENDED, "no member runs or waits", id="all end"),
-        pytest.param(members(2, RUNNING, phase="Failed"), GangPhase.ENDED, "no member runs or waits", id="all failed"),
+        pytest.param([], GangPhase.FINISHED, "no member runs or waits", id="nobody"),
+        pytest.param(members(3, is_terminating=True), GangPhase.FINISHED, "no member runs or waits", id="all end"),
+        pytest.param(
+            members(2, RUNNING, phase="Failed"), GangPhase.FINISHED, "no member runs or waits", id="all failed"
+        ),
         pytest.param(
             members(3, RUNNING, reservation=None), GangPhase.ELSEWHERE, "no member has gputopo's gate", id="of others"
         ),
-        pytest.param(members(3)[:2], GangPhase.GATHERING, "2 of 3 members are there", id="one is missing"),
+        pytest.param(members(3)[:2], GangPhase.WAITING_FOR_MEMBERS, "2 of 3 members are there", id="one is missing"),
         pytest.param(
-            members(3, minimum=2)[:1], GangPhase.GATHERING, "1 of at least 2 members is there", id="elastic, too few"
+            members(3, minimum=2)[:1],
+            GangPhase.WAITING_FOR_MEMBERS,
+            "1 of at least 2 members is there",
+            id="elastic, too few",
         ),
-        pytest.param([member("a")], GangPhase.GATHERING, f"1 member there, and {UNSAID}", id="size not said"),
+        pytest.param([member("a")], GangPhase.WAITING_FOR_MEMBERS, f"1 member there, and {UNSAID}", id="size not said"),
         pytest.param(members(3), GangPhase.QUEUED, "3 members to be placed", id="all there"),
         pytest.param(members(3, minimum=2)[:2], GangPhase.QUEUED, "2 members to be placed", id="enough there"),
         pytest.param(
-            [*members(3)[:2], member("w-2", ending=True, rank=2)],
-            GangPhase.GATHERING,
+            [*members(3)[:2], member("w-2", is_terminating=True, rank=2)],
+            GangPhase.WAITING_FOR_MEMBERS,
             "2 of 3 members are there",
             id="one ends",
         ),
@@ -73,19 +78,19 @@ def named(found: tuple[Member, ...]) -> list[str]:
         ),
         pytest.param(
             [*members(2, size=3), member("w-2", BOUND, rank=2, node=None)],
-            GangPhase.LET_GO,
+            GangPhase.UNGATED,
             "0 of 1 member have nodes",
             id="first patch",
         ),
         pytest.param(
             [*members(2, BOUND), member("w-2", BOUND, rank=2, node=None)],
-            GangPhase.LET_GO,
+            GangPhase.UNGATED,
             "2 of 3 members have nodes",
             id="one not bound yet",
         ),
         pytest.param(
             [*members(2, BOUND), member("launcher", BOUND, node=None, reservation=None)],
-            GangPhase.LET_GO,
+            GangPhase.UNGATED,
             "2 of 3 members have nodes",
             id="one that others place is not bound yet",
         ),
@@ -110,7 +115,7 @@ def named(found: tuple[Member, ...]) -> list[str]:
         ),
         pytest.param(
             [*members(3, RUNNING)[:1], member("w-2", rank=2)],
-            GangPhase.GATHERING,
+            GangPhase.WAITING_FOR_MEMBERS,
             "2 of 3 members are there",
             id="the other one is not made again yet",
         ),
@@ -122,13 +127,13 @@ def named(found: tuple[Member, ...]) -> list[str]:
         ),
         pytest.param(
             [*members(2, RUNNING, phase="Succeeded", size=3, maker="yesterday"), member("w-2", rank=2, size=3)],
-            GangPhase.GATHERING,
+            GangPhase.WAITING_FOR_MEMBERS,
             "1 of 3 members is there",
             id="others of that name were through yesterday",
         ),
         pytest.param(
             [member("old", RUNNING, phase="Succeeded", rank=0, size=2), member("w-0", rank=0, size=2)],
-            GangPhase.GATHERING,
+            GangPhase.WAITING_FOR_MEMBERS,
             "1 of 2 members is there",
             id="succeeded, and is done again",
         ),
@@ -156,12 +161,12 @@ def named(found: tuple[Member, ...]) -> list[str]:
                 member("launcher", BOUND, node=None, reservation=None),
                 member("extra", size=2),
             ],
-            GangPhase.LET_GO,
+            GangPhase.UNGATED,
             "1 of 2 members has its node; 1 more to wait until one of them goes",
             id="one more, not all bound",
         ),
         pytest.param(
-            [member("a", request=Refused("no such wish"))], GangPhase.REFUSED, "a: no such wish", id="malformed"
+            [member("a", request=InvalidRequest("no such wish"))], GangPhase.REFUSED, "a: no such wish", id="malformed"
         ),
         pytest.param(
             [member("a", size=8), member("b", size=16), member("c", size=8)],
@@ -190,7 +195,7 @@ def named(found: tuple[Member, ...]) -> list[str]:
     ],
 )
 def test_what_a_gang_waits_for(there: list[Member], phase: GangPhase, reason: str) -> None:
-    found = assess(LLM, sorted(there, key=by_rank))
+    found = gang_of(LLM, sorted(there, key=by_rank))
 
     assert (found.phase, found.reason) == (phase, reason)
 
@@ -230,9 +235,12 @@ def of_priority(name: str, gpus: int, priority: int, state: str = GATED) -> Memb
         pytest.param([of_priority("a", 0, 7), of_priority("b", 0, -3)], -3, (-3, 7), id="no member asks for GPUs"),
         pytest.param([of_priority("a", 8, 0, RUNNING), of_priority("b", 8, 9)], 0, (0, 9), id="one has its place"),
         pytest.param(
-            [of_priority("a", 8, 9), member("b", request=Refused("what"))], 0, (0, 9), id="one cannot be understood"
+            [of_priority("a", 8, 9), member("b", request=InvalidRequest("what"))],
+            0,
+            (0, 9),
+            id="one cannot be understood",
         ),
-        pytest.param([of_priority("a", 8, 9), member("b", ending=True)], 9, (), id="one is being deleted"),
+        pytest.param([of_priority("a", 8, 9), member("b", is_terminating=True)], 9, (), id="one is being deleted"),
         pytest.param([of_priority("a", 8, 9), member("b", phase="Failed")], 9, (), id="one has failed"),
     ],
 )
@@ -247,18 +255,20 @@ def test_the_lowest_priority_of_members_that_ask_for_gpus_counts(
 @pytest.mark.parametrize(
     ("said", "declared", "size", "minimum", "phase"),
     [
-        pytest.param({}, Size(LLM, 2), 2, None, GangPhase.QUEUED, id="by its object"),
-        pytest.param({}, Size(LLM, minimum=2), None, 2, GangPhase.QUEUED, id="at least"),
-        pytest.param({}, Size(LLM, 8, 4), 8, 4, GangPhase.GATHERING, id="elastic"),
-        pytest.param({}, Size(LLM), None, None, GangPhase.GATHERING, id="object that does not say either"),
-        pytest.param({"size": 2}, Size(LLM, 8), 2, None, GangPhase.QUEUED, id="pods go first"),
-        pytest.param({"minimum": 2}, Size(LLM, 8), None, 2, GangPhase.QUEUED, id="pods' minimum goes first"),
+        pytest.param({}, DeclaredSize(LLM, 2), 2, None, GangPhase.QUEUED, id="by its object"),
+        pytest.param({}, DeclaredSize(LLM, minimum=2), None, 2, GangPhase.QUEUED, id="at least"),
+        pytest.param({}, DeclaredSize(LLM, 8, 4), 8, 4, GangPhase.WAITING_FOR_MEMBERS, id="elastic"),
+        pytest.param(
+            {}, DeclaredSize(LLM), None, None, GangPhase.WAITING_FOR_MEMBERS, id="object that does not say either"
+        ),
+        pytest.param({"size": 2}, DeclaredSize(LLM, 8), 2, None, GangPhase.QUEUED, id="pods go first"),
+        pytest.param({"minimum": 2}, DeclaredSize(LLM, 8), None, 2, GangPhase.QUEUED, id="pods' minimum goes first"),
     ],
 )
 def test_sizes_that_objects_declare(
-    said: dict[str, int], declared: Size, size: int | None, minimum: int | None, phase: GangPhase
+    said: dict[str, int], declared: DeclaredSize, size: int | None, minimum: int | None, phase: GangPhase
 ) -> None:
-    found = assess(LLM, [member("a", **said), member("b", **said)], declared)
+    found = gang_of(LLM, [member("a", **said), member("b", **said)], declared)
 
     assert (found.size, found.minimum, found.phase) == (size, minimum, phase)
 
@@ -318,9 +328,14 @@ def test_members_are_in_the_order_of_ranks_then_of_names_as_people_count() -> No
 def test_how_many_are_placed_at_once(
     there: list[Member], need: int | None, present: int, fewest: int, *, complete: bool
 ) -> None:
-    found = assess(LLM, sorted(there, key=by_rank))
+    found = gang_of(LLM, sorted(there, key=by_rank))
 
-    assert (found.need, found.present, found.fewest, found.complete) == (need, present, fewest, complete)
+    assert (found.required_members, found.present_members, found.min_ready, found.is_complete) == (
+        need,
+        present,
+        fewest,
+        complete,
+    )
 
 
 def test_a_member_that_only_gates_of_others_hold_is_theirs() -> None:

@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import Batch
-from scheduler_core.planner.gang.gang import Declared
-from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
-from scheduler_core.planner.leader.hold_candidates import Ending, Fits, Room, endings, room
+from scheduler_core.planner.gang.gang import DeclaredSizes
+from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
+from scheduler_core.planner.leader.hold_candidates import (
+    Fits,
+    HoldCandidate,
+    NodeDeadline,
+    find_hold_nodes,
+    node_deadlines,
+)
 from tests.scheduler_core.builders import occupant, owned
 
-SOON, LATER = Ending("soon", 100.0, 8), Ending("later", 200.0, 1)
-FEW, MANY, FREE = Ending("few", None, 1), Ending("many", None, 8), Ending("free", -inf, 0)
+SOON, LATER = NodeDeadline("soon", 100.0, 8), NodeDeadline("later", 200.0, 1)
+FEW, MANY, FREE = NodeDeadline("few", None, 1), NodeDeadline("many", None, 8), NodeDeadline("free", -inf, 0)
 ALL = (MANY, LATER, FREE, FEW, SOON)
 
 
@@ -34,23 +40,25 @@ def only(*needed: str) -> Fits:
 @pytest.mark.parametrize(
     ("count", "held"),
     [
-        pytest.param(1, Room(("free",), -inf), id="what is free"),
-        pytest.param(2, Room(("free", "soon"), 100.0), id="the first that ends"),
-        pytest.param(3, Room(("free", "soon", "later"), 200.0), id="the next"),
-        pytest.param(4, Room(("free", "soon", "later", "few"), None), id="of those that nobody knows of the smallest"),
-        pytest.param(5, Room(("free", "soon", "later", "few", "many"), None), id="all"),
+        pytest.param(1, HoldCandidate(("free",), -inf), id="what is free"),
+        pytest.param(2, HoldCandidate(("free", "soon"), 100.0), id="the first that ends"),
+        pytest.param(3, HoldCandidate(("free", "soon", "later"), 200.0), id="the next"),
+        pytest.param(
+            4, HoldCandidate(("free", "soon", "later", "few"), None), id="of those that nobody knows of the smallest"
+        ),
+        pytest.param(5, HoldCandidate(("free", "soon", "later", "few", "many"), None), id="all"),
         pytest.param(6, None, id="more than there are"),
     ],
 )
-def test_the_nodes_that_are_free_soonest(count: int, held: Room | None) -> None:
-    assert room(ALL, all_of(lambda nodes: len(nodes) >= count)) == held
+def test_the_nodes_that_are_free_soonest(count: int, held: HoldCandidate | None) -> None:
+    assert find_hold_nodes(ALL, all_of(lambda nodes: len(nodes) >= count)) == held
 
 
 def test_nodes_that_are_of_no_use_are_not_held() -> None:
-    found = Room(("later", "few"), None)
+    found = HoldCandidate(("later", "few"), None)
 
-    assert room(ALL, only("few", "later")) == found
-    assert room(ALL, all_of(lambda nodes: {"later", "few"} <= set(nodes))) == found
+    assert find_hold_nodes(ALL, only("few", "later")) == found
+    assert find_hold_nodes(ALL, all_of(lambda nodes: {"later", "few"} <= set(nodes))) == found
 
 
 def test_of_two_racks_the_one_that_is_free_first() -> None:
@@ -59,15 +67,15 @@ def test_of_two_racks_the_one_that_is_free_first() -> None:
     def fits(nodes: Sequence[str]) -> bool:
         return any(set(rack) <= set(nodes) for rack in racks.values())
 
-    assert room(ALL, all_of(fits)) == Room(("soon", "few"), None)
+    assert find_hold_nodes(ALL, all_of(fits)) == HoldCandidate(("soon", "few"), None)
 
 
 def test_without_nodes_nothing_fits() -> None:
-    assert room((), all_of(bool)) is None
+    assert find_hold_nodes((), all_of(bool)) is None
 
 
 def test_where_the_tries_end_more_is_held_than_is_needed() -> None:
-    assert room(ALL, all_of(lambda nodes: {"later", "few"} <= set(nodes)), tries=1) == Room(
+    assert find_hold_nodes(ALL, all_of(lambda nodes: {"later", "few"} <= set(nodes)), tries=1) == HoldCandidate(
         ("free", "soon", "later", "few"), None
     )
 
@@ -87,7 +95,7 @@ def test_few_nodes_are_looked_at_before_many(needed: int, asked: list[int]) -> N
         seen.append(len(nodes))
         return nodes if len(nodes) >= needed else None
 
-    room([Ending(f"{at:04}", None, 1) for at in range(1_000)], fits, tries=0)
+    find_hold_nodes([NodeDeadline(f"{at:04}", None, 1) for at in range(1_000)], fits, tries=0)
 
     assert seen == asked
 
@@ -99,8 +107,8 @@ def test_fewer_nodes_than_it_needs_at_least_are_not_looked_at() -> None:
         seen.append(len(nodes))
         return nodes if len(nodes) >= 3 else None
 
-    assert room(ALL, fits, least=3) == Room(("free", "soon", "later"), 200.0)
-    assert room(ALL[:2], fits, least=3) is None
+    assert find_hold_nodes(ALL, fits, least=3) == HoldCandidate(("free", "soon", "later"), 200.0)
+    assert find_hold_nodes(ALL[:2], fits, least=3) is None
     assert seen == [3, 2]
 
 
@@ -112,7 +120,7 @@ def test_what_is_held_is_enough_and_nothing_of_it_can_be_spared(there: list[int]
         asked.append(len(nodes))
         return {str(each) for each in needed} <= set(nodes)
 
-    found = room([Ending(str(node), float(node), 1) for node in there], all_of(fits))
+    found = find_hold_nodes([NodeDeadline(str(node), float(node), 1) for node in there], all_of(fits))
 
     assert (None if found is None else {int(node) for node in found.nodes}) == (
         needed if needed <= set(there) else None
@@ -126,41 +134,49 @@ def pod(name: str, gpus: int = 1, owner: str | None = None) -> Occupant:
 
 
 def test_a_node_is_free_when_its_last_pod_has_ended() -> None:
-    ends = Ends()
-    ends.take(Batch(PodEnd, (PodEnd("uid-a", 100.0), PodEnd("uid-b", 300.0), PodEnd("uid-c", 50.0))))
-    ends.take_makers(Batch(Declared, (Declared("job", (), 200.0), Declared("endless", ()))))
+    ends = PodDeadlines()
+    ends.apply_pod_deadlines(
+        Batch(PodDeadline, (PodDeadline("uid-a", 100.0), PodDeadline("uid-b", 300.0), PodDeadline("uid-c", 50.0)))
+    )
+    ends.apply_job_deadlines(Batch(DeclaredSizes, (DeclaredSizes("job", (), 200.0), DeclaredSizes("endless", ()))))
     there = {
         "n1": [pod("a", 2), pod("b", owner="job")],
         "n2": [pod("c"), pod("d", 4, owner="endless"), pod("e")],
         "n3": [],
     }
 
-    assert endings(there, ends) == (
-        Ending("n1", 200.0, 3),
-        Ending("n2", None, 6),
-        Ending("n3", -inf, 0),
+    assert node_deadlines(there, ends) == (
+        NodeDeadline("n1", 200.0, 3),
+        NodeDeadline("n2", None, 6),
+        NodeDeadline("n3", -inf, 0),
     )
 
 
 def test_deadlines_come_and_go_with_what_says_them() -> None:
-    ends = Ends()
-    ends.take(Batch(PodEnd, (PodEnd("uid-a", 100.0), PodEnd("uid-b", 300.0)), complete=True))
-    ends.take(Batch(PodEnd, (PodEnd("uid-a", 150.0),), gone=("uid-b", "stranger")))
-    ends.take_makers(Batch(Declared, (Declared("job", (), 200.0),)))
-    ends.take_makers(Batch(Declared, (Declared("job", ()),)))
+    ends = PodDeadlines()
+    ends.apply_pod_deadlines(
+        Batch(PodDeadline, (PodDeadline("uid-a", 100.0), PodDeadline("uid-b", 300.0)), is_full_list=True)
+    )
+    ends.apply_pod_deadlines(Batch(PodDeadline, (PodDeadline("uid-a", 150.0),), removed=("uid-b", "stranger")))
+    ends.apply_job_deadlines(Batch(DeclaredSizes, (DeclaredSizes("job", (), 200.0),)))
+    ends.apply_job_deadlines(Batch(DeclaredSizes, (DeclaredSizes("job", ()),)))
 
-    before = ends.now()
-    assert [ends.of(pod("a")), ends.of(pod("b")), ends.of(pod("c", owner="job"))] == [150.0, None, None]
-    ends.take(Batch(PodEnd, (), complete=True))
-    assert (ends.of(pod("a")), before.of(pod("a"))) == (None, 150.0)
+    before = ends.copy()
+    assert [ends.deadline_of(pod("a")), ends.deadline_of(pod("b")), ends.deadline_of(pod("c", owner="job"))] == [
+        150.0,
+        None,
+        None,
+    ]
+    ends.apply_pod_deadlines(Batch(PodDeadline, (), is_full_list=True))
+    assert (ends.deadline_of(pod("a")), before.deadline_of(pod("a"))) == (None, 150.0)
 
 
 def test_a_list_of_another_kind_does_not_forget_when_jobs_end() -> None:
-    class OfJobSet(Declared):
+    class OfJobSet(DeclaredSizes):
         pass
 
-    ends = Ends()
-    ends.take_makers(Batch(Declared, (Declared("job", (), 200.0),), (), complete=True))
-    ends.take_makers(Batch(OfJobSet, (), (), complete=True))
+    ends = PodDeadlines()
+    ends.apply_job_deadlines(Batch(DeclaredSizes, (DeclaredSizes("job", (), 200.0),), (), is_full_list=True))
+    ends.apply_job_deadlines(Batch(OfJobSet, (), (), is_full_list=True))
 
-    assert ends.of(pod("p", owner="job")) == 200.0
+    assert ends.deadline_of(pod("p", owner="job")) == 200.0

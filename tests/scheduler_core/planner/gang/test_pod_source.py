@@ -7,23 +7,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.kube.client import Query
-from gputopo.kube.projection import Delta, Reduction
+from gputopo.kube.client import ListOptions
+from gputopo.kube.projection import Delta, Projection
 from gputopo.kube.rbac import PODS
-from scheduler_core.cache.cluster_cache import Knowledge
-from scheduler_core.cache.events import Batch, GpusSeen, NodeSeen, PodSeen
-from scheduler_core.cache.full_pods import OBSERVED
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm
-from scheduler_core.planner.gang.gang import Declared, GangPhase
-from scheduler_core.planner.gang.member import GangName, Member, Wanted
-from scheduler_core.planner.gang.members import Roster
-from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
-from scheduler_core.planner.gang.pod_source import Candidate, candidate, planner_sources, split
-from scheduler_core.planner.gang.size_sources import SIZES
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.full_pods import FULL_POD_SOURCES
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodAffinityTerm, SchedulingRules
+from scheduler_core.planner.gang.gang import DeclaredSizes, GangPhase
+from scheduler_core.planner.gang.member import GangName, GangRequest, Member
+from scheduler_core.planner.gang.members import GangMembers
+from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
+from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out, planner_pod, planner_sources
+from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.full_pod import StockSpec
+from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import Pod, RequiredTerm, RequiredTerms, Requirement
-from scheduler_core.request.pod_request import PodRequest, Refused, read_request
+from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod, pod
 
 GATE = {"name": "gputopo.io/gang"}
@@ -31,8 +31,8 @@ STARTED = {"phase": "Running", "startTime": "2026-11-18T11:06:40Z"}
 RESERVED = {**LLM, "gputopo.io/reservation": "llm-1"}
 
 
-def seen(name: str = "w-0", gpus: int = 1, **changed: Any) -> Candidate | None:
-    return candidate(f"uid-{name}", gang_pod(name, gpus, **changed))
+def seen(name: str = "w-0", gpus: int = 1, **changed: Any) -> PlannerPod | None:
+    return planner_pod(f"uid-{name}", gang_pod(name, gpus, **changed))
 
 
 def member(name: str = "w-0", gpus: int = 1, **changed: Any) -> Member | None:
@@ -54,21 +54,21 @@ def test_a_gated_member_is_kept_with_all_that_its_patch_takes() -> None:
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
     }
     required = RequiredTerms((RequiredTerm((Requirement("zone", "In", ("a",)),)),))
-    request = read_request(gang_pod(**changed))
+    request = parse_request(gang_pod(**changed))
 
     assert member(**changed) == Member(
         "uid-w-0",
         "team",
         "w-0",
         "7",
-        Wanted(GangName("team", "llm"), 2, by="annotations", maker="uid-job"),
+        GangRequest(GangName("team", "llm"), 2, by="annotations", maker="uid-job"),
         request,
         1_794_999_600.0,
         5,
         ("gputopo.io/gang", "kueue.x-k8s.io/admission"),
         owner_kind="batch/Job",
-        rules=PodRules(
-            StockSpec(
+        rules=SchedulingRules(
+            FullPodSpec(
                 affinity=gang_pod(**changed).spec.affinity,
                 node_selector={"pool": "gpu"},
             )
@@ -95,13 +95,13 @@ def test_a_running_member_is_kept_without_what_nobody_needs_any_more() -> None:
         "team",
         "w-0",
         "",
-        Wanted(GangName("team", "llm"), 2, by="annotations", maker="u"),
+        GangRequest(GangName("team", "llm"), 2, by="annotations", maker="u"),
         found.request,
         1_794_999_600.0,
         node="n1",
         phase="Running",
         started=True,
-        ending=True,
+        is_terminating=True,
         reservation="llm-1",
         owner_kind="core/ReplicationController",
     )
@@ -140,7 +140,7 @@ def test_who_is_a_member(changed: dict[str, Any], gang: str, by: str) -> None:
     found = member(**changed)
 
     assert found is not None
-    assert (found.wanted.gang.name, found.wanted.by) == (gang, by)
+    assert (found.gang_request.gang.name, found.gang_request.by) == (gang, by)
 
 
 @pytest.mark.parametrize(
@@ -181,18 +181,18 @@ def test_a_held_pod_that_cannot_be_understood_is_a_member_that_is_refused(
     found = member(annotations=annotations, schedulingGates=[GATE])
 
     assert found is not None
-    assert (found.wanted.gang, found.request) == (GangName("team", gang), Refused(reason))
+    assert (found.gang_request.gang, found.request) == (GangName("team", gang), InvalidRequest(reason))
 
 
 def test_what_a_pod_asks_for_is_read_by_the_policy() -> None:
-    def strict(pod: Pod) -> PodRequest | Refused:
-        return Refused(f"not {pod.metadata.name}")
+    def strict(pod: Pod) -> PodRequest | InvalidRequest:
+        return InvalidRequest(f"not {pod.metadata.name}")
 
-    found = candidate("uid-w-0", gang_pod(schedulingGates=[GATE]), strict)
+    found = planner_pod("uid-w-0", gang_pod(schedulingGates=[GATE]), strict)
 
     assert found is not None
     assert found.member is not None
-    assert found.member.request == Refused("not w-0")
+    assert found.member.request == InvalidRequest("not w-0")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_when_a_pod_is_ended_at_the_latest(changed: dict[str, Any], ends: float 
     found = seen(**changed)
 
     assert found is not None
-    assert found.ends == ends
+    assert found.deadline == ends
 
 
 def test_a_pod_without_gpus_that_is_no_member_is_not_kept() -> None:
@@ -219,15 +219,15 @@ def test_a_launcher_without_gpus_is_a_member_and_holds_nothing() -> None:
     found = seen(gpus=0, annotations=LLM, schedulingGates=[GATE])
 
     assert found is not None
-    assert found.seen is None
+    assert found.update is None
     assert found.member is not None
 
 
-def found_of(*pods: dict[str, Any]) -> Batch[Candidate]:
+def found_of(*pods: dict[str, Any]) -> Batch[PlannerPod]:
     """What the watch delivers of a list of those pods."""
-    source = planner_sources()[Candidate]
-    delta: Delta[Candidate] = Reduction(source).listed(msgspec.Raw(msgspec.json.encode(each)) for each in pods)
-    return Batch(Candidate, *delta)
+    source = planner_sources()[PlannerPod]
+    delta: Delta[PlannerPod] = Projection(source).apply_list(msgspec.Raw(msgspec.json.encode(each)) for each in pods)
+    return Batch(PlannerPod, *delta)
 
 
 def test_each_takes_its_part_of_what_a_list_brings() -> None:
@@ -236,20 +236,20 @@ def test_each_takes_its_part_of_what_a_list_brings() -> None:
     launcher = pod("launcher", 0, annotations=LLM)
     other = pod("other", nodeName="n1")
 
-    pods, members, ends = split(found_of(gated, bound, launcher, other, pod("none", 0)))
+    pods, members, ends = fan_out(found_of(gated, bound, launcher, other, pod("none", 0)))
 
-    assert (pods.kind, pods.complete, [each.key for each in pods.seen]) == (
-        PodSeen,
+    assert (pods.kind, pods.is_full_list, [each.key for each in pods.updates]) == (
+        PodUpdate,
         True,
         ["uid-w-0", "uid-w-1", "uid-other"],
     )
-    assert (members.kind, members.complete, [each.uid for each in members.seen]) == (
+    assert (members.kind, members.is_full_list, [each.uid for each in members.updates]) == (
         Member,
         True,
         ["uid-w-0", "uid-w-1", "uid-launcher"],
     )
-    assert ends == Batch(PodEnd, (PodEnd("uid-w-1", 1_795_000_060.0),), (), complete=True)
-    assert (pods.gone, members.gone) == ((), ())
+    assert ends == Batch(PodDeadline, (PodDeadline("uid-w-1", 1_795_000_060.0),), (), is_full_list=True)
+    assert (pods.removed, members.removed) == ((), ())
 
 
 def test_what_is_nothing_to_one_any_more_is_gone_for_it() -> None:
@@ -258,36 +258,36 @@ def test_what_is_nothing_to_one_any_more_is_gone_for_it() -> None:
     plain = seen("c", nodeName="n1")
     assert placed is not None and through is not None and plain is not None  # noqa: PT018
 
-    pods, members, ends = split(Batch(Candidate, (placed, through, plain), ("uid-d",)))
+    pods, members, ends = fan_out(Batch(PlannerPod, (placed, through, plain), ("uid-d",)))
 
-    assert (pods.seen, pods.gone) == ((placed.seen, plain.seen), ("uid-d", "uid-b"))
-    assert (members.seen, members.gone) == ((placed.member, through.member), ("uid-d", "uid-c"))
-    assert (ends.seen, ends.gone) == ((), ("uid-d", "uid-a", "uid-b", "uid-c"))
-    assert not pods.complete
+    assert (pods.updates, pods.removed) == ((placed.update, plain.update), ("uid-d", "uid-b"))
+    assert (members.updates, members.removed) == ((placed.member, through.member), ("uid-d", "uid-c"))
+    assert (ends.updates, ends.removed) == ((), ("uid-d", "uid-a", "uid-b", "uid-c"))
+    assert not pods.is_full_list
 
 
 def test_what_is_split_is_what_each_takes() -> None:
-    knowledge, roster, ends = Knowledge(Policy()), Roster(), Ends()
+    knowledge, roster, ends = ClusterCache(Policy()), GangMembers(), PodDeadlines()
     gated = pod("w-0", annotations=LLM, schedulingGates=[GATE])
-    pods, members, deadlines = split(found_of(gated, pod("w-1", annotations=LLM, schedulingGates=[GATE])))
+    pods, members, deadlines = fan_out(found_of(gated, pod("w-1", annotations=LLM, schedulingGates=[GATE])))
 
-    knowledge.take(pods, 0.0)
-    ends.take(deadlines)
+    knowledge.apply_batch(pods, 0.0)
+    ends.apply_pod_deadlines(deadlines)
 
-    assert roster.take(members) == {GangName("team", "llm")}
-    assert [gang.phase for gang in roster.gangs()] == [GangPhase.QUEUED]
+    assert roster.apply_members(members) == {GangName("team", "llm")}
+    assert [gang.phase for gang in roster.all_gangs()] == [GangPhase.QUEUED]
     assert set(knowledge.pods) == {"uid-w-0", "uid-w-1"}
 
 
 def test_the_planner_watches_all_pods_nodes_with_their_rules_and_what_says_sizes() -> None:
     kinds = planner_sources()
 
-    assert set(kinds) == {NodeSeen, Candidate, GpusSeen, *SIZES}
-    assert kinds[NodeSeen] == OBSERVED[NodeSeen]
-    assert kinds[Candidate].resource == PODS
-    assert kinds[Candidate].query == Query()
-    assert set(planner_sources(sizes={})) == {NodeSeen, Candidate, GpusSeen}
-    assert all(issubclass(kind, Declared) for kind in SIZES)
+    assert set(kinds) == {NodeUpdate, PlannerPod, NodeGpusUpdate, *SIZE_SOURCES}
+    assert kinds[NodeUpdate] == FULL_POD_SOURCES[NodeUpdate]
+    assert kinds[PlannerPod].resource == PODS
+    assert kinds[PlannerPod].query == ListOptions()
+    assert set(planner_sources(sizes={})) == {NodeUpdate, PlannerPod, NodeGpusUpdate}
+    assert all(issubclass(kind, DeclaredSizes) for kind in SIZE_SOURCES)
 
 
 def test_affinity_without_requirements_has_no_terms() -> None:
@@ -295,11 +295,11 @@ def test_affinity_without_requirements_has_no_terms() -> None:
 
     assert found is not None
     assert found.terms is None
-    assert found.rules == PodRules(StockSpec(affinity=gang_pod(affinity={"nodeAffinity": {}}).spec.affinity))
+    assert found.rules == SchedulingRules(FullPodSpec(affinity=gang_pod(affinity={"nodeAffinity": {}}).spec.affinity))
 
 
 BY_HOST = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
-APART = PodTerm("kubernetes.io/hostname", LabelSelector({"app": "llm"}))
+APART = PodAffinityTerm("kubernetes.io/hostname", LabelSelector({"app": "llm"}))
 
 
 def _apart(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -332,16 +332,16 @@ def _apart(*terms: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_a_member_says_beside_whom_it_may_not_be(
-    affinity: dict[str, Any], apart: tuple[PodTerm, ...], unchecked: tuple[str, ...]
+    affinity: dict[str, Any], apart: tuple[PodAffinityTerm, ...], unchecked: tuple[str, ...]
 ) -> None:
     gated = member(annotations=LLM, schedulingGates=[GATE], affinity=affinity, labels={"app": "llm"})
     running = member(annotations=RESERVED, nodeName="n1", status=STARTED, affinity=affinity, labels={"app": "llm"})
 
     assert gated is not None
     assert gated.rules is not None
-    assert (gated.apart, gated.labels, gated.rules.unchecked) == (apart, {"app": "llm"}, unchecked)
+    assert (gated.anti_affinity, gated.labels, gated.rules.unchecked) == (apart, {"app": "llm"}, unchecked)
     assert running is not None
-    assert (running.apart, running.labels) == (apart, {"app": "llm"})
+    assert (running.anti_affinity, running.labels) == (apart, {"app": "llm"})
 
 
 @pytest.mark.parametrize(
@@ -363,4 +363,4 @@ def test_what_kube_scheduler_says_of_a_member_that_was_let_go(changed: dict[str,
     found = member(**(usual | changed))
 
     assert found is not None
-    assert found.unbound == said
+    assert found.bind_error == said

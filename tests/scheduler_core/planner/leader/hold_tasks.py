@@ -9,10 +9,10 @@ from scheduler_core.cache.events import Batch
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.gang.pod_deadlines import Ends, PodEnd
+from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
 from scheduler_core.planner.leader.hold_search import HoldTask
-from scheduler_core.planner.leader.plan_task import Names
-from scheduler_core.planner.packing.model import Options
+from scheduler_core.planner.leader.plan_task import ReservationNames
+from scheduler_core.planner.packing.model import PlanOptions
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
@@ -28,17 +28,17 @@ def task(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...]
     """All nodes may be held; those first are free first."""
     racks = {each.name: {RACK: "r1" if each.name in "ab" else "r2"} for each in records}
     seats = tuple(Seat(each.uid, each.name, each.node) for each in placed)
-    ends = Ends()
+    ends = PodDeadlines()
     pods = [(pod.uid, float(at)) for at, each in enumerate(records) for pod in each.pods]
-    ends.take(Batch(PodEnd, tuple(PodEnd(*each) for each in pods)))
+    ends.apply_pod_deadlines(Batch(PodDeadline, tuple(PodDeadline(*each) for each in pods)))
     plain = HoldTask(
         Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), placed=placed, size=len(members) + len(placed)),
         (),
         view(*records, labels=racks),
         tuple(each.name for each in records),
         ends,
-        Options(placed=seats),
-        Names("gputopo", lambda: "abc"),
+        PlanOptions(placed=seats),
+        ReservationNames("gputopo", lambda: "abc"),
         NOW,
         Policy(),
         lambda: False,

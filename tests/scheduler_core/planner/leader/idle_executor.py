@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from scheduler_core.planner.commit.actions import Write
+from scheduler_core.planner.commit.actions import Action
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.hold_search import HoldTask
-from scheduler_core.planner.leader.plan_task import Task
-from scheduler_core.planner.leader.writer import Answer
-from scheduler_core.runtime.event_writer import Tell
+from scheduler_core.planner.leader.plan_task import PlanTask
+from scheduler_core.planner.leader.writer import WriteAnswer
+from scheduler_core.runtime.event_writer import EventDraft
 
 
 class Idle:
     """Nothing is carried out (``given.Hands``)."""
 
-    def write(self, what: Write) -> None:
+    def execute_action(self, what: Action) -> None:
         """Not done."""
 
-    def plan(self, task: Task) -> None:
+    def start_plan(self, task: PlanTask) -> None:
         """Not worked out."""
 
-    def hold(self, task: HoldTask) -> None:
+    def start_hold_search(self, task: HoldTask) -> None:
         """Not worked out."""
 
-    def wake(self, seconds: float) -> None:
+    def schedule_round(self, seconds: float) -> None:
         """Nobody waits."""
 
-    def note(self, answer: Answer) -> None:
+    def count_answer(self, answer: WriteAnswer) -> None:
         """Nobody counts."""
 
-    def tell(self, what: Tell) -> None:
+    def write_event(self, what: EventDraft) -> None:
         """Nobody listens."""
 
-    def placed(self, outcome: str, gang: Gang, seconds: float) -> None:
+    def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
         """Nobody counts."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gputopo.crd.reservations import Holding, Phase, ReservationStatus, State, Vouching
+from gputopo.crd.reservations import EntryPhase, ExtenderAck, Holding, ReservationState, ReservationStatus
 from gputopo.labels import keys
-from scheduler_core.cache.events import Batch, NodeSeen
+from scheduler_core.cache.events import Batch, NodeUpdate
 from scheduler_core.planner.commit.actions import WriteStatus
-from scheduler_core.planner.commit.pod_patches import release
+from scheduler_core.planner.commit.pod_patches import ungate_patch
 from scheduler_core.planner.commit.reconcile import BLOCKED_S
-from scheduler_core.planner.commit.state import Terms
-from scheduler_core.planner.gang.pod_deadlines import PodEnd
-from scheduler_core.planner.leader.capacity_holds import AGAIN_S, AWAY_S, LOOK_S, SOON_S
-from scheduler_core.planner.leader.hold_search import HoldTask, holding
-from scheduler_core.planner.leader.queue import Pace
+from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.gang.pod_deadlines import PodDeadline
+from scheduler_core.planner.leader.capacity_holds import AWAY_S, ESTIMATE_S, RETRY_S, SOON_S
+from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
+from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.view import TRY_S
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import Desk
 
-HELD, PROPOSED, COMMITTED = Phase
+HELD, PROPOSED, COMMITTED = EntryPhase
 
 
 def busy(**gpus: int) -> tuple[ApiServer, dict[str, str]]:
@@ -48,7 +48,7 @@ def held(server: ApiServer) -> dict[str, tuple[Holding, ...]]:
     return {each.spec.gang: each.spec.held for each in listed}
 
 
-def states(server: ApiServer) -> dict[str, State | None]:
+def states(server: ApiServer) -> dict[str, ReservationState | None]:
     """Of all reservations, by gang."""
     return {each.spec.gang: each.status.state for each in server.reservations.values()}
 
@@ -74,7 +74,7 @@ def test_room_is_held_for_a_gang_that_has_waited_long_enough() -> None:
     assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
     (hold,) = server.reservations.values()
     assert hold.status == ReservationStatus(
-        State.HELD,
+        ReservationState.HELD,
         "does not fit yet; what becomes free on n0 and 1 more is held: when their pods end nobody can say",
         members=2,
         nodes=2,
@@ -86,7 +86,7 @@ def test_nothing_is_held_for_one_that_has_not() -> None:
     server, _ = busy(n0=1, n1=2)
     gang(server, "big", 2, 2)
 
-    Desk(server, pace=Pace(patience_s=1e9)).run()
+    Desk(server, pace=QueueTiming(patience_s=1e9)).run()
 
     assert (held(server), states(server)) == ({}, {})
 
@@ -113,7 +113,7 @@ def test_only_as_much_of_a_node_is_held_as_the_gang_will_take() -> None:
     desk.run()
 
     assert planned(server, "small") == {"n1"}
-    assert desk.term.view.knowledge.table.states["n1"].count("nvidia.com/gpu") == 0
+    assert desk.term.view.cache.table.states["n1"].free_devices("nvidia.com/gpu") == 0
     assert list(held(server)) == ["big"]
 
 
@@ -196,12 +196,12 @@ def test_a_hold_moves_when_its_node_is_lost() -> None:
     desk.run()
     before = len(desk.ledgers)
 
-    desk.term.take(Batch(NodeSeen, (), ("n0",)))
+    desk.term.apply_batch(Batch(NodeUpdate, (), ("n0",)))
     desk.run()
 
     assert held(server) == {"big": (Holding("n1", 2),)}
     assert [[each.phase for each in entries] for entries in desk.ledgers[before:]] == [[HELD]]
-    assert list(states(server).values()) == [State.HELD]
+    assert list(states(server).values()) == [ReservationState.HELD]
 
 
 def test_a_hold_that_can_be_nowhere_any_more_ends() -> None:
@@ -210,7 +210,7 @@ def test_a_hold_that_can_be_nowhere_any_more_ends() -> None:
     desk = Desk(server)
     desk.run()
 
-    desk.term.take(Batch(NodeSeen, (), ("n0",)))
+    desk.term.apply_batch(Batch(NodeUpdate, (), ("n0",)))
     desk.run()
 
     assert held(server) == {}
@@ -270,8 +270,8 @@ def test_the_estimate_follows_the_deadlines_of_the_pods_that_are_there() -> None
     desk = Desk(server)
     desk.run()
     ends = {pods["n0"]: 1_800_000_000.0, pods["n1"]: 1_800_003_600.0}
-    desk.term.view.ends.take(Batch(PodEnd, tuple(PodEnd(*each) for each in ends.items())))
-    desk.now += LOOK_S
+    desk.term.view.deadlines.apply_pod_deadlines(Batch(PodDeadline, tuple(PodDeadline(*each) for each in ends.items())))
+    desk.now += ESTIMATE_S
     desk.run()
 
     (hold,) = server.reservations.values()
@@ -291,9 +291,9 @@ def test_what_became_of_a_gang_is_worked_out_once_for_all_that_happened_since_th
 
     gang(server, "big", 4, 1)
     desk.hear()
-    assert desk.term.backlog.queue.order() == ()
-    desk.term.round()
-    assert [each.gang.name.name for each in desk.term.backlog.queue.order()] == ["big"]
+    assert desk.term.backlog.queue.ordered() == ()
+    desk.term.run_round()
+    assert [each.gang.name.name for each in desk.term.backlog.queue.ordered()] == ["big"]
 
 
 def test_people_are_told_of_a_hold_once() -> None:
@@ -302,16 +302,16 @@ def test_people_are_told_of_a_hold_once() -> None:
     desk = Desk(server)
     desk.run()
 
-    assert [each.status.state for each in desk.writes if isinstance(each, WriteStatus)] == [State.HELD]
+    assert [each.status.state for each in desk.writes if isinstance(each, WriteStatus)] == [ReservationState.HELD]
     assert [each.namespace for each in server.reservations.values()] == [SPACE]
 
 
-MIXED = Terms(settle_s=0.0)
+MIXED = CommitTerms(settle_s=0.0)
 
 
 def says(server: ApiServer, *blocked: str) -> None:
     """The extender has taken in all that there will be, and vouches for all but those."""
-    server.apply("extender", Vouching(generation=1_000_000, blocked=blocked))
+    server.apply("extender", ExtenderAck(generation=1_000_000, blocked=blocked))
 
 
 def proposal(server: ApiServer) -> str:
@@ -418,8 +418,8 @@ def test_a_single_pod_that_is_released_holds_nothing_any_more() -> None:
     desk.run()
     assert list(held(server)) == [f"pod.{uid}"]
 
-    (member,) = desk.term.view.roster.living()
-    server.patch_pod(release(member))
+    (member,) = desk.term.view.gang_members.live_members()
+    server.patch_pod(ungate_patch(member))
     desk.run()
 
     assert held(server) == {}
@@ -440,26 +440,26 @@ def test_room_is_sought_less_often_the_more_often_that_was_in_vain() -> None:
     server, _ = busy(n0=1)
     gang(server, "huge", 3, 2)
     desk, asked = Desk(server), list[float]()
-    seek = desk.hold
+    seek = desk.start_hold_search
 
     def hold(task: HoldTask) -> None:
         asked.append(desk.now)
         seek(task)
 
-    desk.hold = hold  # type: ignore[method-assign]
+    desk.start_hold_search = hold  # type: ignore[method-assign]
     for _ in range(60):
         desk.now += 8
         desk.run()
 
     between = [round(later - sooner) for sooner, later in pairwise(asked)]
-    assert [AGAIN_S * 2**times <= each < AGAIN_S * 2**times + 12 for times, each in enumerate(between)] == [True] * 4
+    assert [RETRY_S * 2**times <= each < RETRY_S * 2**times + 12 for times, each in enumerate(between)] == [True] * 4
 
 
 def test_others_are_planned_while_room_is_sought() -> None:
     server, pods = busy(n0=1, n1=2)
     gang(server, "big", 2, 2)
     desk, jobs = Desk(server), list[HoldTask]()
-    desk.hold = jobs.append  # type: ignore[method-assign,assignment]
+    desk.start_hold_search = jobs.append  # type: ignore[method-assign,assignment]
     desk.run()
     gang(server, "small", 1, 1)
     desk.run()
@@ -468,7 +468,7 @@ def test_others_are_planned_while_room_is_sought() -> None:
     finish(server, *pods.values(), *(seat.uid for each in server.reservations.values() for seat in each.spec.seats))
     desk.run()
     assert planned(server, "big") == {"n0", "n1"}
-    desk.term.found_room(holding(jobs[0]))
+    desk.term.apply_hold_result(search_hold(jobs[0]))
     desk.run()
 
     assert (held(server), list(states(server))) == ({}, ["big"])

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.planner.leader.freshness import AWAKE_S, SHOWN_S, Sight
+from scheduler_core.planner.leader.freshness import MAX_WRITE_LAG_S, RECOVERY_S, Freshness
 
 SILENT_S = 120.0
 
@@ -23,7 +23,7 @@ FRESH = watch("pods", 3.0)
     ("watches", "unshown_s", "trouble"),
     [
         pytest.param((FRESH,), None, None, id="all speak"),
-        pytest.param((FRESH, watch("nodes", SILENT_S)), SHOWN_S, None, id="as late as may be"),
+        pytest.param((FRESH, watch("nodes", SILENT_S)), MAX_WRITE_LAG_S, None, id="as late as may be"),
         pytest.param((FRESH, watch("jobs", None)), None, None, id="a kind on which no place rests"),
         pytest.param(
             (FRESH, watch("nodes", 121.0)),
@@ -43,34 +43,34 @@ FRESH = watch("pods", 3.0)
 def test_what_is_known_may_be_old(
     watches: tuple[WatchStatus, ...], unshown_s: float | None, trouble: str | None
 ) -> None:
-    sight = Sight(SILENT_S)
+    sight = Freshness(SILENT_S)
 
-    sight.look(watches, unshown_s, 50.0)
+    sight.update(watches, unshown_s, 50.0)
 
-    assert sight.trouble == trouble
+    assert sight.stale_reason == trouble
 
 
 def test_it_sees_again_once_what_was_held_back_has_been_taken_in() -> None:
-    sight, silent = Sight(SILENT_S), watch("pods", 200.0)
-    sight.look([silent], None, 50.0)
-    sight.look([FRESH], None, 60.0)
-    sight.look([silent], None, 61.0)  # a proxy lets through a little
+    sight, silent = Freshness(SILENT_S), watch("pods", 200.0)
+    sight.update([silent], None, 50.0)
+    sight.update([FRESH], None, 60.0)
+    sight.update([silent], None, 61.0)  # a proxy lets through a little
 
-    sight.look([FRESH], None, 70.0)
-    sight.look([FRESH], None, 70.0 + AWAKE_S - 0.1)
-    assert sight.trouble == "gputopo has heard nothing for 200 s from the API server of pods"
-    sight.look([FRESH], None, 70.0 + AWAKE_S)
-    assert sight.trouble is None
+    sight.update([FRESH], None, 70.0)
+    sight.update([FRESH], None, 70.0 + RECOVERY_S - 0.1)
+    assert sight.stale_reason == "gputopo has heard nothing for 200 s from the API server of pods"
+    sight.update([FRESH], None, 70.0 + RECOVERY_S)
+    assert sight.stale_reason is None
 
 
 def test_it_is_told_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "scheduler_core.planner.leader.freshness")
-    sight = Sight(SILENT_S)
+    sight = Freshness(SILENT_S)
 
     for now in range(121, 130):
-        sight.look([watch("pods", float(now))], None, float(now))
+        sight.update([watch("pods", float(now))], None, float(now))
     for now in range(130, 140):
-        sight.look([FRESH], None, float(now))
+        sight.update([FRESH], None, float(now))
 
     assert [(each.levelname, vars(each)["fields"]) for each in caplog.records] == [
         ("WARNING", {"trouble": "gputopo has heard nothing for 121 s from the API server of pods"}),

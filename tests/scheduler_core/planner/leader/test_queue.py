@@ -9,33 +9,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.planner.gang.gang import Gang, GangPhase, assess, by_rank
+from scheduler_core.planner.gang.gang import Gang, GangPhase, by_rank, gang_of
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.leader.hold_candidates import Ending, room
-from scheduler_core.planner.leader.queue import SETTLE_S, Pace, Queue, Waiting
+from scheduler_core.planner.leader.hold_candidates import NodeDeadline, find_hold_nodes
+from scheduler_core.planner.leader.queue import SETTLE_S, GangQueue, QueuedGang, QueueTiming
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.planner.gang.gang_pods import LLM, member, members, queued
 
 NOW = 1000.0
 
 
-def of(*gangs: Gang) -> Queue:
-    queue = Queue()
+def of(*gangs: Gang) -> GangQueue:
+    queue = GangQueue()
     for gang in gangs:
-        queue.put(gang, NOW)
+        queue.update_gang(gang, NOW)
     return queue
 
 
-def waits(gang: Gang, since: float, rollbacks: int = 0, until: float = 0.0) -> Waiting:
+def waits(gang: Gang, since: float, rollbacks: int = 0, until: float = 0.0) -> QueuedGang:
     """In ``of``."""
-    return Waiting(gang, since, rollbacks, until, met=NOW, grown=NOW)
+    return QueuedGang(gang, since, rollbacks, until, queued_since=NOW, newest_seen_at=NOW)
 
 
-def names(waiting: tuple[Waiting, ...]) -> list[str]:
+def names(waiting: tuple[QueuedGang, ...]) -> list[str]:
     return [each.gang.name.name for each in waiting]
 
 
-def turns(queue: Queue, now: float = NOW, state: int = 1, **changed: Any) -> list[list[str]]:
+def turns(queue: GangQueue, now: float = NOW, state: int = 1, **changed: Any) -> list[list[str]]:
     return [names(batch) for batch in queue.batches(now, state, **changed)]
 
 
@@ -46,7 +46,7 @@ def name(text: str) -> GangName:
 def test_by_priority_then_age_then_name() -> None:
     queue = of(queued("b"), queued("young", created=200.0), queued("urgent", created=300.0, priority=9), queued("a"))
 
-    assert names(queue.order()) == ["urgent", "a", "b", "young"]
+    assert names(queue.ordered()) == ["urgent", "a", "b", "young"]
 
 
 def test_batches_are_full_without_those_that_are_not_wanted() -> None:
@@ -60,16 +60,16 @@ def test_batches_are_full_without_those_that_are_not_wanted() -> None:
 def test_one_that_is_queued() -> None:
     queue = of(queued("a"))
 
-    assert (queue.of(name("a")), queue.of(name("b"))) == (waits(queued("a"), 100.0), None)
+    assert (queue.get_queued(name("a")), queue.get_queued(name("b"))) == (waits(queued("a"), 100.0), None)
 
 
 def test_who_is_not_queued_any_more_has_left() -> None:
     queue = of(queued("a"), queued("b"), queued("c"))
-    queue.put(queued("a", phase=GangPhase.LET_GO), NOW)
-    queue.forget(name("b"))
-    queue.forget(name("stranger"))
+    queue.update_gang(queued("a", phase=GangPhase.UNGATED), NOW)
+    queue.remove_gang(name("b"))
+    queue.remove_gang(name("stranger"))
 
-    assert names(queue.order()) == ["c"]
+    assert names(queue.ordered()) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -78,79 +78,79 @@ def test_who_is_not_queued_any_more_has_left() -> None:
 def test_each_rollback_doubles_the_wait(rollbacks: int, backoff: float) -> None:
     queue = of(queued("a"))
 
-    assert [queue.rolled_back(name("a"), NOW) for _ in range(rollbacks)][-1] == NOW + backoff
-    assert queue.next_due(NOW) == NOW + backoff
+    assert [queue.mark_rolled_back(name("a"), NOW) for _ in range(rollbacks)][-1] == NOW + backoff
+    assert queue.next_due_at(NOW) == NOW + backoff
     assert turns(queue, NOW + backoff - 1) == []
     assert turns(queue, NOW + backoff) == [["a"]]
-    assert queue.next_due(NOW + backoff) is None
+    assert queue.next_due_at(NOW + backoff) is None
 
 
 def test_a_gang_whose_pods_were_made_again_keeps_its_age_and_its_rollbacks() -> None:
     queue = of(queued("a", created=50.0), queued("b", created=60.0))
-    queue.put(queued("a", phase=GangPhase.LET_GO, created=50.0), NOW)
-    queue.rolled_back(name("a"), NOW, "w-1 not bound within 30 s")
-    queue.put(queued("a", phase=GangPhase.ENDED), NOW)
-    queue.forget(name("a"))
-    queue.put(queued("a", created=NOW + 1), NOW)
+    queue.update_gang(queued("a", phase=GangPhase.UNGATED, created=50.0), NOW)
+    queue.mark_rolled_back(name("a"), NOW, "w-1 not bound within 30 s")
+    queue.update_gang(queued("a", phase=GangPhase.FINISHED), NOW)
+    queue.remove_gang(name("a"))
+    queue.update_gang(queued("a", created=NOW + 1), NOW)
 
-    (again, _) = queue.order()
+    (again, _) = queue.ordered()
 
     trouble = "w-1 not bound within 30 s"
-    assert again == waits(queued("a", created=NOW + 1), 50.0, 1, NOW + 10)._replace(trouble=trouble)
-    assert queue.rolled_back(name("a"), NOW + 20) == NOW + 40
+    assert again == waits(queued("a", created=NOW + 1), 50.0, 1, NOW + 10)._replace(rollback_reason=trouble)
+    assert queue.mark_rolled_back(name("a"), NOW + 20) == NOW + 40
 
 
 def test_a_gang_without_rollbacks_starts_anew() -> None:
     queue = of(queued("a", created=50.0))
-    queue.put(queued("a", phase=GangPhase.RUNNING, created=50.0), NOW)
-    queue.put(queued("a", created=NOW), NOW)
+    queue.update_gang(queued("a", phase=GangPhase.RUNNING, created=50.0), NOW)
+    queue.update_gang(queued("a", created=NOW), NOW)
 
-    assert queue.order() == (waits(queued("a", created=NOW), NOW),)
+    assert queue.ordered() == (waits(queued("a", created=NOW), NOW),)
 
 
 def test_once_started_rollbacks_are_forgotten() -> None:
     queue = of(queued("a", created=50.0))
-    queue.rolled_back(name("a"), NOW)
-    queue.put(queued("a", phase=GangPhase.BOUND), NOW)
-    queue.started(name("a"))
-    queue.put(queued("a", created=60.0), NOW)
+    queue.mark_rolled_back(name("a"), NOW)
+    queue.update_gang(queued("a", phase=GangPhase.BOUND), NOW)
+    queue.mark_started(name("a"))
+    queue.update_gang(queued("a", created=60.0), NOW)
 
-    assert queue.order() == (waits(queued("a", created=60.0), 60.0),)
+    assert queue.ordered() == (waits(queued("a", created=60.0), 60.0),)
 
 
 def test_a_rollback_that_nobody_comes_back_from_is_forgotten_after_a_while() -> None:
     queue = of(queued("gone"), queued("here"))
     for each in ("gone", "here"):
-        queue.rolled_back(name(each), NOW)
-    queue.forget(name("gone"))
+        queue.mark_rolled_back(name(each), NOW)
+    queue.remove_gang(name("gone"))
 
     assert turns(queue, NOW + 10 + 300) == [["here"]]
-    queue.put(queued("gone"), NOW)
-    assert queue.order() == (waits(queued("gone"), 100.0, 1, NOW + 10), waits(queued("here"), 100.0, 1, NOW + 10))
-    queue.forget(name("gone"))
+    queue.update_gang(queued("gone"), NOW)
+    assert queue.ordered() == (waits(queued("gone"), 100.0, 1, NOW + 10), waits(queued("here"), 100.0, 1, NOW + 10))
+    queue.remove_gang(name("gone"))
     assert turns(queue, NOW + 10 + 301) == [["here"]]
-    queue.put(queued("gone"), NOW)
-    assert queue.order() == (waits(queued("gone"), 100.0), waits(queued("here"), 100.0, 1, NOW + 10))
+    queue.update_gang(queued("gone"), NOW)
+    assert queue.ordered() == (waits(queued("gone"), 100.0), waits(queued("here"), 100.0, 1, NOW + 10))
 
 
 def test_a_rollback_of_a_gang_that_is_not_known_counts_too() -> None:
-    queue = Queue()
+    queue = GangQueue()
 
-    assert queue.rolled_back(name("a"), NOW) == NOW + 10
-    queue.put(queued("a"), NOW)
-    assert queue.order() == (waits(queued("a"), 100.0, 1, NOW + 10),)
+    assert queue.mark_rolled_back(name("a"), NOW) == NOW + 10
+    queue.update_gang(queued("a"), NOW)
+    assert queue.ordered() == (waits(queued("a"), 100.0, 1, NOW + 10),)
 
 
 def test_what_did_not_fit_is_tried_again_when_something_changed() -> None:
     queue = of(queued("a", ready=tuple(members(2))), queued("b"))
     for each in ("a", "b", "stranger"):
-        queue.unplaced(name(each), 1)
+        queue.mark_unplaced(name(each), 1)
 
     assert turns(queue, state=1) == []
     assert turns(queue, state=2) == [["a"], ["b"]]
-    queue.put(queued("a", ready=tuple(members(2))), NOW)
+    queue.update_gang(queued("a", ready=tuple(members(2))), NOW)
     assert turns(queue, state=1) == []
-    queue.put(queued("a", ready=tuple(members(3))), NOW)
+    queue.update_gang(queued("a", ready=tuple(members(3))), NOW)
     assert turns(queue, state=1) == [["a"]]
 
 
@@ -169,11 +169,11 @@ def test_single_pods_of_another_priority_are_tried_by_themselves() -> None:
 
 def test_a_gang_that_started_without_some_keeps_its_age_for_them() -> None:
     queue = of(queued("a", created=50.0))
-    queue.rolled_back(name("a"), NOW)
-    queue.started(name("a"))
-    queue.put(queued("a", created=60.0), NOW)
+    queue.mark_rolled_back(name("a"), NOW)
+    queue.mark_started(name("a"))
+    queue.update_gang(queued("a", created=60.0), NOW)
 
-    assert queue.order() == (waits(queued("a", created=60.0), 50.0),)
+    assert queue.ordered() == (waits(queued("a", created=60.0), 50.0),)
 
 
 def test_an_elastic_gang_waits_a_little_for_the_rest() -> None:
@@ -181,13 +181,13 @@ def test_an_elastic_gang_waits_a_little_for_the_rest() -> None:
     queue = of(enough)
 
     assert turns(queue, NOW + 9) == []
-    assert queue.next_due(NOW + 9) == NOW + 10
+    assert queue.next_due_at(NOW + 9) == NOW + 10
     assert turns(queue, NOW + 10) == [["a"]]
-    queue.put(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 8)  # one more has come
-    assert queue.next_due(NOW + 9) == NOW + 18
-    queue.put(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 17)  # as it was
-    assert queue.next_due(NOW + 17) == NOW + 18
-    queue.put(enough._replace(ready=tuple(members(5)), newest=3.0), NOW + 17)
+    queue.update_gang(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 8)  # one more has come
+    assert queue.next_due_at(NOW + 9) == NOW + 18
+    queue.update_gang(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 17)  # as it was
+    assert queue.next_due_at(NOW + 17) == NOW + 18
+    queue.update_gang(enough._replace(ready=tuple(members(5)), newest=3.0), NOW + 17)
     assert turns(queue, NOW + 17) == [["a"]]
 
 
@@ -201,12 +201,12 @@ def test_room_may_be_held_for_all_that_waited_for_long_in_order() -> None:
         queued("pod.1", priority=1),
         queued("after", priority=1, created=150.0),
     )
-    queue.put(queued("young", priority=2), NOW + 1)
+    queue.update_gang(queued("young", priority=2), NOW + 1)
 
-    assert names(tuple(queue.entitled(NOW + 299))) == []
-    found = names(tuple(queue.entitled(NOW + 300)))
+    assert names(tuple(queue.entitled_to_hold(NOW + 299))) == []
+    found = names(tuple(queue.entitled_to_hold(NOW + 300)))
     assert found == ["urgent", "third", "behind", "pod.1", "after", "first", "second"]
-    assert names(tuple(queue.entitled(NOW + 301)))[:4] == ["urgent", "third", "behind", "young"]
+    assert names(tuple(queue.entitled_to_hold(NOW + 301)))[:4] == ["urgent", "third", "behind", "young"]
 
 
 def test_when_pods_were_created_says_who_is_first_and_not_how_long_anybody_waits() -> None:
@@ -214,9 +214,12 @@ def test_when_pods_were_created_says_who_is_first_and_not_how_long_anybody_waits
     ahead, behind = queued("ahead", created=NOW + 3600, newest=NOW + 3600), queued("behind", created=NOW - 3600)
     queue = of(ahead._replace(ready=tuple(members(1)), size=2, minimum=1), behind)
 
-    assert names(queue.order()) == ["behind", "ahead"]
+    assert names(queue.ordered()) == ["behind", "ahead"]
     assert turns(queue, NOW + 10) == [["behind"], ["ahead"]]
-    assert (list(queue.entitled(NOW + 299)), names(tuple(queue.entitled(NOW + 300)))) == ([], ["behind", "ahead"])
+    assert (list(queue.entitled_to_hold(NOW + 299)), names(tuple(queue.entitled_to_hold(NOW + 300)))) == (
+        [],
+        ["behind", "ahead"],
+    )
 
 
 LATER = NOW + SETTLE_S
@@ -224,7 +227,12 @@ OLD = 50.0  # before all others were created
 EIGHT, SIXTEEN = (tuple(members(count, request=request(8))) for count in (1, 2))
 SHARES = (member("w-0", request=request(8, resource="nvidia.com/gpu.shared")),)
 IDLE = member("idle", request=request(0))
-GATHERING, WAITING, REFUSED, LET_GO = GangPhase.GATHERING, GangPhase.WAITING, GangPhase.REFUSED, GangPhase.LET_GO
+GATHERING, WAITING, REFUSED, LET_GO = (
+    GangPhase.WAITING_FOR_MEMBERS,
+    GangPhase.WAITING,
+    GangPhase.REFUSED,
+    GangPhase.UNGATED,
+)
 
 
 @pytest.mark.parametrize(
@@ -252,26 +260,26 @@ def test_since_when_a_gang_waits(
     queue = of(
         queued("other", created=100.0), *(() if before is None else (queued("x", created=OLD)._replace(**before),))
     )
-    queue.put(queued("x", created=OLD)._replace(**after), LATER)
+    queue.update_gang(queued("x", created=OLD)._replace(**after), LATER)
 
-    assert names(queue.order()) == (["x", "other"] if first else ["other", "x"])
-    assert ["x" in names(tuple(queue.entitled(at + 300))) for at in (NOW, LATER)] == [waited, True]
+    assert names(queue.ordered()) == (["x", "other"] if first else ["other", "x"])
+    assert ["x" in names(tuple(queue.entitled_to_hold(at + 300))) for at in (NOW, LATER)] == [waited, True]
 
 
 def test_a_gang_that_becomes_complete_comes_before_pods_that_are_created_after_that() -> None:
     queue = of(queued("x", created=OLD, phase=GATHERING), queued("other", created=100.0))
-    queue.put(queued("x", created=OLD), LATER)
-    queue.put(queued("a", created=101.0), LATER)
+    queue.update_gang(queued("x", created=OLD), LATER)
+    queue.update_gang(queued("a", created=101.0), LATER)
 
-    assert names(queue.order()) == ["other", "x", "a"]
+    assert names(queue.ordered()) == ["other", "x", "a"]
 
 
 def test_gangs_whose_sizes_are_listed_after_their_pods_keep_their_order() -> None:
     """A planner that takes over may read the pods before the objects that say how many there will be."""
     queue = of(queued("x", created=OLD, phase=GATHERING), queued("other", created=100.0))
-    queue.put(queued("x", created=OLD), LATER - 1)
+    queue.update_gang(queued("x", created=OLD), LATER - 1)
 
-    assert names(queue.order()) == ["x", "other"]
+    assert names(queue.ordered()) == ["x", "other"]
 
 
 @pytest.mark.parametrize(
@@ -284,24 +292,24 @@ def test_gangs_whose_sizes_are_listed_after_their_pods_keep_their_order() -> Non
 )
 def test_what_comes_back_from_a_rollback_must_ask_for_no_more(again: dict[str, Any], order: list[str]) -> None:
     queue = of(queued("x", created=OLD, ready=EIGHT), queued("other", created=100.0))
-    queue.put(queued("x", created=OLD, phase=LET_GO), NOW)
-    queue.rolled_back(name("x"), NOW)
-    queue.put(queued("x", created=OLD, phase=GATHERING), NOW)
-    queue.put(queued("x", created=200.0, ready=EIGHT)._replace(**again), LATER)
+    queue.update_gang(queued("x", created=OLD, phase=LET_GO), NOW)
+    queue.mark_rolled_back(name("x"), NOW)
+    queue.update_gang(queued("x", created=OLD, phase=GATHERING), NOW)
+    queue.update_gang(queued("x", created=200.0, ready=EIGHT)._replace(**again), LATER)
 
-    assert names(queue.order()) == order
-    assert ("x" in names(tuple(queue.entitled(NOW + 300)))) is (again == {})
+    assert names(queue.ordered()) == order
+    assert ("x" in names(tuple(queue.entitled_to_hold(NOW + 300)))) is (again == {})
 
 
 def test_a_gang_that_started_without_some_keeps_its_place_for_as_many_only() -> None:
     queue = of(queued("x", created=OLD, ready=SIXTEEN), queued("other", created=100.0))
-    queue.put(queued("x", created=OLD, ready=EIGHT), NOW)
-    queue.started(name("x"))
-    assert names(queue.order()) == ["x", "other"]
+    queue.update_gang(queued("x", created=OLD, ready=EIGHT), NOW)
+    queue.mark_started(name("x"))
+    assert names(queue.ordered()) == ["x", "other"]
 
-    queue.put(queued("x", created=OLD, ready=SIXTEEN), LATER)
+    queue.update_gang(queued("x", created=OLD, ready=SIXTEEN), LATER)
 
-    assert names(queue.order()) == ["other", "x"]
+    assert names(queue.ordered()) == ["other", "x"]
 
 
 def crew(*asked: tuple[int, int, int]) -> list[Member]:
@@ -312,8 +320,8 @@ def crew(*asked: tuple[int, int, int]) -> list[Member]:
     ]
 
 
-def gang_of(there: list[Member]) -> Gang:
-    return assess(LLM, sorted(there, key=by_rank))
+def assessed_gang(there: list[Member]) -> Gang:
+    return gang_of(LLM, sorted(there, key=by_rank))
 
 
 ASKED = st.tuples(st.integers(1, 8), st.integers(-2, 2), st.integers(100, 110))
@@ -327,24 +335,24 @@ def test_no_further_member_moves_a_gang_forward(
 ) -> None:
     """Neither where a planner sees it join, nor where one begins after that."""
     others = data.draw(GANGS)
-    plain, joined = gang_of(crew(*asked)), gang_of(crew(*asked, more))
+    plain, joined = assessed_gang(crew(*asked)), assessed_gang(crew(*asked, more))
     queue, begins = of(*others, plain), of(*others, joined)
-    place = names(queue.order()).index(LLM.name)
-    queue.put(joined, NOW + after_s)
+    place = names(queue.ordered()).index(LLM.name)
+    queue.update_gang(joined, NOW + after_s)
 
     assert plain.phase is joined.phase is GangPhase.QUEUED
-    assert names(queue.order()).index(LLM.name) >= place
-    assert names(begins.order()).index(LLM.name) >= place
-    assert [each for each in queue.entitled(NOW + 299) if each.gang.name == LLM] == []
+    assert names(queue.ordered()).index(LLM.name) >= place
+    assert names(begins.ordered()).index(LLM.name) >= place
+    assert [each for each in queue.entitled_to_hold(NOW + 299) if each.gang.name == LLM] == []
 
 
 def test_what_is_made_again_after_a_rollback_has_waited_all_the_while() -> None:
     queue = of(queued("a"))
-    queue.rolled_back(name("a"), NOW + 30)
-    queue.forget(name("a"))
-    queue.put(queued("a", created=NOW), NOW + 31)
+    queue.mark_rolled_back(name("a"), NOW + 30)
+    queue.remove_gang(name("a"))
+    queue.update_gang(queued("a", created=NOW), NOW + 31)
 
-    assert names(tuple(queue.entitled(NOW + 300))) == ["a"]
+    assert names(tuple(queue.entitled_to_hold(NOW + 300))) == ["a"]
 
 
 GANGS = st.lists(
@@ -360,16 +368,16 @@ GANGS = st.lists(
 
 @given(GANGS, st.data())
 def test_the_order_is_total_and_does_not_depend_on_arrival(gangs: list[Gang], data: st.DataObject) -> None:
-    order = of(*gangs).order()
+    order = of(*gangs).ordered()
 
-    assert of(*data.draw(st.permutations(gangs))).order() == order
+    assert of(*data.draw(st.permutations(gangs))).ordered() == order
     keys = [each.order for each in order]
     assert all(one < other for one, other in pairwise(keys))
 
 
 @given(GANGS, st.integers(1, 3))
 def test_everybody_who_is_due_gets_one_turn(gangs: list[Gang], most: int) -> None:
-    assert [each for batch in turns(of(*gangs), most=most) for each in batch] == names(of(*gangs).order())
+    assert [each for batch in turns(of(*gangs), most=most) for each in batch] == names(of(*gangs).ordered())
 
 
 class Cluster:
@@ -392,24 +400,26 @@ class Cluster:
 
 def simulate(*, size: int, nodes: int, lasts: int, every: int, hold: bool) -> float | None:
     """When a big gang starts in a stream of gangs of one member; None: not within an hour. Times are in seconds."""
-    queue, cluster, holder = Queue(Pace(patience_s=300.0)), Cluster(nodes, lasts), ""
-    queue.put(queued("big", ready=tuple(members(size)), size=size, created=0.0), 0.0)
+    queue, cluster, holder = GangQueue(QueueTiming(patience_s=300.0)), Cluster(nodes, lasts), ""
+    queue.update_gang(queued("big", ready=tuple(members(size)), size=size, created=0.0), 0.0)
     for now in range(0, 3600, every):
         cluster.tick(now)
         for number in range(2):
-            queue.put(queued(f"small-{now}-{number}", ready=tuple(members(1)), size=1, created=float(now)), now)
+            queue.update_gang(queued(f"small-{now}-{number}", ready=tuple(members(1)), size=1, created=float(now)), now)
         for (each,) in queue.batches(now, now):
             gang = each.gang
             if cluster.place(len(gang.ready), now + lasts, holder=gang.name.name == holder):
                 if gang.name.name == "big":
                     return float(now)
-                queue.put(gang._replace(phase=GangPhase.RUNNING), now)
+                queue.update_gang(gang._replace(phase=GangPhase.RUNNING), now)
             else:
-                queue.unplaced(gang.name, now)
-        waits = [each for each in islice(queue.entitled(now), 1) if each.misfit is not None]
+                queue.mark_unplaced(gang.name, now)
+        waits = [each for each in islice(queue.entitled_to_hold(now), 1) if each.unfit_state is not None]
         for each in waits if hold and not holder else ():
-            endings = [Ending(str(node), cluster.busy.get(node, 0.0), node in cluster.busy) for node in cluster.nodes]
-            found = room(endings, lambda chosen, size=size: chosen if len(chosen) >= size else None)  # type: ignore[misc]
+            endings = [
+                NodeDeadline(str(node), cluster.busy.get(node, 0.0), node in cluster.busy) for node in cluster.nodes
+            ]
+            found = find_hold_nodes(endings, lambda chosen, size=size: chosen if len(chosen) >= size else None)  # type: ignore[misc]
             assert found is not None
             holder, cluster.held = each.gang.name.name, frozenset(map(int, found.nodes))
     return None

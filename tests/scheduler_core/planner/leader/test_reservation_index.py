@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from scheduler_core.cache.events import Batch
-from scheduler_core.planner.gang.gang import Declared, Size
+from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.gang.size_sources import OfJob
-from scheduler_core.planner.leader.reservation_index import Shelf
+from scheduler_core.planner.gang.size_sources import JobSizes
+from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, member
 from tests.scheduler_core.planner.leader.fake_planner import Desk
@@ -26,8 +26,8 @@ def running(server: ApiServer, desk: Desk, name: str, size: int = 2) -> list[str
 
 def awake(desk: Desk) -> list[str]:
     """The gangs whose reservations the next round looks at."""
-    shelf, known = desk.term.view.shelf, desk.term.view.reservations
-    return [known[uid].spec.gang for uid in shelf.awake]
+    shelf, known = desk.term.view.reservation_index, desk.term.view.reservations
+    return [known[uid].spec.gang for uid in shelf.active]
 
 
 def test_gangs_that_run_are_not_looked_at_again() -> None:
@@ -66,7 +66,7 @@ def test_a_reservation_goes_with_the_last_member() -> None:
     desk.run()
 
     assert (server.reservations, awake(desk)) == ({}, [])
-    assert desk.term.view.shelf.seats((GangName(SPACE, "a"),)) == {}
+    assert desk.term.view.reservation_index.seats((GangName(SPACE, "a"),)) == {}
 
 
 def test_the_seats_of_a_gang_are_found_by_its_name() -> None:
@@ -75,7 +75,7 @@ def test_the_seats_of_a_gang_are_found_by_its_name() -> None:
     uids = running(server, desk, "a")
     running(server, desk, "b", 1)
 
-    assert list(desk.term.view.shelf.seats((GangName(SPACE, "a"), GangName(SPACE, "nobody")))) == uids
+    assert list(desk.term.view.reservation_index.seats((GangName(SPACE, "a"), GangName(SPACE, "nobody")))) == uids
 
 
 def test_one_that_somebody_deletes_is_forgotten_and_others_of_its_gang_rest_on() -> None:
@@ -95,28 +95,28 @@ def test_one_that_somebody_deletes_is_forgotten_and_others_of_its_gang_rest_on()
     assert (list(desk.term.view.reservations), awake(desk)) == ([new], [])
     server.delete_reservation(new)
     desk.hear()
-    assert desk.term.view.shelf.seats((GangName(SPACE, "a"),)) == {}
+    assert desk.term.view.reservation_index.seats((GangName(SPACE, "a"),)) == {}
 
 
 def test_one_whose_member_went_to_another_gang_is_woken_by_that_one_as_long_as_it_is_there() -> None:
     seated = plan("llm-1", {"w-0": ("n1", 1)})
     people = {"uid-w-0": member("w-0", BOUND, gang=GangName("team", "other"))}
-    shelf = Shelf({seated.key: seated}, people.get)
-    shelf.file([seated.key])
-    shelf.rest([seated.key])
-    assert list(shelf.awake) == []
-    shelf.stir([GangName("team", "other")])
-    assert list(shelf.awake) == [seated.key]
+    shelf = GangReservationIndex({seated.key: seated}, people.get)
+    shelf.update_reservations([seated.key])
+    shelf.park([seated.key])
+    assert list(shelf.active) == []
+    shelf.mark_gangs_dirty([GangName("team", "other")])
+    assert list(shelf.active) == [seated.key]
 
-    shelf.rest([seated.key])
+    shelf.park([seated.key])
     people.clear()
-    shelf.file([seated.key])
-    shelf.rest([seated.key])
-    shelf.stir([GangName("team", "other")])
+    shelf.update_reservations([seated.key])
+    shelf.park([seated.key])
+    shelf.mark_gangs_dirty([GangName("team", "other")])
 
-    assert list(shelf.awake) == []
-    shelf.stir([LLM])
-    assert list(shelf.awake) == [seated.key]
+    assert list(shelf.active) == []
+    shelf.mark_gangs_dirty([LLM])
+    assert list(shelf.active) == [seated.key]
 
 
 def test_one_whose_gang_is_said_to_be_larger_is_looked_at_again() -> None:
@@ -125,7 +125,9 @@ def test_one_whose_gang_is_said_to_be_larger_is_looked_at_again() -> None:
     running(server, desk, "a")
     assert awake(desk) == []
 
-    touched = desk.term.view.take(Batch(OfJob, (Declared("job", (Size(GangName(SPACE, "a"), 3, 1),)),)), 0.0)
+    touched = desk.term.view.apply_batch(
+        Batch(JobSizes, (DeclaredSizes("job", (DeclaredSize(GangName(SPACE, "a"), 3, 1),)),)), 0.0
+    )
 
     assert (set(touched), awake(desk)) == ({GangName(SPACE, "a")}, ["a"])
 
@@ -134,13 +136,13 @@ def test_a_plan_that_was_written_again_is_there_until_both_are_gone() -> None:
     first = plan("llm-1", {"w-0": ("n1", 1)})
     again = first._replace(key="uid-again")
     there = {each.key: each for each in (first, again)}
-    shelf = Shelf(there, lambda _: None)
-    shelf.file(there)
+    shelf = GangReservationIndex(there, lambda _: None)
+    shelf.update_reservations(there)
 
     del there[first.key]
-    shelf.file([first.key])
+    shelf.update_reservations([first.key])
     assert ("team", "llm-1") in shelf.plans
     del there[again.key]
-    shelf.file([again.key])
+    shelf.update_reservations([again.key])
 
     assert ("team", "llm-1") not in shelf.plans

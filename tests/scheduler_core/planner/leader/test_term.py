@@ -5,22 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputopo.crd.reservations import State
+from gputopo.crd.reservations import ReservationState
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.events import WatchStatus
 from scheduler_core.planner.commit.actions import (
+    Action,
     CreateReservation,
     DeletePod,
-    LetGo,
     StripFinalizer,
-    Touch,
-    Write,
+    TouchPod,
+    UngateAndPin,
     WriteLedger,
 )
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.leader.freshness import AWAKE_S, SHOWN_S
-from scheduler_core.planner.leader.writer import Outcome
+from scheduler_core.planner.leader.freshness import MAX_WRITE_LAG_S, RECOVERY_S
+from scheduler_core.planner.leader.writer import WriteOutcome
 from tests.scheduler_core.planner.commit.apiserver import ApiServer, pinned
 from tests.scheduler_core.planner.leader.fake_planner import Desk
 
@@ -40,22 +40,24 @@ def reservations_of(desk: Desk, name: str) -> int:
     return sum(isinstance(each, CreateReservation) and each.spec.gang == name for each in desk.writes)
 
 
-def refusing(name: str, outcome: Outcome) -> Desk:
+def refusing(name: str, outcome: WriteOutcome) -> Desk:
     """A planner whose API server takes no reservation of that gang; another is behind it."""
     server = ApiServer()
     gang(server, "a")
     gang(server, "b")
     desk = Desk(server)
 
-    def refuses(what: Write) -> Outcome | None:
+    def refuses(what: Action) -> WriteOutcome | None:
         return outcome if isinstance(what, CreateReservation) and what.spec.gang == name else None
 
     desk.refuses = refuses
     return desk
 
 
-@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.CONFLICT, Outcome.GONE], ids=lambda each: each.value)
-def test_a_gang_whose_reservation_is_refused_lets_the_next_pass_and_is_tried_again_later(outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "outcome", [WriteOutcome.REFUSED, WriteOutcome.CONFLICT, WriteOutcome.GONE], ids=lambda each: each.value
+)
+def test_a_gang_whose_reservation_is_refused_lets_the_next_pass_and_is_tried_again_later(outcome: WriteOutcome) -> None:
     desk = refusing("a", outcome)
 
     desk.run()
@@ -80,11 +82,11 @@ def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
     server = ApiServer()
     uids = {single(server, "one"), single(server, "two")}
     desk = Desk(server)
-    desk.refuses = lambda what: Outcome.REFUSED if isinstance(what, CreateReservation) else None
+    desk.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation) else None
 
     desk.run()
 
-    waiting = desk.term.backlog.queue.order()
+    waiting = desk.term.backlog.queue.ordered()
     assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
 
 
@@ -101,7 +103,7 @@ def test_of_single_pods_that_fit_nowhere_each_is_told_what_it_lacks() -> None:
     }
 
 
-def states(server: ApiServer) -> list[State | None]:
+def states(server: ApiServer) -> list[ReservationState | None]:
     """Of all reservations."""
     return [each.status.state for each in server.reservations.values()]
 
@@ -121,11 +123,11 @@ def test_a_gang_that_was_bound_while_the_watches_were_silent_is_not_taken_back()
         server.bind(uid, nodes[uid])
     desk.now += 31
     desk.run()
-    assert (states(server), set(server.pods)) == ([State.COMMITTED], set(uids))
+    assert (states(server), set(server.pods)) == ([ReservationState.COMMITTED], set(uids))
     desk.deaf = False
     desk.now += 2
     desk.run()
-    assert (states(server), set(server.pods)) == ([State.BOUND], set(uids))
+    assert (states(server), set(server.pods)) == ([ReservationState.BOUND], set(uids))
     assert not any(isinstance(each, DeletePod) for each in desk.writes)
 
 
@@ -138,9 +140,9 @@ def test_while_the_watches_are_silent_nothing_is_planned_and_what_is_committed_g
     server = ApiServer()
     first = gang(server, "a")
     desk = Desk(server)
-    desk.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) else None
+    desk.refuses = lambda what: WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) else None
     desk.run()
-    assert (states(server), let_go(server, first)) == ([State.COMMITTED], [False, False])
+    assert (states(server), let_go(server, first)) == ([ReservationState.COMMITTED], [False, False])
 
     desk.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
     desk.refuses = lambda _: None
@@ -150,7 +152,7 @@ def test_while_the_watches_are_silent_nothing_is_planned_and_what_is_committed_g
     assert (planned(server), let_go(server, first), let_go(server, second)) == (["a"], [True, True], [False, False])
 
     desk.watches = ()
-    for _ in range(int(AWAKE_S) + 1):
+    for _ in range(int(RECOVERY_S) + 1):
         desk.run()
     assert (planned(server), let_go(server, second)) == (["a", "b"], [True, True])
 
@@ -159,17 +161,17 @@ def test_a_planner_that_does_not_see_what_it_wrote_plans_nothing() -> None:
     server = ApiServer()
     gang(server, "a", 1)
     desk = Desk(server)
-    desk.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) else None
+    desk.refuses = lambda what: WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) else None
     desk.run()
     desk.refuses = lambda _: None
 
     desk.deaf = True
     desk.now += 2
     desk.run()  # it is let go
-    assert desk.term.sight.trouble is None
-    desk.now += SHOWN_S
+    assert desk.term.freshness.stale_reason is None
+    desk.now += MAX_WRITE_LAG_S
     desk.run()
-    assert desk.term.sight.trouble == "no watch has shown what gputopo wrote 33 s ago"
+    assert desk.term.freshness.stale_reason == "no watch has shown what gputopo wrote 33 s ago"
 
 
 def test_a_gang_that_is_late_is_taken_back() -> None:
@@ -196,10 +198,10 @@ def test_a_wall_clock_that_is_set_takes_nobody_back(step: float) -> None:
 
     desk.wrong_s = step
     desk.run()
-    assert states(server) == [State.COMMITTED]
+    assert states(server) == [ReservationState.COMMITTED]
     desk.now += 31
     desk.run()
-    assert (states(server), desk.term.backlog.queue.rolled_back(GangName("team", "a"), 0.0)) == ([], 20.0)
+    assert (states(server), desk.term.backlog.queue.mark_rolled_back(GangName("team", "a"), 0.0)) == ([], 20.0)
 
 
 @HOUR
@@ -253,7 +255,7 @@ def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_ma
 
 
 def test_where_one_namespace_is_not_answered_others_go_on() -> None:
-    desk = refusing("a", Outcome.AWAY)
+    desk = refusing("a", WriteOutcome.UNANSWERED)
 
     desk.run()
     assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
@@ -267,7 +269,9 @@ def test_a_member_whose_patch_is_not_answered_is_let_go_later_and_its_siblings_n
     server = ApiServer()
     first, second = gang(server, "a", 2)
     desk = Desk(server)
-    desk.refuses = lambda what: Outcome.AWAY if isinstance(what, LetGo) and what.member.uid == first else None
+    desk.refuses = lambda what: (
+        WriteOutcome.UNANSWERED if isinstance(what, UngateAndPin) and what.member.uid == first else None
+    )
     desk.run()
     assert [bool(server.pods[uid]["spec"]["schedulingGates"]) for uid in (first, second)] == [True, False]
     desk.refuses = lambda _: None
@@ -283,11 +287,11 @@ def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_
     gang(server, "a", 2)
     asked: list[float] = []
 
-    def refuses(what: Write) -> Outcome | None:
+    def refuses(what: Action) -> WriteOutcome | None:
         if what.key[0] != "ledger" or len(asked) == 4:
             return None
         asked.append(desk.now)
-        return Outcome.AWAY
+        return WriteOutcome.UNANSWERED
 
     desk.refuses = refuses
     desk.run()
@@ -295,21 +299,21 @@ def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_
     assert [at - asked[0] for at in asked] == [0, 1, 2, 3]
     desk.now += 2
     desk.run()
-    assert states(server) == [State.COMMITTED]
+    assert states(server) == [ReservationState.COMMITTED]
 
 
 def test_a_ledger_that_was_not_written_as_the_lease_was_lost_for_a_moment_is_not_taken_for_gone() -> None:
     server = ApiServer()
     gang(server, "a")
     desk = Desk(server)
-    lost = iter([Outcome.DEPOSED])
+    lost = iter([WriteOutcome.DEPOSED])
     desk.refuses = lambda what: next(lost, None) if isinstance(what, WriteLedger) else None
 
     desk.run()
     desk.now += 2
     desk.run()
 
-    assert (desk.term.deposed, states(server)) == (False, [State.COMMITTED])
+    assert (desk.term.is_deposed, states(server)) == (False, [ReservationState.COMMITTED])
 
 
 def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_pass() -> None:
@@ -317,8 +321,8 @@ def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_
     uids = gang(server, "a", 2)
     desk = Desk(server)
 
-    def refuses(what: Write) -> Outcome | None:
-        return Outcome.REFUSED if isinstance(what, LetGo | Touch) and what.member.uid in uids else None
+    def refuses(what: Action) -> WriteOutcome | None:
+        return WriteOutcome.REFUSED if isinstance(what, UngateAndPin | TouchPod) and what.member.uid in uids else None
 
     desk.refuses = refuses
     desk.run()
@@ -426,7 +430,7 @@ def test_a_plan_that_somebody_deletes_while_its_gang_is_half_bound_is_written_ag
     desk.run()
 
     (again,) = server.reservations.values()
-    assert (again.name, again.status.state) == (plan.name, State.COMMITTED)
+    assert (again.name, again.status.state) == (plan.name, ReservationState.COMMITTED)
     desk.now += 31
     desk.run()
     assert (server.pods, server.reservations) == ({}, {})
@@ -445,19 +449,21 @@ def test_a_plan_that_somebody_deletes_is_over_once_all_its_members_are_bound() -
     bind(server, uids[1])
     desk.run()
 
-    assert (states(server), list(server.pods)) == ([State.BOUND], uids)
+    assert (states(server), list(server.pods)) == ([ReservationState.BOUND], uids)
 
 
 def test_when_the_ledger_is_deleted_another_planner_goes_on_with_what_it_listed() -> None:
     server = ApiServer({"n0": 2})
     uids = gang(server, "a", 2)
     first = Desk(server)
-    first.refuses = lambda what: Outcome.CONFLICT if isinstance(what, LetGo) and what.member.uid == uids[1] else None
+    first.refuses = lambda what: (
+        WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) and what.member.uid == uids[1] else None
+    )
     first.run()
     assert gated(server) == [False, True]
     server.delete_ledger()
     first.run()
-    assert first.term.deposed
+    assert first.term.is_deposed
 
     gang(server, "b", 2)
     second = Desk(server, "two")
@@ -466,7 +472,7 @@ def test_when_the_ledger_is_deleted_another_planner_goes_on_with_what_it_listed(
     for uid in uids:
         bind(server, uid)
     second.run()
-    assert states(server)[0] is State.BOUND
+    assert states(server)[0] is ReservationState.BOUND
 
 
 def test_the_place_of_a_pod_that_was_let_go_is_nobody_elses_whatever_becomes_of_its_plan() -> None:
@@ -475,7 +481,7 @@ def test_the_place_of_a_pod_that_was_let_go_is_nobody_elses_whatever_becomes_of_
     desk = Desk(server)
     desk.run()
     (plan,) = server.reservations
-    desk.refuses = lambda what: Outcome.REFUSED if isinstance(what, CreateReservation | DeletePod) else None
+    desk.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation | DeletePod) else None
     server.delete_reservation(plan)
     gang(server, "b", 2)
 
@@ -491,9 +497,9 @@ def test_a_gang_whose_deletion_is_refused_gives_up_what_nobody_can_take_and_come
     uids = gang(server, "a", 4)
     desk = Desk(server)
 
-    def refuses(what: Write) -> Outcome | None:
-        let_go = isinstance(what, LetGo) and what.member.uid in uids[2:]
-        return Outcome.REFUSED if isinstance(what, DeletePod) or let_go else None
+    def refuses(what: Action) -> WriteOutcome | None:
+        let_go = isinstance(what, UngateAndPin) and what.member.uid in uids[2:]
+        return WriteOutcome.REFUSED if isinstance(what, DeletePod) or let_go else None
 
     desk.refuses = refuses
     desk.run()
@@ -520,12 +526,14 @@ def test_a_gang_whose_deletion_is_refused_gives_up_what_nobody_can_take_and_come
     assert placed(server) == ["b"]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.AWAY], ids=["refused", "its admission does not answer"])
-def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "outcome", [WriteOutcome.REFUSED, WriteOutcome.UNANSWERED], ids=["refused", "its admission does not answer"]
+)
+def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: WriteOutcome) -> None:
     server = ApiServer({"n0": 2})
     gang(server, "a", 2)
     desk = Desk(server)
-    desk.refuses = lambda what: outcome if isinstance(what, LetGo | Touch) else None
+    desk.refuses = lambda what: outcome if isinstance(what, UngateAndPin | TouchPod) else None
     desk.run()
     gang(server, "b", 2)
 
@@ -548,10 +556,10 @@ def in_the_midst_of_a_rollback(server: ApiServer, gangs: str) -> Desk:
     desk.run()
     away = False
 
-    def refuses(what: Write) -> Outcome | None:
+    def refuses(what: Action) -> WriteOutcome | None:
         nonlocal away
         away = away or isinstance(what, DeletePod | StripFinalizer)
-        return Outcome.AWAY if away else None
+        return WriteOutcome.UNANSWERED if away else None
 
     desk.refuses = refuses
     desk.now += 31
@@ -565,7 +573,7 @@ def test_an_api_server_that_is_away_in_the_midst_of_a_rollback_makes_no_gang_fai
     for _ in range(60):
         desk.run()
         desk.now += 2
-    assert states(server) == [State.ROLLING_BACK] * len(gangs)
+    assert states(server) == [ReservationState.ROLLING_BACK] * len(gangs)
 
     desk.refuses, before = lambda _: None, len(desk.writes)
     desk.now += 10
@@ -629,7 +637,7 @@ def test_a_plan_that_is_written_again_and_bound_before_it_is_listed_keeps_nobody
     desk.run()
     server.delete_reservation(plan)
 
-    def bound_meanwhile(what: Write) -> None:
+    def bound_meanwhile(what: Action) -> None:
         if isinstance(what, CreateReservation):
             bind(server, uids[1])
 
@@ -646,7 +654,7 @@ def test_a_single_pod_whose_reservation_is_refused_is_released_in_the_end() -> N
     server = ApiServer()
     single(server, "one")
     desk = Desk(server, gate_timeout_s=60.0)
-    desk.refuses = lambda what: Outcome.REFUSED if isinstance(what, CreateReservation) else None
+    desk.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation) else None
     desk.run()
     assert gated(server) == [True]
 

@@ -4,56 +4,56 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import POOL, ReservationSpec, ReservationStatus, Seat, State, spec_hash
-from scheduler_core.cache.events import Batch, LedgerSeen, ReservationSeen
+from gputopo.crd.reservations import POOL, ReservationSpec, ReservationState, ReservationStatus, Seat, spec_hash
+from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.commit.actions import (
     CreateReservation,
     DeletePod,
     DeleteReservation,
-    LetGo,
-    Release,
+    ReleasePod,
     StripFinalizer,
+    UngateAndPin,
     WriteStatus,
 )
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.gang.pod_source import Candidate
-from scheduler_core.planner.leader.view import Told, View
+from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.planner.leader.view import PlannerView, WriteResponse
 from scheduler_core.policy.policy import Policy
 from tests.scheduler_core.fake_scheduler import seen as pod_seen
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import ledger, plan
 
 SPEC = ReservationSpec("llm")
-BOUND = ReservationStatus(State.BOUND)
+BOUND = ReservationStatus(ReservationState.BOUND)
 
 
 @pytest.fixture
-def view() -> View:
-    return View(Policy(), POOL, "me")
+def view() -> PlannerView:
+    return PlannerView(Policy(), POOL, "me")
 
 
-def seen(uid: str, version: int = 1, status: ReservationStatus = ReservationStatus()) -> ReservationSeen:  # noqa: B008
-    return ReservationSeen(uid, "team", f"llm-{uid}", SPEC, spec_hash(SPEC), status, str(version))
+def seen(uid: str, version: int = 1, status: ReservationStatus = ReservationStatus()) -> ReservationUpdate:  # noqa: B008
+    return ReservationUpdate(uid, "team", f"llm-{uid}", SPEC, spec_hash(SPEC), status, str(version))
 
 
-def made(view: View, uid: str, version: int = 1) -> ReservationSeen:
+def made(view: PlannerView, uid: str, version: int = 1) -> ReservationUpdate:
     """The API server has answered that it is there."""
     what = CreateReservation("team", f"llm-{uid}", SPEC)
-    view.writes(what)
-    view.wrote(what, Told(uid, str(version)), 0.0)
+    view.mark_writing(what)
+    view.apply_write(what, WriteResponse(uid, str(version)), 0.0)
     return view.reservations[uid]
 
 
-def listed(view: View, *there: ReservationSeen) -> None:
-    view.take(Batch(ReservationSeen, there, complete=True), 0.0)
+def listed(view: PlannerView, *there: ReservationUpdate) -> None:
+    view.apply_batch(Batch(ReservationUpdate, there, is_full_list=True), 0.0)
 
 
-def known(view: View) -> dict[str, str]:
+def known(view: PlannerView) -> dict[str, str]:
     """Reservations, with their versions."""
     return {uid: each.version for uid, each in view.reservations.items()}
 
 
-def test_a_list_that_began_before_a_reservation_was_made_does_not_undo_it(view: View) -> None:
+def test_a_list_that_began_before_a_reservation_was_made_does_not_undo_it(view: PlannerView) -> None:
     made(view, "a")
 
     listed(view)
@@ -62,7 +62,7 @@ def test_a_list_that_began_before_a_reservation_was_made_does_not_undo_it(view: 
     assert known(view) == {"a": "1"}
 
 
-def test_a_reservation_that_two_lists_in_a_row_do_not_show_is_gone(view: View) -> None:
+def test_a_reservation_that_two_lists_in_a_row_do_not_show_is_gone(view: PlannerView) -> None:
     made(view, "a")
 
     listed(view)
@@ -70,7 +70,7 @@ def test_a_reservation_that_two_lists_in_a_row_do_not_show_is_gone(view: View) -
     assert known(view) == {}
 
 
-def test_a_reservation_that_was_shown_is_gone_by_the_first_list_without_it(view: View) -> None:
+def test_a_reservation_that_was_shown_is_gone_by_the_first_list_without_it(view: PlannerView) -> None:
     made(view, "a")
     listed(view, seen("a"))
 
@@ -78,18 +78,18 @@ def test_a_reservation_that_was_shown_is_gone_by_the_first_list_without_it(view:
     assert known(view) == {}
 
 
-def test_a_reservation_that_was_deleted_is_not_back_by_a_list_that_began_before(view: View) -> None:
-    view.wrote(DeleteReservation(made(view, "a")), None, 0.0)
+def test_a_reservation_that_was_deleted_is_not_back_by_a_list_that_began_before(view: PlannerView) -> None:
+    view.apply_write(DeleteReservation(made(view, "a")), None, 0.0)
 
     listed(view, seen("a"))
     assert known(view) == {}
-    view.take(Batch(ReservationSeen, (seen("a", 2),)), 0.0)
+    view.apply_batch(Batch(ReservationUpdate, (seen("a", 2),)), 0.0)
     assert known(view) == {}
 
 
-def test_a_status_that_was_written_is_not_undone_by_a_list_that_began_before(view: View) -> None:
+def test_a_status_that_was_written_is_not_undone_by_a_list_that_began_before(view: PlannerView) -> None:
     listed(view, seen("a"))
-    view.wrote(WriteStatus(view.reservations["a"], BOUND), Told("a", "5"), 0.0)
+    view.apply_write(WriteStatus(view.reservations["a"], BOUND), WriteResponse("a", "5"), 0.0)
 
     listed(view, seen("a", 4))
     assert view.reservations["a"] == seen("a", 5, BOUND)
@@ -97,29 +97,31 @@ def test_a_status_that_was_written_is_not_undone_by_a_list_that_began_before(vie
     assert view.reservations["a"] == seen("a", 6)
 
 
-def kept(view: View) -> int:
+def kept(view: PlannerView) -> int:
     """Things of which something is remembered, whatever it is."""
     return sum(len(each) for each in vars(view).values() if isinstance(each, dict | set))
 
 
-def attempt(view: View, number: int, *, gap: bool) -> None:
+def attempt(view: PlannerView, number: int, *, gap: bool) -> None:
     """A pod is let go, its reservation bound and deleted. ``gap``: no watch shows any of that."""
     pod, uid, version = member(f"w-{number}", version=str(10 * number)), f"plan{number}", 10 * number
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     of = made(view, uid, version + 1)
-    view.wrote(LetGo(pod, Seat(pod.uid, pod.name, "n0"), of.name), Told(pod.uid, str(version + 2)), 0.0)
-    view.wrote(WriteStatus(of, BOUND), Told(uid, str(version + 3)), 0.0)
-    view.wrote(DeleteReservation(view.reservations[uid]), None, 0.0)
+    view.apply_write(
+        UngateAndPin(pod, Seat(pod.uid, pod.name, "n0"), of.name), WriteResponse(pod.uid, str(version + 2)), 0.0
+    )
+    view.apply_write(WriteStatus(of, BOUND), WriteResponse(uid, str(version + 3)), 0.0)
+    view.apply_write(DeleteReservation(view.reservations[uid]), None, 0.0)
     if gap:
-        view.take(Batch(Candidate, (), complete=True), 0.0)
+        view.apply_batch(Batch(PlannerPod, (), is_full_list=True), 0.0)
         listed(view)
     else:
-        view.take(Batch(Candidate, (), (pod.uid,)), 0.0)
-        view.take(Batch(ReservationSeen, (), (uid,)), 0.0)
+        view.apply_batch(Batch(PlannerPod, (), (pod.uid,)), 0.0)
+        view.apply_batch(Batch(ReservationUpdate, (), (uid,)), 0.0)
 
 
 @pytest.mark.parametrize("gap", [True, False], ids=["lists", "events"])
-def test_nothing_is_kept_of_what_is_gone(view: View, *, gap: bool) -> None:
+def test_nothing_is_kept_of_what_is_gone(view: PlannerView, *, gap: bool) -> None:
     for number in range(1, 50):
         attempt(view, number, gap=gap)
     if gap:
@@ -128,96 +130,96 @@ def test_nothing_is_kept_of_what_is_gone(view: View, *, gap: bool) -> None:
     assert (kept(view), known(view)) == (0, {})
 
 
-def test_a_reservation_whose_end_a_watch_has_shown_before_the_answer_is_not_waited_for(view: View) -> None:
+def test_a_reservation_whose_end_a_watch_has_shown_before_the_answer_is_not_waited_for(view: PlannerView) -> None:
     of = made(view, "a")
-    view.take(Batch(ReservationSeen, (), ("a",)), 0.0)
+    view.apply_batch(Batch(ReservationUpdate, (), ("a",)), 0.0)
 
-    view.wrote(DeleteReservation(of), None, 0.0)
+    view.apply_write(DeleteReservation(of), None, 0.0)
 
     assert kept(view) == 0
 
 
-def test_a_write_that_no_watch_has_shown_is_waited_for(view: View) -> None:
+def test_a_write_that_no_watch_has_shown_is_waited_for(view: PlannerView) -> None:
     pod = member("w-1", version="10")
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     of = made(view, "a", 11)
     assert view.unshown_since() is None
 
-    view.wrote(WriteStatus(of, BOUND), Told("a", "13"), 7.0)
-    view.wrote(LetGo(pod, Seat(pod.uid, pod.name, "n0"), of.name), Told(pod.uid, "12"), 8.0)
+    view.apply_write(WriteStatus(of, BOUND), WriteResponse("a", "13"), 7.0)
+    view.apply_write(UngateAndPin(pod, Seat(pod.uid, pod.name, "n0"), of.name), WriteResponse(pod.uid, "12"), 8.0)
     assert view.unshown_since() == 7.0
-    view.take(Batch(ReservationSeen, (seen("a", 13, BOUND),)), 9.0)
+    view.apply_batch(Batch(ReservationUpdate, (seen("a", 13, BOUND),)), 9.0)
     assert view.unshown_since() == 8.0
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 9.5)  # as it was before
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 9.5)  # as it was before
     assert view.unshown_since() == 8.0
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod._replace(version="12")),)), 9.5)
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod._replace(version="12")),)), 9.5)
     assert view.unshown_since() is None
 
 
-def test_of_a_pod_that_is_no_member_any_more_nothing_is_waited_for(view: View) -> None:
+def test_of_a_pod_that_is_no_member_any_more_nothing_is_waited_for(view: PlannerView) -> None:
     pod = member("w-1", version="10")
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
-    view.wrote(Release(pod, "no place", "gate-timeout"), Told(pod.uid, "12"), 8.0)
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
+    view.apply_write(ReleasePod(pod, "no place", "gate-timeout"), WriteResponse(pod.uid, "12"), 8.0)
 
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, None),)), 9.0)
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, None),)), 9.0)
 
     assert view.unshown_since() is None
 
 
-def test_of_several_writes_of_one_object_the_last_is_waited_for(view: View) -> None:
+def test_of_several_writes_of_one_object_the_last_is_waited_for(view: PlannerView) -> None:
     first, second = made(view, "a"), made(view, "b")
     for of, version, at in ((first, 3, 1.0), (second, 4, 2.0), (first, 5, 3.0)):
-        view.wrote(WriteStatus(of, BOUND), Told(of.key, str(version)), at)
+        view.apply_write(WriteStatus(of, BOUND), WriteResponse(of.key, str(version)), at)
 
     assert view.unshown_since() == 2.0
 
 
-def test_a_reservation_that_came_and_went_before_its_answer_is_gone(view: View) -> None:
+def test_a_reservation_that_came_and_went_before_its_answer_is_gone(view: PlannerView) -> None:
     what = CreateReservation("team", "llm-a", SPEC)
-    view.writes(what)
-    view.take(Batch(ReservationSeen, (seen("a"),)), 0.0)
-    view.take(Batch(ReservationSeen, (), ("a",)), 0.0)
+    view.mark_writing(what)
+    view.apply_batch(Batch(ReservationUpdate, (seen("a"),)), 0.0)
+    view.apply_batch(Batch(ReservationUpdate, (), ("a",)), 0.0)
 
-    view.wrote(what, Told("a", "1"), 0.0)
+    view.apply_write(what, WriteResponse("a", "1"), 0.0)
 
     assert (known(view), kept(view)) == ({}, 0)
 
 
-def test_an_answer_that_is_older_than_what_a_watch_has_shown_changes_nothing(view: View) -> None:
+def test_an_answer_that_is_older_than_what_a_watch_has_shown_changes_nothing(view: PlannerView) -> None:
     pod = member("w-1", version="20")
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     listed(view, seen("a", 20))
 
-    view.wrote(WriteStatus(view.reservations["a"], BOUND), Told("a", "19"), 0.0)
-    touched = view.wrote(DeletePod(pod), Told(pod.uid, "19"), 0.0)
+    view.apply_write(WriteStatus(view.reservations["a"], BOUND), WriteResponse("a", "19"), 0.0)
+    touched = view.apply_write(DeletePod(pod), WriteResponse(pod.uid, "19"), 0.0)
 
-    assert (view.reservations["a"], view.roster.member(pod.uid), touched) == (seen("a", 20), pod, frozenset())
+    assert (view.reservations["a"], view.gang_members.get_member(pod.uid), touched) == (seen("a", 20), pod, frozenset())
 
 
-def test_what_was_written_to_a_pod_shows_before_any_watch_does(view: View) -> None:
+def test_what_was_written_to_a_pod_shows_before_any_watch_does(view: PlannerView) -> None:
     pod = member("w-1", version="10", finalizers=("batch.kubernetes.io/job-tracking", "example.com/own"))
-    view.take(Batch(Candidate, (Candidate(pod.uid, None, pod),)), 0.0)
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
 
-    view.wrote(StripFinalizer(pod, "batch.kubernetes.io/job-tracking"), Told(pod.uid, "11"), 0.0)
-    assert view.roster.member(pod.uid) == pod._replace(version="11", finalizers=("example.com/own",))
-    view.wrote(DeletePod(pod), None, 0.0)
-    after = view.roster.member(pod.uid)
+    view.apply_write(StripFinalizer(pod, "batch.kubernetes.io/job-tracking"), WriteResponse(pod.uid, "11"), 0.0)
+    assert view.gang_members.get_member(pod.uid) == pod._replace(version="11", finalizers=("example.com/own",))
+    view.apply_write(DeletePod(pod), None, 0.0)
+    after = view.gang_members.get_member(pod.uid)
     assert after is not None
-    assert after.ending
+    assert after.is_terminating
 
 
-def test_a_ledger_is_not_undone_by_an_older_event(view: View) -> None:
-    view.take(Batch(LedgerSeen, (ledger()._replace(version="7"),)), 0.0)
-    view.take(Batch(LedgerSeen, (ledger()._replace(version="6"),)), 0.0)
+def test_a_ledger_is_not_undone_by_an_older_event(view: PlannerView) -> None:
+    view.apply_batch(Batch(LedgerUpdate, (ledger()._replace(version="7"),)), 0.0)
+    view.apply_batch(Batch(LedgerUpdate, (ledger()._replace(version="6"),)), 0.0)
 
     assert view.ledger is not None
     assert view.ledger.version == "7"
-    view.read(None, 0.0)
+    view.apply_ledger(None, 0.0)
     assert view.ledger is None
 
 
-UNGATED = member("w-1", gates=(), reservation="llm-a", pin="n1")
-CLAIMING = Candidate(UNGATED.uid, pod_seen("w-1", 1, uid=UNGATED.uid, claim=("llm-a", "n1")), UNGATED)
+UNGATED = member("w-1", gates=(), reservation="llm-a", pinned_terms="n1")
+CLAIMING = PlannerPod(UNGATED.uid, pod_seen("w-1", 1, uid=UNGATED.uid, claim=("llm-a", "n1")), UNGATED)
 LISTS = plan("llm-a")._replace(
     key="a", version="1", spec=ReservationSpec("llm", (Seat(UNGATED.uid, "w-1", "n1", (("nvidia.com/gpu", 1),)),))
 )
@@ -234,13 +236,13 @@ LISTS = plan("llm-a")._replace(
 )
 def test_whether_a_pod_was_ungated_is_not_for_the_pod_to_say(
     guarded: bool,
-    before: tuple[ReservationSeen, ...],
-    after: tuple[ReservationSeen, ...],
+    before: tuple[ReservationUpdate, ...],
+    after: tuple[ReservationUpdate, ...],
     coming: tuple[Member, ...],
 ) -> None:
-    view = View(Policy(), POOL, "me", guarded=guarded)
-    view.take(Batch(Candidate, (CLAIMING,), complete=True), 0.0)
+    view = PlannerView(Policy(), POOL, "me", guarded=guarded)
+    view.apply_batch(Batch(PlannerPod, (CLAIMING,), is_full_list=True), 0.0)
     listed(view, *before)
     listed(view, *after)
 
-    assert view.world(0.0, 0.0).coming == coming
+    assert view.reconcile_input(0.0, 0.0).awaiting_binding == coming

@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationStatus, State
+from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationState, ReservationStatus
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import UnavailableError
 from gputopo.kube.rbac import PLANNER
 from scheduler_core.planner.commit.actions import (
-    AskForPod,
+    Action,
     CreateLedger,
     CreateReservation,
     DeletePod,
     DeleteReservation,
     DropRegistration,
-    LetGo,
-    Release,
+    ProbeExtenderPod,
+    ReleasePod,
     StripFinalizer,
-    Touch,
-    Write,
+    TouchPod,
+    UngateAndPin,
     WriteLedger,
     WriteStatus,
 )
-from scheduler_core.planner.leader.writer import Outcome, Writer
+from scheduler_core.planner.leader.writer import ActionExecutor, WriteOutcome
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import ledger, plan
@@ -50,11 +50,11 @@ def answering(uid: str, version: str) -> Callable[[Asked], Answer]:
 @contextmanager
 def writing(
     folder: Path, answer: Callable[[Asked], Answer], *, holds: bool = True
-) -> Iterator[tuple[Writer, ApiServer]]:
+) -> Iterator[tuple[ActionExecutor, ApiServer]]:
     with api_server(answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
         try:
-            yield Writer(kube, lambda: holds, lambda: 0.0), server
+            yield ActionExecutor(kube, lambda: holds, lambda: 0.0), server
         finally:
             kube.close()
 
@@ -62,49 +62,49 @@ def writing(
 LEDGER = ledger()._replace(version="3")
 API, PODS = "/apis/gputopo.io/v1alpha1", "/api/v1/namespaces/team/pods/a"
 NAMED = f"{API}/namespaces/team/placementreservations/{PLAN.name}"
-SENT: list[tuple[Write, str, str]] = [
+SENT: list[tuple[Action, str, str]] = [
     (CreateLedger("gpus", LedgerSpec()), "POST", f"{API}/placementledgers"),
     (WriteLedger(LEDGER, LedgerSpec()), "PUT", f"{API}/placementledgers/gpus"),
     (DropRegistration(LEDGER, LedgerStatus({})), "PUT", f"{API}/placementledgers/gpus/status"),
     (CreateReservation("team", PLAN.name, PLAN.spec), "POST", f"{API}/namespaces/team/placementreservations"),
-    (WriteStatus(PLAN, ReservationStatus(State.BOUND)), "PATCH", f"{NAMED}/status"),
+    (WriteStatus(PLAN, ReservationStatus(ReservationState.BOUND)), "PATCH", f"{NAMED}/status"),
     (DeleteReservation(PLAN), "DELETE", NAMED),
-    (LetGo(POD, PLAN.spec.seats[0], PLAN.name), "PATCH", PODS),
-    (Release(POD, "no place", "gate-timeout"), "PATCH", PODS),
-    (Touch(POD, PLAN.key), "PATCH", PODS),
+    (UngateAndPin(POD, PLAN.spec.seats[0], PLAN.name), "PATCH", PODS),
+    (ReleasePod(POD, "no place", "gate-timeout"), "PATCH", PODS),
+    (TouchPod(POD, PLAN.key), "PATCH", PODS),
     (DeletePod(POD), "DELETE", PODS),
-    (AskForPod("x", "team/a"), "GET", PODS),
+    (ProbeExtenderPod("x", "team/a"), "GET", PODS),
 ]
 
 
 @pytest.mark.parametrize(("what", "method", "path"), SENT, ids=[type(each[0]).__name__ for each in SENT])
-def test_each_write_is_one_call(tmp_path: Path, what: Write, method: str, path: str) -> None:
+def test_each_write_is_one_call(tmp_path: Path, what: Action, method: str, path: str) -> None:
     with writing(tmp_path, lambda _: Answer({"metadata": {"name": "a", "uid": "u", "resourceVersion": "9"}})) as (
         writer,
         server,
     ):
-        found = writer.write(what)
+        found = writer.execute_action(what)
 
     assert [(each.method, each.path) for each in server.asked] == [(method, path)]
     version = None if method == "DELETE" else "9"
-    assert (found.outcome, found.metadata and found.metadata.resource_version) == (Outcome.DONE, version)
+    assert (found.outcome, found.metadata and found.metadata.resource_version) == (WriteOutcome.DONE, version)
 
 
 @pytest.mark.parametrize(
     ("status", "outcome", "sent"),
     [
-        pytest.param(200, Outcome.DONE, ["DELETE", "PATCH"], id="it may"),
-        pytest.param(422, Outcome.REFUSED, ["DELETE"], id="it may not"),
+        pytest.param(200, WriteOutcome.DONE, ["DELETE", "PATCH"], id="it may"),
+        pytest.param(422, WriteOutcome.REFUSED, ["DELETE"], id="it may not"),
     ],
 )
 def test_a_finalizer_stays_on_a_pod_that_may_not_be_deleted(
-    tmp_path: Path, status: int, outcome: Outcome, sent: list[str]
+    tmp_path: Path, status: int, outcome: WriteOutcome, sent: list[str]
 ) -> None:
     def answer(asked: Asked) -> Answer:
         return Answer({"metadata": {"name": "a", "uid": "u"}}, status if asked.method == "DELETE" else 200)
 
     with writing(tmp_path, answer) as (writer, server):
-        found = writer.write(StripFinalizer(POD, "batch.kubernetes.io/job-tracking"))
+        found = writer.execute_action(StripFinalizer(POD, "batch.kubernetes.io/job-tracking"))
 
     assert (found.outcome, [each.method for each in server.asked]) == (outcome, sent)
     assert server.asked[0].body == {
@@ -117,8 +117,8 @@ def test_a_finalizer_stays_on_a_pod_that_may_not_be_deleted(
 
 def test_a_pod_is_deleted_as_it_was_seen_or_not_at_all(tmp_path: Path) -> None:
     with writing(tmp_path, lambda _: Answer({})) as (writer, server):
-        writer.write(DeletePod(POD))
-        writer.write(DeletePod(POD._replace(version="")))
+        writer.execute_action(DeletePod(POD))
+        writer.execute_action(DeletePod(POD._replace(version="")))
 
     assert [each.body["preconditions"] for each in server.asked] == [
         {"uid": POD.uid, "resourceVersion": "7"},
@@ -129,26 +129,26 @@ def test_a_pod_is_deleted_as_it_was_seen_or_not_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        (409, Outcome.CONFLICT),
-        (404, Outcome.GONE),
-        (503, Outcome.AWAY),
-        (500, Outcome.AWAY),
-        (403, Outcome.REFUSED),
-        (422, Outcome.REFUSED),
+        (409, WriteOutcome.CONFLICT),
+        (404, WriteOutcome.GONE),
+        (503, WriteOutcome.UNANSWERED),
+        (500, WriteOutcome.UNANSWERED),
+        (403, WriteOutcome.REFUSED),
+        (422, WriteOutcome.REFUSED),
     ],
 )
-def test_what_becomes_of_a_write(tmp_path: Path, status: int, outcome: Outcome) -> None:
+def test_what_becomes_of_a_write(tmp_path: Path, status: int, outcome: WriteOutcome) -> None:
     with writing(tmp_path, lambda _: Answer({"message": "no"}, status)) as (writer, _):
-        found = writer.write(Touch(POD, PLAN.key))
+        found = writer.execute_action(TouchPod(POD, PLAN.key))
 
     assert (found.outcome, found.error) == (outcome, f"PATCH {PODS}: {status}: no")
 
 
 def test_who_does_not_lead_any_more_sends_nothing(tmp_path: Path) -> None:
     with writing(tmp_path, lambda _: Answer({}), holds=False) as (writer, server):
-        found = writer.write(Touch(POD, PLAN.key))
+        found = writer.execute_action(TouchPod(POD, PLAN.key))
 
-    assert (found.outcome, server.asked) == (Outcome.DEPOSED, [])
+    assert (found.outcome, server.asked) == (WriteOutcome.DEPOSED, [])
 
 
 def ledger_of(version: str) -> dict[str, Any]:
@@ -158,43 +158,43 @@ def ledger_of(version: str) -> dict[str, Any]:
 def test_a_ledger_that_was_written_by_another_is_read_again(tmp_path: Path) -> None:
     answers = {"PUT": Answer({"message": "changed"}, 409), "GET": Answer(ledger_of("8"))}
     with writing(tmp_path, lambda asked: answers[asked.method]) as (writer, _):
-        found = writer.write(WriteLedger(LEDGER, LedgerSpec()))
+        found = writer.execute_action(WriteLedger(LEDGER, LedgerSpec()))
 
     assert found.ledger is not None
-    assert (found.outcome, found.ledger.version, found.ledger.generation) == (Outcome.CONFLICT, "8", 4)
+    assert (found.outcome, found.ledger.version, found.ledger.generation) == (WriteOutcome.CONFLICT, "8", 4)
 
 
 def test_a_ledger_that_cannot_be_read_again_may_have_been_written_or_not(tmp_path: Path) -> None:
     answers = {"PUT": Answer({"message": "changed"}, 409), "GET": Answer({"message": "busy"}, 503)}
     with writing(tmp_path, lambda asked: answers[asked.method]) as (writer, _):
-        found = writer.write(WriteLedger(LEDGER, LedgerSpec()))
+        found = writer.execute_action(WriteLedger(LEDGER, LedgerSpec()))
 
     path = f"{API}/placementledgers/gpus"
-    assert (found.outcome, found.ledger) == (Outcome.AWAY, None)
+    assert (found.outcome, found.ledger) == (WriteOutcome.UNANSWERED, None)
     assert found.error == f"PUT {path}: 409: changed; GET {path}: 503: busy"
 
 
 def test_the_ledger_is_there_or_not_or_nobody_knows(tmp_path: Path) -> None:
     answers = [Answer(ledger_of("8")), Answer({"message": "none"}, 404), Answer({"message": "busy"}, 503)]
     with writing(tmp_path, lambda _: answers.pop(0)) as (writer, _):
-        found = writer.ledger("gpus")
-        assert (found and found.version, writer.ledger("gpus")) == ("8", None)
+        found = writer.get_ledger("gpus")
+        assert (found and found.version, writer.get_ledger("gpus")) == ("8", None)
         with pytest.raises(UnavailableError, match="503: busy"):
-            writer.ledger("gpus")
+            writer.get_ledger("gpus")
 
 
 @pytest.mark.parametrize(
     ("uid", "version", "outcome", "methods"),
     [
-        pytest.param(POD.uid, "7", Outcome.DONE, ["GET", "PATCH"], id="it is as it was seen"),
-        pytest.param(POD.uid, "8", Outcome.CONFLICT, ["GET"], id="it has changed since"),
-        pytest.param("another", "7", Outcome.GONE, ["GET"], id="another pod of that name"),
+        pytest.param(POD.uid, "7", WriteOutcome.DONE, ["GET", "PATCH"], id="it is as it was seen"),
+        pytest.param(POD.uid, "8", WriteOutcome.CONFLICT, ["GET"], id="it has changed since"),
+        pytest.param("another", "7", WriteOutcome.GONE, ["GET"], id="another pod of that name"),
     ],
 )
 def test_a_plan_is_taken_back_only_if_the_pod_that_is_late_is_as_it_was_seen(
-    tmp_path: Path, uid: str, version: str, outcome: Outcome, methods: list[str]
+    tmp_path: Path, uid: str, version: str, outcome: WriteOutcome, methods: list[str]
 ) -> None:
     with writing(tmp_path, answering(uid, version)) as (writer, server):
-        found = writer.write(WriteStatus(PLAN, ReservationStatus(State.ROLLING_BACK, "late"), POD))
+        found = writer.execute_action(WriteStatus(PLAN, ReservationStatus(ReservationState.ROLLING_BACK, "late"), POD))
 
     assert (found.outcome, [each.method for each in server.asked]) == (outcome, methods)

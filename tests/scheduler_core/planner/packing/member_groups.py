@@ -14,21 +14,21 @@ from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.full_pods import HOSTNAME
 from scheduler_core.cache.kube_scheduler_filters import (
+    FullNode,
+    FullNodeSpec,
     LabelSelector,
-    PodRules,
-    PodTerm,
-    StockNode,
-    StockNodeSpec,
+    PodAffinityTerm,
+    SchedulingRules,
     Taint,
 )
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import NodeTable, state_if, table_of
-from scheduler_core.evaluation.evaluate import judge
+from scheduler_core.cache.node_table import Snapshot, snapshot_of, state_if
+from scheduler_core.evaluation.evaluate import evaluate_state
 from scheduler_core.evaluation.score import Score
-from scheduler_core.planner.gang.member import GangName, Member, Wanted
+from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.full_pod import StockSpec
+from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
@@ -52,13 +52,13 @@ def member(
     rank: int | None = None,
     required: str | None = None,
     preferred: str | None = None,
-    rules: PodRules | None = None,
+    rules: SchedulingRules | None = None,
     role: str = "",
     refuses: str = "",
     **wishes: str,
 ) -> Member:
     """A pod that waits with its gang. ``role``: a letter; ``refuses``: those that may not be on its node."""
-    wanted = Wanted(GANG, size, minimum, rank, None, required, preferred)
+    wanted = GangRequest(GANG, size, minimum, rank, None, required, preferred)
     return Member(
         f"uid-{name}",
         "team",
@@ -69,19 +69,19 @@ def member(
         NOW,
         rules=rules,
         labels={"role": role},
-        apart=refusing(refuses),
+        anti_affinity=refusing(refuses),
     )
 
 
-def refusing(roles: str) -> tuple[PodTerm, ...]:
+def refusing(roles: str) -> tuple[PodAffinityTerm, ...]:
     """PodAntiAffinity by host, a term for each."""
-    return tuple(PodTerm(HOSTNAME, LabelSelector({"role": role})) for role in roles)
+    return tuple(PodAffinityTerm(HOSTNAME, LabelSelector({"role": role})) for role in roles)
 
 
 def quarrel(members: Iterable[Member], roles: Iterable[str] = ()) -> bool:
     """Whether some of them may not share a node. ``roles``: of pods there that refuse nobody."""
     those = list(members)
-    refused = [[term.label_selector.match_labels["role"] for term in each.apart] for each in those]  # type: ignore[union-attr,index]
+    refused = [[term.label_selector.match_labels["role"] for term in each.anti_affinity] for each in those]  # type: ignore[union-attr,index]
     return any(
         other in refused[at]
         for at in range(len(those))
@@ -102,18 +102,18 @@ def view(
 ) -> NodeView:
     """A cluster of those nodes."""
     rules = {
-        each.name: StockNode(
+        each.name: FullNode(
             metadata=Metadata(name=each.name, labels=dict((labels or {}).get(each.name, {}))),
-            spec=StockNodeSpec(tuple((taints or {}).get(each.name, ()))),
+            spec=FullNodeSpec(tuple((taints or {}).get(each.name, ()))),
         )
         for each in records
     }
-    return NodeView(table_of(records, NOW, policy), rules, lambda _: policy)
+    return NodeView(snapshot_of(records, NOW, policy), rules, lambda _: policy)
 
 
-def selecting(**labels: str) -> PodRules:
+def selecting(**labels: str) -> SchedulingRules:
     """What a pod with that nodeSelector says."""
-    return PodRules(StockSpec(node_selector=labels))
+    return SchedulingRules(FullPodSpec(node_selector=labels))
 
 
 def asked(each: Member) -> PodRequest:
@@ -127,13 +127,16 @@ def occupants(members: Iterable[Member]) -> list[Occupant]:
     return [Occupant(each.uid, each.namespace, each.name, asked(each).profile) for each in members]
 
 
-def stands(table: NodeTable, name: str, coming: Iterable[Member], policy: Policy = POLICY) -> bool:
+def stands(table: Snapshot, name: str, coming: Iterable[Member], policy: Policy = POLICY) -> bool:
     """Whether each of them suits the node, whoever of the others comes before."""
     pods = occupants(coming)
     there = table.records[name].pods
     return all(
         isinstance(
-            judge(pod.profile, state_if(table, name, (*there, *(each for each in pods if each != pod))), policy), Score
+            evaluate_state(
+                pod.profile, state_if(table, name, (*there, *(each for each in pods if each != pod))), policy
+            ),
+            Score,
         )
         for pod in pods
     )

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gputopo.crd.reservations import (
-    Entry,
+    EntryPhase,
+    ExtenderAck,
     Holding,
+    LedgerEntry,
     LedgerSpec,
-    Phase,
     ReservationSpec,
     ReservationStatus,
     Seat,
-    Vouching,
     spec_hash,
 )
-from scheduler_core.cache.events import LedgerSeen, ReservationSeen
+from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.request.device_request import WHOLE
 
-HELD, PROPOSED, COMMITTED = Phase.HELD, Phase.PROPOSED, Phase.COMMITTED
+HELD, PROPOSED, COMMITTED = EntryPhase.HELD, EntryPhase.PROPOSED, EntryPhase.COMMITTED
 
 
 def plan(
@@ -30,27 +30,27 @@ def plan(
     gang: str = "llm",
     resource: str = WHOLE,
     status: ReservationStatus = ReservationStatus(),  # noqa: B008  frozen
-) -> ReservationSeen:
+) -> ReservationUpdate:
     """A reservation: pod -> its node, and how many GPUs it takes there; or node -> devices that are held."""
     spec = ReservationSpec(
         gang,
         tuple(Seat(f"uid-{pod}", pod, node, ((WHOLE, gpus),)) for pod, (node, gpus) in (seats or {}).items()),
         tuple(Holding(node, gpus, resource) for node, gpus in (held or {}).items()),
     )
-    return ReservationSeen(f"uid-{name}", "team", name, spec, spec_hash(spec), status)
+    return ReservationUpdate(f"uid-{name}", "team", name, spec, spec_hash(spec), status)
 
 
-def entry(planned: ReservationSeen, phase: Phase = COMMITTED) -> Entry:
+def entry(planned: ReservationUpdate, phase: EntryPhase = COMMITTED) -> LedgerEntry:
     """What a ledger says of it."""
-    return Entry(planned.key, planned.namespace, planned.name, planned.hash, phase)
+    return LedgerEntry(planned.key, planned.namespace, planned.name, planned.hash, phase)
 
 
 def ledger(
-    *entries: Entry,
+    *entries: LedgerEntry,
     generation: int = 1,
     name: str = "gpus",
     uid: str = "L",
-    extenders: Mapping[str, Vouching] = MappingProxyType({}),
-) -> LedgerSeen:
+    extenders: Mapping[str, ExtenderAck] = MappingProxyType({}),
+) -> LedgerUpdate:
     """A ledger with those entries, and with what those extenders say."""
-    return LedgerSeen(name, uid, str(generation), generation, LedgerSpec("planner", 1, entries), extenders)
+    return LedgerUpdate(name, uid, str(generation), generation, LedgerSpec("planner", 1, entries), extenders)

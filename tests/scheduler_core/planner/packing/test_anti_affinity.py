@@ -5,24 +5,32 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.cache.full_pods import HOSTNAME
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodTerm
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodAffinityTerm
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import Sides, There, apart, pairs
+from scheduler_core.planner.packing.anti_affinity import (
+    AntiAffinities,
+    PlacedMember,
+    are_conflicting,
+    conflicting_pairs,
+)
 from scheduler_core.request.pod import Requirement
 from tests.scheduler_core.planner.packing.member_groups import member
 
 SELF = LabelSelector({"app": "llm"})
 
 
-def _pod(name: str, *terms: PodTerm, namespace: str = "team", **labels: str) -> Member:
-    return member(name)._replace(namespace=namespace, labels=labels, apart=terms)
+def _pod(name: str, *terms: PodAffinityTerm, namespace: str = "team", **labels: str) -> Member:
+    return member(name)._replace(namespace=namespace, labels=labels, anti_affinity=terms)
 
 
-def _refuses(term: PodTerm, other: Member) -> bool:
+def _refuses(term: PodAffinityTerm, other: Member) -> bool:
     """Said by a pod of the namespace team; the same is asked both ways round."""
     one = _pod("one", term)
-    sides = Sides([one, other], ())
-    found = {apart(sides.of(one), sides.of(other)), apart(sides.of(other), sides.of(one))}
+    sides = AntiAffinities([one, other], ())
+    found = {
+        are_conflicting(sides.anti_affinity_of(one), sides.anti_affinity_of(other)),
+        are_conflicting(sides.anti_affinity_of(other), sides.anti_affinity_of(one)),
+    }
     assert len(found) == 1
     return found.pop()
 
@@ -42,34 +50,38 @@ def _refuses(term: PodTerm, other: Member) -> bool:
     ],
 )
 def test_labels_say_who_is_meant(selector: LabelSelector | None, expected: bool) -> None:
-    assert _refuses(PodTerm(HOSTNAME, selector), _pod("other", app="llm")) is expected
+    assert _refuses(PodAffinityTerm(HOSTNAME, selector), _pod("other", app="llm")) is expected
 
 
 @pytest.mark.parametrize(
     ("term", "own", "others"),
     [
-        pytest.param(PodTerm(HOSTNAME, SELF), True, False, id="its own where nothing is said"),
-        pytest.param(PodTerm(HOSTNAME, SELF, ("else",)), False, True, id="those that are listed"),
-        pytest.param(PodTerm(HOSTNAME, SELF, None, LabelSelector()), True, True, id="all"),
+        pytest.param(PodAffinityTerm(HOSTNAME, SELF), True, False, id="its own where nothing is said"),
+        pytest.param(PodAffinityTerm(HOSTNAME, SELF, ("else",)), False, True, id="those that are listed"),
+        pytest.param(PodAffinityTerm(HOSTNAME, SELF, None, LabelSelector()), True, True, id="all"),
     ],
 )
-def test_namespaces_say_who_is_meant(term: PodTerm, own: bool, others: bool) -> None:
+def test_namespaces_say_who_is_meant(term: PodAffinityTerm, own: bool, others: bool) -> None:
     assert _refuses(term, _pod("other", app="llm")) is own
     assert _refuses(term, _pod("other", namespace="else", app="llm")) is others
 
 
 def test_kinds_that_may_not_meet_are_told_by_number() -> None:
-    own, plain, shy = _pod("a", PodTerm(HOSTNAME, SELF), app="llm"), _pod("b", app="llm"), _pod("c")
-    sides = Sides([own, plain, shy], ())
+    own, plain, shy = _pod("a", PodAffinityTerm(HOSTNAME, SELF), app="llm"), _pod("b", app="llm"), _pod("c")
+    sides = AntiAffinities([own, plain, shy], ())
 
-    assert pairs([sides.of(plain), sides.of(shy), sides.of(own)]) == {(0, 2), (2, 2)}
+    assert conflicting_pairs(
+        [sides.anti_affinity_of(plain), sides.anti_affinity_of(shy), sides.anti_affinity_of(own)]
+    ) == {(0, 2), (2, 2)}
 
 
 def test_nodes_are_closed_by_who_is_there_and_not_by_oneself() -> None:
-    pods = [_pod(name, PodTerm(HOSTNAME, SELF), app="llm") for name in "abc"]
-    sides = Sides(pods[:2], (There("n0", pods[0]), There("n2", pods[2]), There("n3", _pod("d"))))
-    sides.add("n1", sides.of(pods[0]))
-    sides.add("n4", sides.of(_pod("e")))
+    pods = [_pod(name, PodAffinityTerm(HOSTNAME, SELF), app="llm") for name in "abc"]
+    sides = AntiAffinities(
+        pods[:2], (PlacedMember("n0", pods[0]), PlacedMember("n2", pods[2]), PlacedMember("n3", _pod("d")))
+    )
+    sides.add_placed("n1", sides.anti_affinity_of(pods[0]))
+    sides.add_placed("n4", sides.anti_affinity_of(_pod("e")))
 
-    assert sides.closed(sides.of(pods[1])) == {"n1", "n2"}
-    assert sides.closed(sides.of(_pod("e"))) == frozenset()
+    assert sides.excluded_nodes(sides.anti_affinity_of(pods[1])) == {"n1", "n2"}
+    assert sides.excluded_nodes(sides.anti_affinity_of(_pod("e"))) == frozenset()

@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.model import NodeTopology
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.planner.packing.bandwidth import Bottleneck, bottleneck, expected, slowest
+from scheduler_core.planner.packing.bandwidth import Bottleneck, bottleneck, expected_gpus, slowest_gbps
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import SHARED
 from tests.machines import MACHINES
@@ -33,7 +33,7 @@ def _state(topology: NodeTopology | None, **more: int) -> NodeState:
     ],
 )
 def test_the_slowest_ring_on_a_node(state: NodeState, gpus: list[int], found: Bottleneck) -> None:
-    assert bottleneck(state, [profile(each).ask for each in gpus]) == found
+    assert bottleneck(state, [profile(each).device_request for each in gpus]) == found
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_slowest_ring_on_a_node(state: NodeState, gpus: list[int], found: Bo
     ],
 )
 def test_the_slowest_of_all(found: list[Bottleneck], gbps: float | None) -> None:
-    assert slowest(found) == gbps
+    assert slowest_gbps(found) == gbps
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_the_slowest_of_all(found: list[Bottleneck], gbps: float | None) -> None
     ],
 )
 def test_gpus_are_named_only_where_no_others_may_come(state: NodeState, gpus: int, indices: tuple[int, ...]) -> None:
-    assert expected(state, profile(gpus).ask) == indices
+    assert expected_gpus(state, profile(gpus).device_request) == indices
 
 
 def test_of_shared_gpus_none_is_named() -> None:
-    assert expected(_state(H100), profile(1, resource=SHARED).ask) == ()
+    assert expected_gpus(_state(H100), profile(1, resource=SHARED).device_request) == ()

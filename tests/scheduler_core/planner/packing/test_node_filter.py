@@ -7,9 +7,9 @@ from itertools import product
 import msgspec
 import pytest
 
-from scheduler_core.cache.kube_scheduler_filters import PodRules, StockNode, barred
-from scheduler_core.planner.packing.node_filter import Bars
-from scheduler_core.request.full_pod import StockSpec
+from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection
+from scheduler_core.planner.packing.node_filter import NodeFilter
+from scheduler_core.request.full_pod import FullPodSpec
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -30,8 +30,8 @@ SPECS = {
 
 @pytest.mark.parametrize("spec", [pytest.param(each, id=name) for name, each in SPECS.items()])
 def test_alike_nodes_share_what_is_said(spec: dict[str, object]) -> None:
-    found = msgspec.convert(spec, StockSpec)
-    bars = Bars(PodRules(found))
+    found = msgspec.convert(spec, FullPodSpec)
+    bars = NodeFilter(SchedulingRules(found))
 
     for name, pool, tainted, cordoned in product("ab", "xyz", (False, True), (False, True)):
         taints = [{"key": "k", "effect": "NoSchedule"}] if tainted else None
@@ -40,12 +40,12 @@ def test_alike_nodes_share_what_is_said(spec: dict[str, object]) -> None:
                 "metadata": {"name": name, "labels": {"pool": pool, "other": name}},
                 "spec": {"taints": taints, "unschedulable": cordoned},
             },
-            StockNode,
+            FullNode,
         )
-        assert bars.against(node) == barred(found, node)
+        assert bars.rejection_of(node) == rejection(found, node)
 
 
 def test_who_has_no_rules_tolerates_nothing() -> None:
-    node = msgspec.convert({"metadata": {"name": "n"}, "spec": {"unschedulable": True}}, StockNode)
+    node = msgspec.convert({"metadata": {"name": "n"}, "spec": {"unschedulable": True}}, FullNode)
 
-    assert Bars(None).against(node) == "it is cordoned"
+    assert NodeFilter(None).rejection_of(node) == "it is cordoned"

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import state_if, table_of
-from scheduler_core.evaluation.score import TOP
-from scheduler_core.planner.packing.node_fit import NO_CPU, Cpu, Fitting, Kind
+from scheduler_core.cache.node_table import snapshot_of, state_if
+from scheduler_core.evaluation.score import MAX_POINTS
+from scheduler_core.planner.packing.node_fit import NO_CPU, MemberKind, NodeCpu, NodeFit
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
 from tests.scheduler_core.planner.packing.member_groups import POLICY, WISHES, cluster, crew, member, stands
@@ -23,8 +24,8 @@ from tests.scheduler_core.planner.packing.member_groups import POLICY, WISHES, c
 PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
 
 
-def _fitting(records: list[NodeRecord], *kinds: Kind, wanted: int = 8) -> Fitting:
-    return Fitting(table_of(records, NOW, POLICY), kinds, (wanted,) * len(kinds))
+def _fitting(records: list[NodeRecord], *kinds: MemberKind, wanted: int = 8) -> NodeFit:
+    return NodeFit(snapshot_of(records, NOW, POLICY), kinds, (wanted,) * len(kinds))
 
 
 @pytest.mark.parametrize(
@@ -38,65 +39,71 @@ def _fitting(records: list[NodeRecord], *kinds: Kind, wanted: int = 8) -> Fittin
     ],
 )
 def test_how_many_members_fit_on_two_bridged_pairs(gpus: int, wishes: dict[str, str], most: int) -> None:
-    fitting = _fitting([record("n", PAIRS, held={})], Kind(profile(gpus, **wishes), POLICY))
+    fitting = _fitting([record("n", PAIRS, held={})], MemberKind(profile(gpus, **wishes), POLICY))
 
-    assert fitting.alone(fitting.ground("n"), 0) == most
-    assert fitting.filled(fitting.ground("n"), (8,), (True,), (0,)) == (most,)
-    assert fitting.filled(fitting.ground("n"), (8,), (False,), (0,)) == (0,)
+    assert fitting.max_alone(fitting.class_number("n"), 0) == most
+    assert fitting.fill_node(fitting.class_number("n"), (8,), (True,), (0,)) == (most,)
+    assert fitting.fill_node(fitting.class_number("n"), (8,), (False,), (0,)) == (0,)
 
 
 def test_singles_that_may_split_both_pairs_do_not_go_beside_a_pair_that_must_hold() -> None:
     """The kubelet may admit them first, and give them any GPUs. One of them leaves a pair whichever it gets."""
-    kinds = Kind(profile(2, island="required"), POLICY), Kind(profile(1), POLICY)
+    kinds = MemberKind(profile(2, island="required"), POLICY), MemberKind(profile(1), POLICY)
     fitting = _fitting([record("n", PAIRS, held={})], *kinds)
-    ground = fitting.ground("n")
+    ground = fitting.class_number("n")
 
-    assert fitting.points(ground, (1, 2)) == Reason.ISLAND
+    assert fitting.points_of(ground, (1, 2)) == Reason.ISLAND
     assert {load for load, _ in fitting.loads(ground, (8, 8), (True, True))} == {
         (1, 0), (2, 0), (1, 1), (0, 1), (0, 2), (0, 3), (0, 4),
     }  # fmt: skip
-    assert fitting.filled(ground, (8, 8), (True, True), (1, 0)) == (0, 4)
-    assert fitting.filled(ground, (1, 8), (True, True), (0, 1)) == (1, 1)
+    assert fitting.fill_node(ground, (8, 8), (True, True), (1, 0)) == (0, 4)
+    assert fitting.fill_node(ground, (1, 8), (True, True), (0, 1)) == (1, 1)
 
 
 def test_a_pod_that_is_on_its_way_there_keeps_what_it_was_promised() -> None:
     """Nobody asks the kubelet of the one node; of the other one it is known what may come of whom."""
     coming = occupant("coming", 2, island="required")
-    kind = Kind(profile(1), POLICY)
+    kind = MemberKind(profile(1), POLICY)
     records = [record("unasked", PAIRS, held=None, pods=[coming]), record("asked", PAIRS, held={}, pods=[coming])]
     fitting = _fitting(records, kind)
 
-    assert [fitting.alone(fitting.ground(each.name), 0) for each in records] == [0, 1]
-    assert fitting.points(fitting.ground("unasked"), (1,)) == Reason.RESERVED
+    assert [fitting.max_alone(fitting.class_number(each.name), 0) for each in records] == [0, 1]
+    assert fitting.points_of(fitting.class_number("unasked"), (1,)) == Reason.RESERVED
 
 
 def test_too_little_cpu_is_said_only_where_it_is_sure() -> None:
     """Asks are known in whole cores, rounded up."""
-    assert Cpu(8000, 4000, 1).holds([4000, 4000]) is False  # 3,001 + 3,001 + 3,001 at least
-    assert Cpu(10_000, 4000, 1).holds([4000, 4000])
-    assert Cpu(None).holds([10**9])
-    assert Cpu(1000, 8000, 1).holds([0]) is False
+    assert NodeCpu(8000, 4000, 1).has_room_for([4000, 4000]) is False  # 3,001 + 3,001 + 3,001 at least
+    assert NodeCpu(10_000, 4000, 1).has_room_for([4000, 4000])
+    assert NodeCpu(None).has_room_for([10**9])
+    assert NodeCpu(1000, 8000, 1).has_room_for([0]) is False
 
     asking = profile(1)
-    asking = asking._replace(ask=asking.ask._replace(cpu_milli=4000))
+    asking = asking._replace(device_request=asking.device_request._replace(cpu_milli=4000))
     made = record("n", H100, held={})
     small = msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, cpu_milli=8000))
-    fitting = _fitting([small], Kind(asking, POLICY))
+    fitting = _fitting([small], MemberKind(asking, POLICY))
 
-    assert fitting.alone(fitting.ground("n"), 0) == 2
-    assert fitting.points(fitting.ground("n"), (3,)) == NO_CPU
-    assert fitting.points(fitting.ground("n"), (4,)) == NO_CPU
+    assert fitting.max_alone(fitting.class_number("n"), 0) == 2
+    assert fitting.points_of(fitting.class_number("n"), (3,)) == NO_CPU
+    assert fitting.points_of(fitting.class_number("n"), (4,)) == NO_CPU
 
 
 def test_points_are_at_most_what_one_member_has_at_most() -> None:
-    fitting = _fitting([record("n", H100, held={})], Kind(profile(2), POLICY))
-    ground = fitting.ground("n")
-    points = [fitting.points(ground, (number,)) for number in range(5)]
+    fitting = _fitting([record("n", H100, held={})], MemberKind(profile(2), POLICY))
+    ground = fitting.class_number("n")
+    points = [fitting.points_of(ground, (number,)) for number in range(5)]
 
     assert points[0] == 0
-    assert all(isinstance(each, int) and each <= at * fitting.per_member(ground, 1) for at, each in enumerate(points))
-    assert [fitting.per_member(ground, least) for least in (0, 5)] == [TOP * 1_000_000, 0.0]
-    assert _fitting([], Kind(profile(1), POLICY), Kind(profile(2), POLICY)).per_member(0, 1) == TOP * 1_000_000
+    assert all(
+        isinstance(each, int) and each <= at * fitting.max_points_per_member(ground, 1)
+        for at, each in enumerate(points)
+    )
+    assert [fitting.max_points_per_member(ground, least) for least in (0, 5)] == [MAX_POINTS * 1_000_000, 0.0]
+    assert (
+        _fitting([], MemberKind(profile(1), POLICY), MemberKind(profile(2), POLICY)).max_points_per_member(0, 1)
+        == MAX_POINTS * 1_000_000
+    )
 
 
 def test_nodes_that_differ_in_what_pods_let_go_are_told_apart() -> None:
@@ -104,10 +111,10 @@ def test_nodes_that_differ_in_what_pods_let_go_are_told_apart() -> None:
     calm = record("calm", PAIRS, held={})
     left = record("left", PAIRS, held={"gone": [0, 1]}, departed=[occupant("gone", 2)])
     unasked = record("unasked", PAIRS, held=None)
-    fitting = _fitting([calm, left, unasked], Kind(profile(1), POLICY))
+    fitting = _fitting([calm, left, unasked], MemberKind(profile(1), POLICY))
 
-    assert len({fitting.ground(name) for name in ("calm", "left", "unasked")}) == 3
-    assert fitting.devices((3,)) == 3
+    assert len({fitting.class_number(name) for name in ("calm", "left", "unasked")}) == 3
+    assert fitting.devices_of((3,)) == 3
 
 
 @given(st.integers(0, 10**9))
@@ -115,19 +122,19 @@ def test_nodes_that_differ_in_what_pods_let_go_are_told_apart() -> None:
 def test_nodes_on_one_ground_stay_alike_whatever_comes(seed: int) -> None:
     random = Random(seed)
     records = cluster(random, 8)
-    kinds = [Kind(profile(random.choice((1, 2)), **random.choice(WISHES)), POLICY) for _ in range(2)]
-    table = table_of(records, NOW, POLICY)
-    fitting = Fitting(table, kinds, (2, 2))
+    kinds = [MemberKind(profile(random.choice((1, 2)), **random.choice(WISHES)), POLICY) for _ in range(2)]
+    table = snapshot_of(records, NOW, POLICY)
+    fitting = NodeFit(table, kinds, (2, 2))
     for each in records:
-        ground = fitting.ground(each.name)
-        assert all(fitting.alone(ground, at) <= fitting.at_most(ground, at) for at in range(2))
+        ground = fitting.class_number(each.name)
+        assert all(fitting.max_alone(ground, at) <= fitting.max_of_kind(ground, at) for at in range(2))
         for load, _ in fitting.loads(ground, (2, 2), (True, True)):
             pods = [
                 Occupant(f"~{at}{serial}", "", "", kinds[at].profile)
                 for at, number in enumerate(load)
                 for serial in range(number)
             ]
-            assert state_if(table, each.name, (*each.pods, *pods)) is fitting.state(ground, load)
+            assert state_if(table, each.name, (*each.pods, *pods)) is fitting.state_with(ground, load)
 
 
 @given(st.integers(0, 10**9))
@@ -138,18 +145,19 @@ def test_it_makes_no_difference_in_which_order_members_come(seed: int) -> None:
     (each,) = cluster(random, 1)
     each = msgspec.structs.replace(each, machine=msgspec.structs.replace(each.machine, cpu_milli=None))
     members = [member(f"m{at}", random.choice((1, 1, 2)), **random.choice(WISHES)) for at in range(3)]
-    table = table_of([each], NOW, POLICY)
+    table = snapshot_of([each], NOW, POLICY)
     fits = set()
     for order in permutations(members):
-        kinds = [Kind(profile(m.request.profile.gpus)._replace(wishes=m.request.profile.wishes), POLICY) for m in order]  # type: ignore[union-attr]
-        fitting = Fitting(table, kinds, (1, 1, 1))
-        fits.add(isinstance(fitting.points(fitting.ground(each.name), (1, 1, 1)), int))
+        asked = [m.request.profile for m in order if not isinstance(m.request, InvalidRequest)]
+        kinds = [MemberKind(profile(each.gpus)._replace(constraints=each.constraints), POLICY) for each in asked]
+        fitting = NodeFit(table, kinds, (1, 1, 1))
+        fits.add(isinstance(fitting.points_of(fitting.class_number(each.name), (1, 1, 1)), int))
     assert fits == {stands(table, each.name, members)}
 
 
 def test_members_of_one_kind_share_all_that_is_worked_out() -> None:
     records = [record(f"n{at}", H100, held={}) for at in range(50)]
-    table = table_of(records, NOW, POLICY)
-    fitting = Fitting(table, [Kind(crew(1)[0].request.profile, POLICY)], (8,))  # type: ignore[union-attr]
+    table = snapshot_of(records, NOW, POLICY)
+    fitting = NodeFit(table, [MemberKind(crew(1)[0].request.profile, POLICY)], (8,))  # type: ignore[union-attr]
 
-    assert {fitting.ground(each.name) for each in records} == {0}
+    assert {fitting.class_number(each.name) for each in records} == {0}

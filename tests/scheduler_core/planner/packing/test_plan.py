@@ -15,16 +15,16 @@ from gputopo.crd.reservations import Seat
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import Taint
 from scheduler_core.cache.node_table import state_if
-from scheduler_core.evaluation.evaluate import judge
+from scheduler_core.evaluation.evaluate import evaluate_state
 from scheduler_core.evaluation.score import Score
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import APART, There
-from scheduler_core.planner.packing.diagnosis import AVOIDED, NOWHERE
-from scheduler_core.planner.packing.groups import Crew, crew_of
-from scheduler_core.planner.packing.node_fit import NO_CPU, cpu_of
-from scheduler_core.planner.packing.plan import NodeView, Options, Plan, Unplaced, plan
+from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
+from scheduler_core.planner.packing.diagnosis import AVOIDED_REASON, NO_NODE_REASON
+from scheduler_core.planner.packing.groups import MemberGroups, group_members
+from scheduler_core.planner.packing.node_fit import NO_CPU, node_cpu_of
+from scheduler_core.planner.packing.plan import GangPlan, NodeView, PlanOptions, Unplaced, plan_gang
 from scheduler_core.request.device_request import WHOLE
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import occupant, record
 from tests.scheduler_core.planner.packing.member_groups import (
@@ -50,19 +50,19 @@ from tests.scheduler_core.planner.packing.member_groups import (
 H100, PAIRS, RTX = MACHINES["hgx_h100"](), MACHINES["a100_bridged"](), MACHINES["rtx4090"]()
 
 
-def _planned(members: Sequence[Member], seen: NodeView, **options: Any) -> Plan:
-    found = plan(members, seen, Options(**options))
-    assert isinstance(found, Plan), found
+def _planned(members: Sequence[Member], seen: NodeView, **options: Any) -> GangPlan:
+    found = plan_gang(members, seen, PlanOptions(**options))
+    assert isinstance(found, GangPlan), found
     return found
 
 
 def _unplaced(members: Sequence[Member], seen: NodeView, **options: Any) -> Unplaced:
-    found = plan(members, seen, Options(**options))
+    found = plan_gang(members, seen, PlanOptions(**options))
     assert isinstance(found, Unplaced), found
     return found
 
 
-def _nodes(found: Plan) -> dict[str, int]:
+def _nodes(found: GangPlan) -> dict[str, int]:
     """Members by node."""
     counts: dict[str, int] = {}
     for seat in found.seats:
@@ -288,14 +288,14 @@ def test_nodes_to_avoid_and_nodes_without_rules_are_not_used() -> None:
     seen = _empty("a", "b")
 
     assert _nodes(_planned(crew(1, 8), seen, avoid=frozenset({"a"}))) == {"b": 1}
-    assert _unplaced(crew(1, 8), seen, avoid=frozenset({"a", "b"})).missing == (("w-0", AVOIDED),)
-    assert _unplaced(crew(1, 8), seen._replace(rules={})).missing == (("w-0", NOWHERE),)
+    assert _unplaced(crew(1, 8), seen, avoid=frozenset({"a", "b"})).missing == (("w-0", AVOIDED_REASON),)
+    assert _unplaced(crew(1, 8), seen._replace(rules={})).missing == (("w-0", NO_NODE_REASON),)
 
 
 def test_cpu_counts_as_far_as_it_is_known() -> None:
     big = member("w-0", 1)
-    ask = asked(big).profile.ask._replace(cpu_milli=64_000)
-    big = big._replace(request=asked(big)._replace(profile=asked(big).profile._replace(ask=ask)))
+    ask = asked(big).profile.device_request._replace(cpu_milli=64_000)
+    big = big._replace(request=asked(big)._replace(profile=asked(big).profile._replace(device_request=ask)))
     seen = view(record("a", H100, held={}))
     known = seen.table.records["a"]
     assert known.machine.cpu_milli is None
@@ -303,7 +303,7 @@ def test_cpu_counts_as_far_as_it_is_known() -> None:
 
 
 def test_who_asks_for_what_cannot_be_understood_holds_up_all() -> None:
-    bad = member("w-1")._replace(request=Refused("the pod's request is malformed: ..."))
+    bad = member("w-1")._replace(request=InvalidRequest("the pod's request is malformed: ..."))
 
     found = _unplaced([*crew(1), bad], _empty("a"))
 
@@ -356,7 +356,7 @@ def test_who_is_refused_may_not_join_and_others_may() -> None:
 
 def test_where_only_sharing_is_in_the_way_that_is_said() -> None:
     assert _unplaced(crew(3, role="x", refuses="x"), _empty("a", "b")) == Unplaced(
-        "2 of 3 members fit at once", (("w-2", APART),), best=2, tried=2
+        "2 of 3 members fit at once", (("w-2", ANTI_AFFINITY_REASON),), best=2, tried=2
     )
 
 
@@ -366,14 +366,16 @@ def test_where_only_sharing_is_in_the_way_that_is_said() -> None:
         pytest.param(member("w-1", role="x", refuses="x"), member("w-0", role="x", refuses="x"), id="both say so"),
         pytest.param(member("w-1", refuses="x"), member("w-0", role="x"), id="the one that comes"),
         pytest.param(member("w-1", role="x"), member("w-0", refuses="x"), id="the one that is there"),
-        pytest.param(member("w-1", role="x"), member("w-0", refuses="x")._replace(ending=True), id="one that ends"),
+        pytest.param(
+            member("w-1", role="x"), member("w-0", refuses="x")._replace(is_terminating=True), id="one that ends"
+        ),
     ],
 )
 def test_a_member_that_comes_late_keeps_away_from_its_siblings(late: Member, there: Member) -> None:
-    beside = {"placed": (Seat(there.uid, there.name, "a"),), "there": (There("a", there),)}
+    beside = {"placed": (Seat(there.uid, there.name, "a"),), "placed_members": (PlacedMember("a", there),)}
 
     assert _nodes(_planned([late], _empty("a", "b"), **beside)) == {"b": 1}
-    assert _unplaced([late], _empty("a"), **beside).missing == (("w-1", APART),)
+    assert _unplaced([late], _empty("a"), **beside).missing == (("w-1", ANTI_AFFINITY_REASON),)
     assert _nodes(_planned([member("w-1", role="z")], _empty("a", "b"), **beside)) == {"a": 1}
 
 
@@ -383,8 +385,8 @@ class _Brute:
     def __init__(self, members: list[Member], seen: NodeView) -> None:
         self.members, self.seen = members, seen
         self._fits: dict[tuple[str, tuple[str, ...]], int | None] = {}
-        found = crew_of(members, seen, Options())
-        assert isinstance(found, Crew)
+        found = group_members(members, seen, PlanOptions())
+        assert isinstance(found, MemberGroups)
         self._kinds = {each.uid: at for at, group in enumerate(found.groups) for each in group.members}
 
     def best(self, racks: bool, used: frozenset[str] = frozenset()) -> tuple[int, int, int]:
@@ -415,14 +417,16 @@ class _Brute:
         """None where they do not fit."""
         table = self.seen.table
         record = table.records[name]
-        cpu = cpu_of(record)
-        if not stands(table, name, those) or not cpu.holds([asked(each).profile.ask.cpu_milli for each in those]):
+        cpu = node_cpu_of(record)
+        if not stands(table, name, those) or not cpu.has_room_for(
+            [asked(each).profile.device_request.cpu_milli for each in those]
+        ):
             return None
         if quarrel(those) or not self.spares(name, those):
             return None
         total, there = 0, record.pods
         for each in sorted(those, key=lambda each: self._kinds[each.uid]):
-            score = judge(asked(each).profile, state_if(table, name, there), POLICY)
+            score = evaluate_state(asked(each).profile, state_if(table, name, there), POLICY)
             assert isinstance(score, Score)
             total += round(score.points * 1_000_000)
             there = (*there, *occupants([each]))
@@ -435,7 +439,9 @@ class _Brute:
         waiting = [pod for pod in pods if pod.profile.shape_required and pod.name == "late"]
         return not those or all(
             isinstance(
-                judge(pod.profile, state_if(table, name, (*(o for o in pods if o != pod), *occupants(those))), POLICY),
+                evaluate_state(
+                    pod.profile, state_if(table, name, (*(o for o in pods if o != pod), *occupants(those))), POLICY
+                ),
                 Score,
             )
             for pod in waiting
@@ -455,7 +461,7 @@ def _small(random: Random) -> tuple[list[Member], NodeView]:
         gpus, wishes = random.choice(kinds)
         one = member(f"m-{at}", gpus, size=number, minimum=minimum, required=required, **wishes)
         role, refused = random.choice("xy"), random.choice(refuses)
-        members.append(one if calm else one._replace(labels={"role": role}, apart=refusing(refused)))
+        members.append(one if calm else one._replace(labels={"role": role}, anti_affinity=refusing(refused)))
     return members, view(*records, labels=labels)
 
 
@@ -465,18 +471,18 @@ def test_plans_are_what_all_ways_together_offer(seed: int) -> None:
     """Found whenever there is one, breaks nothing, in the narrowest domain, on the fewest nodes, with most points."""
     members, seen = _small(Random(seed))
     brute = _Brute(members, seen)
-    wanted = members[0].wanted
+    wanted = members[0].gang_request
     rungs = [brute.best(racks=True), *([] if wanted.required else [brute.best(racks=False)])]
     best = min(rungs, key=lambda each: (each[0], rungs.index(each)))
 
-    found = plan(members, seen)
+    found = plan_gang(members, seen)
 
     if -best[0] < (wanted.minimum or len(members)):
         assert isinstance(found, Unplaced)
         assert found.best == -best[0]
         assert len(found.missing) == len(members) - found.best
         return
-    assert isinstance(found, Plan)
+    assert isinstance(found, GangPlan)
     assert found.exact
     placed = by_node(found.seats, members)
     points = [brute.points(name, those) for name, those in placed.items()]
@@ -498,7 +504,7 @@ def test_members_that_come_later_are_placed_as_well_as_may_be(seed: int, late: b
     brute = _Brute(members, seen)
     best = brute.best(racks=False, used=used)
 
-    found = plan(members, seen, Options(placed=siblings, minimum=1 + len(used), out_of_time=lambda: late))
+    found = plan_gang(members, seen, PlanOptions(placed=siblings, minimum=1 + len(used), out_of_time=lambda: late))
 
     if isinstance(found, Unplaced):
         assert (found.best, late or best[0] == 0) == (0, True)
@@ -520,9 +526,9 @@ def test_the_order_of_members_and_nodes_makes_no_difference(seed: int) -> None:
     labels = {name: rules.metadata.labels or {} for name, rules in seen.rules.items()}
     shuffled = random.sample(members, len(members))
 
-    one, other = plan(members, seen), plan(shuffled, view(*others, labels=labels))
+    one, other = plan_gang(members, seen), plan_gang(shuffled, view(*others, labels=labels))
 
-    if isinstance(one, Plan):
+    if isinstance(one, GangPlan):
         assert one == other
     else:
         assert isinstance(other, Unplaced)
@@ -536,9 +542,9 @@ def test_a_search_cut_short_breaks_nothing(seed: int) -> None:
     seen = view(*cluster(random, 6))
     members = [member(f"m-{at}", random.choice((1, 2)), **random.choice(WISHES)) for at in range(random.randint(1, 7))]
 
-    found = plan(members, seen, Options(steps=random.choice((0, 50))))
+    found = plan_gang(members, seen, PlanOptions(steps=random.choice((0, 50))))
 
-    if isinstance(found, Plan):
+    if isinstance(found, GangPlan):
         assert len(found.seats) == len(members)
         assert all(stands(seen.table, name, those) for name, those in by_node(found.seats, members).items())
 

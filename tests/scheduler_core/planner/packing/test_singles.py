@@ -16,12 +16,12 @@ from scheduler_core.cache.node_record import with_pod
 from scheduler_core.cache.node_table import with_pods
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import APART, There
-from scheduler_core.planner.packing.model import NodeView, Options
+from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
+from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.node_fit import NO_CPU
-from scheduler_core.planner.packing.singles import NOT_TAKEN, Placer, plan_singles
+from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer, plan_single_pods
 from scheduler_core.request.device_request import WHOLE
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.planner.packing.member_groups import (
@@ -65,7 +65,7 @@ def test_a_batch_is_placed_as_one_after_the_other_would_be(seed: int) -> None:
     members = [member(f"p{at}", random.choice((1, 1, 2, 3)), **random.choice(WISHES)) for at in range(9)]
     seen = view(*records)
 
-    found = plan_singles(members, seen)
+    found = plan_single_pods(members, seen)
 
     seats = [(each.uid, each.node) for each in found.seats]
     assert (seats, [uid for uid, _ in found.missing]) == _one_by_one(members, seen)
@@ -74,7 +74,7 @@ def test_a_batch_is_placed_as_one_after_the_other_would_be(seed: int) -> None:
 def test_each_sees_those_before_it() -> None:
     seen = view(record("a", H100, held={}), record("b", H100, held={}))
 
-    found = plan_singles(crew(3, 8), seen)
+    found = plan_single_pods(crew(3, 8), seen)
 
     assert {each.node for each in found.seats} == {"a", "b"}
     assert found.seats[0].gpus == ((WHOLE, 8),)
@@ -87,34 +87,34 @@ def test_nodes_that_kube_scheduler_would_not_take_are_left_out() -> None:
     seen = view(*(record(name, H100, held={}) for name in ("a", "b", "c")), labels=labels)
     picky = crew(2, 8, rules=selecting(pool="x"))
 
-    found = plan_singles([*picky, *crew(1, 8, rules=selecting(pool="z"))], seen)
+    found = plan_single_pods([*picky, *crew(1, 8, rules=selecting(pool="z"))], seen)
 
     assert [each.node for each in found.seats] == ["a"]
     assert found.missing == (("uid-w-1", Reason.TOO_FEW_GPUS.value), ("uid-w-0", NOT_TAKEN))
-    assert plan_singles(picky, seen, Options(avoid=frozenset({"a"}))).missing[0][1] == NOT_TAKEN
+    assert plan_single_pods(picky, seen, PlanOptions(avoid=frozenset({"a"}))).missing[0][1] == NOT_TAKEN
 
 
 def test_a_node_without_cpu_is_left_out() -> None:
     made = record("a", H100, held={})
     small = msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, cpu_milli=2000))
     one = member("p", 1)
-    ask = asked(one).profile.ask._replace(cpu_milli=4000)
-    one = one._replace(request=asked(one)._replace(profile=asked(one).profile._replace(ask=ask)))
+    ask = asked(one).profile.device_request._replace(cpu_milli=4000)
+    one = one._replace(request=asked(one)._replace(profile=asked(one).profile._replace(device_request=ask)))
 
-    assert plan_singles([one], view(small)).missing == (("uid-p", NO_CPU),)
+    assert plan_single_pods([one], view(small)).missing == (("uid-p", NO_CPU),)
 
 
 def test_pods_that_need_no_node_of_ours() -> None:
-    bad = member("bad")._replace(request=Refused("the pod's request is malformed: ..."))
+    bad = member("bad")._replace(request=InvalidRequest("the pod's request is malformed: ..."))
 
-    found = plan_singles([bad, member("cpu", 0)], view(record("a", H100, held={})))
+    found = plan_single_pods([bad, member("cpu", 0)], view(record("a", H100, held={})))
 
     assert found.missing == (("uid-bad", "the pod's request is malformed: ..."),)
     assert found.seats == (Seat("uid-cpu", "cpu"),)
 
 
 def test_nobody_lacks_anything_where_there_are_no_gpus_at_all() -> None:
-    found = plan_singles(crew(1), view(record("cpu", None)))
+    found = plan_single_pods(crew(1), view(record("cpu", None)))
 
     assert found.missing == (("uid-w-0", Reason.TOO_FEW_GPUS.value),)
 
@@ -123,7 +123,7 @@ def test_when_time_is_over_the_rest_is_left_for_the_next_batch() -> None:
     ticks = count()
     seen = view(record("a", H100, held={}))
 
-    found = plan_singles(crew(5), seen, Options(out_of_time=lambda: next(ticks) >= 3))
+    found = plan_single_pods(crew(5), seen, PlanOptions(out_of_time=lambda: next(ticks) >= 3))
 
     assert (len(found.seats), found.missing) == (3, ())
 
@@ -132,17 +132,19 @@ def test_replicas_that_refuse_each_other_have_a_node_each() -> None:
     seen = view(*(record(name, H100, held={}) for name in "abc"))
     there = member("old", role="x", refuses="x")
 
-    found = plan_singles(crew(3, role="x", refuses="x"), seen, Options(there=(There("b", there),)))
+    found = plan_single_pods(
+        crew(3, role="x", refuses="x"), seen, PlanOptions(placed_members=(PlacedMember("b", there),))
+    )
 
     assert {seat.node for seat in found.seats} == {"a", "c"}
-    assert found.missing == (("uid-w-2", APART),)
+    assert found.missing == (("uid-w-2", ANTI_AFFINITY_REASON),)
 
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=40, deadline=None)
 def test_a_batch_is_placed_the_same_whatever_was_placed_before_it(seed: int) -> None:
     random = Random(seed)
-    placer, nodes = Placer(), {each.name: each for each in cluster(random, 5)}
+    placer, nodes = SinglePodPlacer(), {each.name: each for each in cluster(random, 5)}
     rules = view(*nodes.values(), labels={name: {"pool": random.choice("xy")} for name in nodes}).rules
     for batch in range(4):
         for each in random.sample(list(nodes.values()), random.randrange(3)):
@@ -154,15 +156,15 @@ def test_a_batch_is_placed_the_same_whatever_was_placed_before_it(seed: int) -> 
             member(f"p{batch}-{at}", random.choice((1, 1, 2)), rules=random.choice((None, selecting(pool="x"))))
             for at in range(4)
         ]
-        options = Options(avoid=frozenset(random.sample(list(nodes), random.choice((0, 0, 1)))))
+        options = PlanOptions(avoid=frozenset(random.sample(list(nodes), random.choice((0, 0, 1)))))
 
-        assert placer.place(members, seen, options) == plan_singles(members, seen, options)
+        assert placer.place_pods(members, seen, options) == plan_single_pods(members, seen, options)
 
 
 def test_of_many_rules_those_are_known_that_were_asked_for_last() -> None:
-    placer, seen = Placer(), view(record("a", H100, held={}), labels={"a": {"pool": "p-3"}})
+    placer, seen = SinglePodPlacer(), view(record("a", H100, held={}), labels={"a": {"pool": "p-3"}})
     members = [member(f"w-{at}", 1, rules=selecting(pool=f"p-{at}")) for at in range(100)]
 
-    found = placer.place(members, seen)
+    found = placer.place_pods(members, seen)
 
     assert [each.uid for each in found.seats] == ["uid-w-3"]

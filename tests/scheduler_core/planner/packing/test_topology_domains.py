@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.planner.packing.model import LEVELS
-from scheduler_core.planner.packing.topology_domains import Rung, domain_of, path_of, place_of, rungs, shared
+from scheduler_core.planner.packing.topology_domains import (
+    SearchLevel,
+    domain_of,
+    domain_path_of,
+    search_levels,
+    shared_domain,
+    sort_path_of,
+)
 
 ZONE, RACK, BLOCK = (
     "topology.kubernetes.io/zone",
@@ -33,17 +40,17 @@ def test_the_domain_of_a_node(labels: dict[str, str], level: str, domain: str | 
 def test_a_rack_is_one_of_its_block_and_zone() -> None:
     labels = {RACK: "r", BLOCK: "b", ZONE: "z", "gputopo.io/fabric": "c.1"}
 
-    assert place_of(labels, ("rack",), LEVELS) == ("r", "b", "z")
-    assert place_of({RACK: "r"}, ("rack",), LEVELS) == ("r", "", "")
-    assert place_of(labels, ("clique",), LEVELS) == ("c.1",)
-    assert place_of(labels, ("clique", "zone"), LEVELS) == ("c.1", "z")
-    assert place_of(labels, ("clique", "example.com/row"), LEVELS) is None
-    assert place_of({}, (), LEVELS) == ()
-    assert path_of(labels, LEVELS) == ("z", "b", "r", "c.1")
-    assert path_of({}, LEVELS) == ("", "", "", "")
+    assert domain_path_of(labels, ("rack",), LEVELS) == ("r", "b", "z")
+    assert domain_path_of({RACK: "r"}, ("rack",), LEVELS) == ("r", "", "")
+    assert domain_path_of(labels, ("clique",), LEVELS) == ("c.1",)
+    assert domain_path_of(labels, ("clique", "zone"), LEVELS) == ("c.1", "z")
+    assert domain_path_of(labels, ("clique", "example.com/row"), LEVELS) is None
+    assert domain_path_of({}, (), LEVELS) == ()
+    assert sort_path_of(labels, LEVELS) == ("z", "b", "r", "c.1")
+    assert sort_path_of({}, LEVELS) == ("", "", "", "")
 
 
-WIDENING: tuple[Rung, ...] = (("clique",), ("rack",), ("block",), ("zone",), ())
+WIDENING: tuple[SearchLevel, ...] = (("clique",), ("rack",), ("block",), ("zone",), ())
 
 
 @pytest.mark.parametrize(
@@ -79,14 +86,14 @@ WIDENING: tuple[Rung, ...] = (("clique",), ("rack",), ("block",), ("zone",), ())
         ),
     ],
 )
-def test_what_is_tried(required: str | None, preferred: str | None, found: tuple[Rung, ...]) -> None:
-    assert rungs(required, preferred, LEVELS) == found
+def test_what_is_tried(required: str | None, preferred: str | None, found: tuple[SearchLevel, ...]) -> None:
+    assert search_levels(required, preferred, LEVELS) == found
 
 
 def test_the_narrowest_domain_that_all_share_is_named() -> None:
     one, two = {RACK: "r", ZONE: "z"}, {RACK: "r", ZONE: "y"}
 
-    assert shared([one, one], list(LEVELS), LEVELS) == "rack=r"
-    assert shared([one, two], list(LEVELS), LEVELS) is None  # racks of one name in two zones
-    assert shared([one, {ZONE: "z"}], list(LEVELS), LEVELS) == "zone=z"
-    assert shared([], list(LEVELS), LEVELS) is None
+    assert shared_domain([one, one], list(LEVELS), LEVELS) == "rack=r"
+    assert shared_domain([one, two], list(LEVELS), LEVELS) is None  # racks of one name in two zones
+    assert shared_domain([one, {ZONE: "z"}], list(LEVELS), LEVELS) == "zone=z"
+    assert shared_domain([], list(LEVELS), LEVELS) is None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import Phase
+from gputopo.crd.reservations import EntryPhase
 from scheduler_core.cache.full_pods import HOSTNAME, OF_PODS, SPREAD
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodRules, PodTerm
-from scheduler_core.planner.gang.conventions import alone
+from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodAffinityTerm, SchedulingRules
+from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.explain import NoGangError
-from scheduler_core.planner.report.leadership import levels_of
-from scheduler_core.request.full_pod import StockSpec
+from scheduler_core.planner.report.leadership import planner_levels
+from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import Metadata
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.explain.fleets import QUADS
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED
@@ -27,12 +27,12 @@ FREE = record("a", QUADS, held={})
 def called(namespace: str, name: str) -> Member:
     gang = GangName(namespace, name)
     found = member(f"{namespace}-{name}")
-    return found._replace(namespace=namespace, wanted=found.wanted._replace(gang=gang))
+    return found._replace(namespace=namespace, gang_request=found.gang_request._replace(gang=gang))
 
 
 def malformed(namespace: str, name: str) -> Member:
-    found = member(name, request=Refused("gputopo.io/gang: 'LLM_7' is not a name"), namespace=namespace)
-    return found._replace(wanted=alone(Metadata(name, namespace, f"uid-{name}"), "gate"))
+    found = member(name, request=InvalidRequest("gputopo.io/gang: 'LLM_7' is not a name"), namespace=namespace)
+    return found._replace(gang_request=single_pod_request(Metadata(name, namespace, f"uid-{name}"), "gate"))
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,17 @@ def test_which_ranks_have_not_come(members: list[Member], absent: tuple[int, ...
 
 
 def test_of_two_gangs_of_one_age_the_first_by_name_comes_first() -> None:
-    both = [*crew(1), called("team", "a")._replace(wanted=crew(1)[0].wanted._replace(gang=GangName("team", "a")))]
+    both = [
+        *crew(1),
+        called("team", "a")._replace(gang_request=crew(1)[0].gang_request._replace(gang=GangName("team", "a"))),
+    ]
 
     assert story(seen(both)).before == ("team/a",)
     assert story(seen(both), GangName("team", "a")).before == ()
 
 
 def test_a_gang_that_was_complete_earlier_comes_first_though_its_first_pod_is_younger() -> None:
-    early = called("team", "a")._replace(wanted=crew(1)[0].wanted._replace(gang=GangName("team", "a")))
+    early = called("team", "a")._replace(gang_request=crew(1)[0].gang_request._replace(gang=GangName("team", "a")))
     old, young = crew(2)
     both = [old, young._replace(created=NOW), early._replace(created=NOW - 60.0)]
 
@@ -99,13 +102,15 @@ def test_a_gang_that_was_complete_earlier_comes_first_though_its_first_pod_is_yo
 
 
 def test_single_pods_and_gangs_for_which_room_is_held_come_before_it_too() -> None:
-    single = member("p", created=NOW - 900.0)._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))
+    single = member("p", created=NOW - 900.0)._replace(
+        gang_request=single_pod_request(Metadata("p", "team", "uid-p"), "gate")
+    )
     name = GangName("team", "big")
     big = member("b-0", 4, created=NOW - 800.0)
     held = plan("big-1", held={"a": 8}, gang="big")
-    there = [single, big._replace(wanted=big.wanted._replace(gang=name, size=1)), *crew(1)]
+    there = [single, big._replace(gang_request=big.gang_request._replace(gang=name, size=1)), *crew(1)]
 
-    found = story(seen(there, [FREE], planned=[held], ledger=ledger(entry(held, Phase.HELD))))
+    found = story(seen(there, [FREE], planned=[held], ledger=ledger(entry(held, EntryPhase.HELD))))
     assert found.before == ("pod team/p", "team/big")
 
 
@@ -136,13 +141,13 @@ def test_single_pods_and_gangs_for_which_room_is_held_come_before_it_too() -> No
 )
 def test_levels_are_those_of_the_planner(asked: dict[str, str], levels: str, notes: list[str]) -> None:
     there = seen(crew(1, **asked), [FREE], labels={"example.com/rack": "r7"}, levels=levels)
-    found = story(there, rules=RULES._replace(levels=levels_of(there) or LEVELS))
+    found = story(there, rules=RULES._replace(levels=planner_levels(there) or LEVELS))
 
     assert [each for each in found.notes if "label" in each] == notes
 
 
 def test_members_that_cannot_be_understood_are_not_tried() -> None:
-    found = story(seen([member("w-0", size=1, request=Refused("gputopo.io/island: 'yes'"))], [FREE]))
+    found = story(seen([member("w-0", size=1, request=InvalidRequest("gputopo.io/island: 'yes'"))], [FREE]))
 
     assert (found.gang.phase, found.places, found.unfit) == ("refused", (), None)
 
@@ -156,8 +161,8 @@ def test_a_member_that_comes_late_is_tried_beside_its_siblings() -> None:
 
 
 def _crew_apart(state: str = GATED) -> list[Member]:
-    term = PodTerm(HOSTNAME, LabelSelector({"app": "llm"}))
-    return crew(2, 4, state, labels={"app": "llm"}, apart=(term,))
+    term = PodAffinityTerm(HOSTNAME, LabelSelector({"app": "llm"}))
+    return crew(2, 4, state, labels={"app": "llm"}, anti_affinity=(term,))
 
 
 def test_a_member_that_may_not_be_beside_its_siblings_is_tried_elsewhere() -> None:
@@ -171,20 +176,25 @@ def test_a_member_that_may_not_be_beside_its_siblings_is_tried_elsewhere() -> No
 def test_a_pod_that_is_on_its_way_to_a_node_is_taken_to_be_there() -> None:
     name = GangName("team", "other")
     first = _crew_apart(BOUND)[0]
-    coming = first._replace(uid="uid-o-0", name="o-0", node=None, wanted=first.wanted._replace(gang=name))
-    ended = first._replace(uid="o-2", name="o-2", phase="Failed", node="b", wanted=coming.wanted)
+    coming = first._replace(uid="uid-o-0", name="o-0", node=None, gang_request=first.gang_request._replace(gang=name))
+    ended = first._replace(uid="o-2", name="o-2", phase="Failed", node="b", gang_request=coming.gang_request)
     other = plan("other-1", {"o-0": ("a", 4)}, gang="other")
     mine = _crew_apart()[1:]
-    mine = [each._replace(wanted=each.wanted._replace(size=1)) for each in mine]
+    mine = [each._replace(gang_request=each.gang_request._replace(size=1)) for each in mine]
     nodes = [FREE, record("b", QUADS, held={})]
-    found = story(seen([*mine, coming, ended], nodes, planned=[other], ledger=ledger(entry(other, Phase.COMMITTED))))
+    found = story(
+        seen([*mine, coming, ended], nodes, planned=[other], ledger=ledger(entry(other, EntryPhase.COMMITTED)))
+    )
 
     (place,) = found.places
     assert [stop.node for stop in place.stops] == ["b"]
 
 
 def test_rules_about_other_pods_that_no_plan_follows_are_said() -> None:
-    far, spread = PodRules(StockSpec(), (OF_PODS, "volume claims")), PodRules(StockSpec(), (OF_PODS, SPREAD))
+    far, spread = (
+        SchedulingRules(FullPodSpec(), (OF_PODS, "volume claims")),
+        SchedulingRules(FullPodSpec(), (OF_PODS, SPREAD)),
+    )
     members = [each._replace(rules=rules) for each, rules in zip(crew(3), (far, spread, None), strict=True)]
 
     refuse = "that the planner does not look at: kube-scheduler may refuse the node that it chooses"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gputopo.labels.keys import GATE
-from scheduler_core.planner.report.gates import beforehand
+from scheduler_core.planner.report.gates import gates_reason
 from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod
 
 OURS, KUEUE, QUOTA = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/quota"}
@@ -57,4 +57,4 @@ RESERVED = {"gputopo.io/reservation": "llm-1"}
     ],
 )
 def test_what_comes_before(changed: dict[str, Any], said: str | None) -> None:
-    assert beforehand(gang_pod(**changed)) == said
+    assert gates_reason(gang_pod(**changed)) == said

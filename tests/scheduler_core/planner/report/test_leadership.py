@@ -8,9 +8,9 @@ import pytest
 
 from gputopo.timestamps import timestamp
 from scheduler_core.planner.packing.model import LEVELS
-from scheduler_core.planner.report.leadership import levels_of, nobody_plans
-from scheduler_core.planner.report.read import Led, Seen
-from scheduler_core.runtime.leader_election import Spec
+from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
+from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
+from scheduler_core.runtime.leader_election import LeaseSpec
 from tests.scheduler_core.builders import NOW
 from tests.scheduler_core.planner.report.clusters import NONE, seen
 
@@ -18,10 +18,12 @@ WAIT = "Pods that the gate holds wait for one"
 OR = f"{WAIT}, or for gputopo release, which lets them go without a place"
 
 
-def led(**spec: Any) -> Led:
+def led(**spec: Any) -> PlannerLease:
     """A Lease that was renewed so many seconds ago."""
     ago = spec.pop("ago", 1.0)
-    return Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, timestamp(NOW - ago), 1, **spec))
+    return PlannerLease(
+        "gputopo/gputopo-planner", LeaseSpec("planner-0_1b2c", 15, None, timestamp(NOW - ago), 1, **spec)
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,13 +38,13 @@ def led(**spec: Any) -> Led:
             id="it has ended",
         ),
         pytest.param(
-            seen(led=Led("gputopo/gputopo-planner", Spec("", 15, None, timestamp(NOW - 1.0)))),
+            seen(led=PlannerLease("gputopo/gputopo-planner", LeaseSpec("", 15, None, timestamp(NOW - 1.0)))),
             "no planner works: nobody holds its Lease gputopo/gputopo-planner, which was let go at "
             f"{timestamp(NOW - 1.0)}. {OR}",
             id="it was stopped",
         ),
         pytest.param(
-            seen(led=Led("gputopo/gputopo-planner", None)),
+            seen(led=PlannerLease("gputopo/gputopo-planner", None)),
             f"no planner works: its Lease gputopo/gputopo-planner is gone. {OR}",
             id="it was removed",
         ),
@@ -55,12 +57,16 @@ def led(**spec: Any) -> Led:
         ),
         pytest.param(seen(), None, id="the Lease may not be read, or is not named"),
         pytest.param(seen(ledger=NONE, unread=("placementledgers.gputopo.io",)), None, id="ledgers may not be read"),
-        pytest.param(seen(led=Led("a/b", Spec("x", 15, None, "soon"))), None, id="a time that is none"),
-        pytest.param(seen(led=Led("a/b", Spec("x", None, None, timestamp(0.0)))), None, id="a Lease without duration"),
+        pytest.param(seen(led=PlannerLease("a/b", LeaseSpec("x", 15, None, "soon"))), None, id="a time that is none"),
+        pytest.param(
+            seen(led=PlannerLease("a/b", LeaseSpec("x", None, None, timestamp(0.0)))),
+            None,
+            id="a Lease without duration",
+        ),
     ],
 )
-def test_whether_anybody_plans(found: Seen, said: str | None) -> None:
-    assert nobody_plans(found, NOW) == said
+def test_whether_anybody_plans(found: GangSnapshot, said: str | None) -> None:
+    assert no_planner_reason(found, NOW) == said
 
 
 @pytest.mark.parametrize(
@@ -73,5 +79,5 @@ def test_whether_anybody_plans(found: Seen, said: str | None) -> None:
         pytest.param(seen(ledger=NONE), None, id="there is no ledger"),
     ],
 )
-def test_which_labels_make_levels(found: Seen, levels: object) -> None:
-    assert levels_of(found) == levels
+def test_which_labels_make_levels(found: GangSnapshot, levels: object) -> None:
+    assert planner_levels(found) == levels

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from gputopo.cluster.tables import Table
-from gputopo.cluster.terminal import lines
-from gputopo.crd.reservations import Phase, ReservationStatus, State
+from gputopo.cluster.terminal import table_lines
+from gputopo.crd.reservations import EntryPhase, ReservationState, ReservationStatus
 from gputopo.timestamps import timestamp
-from scheduler_core.planner.gang.conventions import alone
-from scheduler_core.planner.gang.member import GangName, Member, Wanted
+from scheduler_core.planner.gang.conventions import single_pod_request
+from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.report.document import gang_list
-from scheduler_core.planner.report.listing import GangSeen, gangs_of, ungated
-from scheduler_core.planner.report.planner_page import Said
-from scheduler_core.planner.report.read import Seen
-from scheduler_core.planner.report.tables import age, gang_table
+from scheduler_core.planner.report.listing import GangSummary, list_gangs, ungated_gangs
+from scheduler_core.planner.report.planner_page import PlannerGangState
+from scheduler_core.planner.report.read import GangSnapshot
+from scheduler_core.planner.report.tables import age_words, gang_table
 from scheduler_core.request.pod import Metadata
-from scheduler_core.request.pod_request import Refused
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import NOW
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, RUNNING
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
@@ -30,21 +30,26 @@ SEATS = {"w-0": ("a", 4), "w-1": ("b", 4)}
 
 def named(name: str, members: list[Member], **wanted: Any) -> list[Member]:
     """The same as members of another gang."""
-    return [each._replace(wanted=each.wanted._replace(gang=GangName("team", name), **wanted)) for each in members]
+    return [
+        each._replace(gang_request=each.gang_request._replace(gang=GangName("team", name), **wanted))
+        for each in members
+    ]
 
 
-def planned(phase: Phase | None, state: State | None = None, reason: str | None = None) -> dict[str, Any]:
+def planned(
+    phase: EntryPhase | None, state: ReservationState | None = None, reason: str | None = None
+) -> dict[str, Any]:
     """A reservation of LLM for two, and what the ledger says of it."""
     found = plan("llm-1", SEATS, status=ReservationStatus(state, reason))
     return {"planned": [found], "ledger": ledger(*([] if phase is None else [entry(found, phase)]))}
 
 
 def test_a_gang_with_all_that_is_known_of_it() -> None:
-    status = ReservationStatus(State.COMMITTED, deadline="2026-11-18T11:07:10Z")
+    status = ReservationStatus(ReservationState.COMMITTED, deadline="2026-11-18T11:07:10Z")
     found = plan("llm-1", SEATS, status=status)
     members = [*crew(2, 4, BOUND, minimum=1, priority=7)[:1], member("w-1", 4, minimum=1, size=2, rank=1, **LET_GO)]
 
-    assert only(seen(members, planned=[found], ledger=ledger(entry(found, COMMITTED)))) == GangSeen(
+    assert only(seen(members, planned=[found], ledger=ledger(entry(found, COMMITTED)))) == GangSummary(
         namespace="team",
         name="llm",
         phase="committed",
@@ -77,43 +82,47 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         pytest.param(seen(crew(5, minimum=4)[:2]), "gathering 2 of 4", id="it could start with fewer"),
         pytest.param(seen([member("w-0")]), "gathering 1", id="nobody says of how many"),
         pytest.param(seen(crew(2)), "queued", id="to be planned"),
-        pytest.param(seen(crew(2), **planned(Phase.PROPOSED)), "proposed", id="planned"),
-        pytest.param(seen(crew(2), **planned(Phase.COMMITTED)), "committed", id="not let go yet"),
+        pytest.param(seen(crew(2), **planned(EntryPhase.PROPOSED)), "proposed", id="planned"),
+        pytest.param(seen(crew(2), **planned(EntryPhase.COMMITTED)), "committed", id="not let go yet"),
         pytest.param(
-            seen([*crew(2, 4, BOUND)[:1], *crew(2)[1:]], **planned(Phase.COMMITTED)), "bound 1 of 2", id="let go"
+            seen([*crew(2, 4, BOUND)[:1], *crew(2)[1:]], **planned(EntryPhase.COMMITTED)), "bound 1 of 2", id="let go"
         ),
         pytest.param(
-            seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], **planned(None, State.BOUND)),
+            seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], **planned(None, ReservationState.BOUND)),
             "bound 1 of 2",
             id="the ledger has forgotten it",
         ),
         pytest.param(
-            seen(crew(2), **planned(Phase.COMMITTED, State.ROLLING_BACK, "late")), "rolling back", id="taken back"
+            seen(crew(2), **planned(EntryPhase.COMMITTED, ReservationState.ROLLING_BACK, "late")),
+            "rolling back",
+            id="taken back",
         ),
-        pytest.param(seen(crew(2), **planned(None, State.FAILED, "late")), "failed", id="not taken back"),
+        pytest.param(seen(crew(2), **planned(None, ReservationState.FAILED, "late")), "failed", id="not taken back"),
         pytest.param(
-            seen(crew(2, 4, RUNNING), **planned(None, State.FAILED, "late")), "running", id="it came to run after all"
+            seen(crew(2, 4, RUNNING), **planned(None, ReservationState.FAILED, "late")),
+            "running",
+            id="it came to run after all",
         ),
-        pytest.param(seen(crew(2, 4, BOUND), **planned(None, State.BOUND)), "bound", id="all are bound"),
+        pytest.param(seen(crew(2, 4, BOUND), **planned(None, ReservationState.BOUND)), "bound", id="all are bound"),
         pytest.param(seen(crew(2), **planned(None)), "queued", id="what does not count"),
         pytest.param(
-            seen(crew(2), **planned(None, State.PROPOSED), unread=("placementledgers.gputopo.io",)),
+            seen(crew(2), **planned(None, ReservationState.PROPOSED), unread=("placementledgers.gputopo.io",)),
             "proposed",
             id="by its status where the ledger may not be read",
         ),
         pytest.param(
-            seen(crew(2, 4, BOUND), **planned(None, State.BOUND), unread=("placementledgers.gputopo.io",)),
+            seen(crew(2, 4, BOUND), **planned(None, ReservationState.BOUND), unread=("placementledgers.gputopo.io",)),
             "bound",
             id="bound where the ledger may not be read",
         ),
     ],
 )
-def test_phases(found: Seen, phase: str) -> None:
+def test_phases(found: GangSnapshot, phase: str) -> None:
     assert gang_table([only(found)], wide=False).rows[0][2].text == phase
 
 
 def test_what_only_the_planner_knows() -> None:
-    said = Said("team", "llm", "queued", "1 of 2 members fits at once", (), 2, 30.0)
+    said = PlannerGangState("team", "llm", "queued", "1 of 2 members fits at once", (), 2, 30.0)
     told, other = only(seen(crew(2)), said), only(seen(crew(2)[:1]), said)
 
     assert (told.reason, told.rollbacks, told.next_try_seconds) == (said.reason, 2, 30.0)
@@ -130,7 +139,7 @@ def test_what_only_the_planner_knows() -> None:
     ],
 )
 def test_waiting_is_as_the_queue_counts(members: list[Member], waiting_s: float | None, shown: int | None) -> None:
-    said = None if waiting_s is None else Said("team", "llm", "queued", "what", waiting_s=waiting_s)
+    said = None if waiting_s is None else PlannerGangState("team", "llm", "queued", "what", waiting_s=waiting_s)
 
     assert only(seen(members), said).waiting_seconds == shown
 
@@ -143,17 +152,17 @@ def test_a_priority_that_is_the_lowest_of_several_says_so() -> None:
 
 
 def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:
-    single = member("p")._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))
+    single = member("p")._replace(gang_request=single_pod_request(Metadata("p", "team", "uid-p"), "gate"))
     ended = named("ended", [member("e", phase="Succeeded")])
     theirs = named("theirs", [member("t", 4, BOUND, reservation=None)])
 
-    assert gangs_of(seen([single, *ended, *theirs]), NOW) == ()
+    assert list_gangs(seen([single, *ended, *theirs]), NOW) == ()
 
 
 def test_a_pod_whose_gang_cannot_be_understood_is_listed_by_its_own_name() -> None:
     why = "the pod's request is malformed: gputopo.io/gang: 'Bad_Name' is not a name"
-    single = member("p", request=Refused(why))
-    found = only(seen([single._replace(wanted=alone(Metadata("p", "team", "uid-p"), "gate"))]))
+    single = member("p", request=InvalidRequest(why))
+    found = only(seen([single._replace(gang_request=single_pod_request(Metadata("p", "team", "uid-p"), "gate"))]))
 
     assert (found.name, found.pod, found.phase, found.gpus) == ("pod.uid-p", "p", "refused", None)
     assert found.reason == f"p: {why}"
@@ -168,7 +177,7 @@ def test_gangs_that_nobody_gated_are_told_apart_where_they_wait_and_are_ours() -
         return [each._replace(uid=f"{name}-0") for each in found]
 
     there = [*pods("waits", None), *pods("runs", "a"), *pods("volcano.x", None, "Volcano"), *crew(2)]
-    assert ungated(seen(there)) == ["team/waits"]
+    assert ungated_gangs(seen(there)) == ["team/waits"]
 
 
 def test_those_in_trouble_come_first_then_those_that_wait_in_the_order_of_the_queue() -> None:
@@ -177,22 +186,24 @@ def test_those_in_trouble_come_first_then_those_that_wait_in_the_order_of_the_qu
         *named("young", [member("y", size=1, created=NOW)]),
         *named("old", [member("o", size=1)]),
         *named("urgent", [member("u", size=1, created=NOW, priority=9)]),
-        *named("broken", [member("b", size=1, request=Refused("what"))]),
+        *named("broken", [member("b", size=1, request=InvalidRequest("what"))]),
         *named("binds", [member("x", 4, BOUND, size=1)]),
     ]
-    renamed = [each._replace(uid=f"{each.wanted.gang.name}-{each.uid}") for each in gangs]
+    renamed = [each._replace(uid=f"{each.gang_request.gang.name}-{each.uid}") for each in gangs]
 
-    found = [each.name for each in gangs_of(seen(renamed), NOW)]
+    found = [each.name for each in list_gangs(seen(renamed), NOW)]
     assert found == ["broken", "urgent", "old", "young", "binds", "runs"]
 
 
-HOLDING = plan("llm-1", held={"b": 8, "a": 4}, status=ReservationStatus(State.HELD, "wait", estimate="at noon"))
+HOLDING = plan(
+    "llm-1", held={"b": 8, "a": 4}, status=ReservationStatus(ReservationState.HELD, "wait", estimate="at noon")
+)
 BATCH = plan("pods-1", {"p": ("c", 1)}, gang="")
 TOWN = seen(
     [
         *crew(2, minimum=1),
         *named("far", [member("f-0", 4, RUNNING, size=1)]),
-        *named("bad", [member("x-0", request=Refused("gputopo.io/island: 'yes'"))], by="JobSet"),
+        *named("bad", [member("x-0", request=InvalidRequest("gputopo.io/island: 'yes'"))], by="JobSet"),
     ],
     planned=[HOLDING, BATCH],
     ledger=ledger(entry(HOLDING, HELD), entry(BATCH, PROPOSED)),
@@ -200,11 +211,11 @@ TOWN = seen(
 
 
 def printed(table: Table) -> str:
-    return "\n".join(lines(table, lambda role, text: f"<{text}>" if role else text))
+    return "\n".join(table_lines(table, lambda role, text: f"<{text}>" if role else text))
 
 
 def test_the_table() -> None:
-    assert printed(gang_table(gangs_of(TOWN, NOW), wide=False)) == (
+    assert printed(gang_table(list_gangs(TOWN, NOW), wide=False)) == (
         "NAMESPACE  GANG  PHASE    PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON\n"
         "team       bad   <refused>  0         1/?      ?     -      -       -     12m      "
         "x-0: gputopo.io/island: 'yes'\n"
@@ -214,7 +225,7 @@ def test_the_table() -> None:
 
 
 def test_the_wide_table() -> None:
-    rows = [[cell.text for cell in row[10:]] for row in gang_table(gangs_of(TOWN, NOW), wide=True).rows]
+    rows = [[cell.text for cell in row[10:]] for row in gang_table(list_gangs(TOWN, NOW), wide=True).rows]
 
     assert rows == [
         ["JobSet", "-", "-", "-", "-", "-", "x-0: gputopo.io/island: 'yes'"],
@@ -224,12 +235,12 @@ def test_the_wide_table() -> None:
 
 
 def test_domain_and_bandwidth_are_those_of_the_plan() -> None:
-    gang = GangSeen(**{**vars_of(only(seen(crew(2)))), "domain": "rack=r7", "gbps": 126.1})
+    gang = GangSummary(**{**vars_of(only(seen(crew(2)))), "domain": "rack=r7", "gbps": 126.1})
 
     assert [cell.text for cell in gang_table([gang], wide=False).rows[0][7:9]] == ["rack=r7", "126.1"]
 
 
-def vars_of(gang: GangSeen) -> dict[str, Any]:
+def vars_of(gang: GangSummary) -> dict[str, Any]:
     return {field: getattr(gang, field) for field in gang.__struct_fields__}
 
 
@@ -243,11 +254,11 @@ def vars_of(gang: GangSeen) -> dict[str, Any]:
     ],
 )
 def test_ages(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+    assert age_words(seconds) == text
 
 
 def test_the_document() -> None:
-    found = gang_list(gangs_of(TOWN, NOW))
+    found = gang_list(list_gangs(TOWN, NOW))
 
     assert (found["apiVersion"], found["kind"]) == ("gputopo.io/v1", "GangList")
     assert [(each["name"], each["phase"], each["createdAt"]) for each in found["items"]] == [
@@ -258,6 +269,6 @@ def test_the_document() -> None:
 
 
 def test_a_gang_is_known_by_what_its_members_say() -> None:
-    by = only(seen([member("w-0")._replace(wanted=Wanted(GangName("team", "jobset.x"), 1, by="JobSet"))]))
+    by = only(seen([member("w-0")._replace(gang_request=GangRequest(GangName("team", "jobset.x"), 1, by="JobSet"))]))
 
     assert (by.name, by.by) == ("jobset.x", "JobSet")

@@ -10,19 +10,19 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputopo.crd.reservations import ReservationStatus, Seat, State, spec_hash
+from gputopo.crd.reservations import ReservationState, ReservationStatus, Seat, spec_hash
 from gputopo.labels.keys import GATE
 from gputopo.timestamps import timestamp
-from scheduler_core.cache.events import ReservationSeen
+from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.planner.gang.member import GangName, Member, Wanted
-from scheduler_core.planner.report.document import document
-from scheduler_core.planner.report.model import GangStory
-from scheduler_core.planner.report.planner_page import Missing, Said
-from scheduler_core.planner.report.read import Led
-from scheduler_core.planner.report.text import text
-from scheduler_core.request.pod_request import Refused
-from scheduler_core.runtime.leader_election import Spec
+from scheduler_core.planner.gang.member import GangName, GangRequest, Member
+from scheduler_core.planner.report.document import explanation_document
+from scheduler_core.planner.report.model import GangExplanation
+from scheduler_core.planner.report.planner_page import MissingMember, PlannerGangState
+from scheduler_core.planner.report.read import PlannerLease
+from scheduler_core.planner.report.text import render_text
+from scheduler_core.request.pod_request import InvalidRequest
+from scheduler_core.runtime.leader_election import LeaseSpec
 from tests.conftest import Golden
 from tests.scheduler_core.builders import NOW, occupant, record, request
 from tests.scheduler_core.explain.fleets import QUADS
@@ -44,11 +44,11 @@ def node(name: str, **pods: int) -> NodeRecord:
     return record(name, QUADS, held=held, pods=[occupant(pod, gpus) for pod, gpus in pods.items()])
 
 
-def status(state: State, reason: str | None = None, **more: Any) -> ReservationStatus:
+def status(state: ReservationState, reason: str | None = None, **more: Any) -> ReservationStatus:
     return ReservationStatus(state, reason, **more)
 
 
-def whole(planned: ReservationSeen) -> ReservationSeen:
+def whole(planned: ReservationUpdate) -> ReservationUpdate:
     """The same with a launcher, in a rack."""
     seats = tuple(replace(seat, rank=rank) for rank, seat in enumerate(planned.spec.seats))
     spec = replace(planned.spec, seats=(*seats, Seat("uid-launcher", "launcher")), domain="rack=r7", gbps=126.1)
@@ -59,34 +59,49 @@ FREE = (node("a"), node("b"))
 LET_GO = {"gates": (), "reservation": "llm-1"}
 REST = ("w-1", "w-2", "launcher")
 SEATS = {"w-0": ("a", 4), "w-1": ("a", 4), "w-2": ("b", 4)}
-COMMITTING = whole(plan("llm-1", SEATS, status=status(State.COMMITTED, deadline="2026-11-18T11:07:10Z")))
-FAILING = plan("llm-1", SEATS, status=status(State.FAILED, "w-2 not bound within 30 s; nobody would make w-0 again"))
+COMMITTING = whole(plan("llm-1", SEATS, status=status(ReservationState.COMMITTED, deadline="2026-11-18T11:07:10Z")))
+FAILING = plan(
+    "llm-1", SEATS, status=status(ReservationState.FAILED, "w-2 not bound within 30 s; nobody would make w-0 again")
+)
 HOLDING = plan(
-    "llm-1", held={"b": 8}, status=status(State.HELD, "room on 1 node is held for it", estimate="2026-11-18T12:00:00Z")
+    "llm-1",
+    held={"b": 8},
+    status=status(ReservationState.HELD, "room on 1 node is held for it", estimate="2026-11-18T12:00:00Z"),
 )
 SETTLING = plan(
-    "llm-1", SEATS, status=status(State.PROPOSED, "planned; the ledger is new, and extenders have until noon")
+    "llm-1",
+    SEATS,
+    status=status(ReservationState.PROPOSED, "planned; the ledger is new, and extenders have until noon"),
 )
-AWAITING = plan("llm-1", SEATS, status=status(State.PROPOSED, "waits for the extender gputopo/s-0 to vouch for it"))
-BOUND_ONCE = whole(plan("llm-1", {"w-0": ("a", 4), "w-1": ("a", 4)}, status=status(State.BOUND)))
+AWAITING = plan(
+    "llm-1", SEATS, status=status(ReservationState.PROPOSED, "waits for the extender gputopo/s-0 to vouch for it")
+)
+BOUND_ONCE = whole(plan("llm-1", {"w-0": ("a", 4), "w-1": ("a", 4)}, status=status(ReservationState.BOUND)))
 
 
-def committed(state: State = State.COMMITTED, reason: str | None = None, **more: Any) -> dict[str, Any]:
+def committed(
+    state: ReservationState = ReservationState.COMMITTED, reason: str | None = None, **more: Any
+) -> dict[str, Any]:
     """A reservation of two that counts."""
     found = plan("llm-1", {"w-0": ("a", 4), "w-1": ("a", 4)}, status=status(state, reason, **more))
     return {"planned": [found], "ledger": ledger(entry(found, COMMITTED))}
 
 
-ONE = plan("o-1", {"o-0": ("a", 4)}, gang="other", status=status(State.COMMITTED, deadline="2026-11-18T11:07:10Z"))
+ONE = plan(
+    "o-1", {"o-0": ("a", 4)}, gang="other", status=status(ReservationState.COMMITTED, deadline="2026-11-18T11:07:10Z")
+)
 TWO = plan("p-1", {"p-0": ("b", 4)}, gang="")
-THREE = plan("q-1", held={"b": 8}, gang="big", status=status(State.HELD, estimate="2026-11-18T12:00:00Z"))
-FOUR = plan("q-1", held={"b": 8}, gang="big", status=status(State.HELD))
+THREE = plan("q-1", held={"b": 8}, gang="big", status=status(ReservationState.HELD, estimate="2026-11-18T12:00:00Z"))
+FOUR = plan("q-1", held={"b": 8}, gang="big", status=status(ReservationState.HELD))
 
 
 def later(count: int, **changed: Any) -> list[Member]:
     """Another gang, which came after LLM."""
     found = [member(f"l-{at}", 4, created=NOW - 60.0, **changed) for at in range(count)]
-    return [each._replace(wanted=Wanted(LATER, count, rank=each.wanted.rank, by="JobSet")) for each in found]
+    return [
+        each._replace(gang_request=GangRequest(LATER, count, rank=each.gang_request.rank, by="JobSet"))
+        for each in found
+    ]
 
 
 STORIES = {
@@ -115,22 +130,25 @@ STORIES = {
     "never": story(seen([member("w-0", 8, size=1, request=request(9, "w-0"))], FREE)),
     "rolled-back-before": story(
         seen(crew(2), FREE),
-        said=Said(
+        said=PlannerGangState(
             "team",
             "llm",
             "queued",
             "0 of 2 members fit at once",
-            (Missing("w-0", "too few"), Missing("w-1", "too few")),
+            (MissingMember("w-0", "too few"), MissingMember("w-1", "too few")),
             3,
             41.7,
         ),
     ),
     "in-vain": story(
         seen(crew(4), [node("a", busy=5)]),
-        said=Said("team", "llm", "queued", "0 of 4 members fit at once", (Missing("w-0", "too few"),)),
+        said=PlannerGangState(
+            "team", "llm", "queued", "0 of 4 members fit at once", (MissingMember("w-0", "too few"),)
+        ),
     ),
     "tried-at-once": story(
-        seen(crew(2), FREE), said=Said("team", "llm", "held", "1 of 2 fits", (Missing("w-1", "old"),), 1, 0.0)
+        seen(crew(2), FREE),
+        said=PlannerGangState("team", "llm", "held", "1 of 2 fits", (MissingMember("w-1", "old"),), 1, 0.0),
     ),
     "kept": story(seen(crew(4), FREE, planned=[ONE], ledger=ledger(entry(ONE)))),
     "kept-any": story(seen(crew(3), FREE, planned=[ONE, TWO], ledger=ledger(entry(ONE), entry(TWO, PROPOSED)))),
@@ -153,7 +171,13 @@ STORIES = {
         seen(
             [member("w-0", **LET_GO, owner_kind="batch/Job")],
             FREE,
-            planned=[plan("llm-1", {"w-0": ("a", 4)}, status=status(State.FAILED, "w-0 not bound; pods is forbidden"))],
+            planned=[
+                plan(
+                    "llm-1",
+                    {"w-0": ("a", 4)},
+                    status=status(ReservationState.FAILED, "w-0 not bound; pods is forbidden"),
+                )
+            ],
             ledger=ledger(),
         )
     ),
@@ -162,25 +186,31 @@ STORIES = {
             [
                 *crew(3, 4, RUNNING),
                 member("w-0-old", phase="Failed", size=3),
-                member("w-1-old", ending=True, size=3),
+                member("w-1-old", is_terminating=True, size=3),
                 member("w-3", size=3),
             ],
             FREE,
         )
     ),
-    "refused": story(seen([member("w-0", request=Refused("gputopo.io/island: 'yes'"), size=2), member("w-1")], FREE)),
+    "refused": story(
+        seen([member("w-0", request=InvalidRequest("gputopo.io/island: 'yes'"), size=2), member("w-1")], FREE)
+    ),
     "elsewhere": story(seen([member("w-0", 4, BOUND, reservation=None)], FREE)),
     "not-opted-in": story(seen([member("w-0", gates=())], FREE), opted_in=False),
     "opted-in-too-late": story(seen([member("w-0", gates=())], FREE), opted_in=True),
     "no-planner-ever": story(seen(crew(2), FREE, ledger=NONE)),
     "planner-gone": story(
-        seen(crew(2), FREE, led=Led("gputopo/gputopo-planner", Spec("planner-0_1b2c", 15, None, timestamp(NOW - 90.0))))
+        seen(
+            crew(2),
+            FREE,
+            led=PlannerLease("gputopo/gputopo-planner", LeaseSpec("planner-0_1b2c", 15, None, timestamp(NOW - 90.0))),
+        )
     ),
     "settling": story(seen(crew(2), FREE, planned=[SETTLING], ledger=ledger())),
     "awaits-an-extender": story(seen(crew(2), FREE, planned=[AWAITING], ledger=ledger(entry(AWAITING, PROPOSED)))),
     "kube-scheduler-refuses": story(
         seen(
-            [member("w-0", **LET_GO), member("w-1", **LET_GO, unbound="0/2 nodes are available: no volume.")],
+            [member("w-0", **LET_GO), member("w-1", **LET_GO, bind_error="0/2 nodes are available: no volume.")],
             FREE,
             **committed(deadline=timestamp(NOW + 12.0)),
         )
@@ -192,12 +222,12 @@ STORIES = {
         seen(
             [*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)],
             FREE,
-            **committed(State.ROLLING_BACK, "w-1 not bound within 30 s"),
+            **committed(ReservationState.ROLLING_BACK, "w-1 not bound within 30 s"),
         )
     ),
     "taken-back": story(
         seen(crew(2), FREE),
-        said=Said(*LLM, "queued", "2 members to be placed", (), 2, 17.0, "w-1 not bound within 30 s"),
+        said=PlannerGangState(*LLM, "queued", "2 members to be placed", (), 2, 17.0, "w-1 not bound within 30 s"),
     ),
     "in-its-places": story(
         seen(crew(2, 4, RUNNING, node="a"), FREE, planned=[BOUND_ONCE], ledger=ledger()),
@@ -215,7 +245,7 @@ STORIES = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_the_text_is_as_written_down(name: str, golden: Golden) -> None:
-    golden(GOLDEN / f"{name}.txt", text(STORIES[name], 100))
+    golden(GOLDEN / f"{name}.txt", render_text(STORIES[name], 100))
 
 
 def test_no_story_is_without_its_file() -> None:
@@ -223,27 +253,27 @@ def test_no_story_is_without_its_file() -> None:
 
 
 @pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
-def test_lines_that_are_no_rows_of_tables_are_not_longer_than_the_terminal(told: GangStory) -> None:
-    lines = text(told, 60).splitlines()
+def test_lines_that_are_no_rows_of_tables_are_not_longer_than_the_terminal(told: GangExplanation) -> None:
+    lines = render_text(told, 60).splitlines()
 
     assert [line for line in lines if len(line) > 60 and not line.startswith("  ")] == []
 
 
 @pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
-def test_the_document_holds_all_of_it(told: GangStory) -> None:
-    found = json.loads(json.dumps(document(told)))
+def test_the_document_holds_all_of_it(told: GangExplanation) -> None:
+    found = json.loads(json.dumps(explanation_document(told)))
 
     assert (found.pop("apiVersion"), found.pop("kind")) == ("gputopo.io/v1", "GangExplanation")
-    assert msgspec.convert(found, GangStory) == told
+    assert msgspec.convert(found, GangExplanation) == told
 
 
 def test_many_members_are_counted() -> None:
-    found = text(story(seen(crew(40, 1), FREE)), 120)
+    found = render_text(story(seen(crew(40, 1), FREE)), 120)
 
     assert "- held by the gate gputopo.io/gang: w-0, w-1, w-2, w-3 and 36 more\n" in found
 
 
 def test_a_name_does_not_act_on_the_terminal() -> None:
-    found = text(story(seen([member("w-0", size=2, gates=(GATE, "\x1b[31m"))], FREE)), 120, ascii_only=True)
+    found = render_text(story(seen([member("w-0", size=2, gates=(GATE, "\x1b[31m"))], FREE)), 120, ascii_only=True)
 
     assert "- held by the gate \\x1b[31m: w-0\n" in found
