@@ -15,7 +15,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import NamedTuple
+
+import msgspec
 
 from gputopo.model import Gpu, ModelError, NodeTopology, PcieDistance
 from gputopo.paths import PathKind, nvlink_edges, pcie_gbps
@@ -27,7 +28,7 @@ Reach = Sequence[int]  # for each GPU, by its place, those that it reaches, as b
 _NEARNESS = {distance: len(PcieDistance) - place for place, distance in enumerate(PcieDistance)}
 
 
-class Ring(NamedTuple):
+class Ring(msgspec.Struct, frozen=True, rename="camel"):
     """The weakest hop of the best ring through a set of GPUs."""
 
     kind: PathKind  # NVLINK or NVSWITCH; PCIE; UNKNOWN where nobody could tell what NVLinks there are

@@ -49,8 +49,8 @@ def cluster_options(command: _Command) -> _Command:
 def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str) -> None:
     """List the GPU nodes of a cluster: what is in them, what is free in which island, and what is broken.
 
-    FREE counts GPUs that no container holds, island by island; `?` where no agent says who holds what. SEEN is how
-    long ago the agent last said that this is so.
+    FREE counts GPUs that no container holds, island by island; `?` where no agent says who holds what. LAST SEEN is
+    how long ago the agent last confirmed this.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
 
     RING is the weakest hop, in GB/s both ways, of the best ring through the pod's GPUs: what sums gradients runs at
     its pace. BEST is what as many GPUs of that product form at best, on that node and on any node, when nothing else
-    runs there. HAS is how much of the better of the two the pod has. ISLANDS and NUMA tell into how many pieces its
+    runs there. % OF BEST is the lower of the pod's shares of the two. ISLANDS and NUMA tell into how many pieces its
     GPUs are split.
 
     \b
@@ -228,7 +228,7 @@ def print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
         return
     import os  # noqa: PLC0415  start-up of all other commands
 
-    from gputopo.cluster.terminal import table_lines  # noqa: PLC0415
+    from gputopo.render.report import table_lines  # noqa: PLC0415
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     printed = table_lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)

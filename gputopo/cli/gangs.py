@@ -107,7 +107,7 @@ def _remarks(seen: GangSnapshot, found: Sequence[GangSummary]) -> Iterator[str]:
 
     from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.planner.report.leadership import no_planner_reason  # noqa: PLC0415
-    from scheduler_core.planner.report.listing import ungated_gangs  # noqa: PLC0415
+    from scheduler_core.planner.report.listing import gangs_without_gates  # noqa: PLC0415
 
     if seen.unread:
         yield _UNREAD.format(", ".join(seen.unread))
@@ -116,7 +116,7 @@ def _remarks(seen: GangSnapshot, found: Sequence[GangSummary]) -> Iterator[str]:
         yield f"gputopo: {absent}"
     if any(each.phase == GangPhase.REFUSED.value for each in found):
         yield _REFUSED
-    left = ungated_gangs(seen)
+    left = gangs_without_gates(seen)
     if left:
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         yield _UNGATED.format(", ".join(left[:_NAMED]) + more)
@@ -177,10 +177,10 @@ def _planner_states(server: str) -> Mapping[GangName, PlannerGangState]:
 
 
 def _print(told: GangExplanation, output: str) -> None:
-    from scheduler_core.planner.report.document import explanation_document  # noqa: PLC0415  start-up of all other commands
-    from scheduler_core.planner.report.text import render_text  # noqa: PLC0415
+    from scheduler_core.planner.report.document import gang_explanation_document  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.planner.report.text import gang_explanation_text  # noqa: PLC0415
 
     if output != "text":
-        print_document(explanation_document(told), output)
+        print_document(gang_explanation_document(told), output)
         return
-    print_text(lambda width, ascii_only: render_text(told, width, ascii_only=ascii_only))
+    print_text(lambda width, ascii_only: gang_explanation_text(told, width, ascii_only=ascii_only))

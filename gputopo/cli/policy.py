@@ -49,9 +49,9 @@ def show(file: str | None) -> None:
       gputopo policy show
       gputopo policy show policy.yaml | grep -v 'built in'
     """
-    from scheduler_core.policy.show import effective_values, render_text  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.policy.show import effective_values, effective_values_text  # noqa: PLC0415  start-up of all other commands
 
-    write_out(render_text(effective_values(None if file is None else _read(file))))
+    write_out(effective_values_text(effective_values(None if file is None else _read(file))))
 
 
 def _read(file: str) -> PolicyFile:

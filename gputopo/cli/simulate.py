@@ -150,8 +150,8 @@ def _simulate(
 
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
     from scheduler_core.simulation.policies import DESCRIPTIONS, POLICIES, run_policy  # noqa: PLC0415
-    from scheduler_core.simulation.report.page import render_page  # noqa: PLC0415
-    from scheduler_core.simulation.report.summary import render_text, report_document, summaries  # noqa: PLC0415
+    from scheduler_core.simulation.report.page import simulation_page  # noqa: PLC0415
+    from scheduler_core.simulation.report.summary import simulation_document, simulation_text, summaries  # noqa: PLC0415
 
     for name in compared.policies:
         if name not in POLICIES:
@@ -166,14 +166,18 @@ def _simulate(
             for name, policy in compared.profiles.items()
         ]
     asked = wanted.workload or f"{wanted.jobs} jobs of {wanted.sizes} GPUs at a load of {wanted.load:.0%}"
-    about = f"{len(specs)} nodes with {gpus} GPUs; {asked}; {len(seeds)} seeds from {seeds[0]}."
+    about = f"{len(specs)} nodes with {gpus} GPUs; {asked}; {_seeds(seeds)}."
     if output == "json":
-        write_out(json.dumps(report_document(figures, about), indent=2) + "\n")
+        write_out(json.dumps(simulation_document(figures, about), indent=2) + "\n")
     else:
         words = DESCRIPTIONS | {
             f"ours:{name}": f"gputopo, all pods by the profile {name}" for name in compared.profiles
         }
-        write_out((render_page if output == "html" else render_text)(summaries(figures), words, about))
+        write_out((simulation_page if output == "html" else simulation_text)(summaries(figures), words, about))
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"1 run, seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}"
 
 
 def _profiles(source: str) -> dict[str, Policy]:

@@ -169,7 +169,7 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], judging: PodQuery) 
 
     from scheduler_core.cache.list_once import read_pod  # noqa: PLC0415
     from scheduler_core.planner.report.gates import gates_reason  # noqa: PLC0415
-    from scheduler_core.planner.report.read import read_pod as read_member  # noqa: PLC0415
+    from scheduler_core.planner.report.read import read_gang_pod as read_member  # noqa: PLC0415
 
     pod, member = read_pod(kube, *named), read_member(kube, *named)
     told = _explain(kube, pod, judging, None if pod.finished else pod.spec.node_name)
@@ -199,7 +199,7 @@ def _explain(kube: Kube, pod: FullPod, judging: PodQuery, bound: str | None) -> 
 
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
     from scheduler_core.cache.list_once import read_cluster, rejected_nodes, table_for_pod  # noqa: PLC0415
-    from scheduler_core.explain import explain, explain_malformed, group_by_reason, with_reservations  # noqa: PLC0415
+    from scheduler_core.explain import explain, explain_malformed, group_excluded, with_reservations  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
     node, policies = judging
@@ -221,7 +221,7 @@ def _explain(kube: Kube, pod: FullPod, judging: PodQuery, bound: str | None) -> 
     told = explain(request, table, names, policies.profile_for(request).policy, now, bound)
     told = with_reservations(told, table, cluster.active_reservations or (), metadata.uid)
     unread = (_UNREAD,) if cluster.active_reservations is None else ()
-    return replace(told, barred=group_by_reason(left_out if node is None else {}), notes=(*told.notes, *unread))
+    return replace(told, barred=group_excluded(left_out if node is None else {}), notes=(*told.notes, *unread))
 
 
 def _explanation_of_extender(url: str) -> Explanation:
@@ -235,9 +235,9 @@ def _explanation_of_extender(url: str) -> Explanation:
 
 
 def _print(told: Explanation, output: str) -> None:
-    from scheduler_core.explain import explanation_document, render_text  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.explain import explanation_document, explanation_text  # noqa: PLC0415  start-up of all other commands
 
     if output != "text":
         print_document(explanation_document(told), output)
         return
-    print_text(lambda width, ascii_only: render_text(told, width, ascii_only=ascii_only))
+    print_text(lambda width, ascii_only: explanation_text(told, width, ascii_only=ascii_only))

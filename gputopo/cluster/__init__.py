@@ -1,4 +1,1 @@
-"""A cluster as a person looks at it: its GPU nodes, and what its GPU pods got.
-
-``read`` does the I/O, ``terminal`` prints; the rest is pure.
-"""
+"""The GPU nodes and GPU pods of a cluster: `gputopo nodes`, `pods`, `cleanup`, `release`. ``read`` does the I/O."""

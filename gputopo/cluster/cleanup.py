@@ -1,8 +1,8 @@
-"""``gputopo cleanup``: takes away what gputopo's agents left in a cluster, and nothing else.
+"""``gputopo cleanup``: removes the labels, annotations and objects of gputopo's agents, and nothing else.
 
-On Nodes that is what ``metadata.managedFields`` says our two field managers own. An apply of nothing gives all of it
-up: the API server removes what nobody else owns, and leaves what somebody else has set too. ``NodeGpus`` objects and
-what planners wrote down are ours by their kind, NFD's ``NodeFeature`` objects where our field manager made them.
+On Nodes these are the fields that our two field managers own by ``metadata.managedFields``. An empty apply gives them
+up: the API server removes the fields without another owner and keeps the others. ``NodeGpus``, ledgers and
+reservations are ours by their kind, NFD's ``NodeFeature`` objects where our field manager created them.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER, NFD_NODE_NA
 
 MANAGERS = (FIELD_MANAGER, MIRROR_FIELD_MANAGER)
 T = TypeVar("T")
-_AT_ONCE = 8  # calls; a large cluster is done in minutes without being a burden to its API server
+_PARALLEL = 8  # calls; a large cluster takes minutes, at a low load on its API server
 
 
 class Removal(NamedTuple):
-    """One thing to remove: the fields of a manager on a Node, or an object as a whole."""
+    """The fields of a manager on a Node, or a whole object, to be removed."""
 
     resource: Resource
     metadata: ObjectMeta
-    manager: str = ""  # of a Node's fields; "" for an object
-    fields: tuple[OwnedField, ...] = ()  # that go
-    shared: tuple[OwnedField, ...] = ()  # that we give up and others keep
+    manager: str = ""  # of a Node's fields; "" of an object
+    fields: tuple[OwnedField, ...] = ()  # to be removed
+    shared: tuple[OwnedField, ...] = ()  # with other owners, so they stay
 
     def __str__(self) -> str:
         within = f"{self.metadata.namespace}/" if self.metadata.namespace and self.resource == RESERVATIONS else ""
         name = f"{self.resource.plural}/{within}{self.metadata.name}"
         if not self.manager:
             return name
-        went = [f"{field.section[:-1]} {field.key}" for field in self.fields]
+        removed = [f"{field.section[:-1]} {field.key}" for field in self.fields]
         return f"{name}: " + ", ".join(
-            [*went, *(f"{field.key} (others own it too: it stays)" for field in self.shared)]
+            [*removed, *(f"{field.key} (others own it too: it stays)" for field in self.shared)]
         )
 
 
 def find_removals(kube: Kube, node: str | None) -> list[Removal]:
-    """What there is to remove of one node, or of all. Raises ``NotFoundError`` where there is no such node."""
+    """Return what there is to remove of a node, or of all nodes. Raises ``NotFoundError`` for an unknown node."""
     metadata_only = ListOptions(metadata_only=True)
     nodes = (
         [kube.get(NODES, node, Managed, metadata_only)]
@@ -64,14 +64,14 @@ def find_removals(kube: Kube, node: str | None) -> list[Removal]:
 
 
 def find_planner_objects(kube: Kube) -> list[Removal]:
-    """What planners wrote down. The ledgers first: without one no reservation counts."""
+    """Return the planners' objects. The ledgers first: without a ledger no reservation counts."""
     query = ListOptions(metadata_only=True)
     listed = ((kind, _listed(kube, kind, PartialObject, query)) for kind in (LEDGERS, RESERVATIONS))
     return [Removal(kind, each.metadata) for kind, found in listed for each in found]
 
 
 def find_definitions(kube: Kube) -> list[Removal]:
-    """The CustomResourceDefinitions of ours that are there. Without them no object of these kinds can be."""
+    """Return our CustomResourceDefinitions that exist; with them all objects of these kinds go."""
     names = (f"{kind.plural}.{kind.group}" for kind in (LEDGERS, RESERVATIONS, NODE_GPUS))
     return [removal for name in names for removal in _definition(kube, name)]
 
@@ -82,18 +82,18 @@ def _definition(kube: Kube, name: str) -> Iterator[Removal]:
 
 
 def node_removals(metadata: ManagedMetadata) -> Iterator[Removal]:
-    """What our field managers own on a Node."""
+    """Yield the fields that our field managers own on a Node."""
     for manager in MANAGERS:
-        mine = sorted(owned_fields(metadata, manager))
-        theirs = owners(metadata, besides=manager)
-        if mine:
-            goes = tuple(field for field in mine if field not in theirs)
-            yield Removal(NODES, metadata, manager, goes, tuple(field for field in mine if field in theirs))
+        own = sorted(owned_fields(metadata, manager))
+        others = owners(metadata, besides=manager)
+        if own:
+            removed = tuple(field for field in own if field not in others)
+            yield Removal(NODES, metadata, manager, removed, tuple(field for field in own if field in others))
 
 
 def apply_removals(kube: Kube, removals: Iterable[Removal]) -> Iterator[tuple[Removal, KubeError | None]]:
-    """Remove each, and say what became of it: None is done. What is gone already is done."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    """Remove each; yield it with its error, None where it is removed or was gone already."""
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         yield from pool.map(lambda removal: (removal, _removed(kube, removal)), removals)
 
 
@@ -122,7 +122,7 @@ def _states(kube: Kube, node: str | None) -> list[PartialObject]:
 
 
 def _listed(kube: Kube, resource: Resource, kind: type[T], query: ListOptions) -> list[T]:
-    """All objects of a kind, none where the cluster does not have that kind."""
+    """Return all objects of a kind, none where the cluster does not serve that kind."""
     try:
         return kube.list_objects(resource, kind, query)
     except NotFoundError:

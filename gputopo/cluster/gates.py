@@ -1,4 +1,4 @@
-"""Pods that gputopo's gate holds, and how they are let go without a place, to ordinary scheduling."""
+"""Pods with gputopo's scheduling gate, and their release to ordinary scheduling, without a placement."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from gputopo.kube.rbac import PODS
 from gputopo.labels.gate import other_gates, remove_gate_patch
 from gputopo.labels.keys import GATE
 
-# No pod with a gate has a node, so those that run are not even sent.
+# A pod with a gate has no node, so the API server need not send running pods.
 _WAITING = "spec.nodeName=,status.phase=Pending"
-_AT_ONCE = 8  # calls; thousands of pods are let go in seconds without being a burden to the API server
+_PARALLEL = 8  # calls; thousands of pods take seconds, at a low load on the API server
 
 
 class ReleaseResult(NamedTuple):
-    """What became of one pod."""
+    """The result for one pod."""
 
     pod: PartialPod
-    error: KubeError | None = None  # None: done, or there is no such pod any more
+    error: KubeError | None = None  # None: released, or the pod is gone
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Gates of others that hold it still."""
+        """Gates of other controllers that still hold the pod."""
         return other_gates(gate.name for gate in self.pod.spec.scheduling_gates)
 
     def __str__(self) -> str:
-        """``pods/NAMESPACE/NAME``, and who else holds it."""
+        """Return ``pods/NAMESPACE/NAME`` and the other gates."""
         metadata = self.pod.metadata
         held = f" (still held by {', '.join(self.others)})" if self.others else ""
         return f"pods/{metadata.namespace}/{metadata.name}{held}"
 
 
 def list_gated(kube: Kube, namespace: str | None = None) -> list[PartialPod]:
-    """The pods that our gate holds, of a namespace or of all."""
+    """Return the pods with our gate, of a namespace or of all."""
     pods = kube.list_objects(PODS, PartialPod, ListOptions(namespace, fields=_WAITING))
     return [pod for pod in pods if any(gate.name == GATE for gate in pod.spec.scheduling_gates)]
 
 
 def release_pods(kube: Kube, pods: Iterable[PartialPod]) -> Iterator[ReleaseResult]:
-    """Take our gate away from each."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    """Remove our gate from each pod."""
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         yield from pool.map(lambda pod: _released(kube, pod), pods)
 
 

@@ -1,4 +1,4 @@
-"""GPU nodes: what their labels, their annotation and their ``NodeGpus`` say together."""
+"""GPU nodes, from their labels, their topology annotation and their ``NodeGpus``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ STALE_AFTER = timedelta(seconds=STALE_AFTER_S)
 
 
 class GpuNode(msgspec.Struct, frozen=True):
-    """A node with GPUs."""
+    """A node with GPUs, its topology and its allocations."""
 
     name: str
     topology: NodeTopology
-    state: NodeGpus | None = None  # None: no agent of ours has reported
-    trouble: str | None = None  # why its annotation cannot be read; the topology is then what labels alone tell
+    state: NodeGpus | None = None  # None: no agent has reported
+    trouble: str | None = None  # why its annotation is invalid; the topology then comes from the labels alone
 
     @property
     def held_devices(self) -> dict[int, int] | None:
-        """GPU index -> how many devices of it (shares, MIG devices) containers hold; None: unknown."""
+        """GPU index -> how many of its devices (shares, MIG devices) are allocated; None: unknown."""
         if self.state is None or self.state.allocations is None:
             return None
         index = {gpu.uuid: gpu.index for gpu in self.topology.gpus if gpu.uuid is not None}
@@ -38,17 +38,19 @@ class GpuNode(msgspec.Struct, frozen=True):
 
     @property
     def free(self) -> frozenset[int] | None:
-        """The usable GPUs of which nobody holds anything; None: unknown."""
+        """The usable GPUs without an allocation; None: unknown."""
         held = self.held_devices
         return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
 
     def age(self, now: datetime) -> timedelta | None:
-        """How long ago the agent last said that this is so; None: it never did, or not in a time that can be read."""
-        return None if self.state is None or (seen := _time(self.state.observed_at)) is None else now - seen
+        """Return how long ago the agent last confirmed this; None: never, or at an invalid time."""
+        return (
+            None if self.state is None or (observed_at := _time(self.state.observed_at)) is None else now - observed_at
+        )
 
 
 def gpu_nodes(nodes: Iterable[ObjectMeta], states: Mapping[str, NodeGpus]) -> list[GpuNode]:
-    """The nodes that have GPUs, by name; the others are left out."""
+    """Return the nodes with GPUs, by name."""
     found = (_gpu_node(metadata, states.get(metadata.name)) for metadata in nodes)
     return sorted((node for node in found if node is not None), key=lambda node: node.name)
 

@@ -1,7 +1,7 @@
-"""What running GPU pods got: which GPUs, in how many pieces, and how good a ring, next to what they could have had.
+"""The GPUs of running pods: which GPUs, in how many islands, and how good a ring, compared with the best possible.
 
-What they could have had is what that many GPUs of the same product form on the node, and on the best node of the
-cluster, when nothing else runs there: it says what the shapes allow, not what was free at the time.
+The best possible is what as many GPUs of the same product form on the node, and on the best node of the cluster, when
+nothing else runs there: it follows from the shapes, not from what was free at the time.
 """
 
 from __future__ import annotations
@@ -19,71 +19,72 @@ from gputopo.rings import Ring, rings_of
 
 
 class PodName(NamedTuple):
-    """A pod."""
+    """The namespace and name of a pod."""
 
     namespace: str
     name: str
 
 
-class PodGpus(msgspec.Struct, frozen=True, kw_only=True):
+class PodGpus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A running pod and its GPUs. None is unknown throughout; a single GPU has no ring."""
 
-    pod: PodName
+    namespace: str
+    name: str
     node: str
     count: int  # GPUs
     gpus: tuple[int, ...] | None = None  # indices, ascending
-    shared: bool = False  # it holds shares or MIG devices, not whole GPUs
-    missing: tuple[str, ...] = ()  # UUIDs that the node's topology does not have, or has lost
-    islands: tuple[int, ...] | None = None  # how many of its GPUs are in each island that it touches, most first
-    numa: tuple[int, ...] | None = None  # ids of the NUMA nodes that it touches
+    shared: bool = False  # the pod holds shares or MIG devices, not whole GPUs
+    missing: tuple[str, ...] = ()  # UUIDs that are not in the node's topology, or lost
+    gpus_by_island: tuple[int, ...] | None = None  # how many of its GPUs are in each island that has any, most first
+    numa: tuple[int, ...] | None = None  # ids of their NUMA nodes
     ring: Ring | None = None
-    best_on_node: Ring | None = None
-    best_in_cluster: Ring | None = None
+    best_ring_on_node: Ring | None = None
+    best_ring_in_cluster: Ring | None = None
 
     @property
     def of_node(self) -> float | None:
-        """Its ring's rate as a part of the best on its node: 0.5 is half of what was there to be had."""
-        return rate_share(self.ring, self.best_on_node)
+        """The rate of its ring as a part of the best on its node: 0.5 is half."""
+        return rate_share(self.ring, self.best_ring_on_node)
 
     @property
     def of_cluster(self) -> float | None:
-        """The same, of the best in the cluster."""
-        return rate_share(self.ring, self.best_in_cluster)
+        """The rate of its ring as a part of the best in the cluster."""
+        return rate_share(self.ring, self.best_ring_in_cluster)
 
 
-def rate_share(has: Ring | None, best: Ring | None) -> float | None:
-    """The rate of one ring as a part of another's, at most 1; None where a rate is unknown."""
-    if has is None or best is None or has.gbps is None or not best.gbps:
+def rate_share(ring: Ring | None, best: Ring | None) -> float | None:
+    """Return the rate of a ring as a part of another's, at most 1; None where a rate is unknown."""
+    if ring is None or best is None or ring.gbps is None or not best.gbps:
         return None
-    return min(1.0, has.gbps / best.gbps)
+    return min(1.0, ring.gbps / best.gbps)
 
 
-def is_worse(has: Ring | None, best: Ring | None) -> bool:
-    """Whether one ring is known to be worse than another; where one of the two is unknown, it is not."""
-    if has is None or best is None or PathKind.UNKNOWN in (has.kind, best.kind):
+def is_worse(ring: Ring | None, best: Ring | None) -> bool:
+    """Return whether a ring is known to be worse than another; with an unknown ring it is not."""
+    if ring is None or best is None or PathKind.UNKNOWN in (ring.kind, best.kind):
         return False
-    rates_decide = has.sort_key[0] and best.sort_key[0]  # both over NVLink
-    return has.sort_key < best.sort_key and not (rates_decide and None in (has.gbps, best.gbps))
+    rates_decide = ring.sort_key[0] and best.sort_key[0]  # both over NVLink
+    return ring.sort_key < best.sort_key and not (rates_decide and None in (ring.gbps, best.gbps))
 
 
 def pod_placements(nodes: Iterable[GpuNode], running: frozenset[PodName]) -> list[PodGpus]:
-    """Every running pod that holds GPUs of these nodes, worst first.
+    """Return every running pod that holds GPUs of these nodes, worst first.
 
-    The kubelet may go on listing a pod that has ended (before Kubernetes 1.34): it is left out by not being running.
+    The kubelet may go on listing a pod that has ended (before Kubernetes 1.34); ``running`` leaves such a pod out.
     """
     machines = [_NodeRings(node) for node in nodes]
-    anywhere = _BestRings(machines)
+    in_cluster = _BestRings(machines)
     found = [
-        _placement(machine, pod, held, anywhere)
+        _placement(machine, pod, devices, in_cluster)
         for machine in machines
-        for pod, held in _devices_by_pod(machine.node).items()
+        for pod, devices in _devices_by_pod(machine.node).items()
         if pod in running
     ]
     return sorted(found, key=_worst_first)
 
 
 class _NodeRings:
-    """What is asked of a node for each of its pods, worked out once."""
+    """The facts of a node that each of its pods needs, worked out once."""
 
     def __init__(self, node: GpuNode) -> None:
         topology = node.topology
@@ -97,18 +98,18 @@ class _NodeRings:
         )
 
     def best(self, product: str | None, size: int) -> Ring | None:
-        """The best ring that ``size`` usable GPUs of a product form here."""
+        """Return the best ring that ``size`` usable GPUs of a product form here."""
         return self.rings.best_ring(size, [index for each, index in self.products if each == product])
 
-    def pieces(self, indices: tuple[int, ...]) -> tuple[int, ...] | None:
-        """How many of these GPUs are in each island, most first."""
+    def gpus_by_island(self, indices: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return how many of these GPUs are in each island, most first."""
         if self.island_of is None:
             return None
         return tuple(sorted(Counter(self.island_of[index] for index in indices).values(), reverse=True))
 
 
 class _PodDevices(msgspec.Struct):
-    """What one pod holds on a node."""
+    """The devices that a pod holds on a node."""
 
     uuids: list[str] = msgspec.field(default_factory=list)
     shared: bool = False
@@ -125,10 +126,10 @@ def _devices_by_pod(node: GpuNode) -> dict[PodName, _PodDevices]:
 
 
 class _BestRings:
-    """The best ring that ``size`` GPUs of a product form on any of some machines."""
+    """The best ring that ``size`` GPUs of a product form on any node."""
 
     def __init__(self, machines: Iterable[_NodeRings]) -> None:
-        # Machines of one shape answer alike: ask each shape once, however many nodes have it.
+        # Nodes of one shape have the same rings: each shape is asked once.
         self._shapes = list({(machine.rings, machine.products): machine for machine in machines}.values())
         self.of = cache(self._of)
 
@@ -137,12 +138,20 @@ class _BestRings:
         return max((ring for ring in found if ring is not None), key=lambda ring: ring.sort_key, default=None)
 
 
-def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, anywhere: _BestRings) -> PodGpus:
+def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, in_cluster: _BestRings) -> PodGpus:
     missing = tuple(uuid for uuid in held.uuids if uuid not in machine.usable)
     known = sorted((machine.usable[uuid] for uuid in held.uuids if uuid in machine.usable), key=lambda gpu: gpu.index)
     indices = tuple(gpu.index for gpu in known)
     size = len(held.uuids)
-    plain = PodGpus(pod=pod, node=machine.node.name, count=size, gpus=indices, shared=held.shared, missing=missing)
+    plain = PodGpus(
+        namespace=pod.namespace,
+        name=pod.name,
+        node=machine.node.name,
+        count=size,
+        gpus=indices,
+        shared=held.shared,
+        missing=missing,
+    )
     if missing:
         return plain
     nodes = {gpu.numa_node for gpu in known}
@@ -150,20 +159,20 @@ def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, anywhere: _
     product = products.pop() if len(products) == 1 else None
     return msgspec.structs.replace(
         plain,
-        islands=machine.pieces(indices),
+        gpus_by_island=machine.gpus_by_island(indices),
         numa=None if None in nodes else tuple(sorted(node for node in nodes if node is not None)),
         ring=machine.rings.ring_through(indices),
-        best_on_node=machine.best(product, size) if product else machine.rings.best_ring(size),
-        best_in_cluster=anywhere.of(product, size) if product else None,
+        best_ring_on_node=machine.best(product, size) if product else machine.rings.best_ring(size),
+        best_ring_in_cluster=in_cluster.of(product, size) if product else None,
     )
 
 
 def _worst_first(pod: PodGpus) -> tuple[object, ...]:
-    """Those with a worse ring than their node could give, then than the cluster could, then the others.
+    """Order pods with a worse ring than their node could give, then than the cluster could, then the others.
 
-    Within these by how much of it they have, then by the ring itself, for a rate alone does not tell PCIe from PCIe.
+    Within these by the share of that rate, then by the ring: PCIe rings of the same rate differ in distance.
     """
     parts = [1.0 if part is None else part for part in (pod.of_node, pod.of_cluster)]
-    on_node, in_cluster = is_worse(pod.ring, pod.best_on_node), is_worse(pod.ring, pod.best_in_cluster)
-    rank = 0 if pod.missing else 1 if on_node else 2 if in_cluster else 3 if pod.ring is not None else 4
-    return (rank, *parts, pod.ring.sort_key if pod.ring is not None else (), -pod.count, pod.pod)
+    below_node, below_cluster = is_worse(pod.ring, pod.best_ring_on_node), is_worse(pod.ring, pod.best_ring_in_cluster)
+    rank = 0 if pod.missing else 1 if below_node else 2 if below_cluster else 3 if pod.ring is not None else 4
+    return (rank, *parts, pod.ring.sort_key if pod.ring is not None else (), -pod.count, pod.namespace, pod.name)

@@ -1,4 +1,4 @@
-"""Reads what the views of a cluster need, as little of it as they need."""
+"""Reads the nodes and pods that the tables need, and no more of each than they need."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _ASK_EACH = 32  # nodes; for more than that all pods are listed at once
 
 
 def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
-    """The GPU nodes of the cluster. Where ``NodeGpus`` is not served, what moves is unknown and nothing fails."""
+    """Return the GPU nodes. Where the cluster does not serve ``NodeGpus``, their allocations are unknown."""
     nodes = kube.list_objects(NODES, PartialObject, ListOptions(labels=selector, metadata_only=True))
     return gpu_nodes((node.metadata for node in nodes), _states(kube))
 
 
 def read_node(kube: Kube, name: str) -> ObjectMeta:
-    """One node. Raises ``NotFoundError``."""
+    """Return a node. Raises ``NotFoundError``."""
     return kube.get(NODES, name, PartialObject, ListOptions(metadata_only=True)).metadata
 
 
 def running_pods(kube: Kube, namespace: str | None) -> frozenset[PodName]:
-    """The pods that run, of a namespace or of all: names only, so a large cluster's can be listed."""
+    """Return the running pods of a namespace or of all: names only, which a large cluster can list."""
     query = ListOptions(namespace, fields="status.phase=Running", metadata_only=True)
     pods = kube.list_objects(PODS, PartialObject, query)
     return frozenset(PodName(pod.metadata.namespace, pod.metadata.name) for pod in pods)
 
 
 def pods_without_allocation(kube: Kube, nodes: Iterable[GpuNode], namespace: str | None) -> list[PodGpus]:
-    """Running pods that were given GPUs on nodes of which nobody says who holds what, by name."""
+    """Return the running pods with GPUs on nodes whose allocations are not reported, by name."""
     wanted = sorted(node.name for node in nodes if node.held_devices is None)
     per_node = [f",spec.nodeName={name}" for name in wanted] if len(wanted) <= _ASK_EACH else [""]
     found = []
@@ -42,9 +42,11 @@ def pods_without_allocation(kube: Kube, nodes: Iterable[GpuNode], namespace: str
         for pod in kube.list_objects(PODS, PartialPod, ListOptions(namespace, fields=f"status.phase=Running{node}")):
             count = sum(_gpus(container.resources.limits) for container in pod.spec.containers)
             if count and pod.spec.node_name in wanted:
-                name = PodName(pod.metadata.namespace, pod.metadata.name)
-                found.append(PodGpus(pod=name, node=pod.spec.node_name, count=count))
-    return sorted(found, key=lambda each: each.pod)
+                metadata = pod.metadata
+                found.append(
+                    PodGpus(namespace=metadata.namespace, name=metadata.name, node=pod.spec.node_name, count=count)
+                )
+    return sorted(found, key=lambda each: (each.namespace, each.name))
 
 
 def _states(kube: Kube) -> dict[str, NodeGpusObject]:
@@ -55,6 +57,6 @@ def _states(kube: Kube) -> dict[str, NodeGpusObject]:
 
 
 def _gpus(limits: dict[str, str | int]) -> int:
-    """How many devices a container is given: GPUs, shares of GPUs, MIG devices."""
-    ours = [name for name in limits if name in GPU_RESOURCES or name.startswith(MIG_RESOURCE_PREFIX)]
-    return sum(int(limits[name]) for name in ours)
+    """Return the number of devices in a container's limits: GPUs, shares of GPUs, MIG devices."""
+    devices = [name for name in limits if name in GPU_RESOURCES or name.startswith(MIG_RESOURCE_PREFIX)]
+    return sum(int(limits[name]) for name in devices)

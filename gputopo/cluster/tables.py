@@ -1,4 +1,4 @@
-"""The views of a cluster as rows of short texts, each with the role that colours it. Pure; ``terminal`` prints them."""
+"""The GPU nodes and GPU pods of a cluster as tables. Pure; ``gputopo.render.report`` makes the lines."""
 
 from __future__ import annotations
 
@@ -6,43 +6,39 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import NamedTuple
 
 from gputopo.cluster.nodes import STALE_AFTER, GpuNode
 from gputopo.cluster.pods import PodGpus, is_worse
 from gputopo.model import Island, NodeTopology
 from gputopo.paths import PathKind
+from gputopo.render.report import NONE, Cell, Table, age_words, listed
 from gputopo.render.wording import UNKNOWN, escape_invisible, format_gib, format_number, gpu_names
 from gputopo.rings import Ring
 
-NONE = "-"
-_SHOWN = 2  # degraded things and missing UUIDs named in a cell; the rest is counted
-
-
-class Cell(NamedTuple):
-    """A short text; ``role`` is "" or "bad"."""
-
-    text: str
-    role: str = ""
-
-
-class Table(NamedTuple):
-    """Titles and rows of cells, one row for each node or pod."""
-
-    titles: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
+_LISTED = 2  # degraded things and missing UUIDs named in a cell; the rest is counted
 
 
 def node_table(nodes: Iterable[GpuNode], now: datetime, *, wide: bool) -> Table:
-    """One line for each GPU node."""
-    titles = ("NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "SEEN")
-    more = ("JOINED BY", "GB/S", "NUMA", "VRAM", "DRIVER", "AGENT", "NOTE") if wide else ()
+    """Return a row for each node."""
+    titles = ("NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "LAST SEEN")
+    more = ("INTERCONNECT", "GB/S", "NUMA", "VRAM", "DRIVER", "AGENT", "NOTE") if wide else ()
     return Table(titles + more, [_node_row(node, now) + (_wide(node) if wide else ()) for node in nodes])
 
 
 def pod_table(pods: Iterable[PodGpus]) -> Table:
-    """One line for each running GPU pod, in the order given. Rates are GB/s, both ways, of a ring's weakest hop."""
-    titles = ("NAMESPACE", "POD", "NODE", "GPUS", "ISLANDS", "NUMA", "RING", "BEST ON NODE", "BEST IN CLUSTER", "HAS")
+    """Return a row for each pod, in the order given. Rates are GB/s, both ways, of a ring's weakest hop."""
+    titles = (
+        "NAMESPACE",
+        "POD",
+        "NODE",
+        "GPUS",
+        "ISLANDS",
+        "NUMA",
+        "RING",
+        "BEST ON NODE",
+        "BEST IN CLUSTER",
+        "% OF BEST",
+    )
     return Table(titles, [_pod_row(pod) for pod in pods])
 
 
@@ -82,7 +78,7 @@ def _sizes(sizes: Iterable[int]) -> str:
 
 
 def _free(node: GpuNode) -> str:
-    """Free GPUs of each island, in the order of the sizes; of islands of one together."""
+    """Return the free GPUs of each island, in the order of the sizes; islands of one GPU are counted together."""
     if (free := node.free) is None:
         return UNKNOWN
     if node.topology.islands is None:
@@ -96,11 +92,7 @@ def _free(node: GpuNode) -> str:
 def _age(age: timedelta | None) -> Cell:
     if age is None:
         return Cell("never", "bad")
-    seconds = max(0, int(age.total_seconds()))
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return Cell(f"{seconds // length}{unit}", "bad" if age > STALE_AFTER else "")
-    return Cell(f"{seconds}s")
+    return Cell(age_words(max(0.0, age.total_seconds())), "bad" if age > STALE_AFTER else "")
 
 
 def _wide(node: GpuNode) -> tuple[Cell, ...]:
@@ -123,31 +115,31 @@ def _wide(node: GpuNode) -> tuple[Cell, ...]:
 
 def _pod_row(pod: PodGpus) -> tuple[Cell, ...]:
     known = pod.gpus is not None and not pod.missing
-    split = pod.islands is not None and len(pod.islands) > 1
+    split = pod.gpus_by_island is not None and len(pod.gpus_by_island) > 1
     return (
-        Cell(pod.pod.namespace),
-        Cell(pod.pod.name),
+        Cell(pod.namespace),
+        Cell(pod.name),
         Cell(pod.node),
         _gpus(pod),
-        Cell(_pieces(pod) if known else UNKNOWN, "bad" if split else ""),
+        Cell(_gpus_by_island(pod) if known else UNKNOWN, "bad" if split else ""),
         Cell(UNKNOWN if pod.numa is None else "+".join(map(str, pod.numa))),
         Cell(_ring(pod.ring) if known else UNKNOWN),
-        Cell(_ring(pod.best_on_node) if known else UNKNOWN),
-        Cell(_ring(pod.best_in_cluster) if known else UNKNOWN),
-        _has(pod),
+        Cell(_ring(pod.best_ring_on_node) if known else UNKNOWN),
+        Cell(_ring(pod.best_ring_in_cluster) if known else UNKNOWN),
+        _share_of_best(pod),
     )
 
 
 def _gpus(pod: PodGpus) -> Cell:
     if pod.missing:
-        return Cell(f"{pod.count}, gone: {_few(pod.missing)}", "bad")
+        return Cell(f"{pod.count}, missing: {_few(pod.missing)}", "bad")
     if pod.gpus is None:
-        return Cell(f"{pod.count}, which: {UNKNOWN}")
+        return Cell(f"{pod.count}, indices: {UNKNOWN}")
     return Cell(gpu_names(pod.gpus) + (" (shared)" if pod.shared else ""))
 
 
-def _pieces(pod: PodGpus) -> str:
-    return UNKNOWN if pod.islands is None else "+".join(map(str, pod.islands))
+def _gpus_by_island(pod: PodGpus) -> str:
+    return UNKNOWN if pod.gpus_by_island is None else "+".join(map(str, pod.gpus_by_island))
 
 
 def _ring(ring: Ring | None) -> str:
@@ -158,23 +150,21 @@ def _ring(ring: Ring | None) -> str:
     rate = UNKNOWN if ring.gbps is None else format_number(ring.gbps)
     if ring.kind is not PathKind.PCIE:
         return f"{rate} {ring.kind.value}"
-    # What is between two cards, on different sockets above all, is slower than their links: by how much nobody says.
-    way = UNKNOWN if ring.distance is None else ring.distance.value
-    return f"{'' if ring.gbps is None else '<='}{rate} {ring.kind.value} {way}"
+    # The path between two cards, above all between sockets, is slower than their links; how much is not known.
+    distance = UNKNOWN if ring.distance is None else ring.distance.value
+    return f"{'' if ring.gbps is None else '<='}{rate} {ring.kind.value} {distance}"
 
 
-def _has(pod: PodGpus) -> Cell:
-    """How much of the best on its node, and how much of the best in the cluster, the pod's ring is."""
+def _share_of_best(pod: PodGpus) -> Cell:
+    """Return the lower of the shares of the best ring on its node and in the cluster."""
     parts = [part for part in (pod.of_node, pod.of_cluster) if part is not None]
-    less = is_worse(pod.ring, pod.best_on_node) or is_worse(pod.ring, pod.best_in_cluster)
+    less = is_worse(pod.ring, pod.best_ring_on_node) or is_worse(pod.ring, pod.best_ring_in_cluster)
     if not parts:
         return Cell("less", "bad") if less else Cell(NONE)
-    # Over PCIe the rates can be alike where the way is not.
+    # Over PCIe the rates can be equal where the distances are not.
     more = "<" if less and min(parts) == 1 else ""
     return Cell(f"{more}{round(100 * min(parts))} %", "bad" if less else "")
 
 
 def _few(names: Iterable[str]) -> str:
-    listed = [escape_invisible(name) for name in names]
-    rest = len(listed) - _SHOWN
-    return ", ".join(listed[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    return listed([escape_invisible(name) for name in names], _LISTED)

@@ -44,13 +44,19 @@ def _shown(char: str, *, ascii_only: bool) -> str:
 
 def gpu_names(indices: Iterable[int]) -> str:
     """``(0, 1, 2, 5, 6)`` is ``GPU0-2,5,6``."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
+    names = (f"{a}{'-' if b > a + 1 else ','}{b}" if b > a else str(a) for a, b in runs(indices))
+    return "GPU" + ",".join(names)
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and last number of each run: ``(7, 0, 1, 2)`` is ``[(0, 2), (7, 7)]``."""
+    found: list[tuple[int, int]] = []
+    for each in sorted(numbers):
+        if found and each == found[-1][1] + 1:
+            found[-1] = found[-1][0], each
         else:
-            runs.append([index])
-    return "GPU" + ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
+            found.append((each, each))
+    return found
 
 
 def format_number(value: float) -> str:

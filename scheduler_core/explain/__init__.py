@@ -1,18 +1,16 @@
-"""Why a pod is where it is, or nowhere: ``explain`` makes the story, ``document`` and ``text`` tell it. Pure.
+"""Why a pod is where it is, or fits no node. Pure.
 
-asked      what the pod asks, in words              story     the values
-best       the nodes that suit it best              spots     sets of GPUs in words
-keepers    for whom planners keep GPUs
-nearest    the nearest miss; ``endings`` of pods    advice    what each reason means
+``explain`` makes the explanation (``model``) by ``requirements``, ``candidates``, ``near_misses`` (with ``evictions``)
+and ``hindrances``; ``reservations`` adds reserved GPUs; ``document`` and ``text`` present it.
 
-document.NoExplanationError    what was read is no explanation
+    document.NoExplanationError    the input is not a document of kind PodExplanation
 """
 
 from scheduler_core.explain.document import NoExplanationError, explanation_document, parse_explanation
-from scheduler_core.explain.explain import explain, explain_malformed, group_by_reason
+from scheduler_core.explain.explain import explain, explain_malformed, group_excluded
 from scheduler_core.explain.model import Explanation
 from scheduler_core.explain.reservations import with_reservations
-from scheduler_core.explain.text import render_text
+from scheduler_core.explain.text import explanation_text
 
 __all__ = [
     "Explanation",
@@ -20,8 +18,8 @@ __all__ = [
     "explain",
     "explain_malformed",
     "explanation_document",
-    "group_by_reason",
+    "explanation_text",
+    "group_excluded",
     "parse_explanation",
-    "render_text",
     "with_reservations",
 ]

@@ -1,4 +1,4 @@
-"""What each reason means and what can be done about it: for people, so it may be long. Values only."""
+"""The meaning of each rejection reason, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 
-SEE = " (see: gputopo why pod)"  # how a reason points to this very explanation
+SEE = " (see: gputopo why pod)"  # how a reason points to this explanation
 
 
 class ReasonAdvice(NamedTuple):
-    """Two sentences about a reason."""
+    """The meaning of a reason, and what to do."""
 
     means: str
     do: str
@@ -19,59 +19,58 @@ class ReasonAdvice(NamedTuple):
 
 ADVICE: dict[Reason, ReasonAdvice] = {
     Reason.TOO_FEW_GPUS: ReasonAdvice(
-        "Fewer healthy GPUs (or shares, or MIG devices) are free than the pod asks for.",
-        "Wait for a pod to end, ask for fewer, or add nodes.",
+        "Fewer healthy GPUs (or shares, or MIG devices) are free than the pod requests.",
+        "Wait for a pod to end, request fewer, or add nodes.",
     ),
     Reason.MODEL: ReasonAdvice(
-        "A GPU that may come is not of the model asked for, or nobody says of which model it is.",
+        "A GPU that the pod may get is not of the requested model, or its model is unknown.",
         f"Compare with the node's label {keys.NVIDIA_PRODUCT.key}; on mixed nodes the kubelet may give any of them.",
     ),
     Reason.VRAM: ReasonAdvice(
-        "A GPU that may come has less memory than asked for, or less that no other pod has claimed; or nobody says how "
-        "much it has.",
-        f"Compare with the node's label {keys.VRAM_MIB.key}, and ask for less or for another model. Of shared GPUs "
+        "A GPU that the pod may get has less (unclaimed) memory than requested, or its memory is unknown.",
+        f"Compare with the node's label {keys.VRAM_MIB.key}, and request less or another model. Of shared GPUs "
         f"({keys.POD_VRAM.key}) the fullest that the device plugin may choose counts.",
     ),
     Reason.ISLAND: ReasonAdvice(
         "Enough GPUs are free, but the device plugin may take them from several NVLink islands.",
-        f"Wait until an island is free, or say {keys.POD_ISLAND.key}: preferred.",
+        f"Wait until an island is free, or set {keys.POD_ISLAND.key}: preferred.",
     ),
     Reason.INTERCONNECT: ReasonAdvice(
-        "Between the GPUs that may come a hop is over less than asked for.",
-        f"Choose nodes by the label {keys.INTERCONNECT.key}, or ask for less.",
+        "A hop between the GPUs that the pod may get is over a lower interconnect than requested.",
+        f"Select nodes by the label {keys.INTERCONNECT.key}, or request less.",
     ),
     Reason.BANDWIDTH: ReasonAdvice(
-        "The weakest hop of the ring through the GPUs that may come is slower than asked for.",
+        "The weakest hop of the ring through the GPUs that the pod may get is slower than requested.",
         f"{keys.POD_MIN_BANDWIDTH.key} is about the ring, not about one GPU's links: see docs/pods.md.",
     ),
     Reason.NUMA: ReasonAdvice(
-        "The GPUs that may come are on several NUMA nodes, or the node's Topology Manager would reject the pod.",
-        f"Wait until one NUMA node has enough free, or say {keys.POD_NUMA.key}: preferred.",
+        "The GPUs that the pod may get are on several NUMA nodes, or the node's Topology Manager would reject the pod.",
+        f"Wait until one NUMA node has enough free GPUs, or set {keys.POD_NUMA.key}: preferred.",
     ),
     Reason.DEGRADED: ReasonAdvice(
-        "A GPU that may come has lost links, lanes or PCIe width, and the policy refuses such GPUs.",
-        "gputopo nodes names what is broken; repair it, or let the policy avoid instead of refuse.",
+        "A GPU that the pod may get has lost links, lanes or PCIe width, and the policy rejects such GPUs.",
+        "gputopo nodes shows the degraded parts; repair them, or set degraded to avoid in the policy.",
     ),
     Reason.UNKNOWN_TOPOLOGY: ReasonAdvice(
-        "The pod requires a shape, and nobody can vouch for it: no agent reports, or it did too long ago, or it speaks "
-        "of another topology than the Node carries, or it cannot see.",
-        "gputopo nodes shows when each agent was last heard of; start it, or do not require a shape.",
+        "The pod requires a shape, and the topology is not confirmed: no agent reports, its report is stale, or it is "
+        "about another topology than the Node carries, or incomplete.",
+        "gputopo nodes shows when each agent was last seen; start it, or do not require a shape.",
     ),
     Reason.UNKNOWN_NODE: ReasonAdvice(
         "kube-scheduler knows the node and gputopo does not yet.",
-        "It passes in a second; if it stays, look at the extender's log.",
+        "This lasts a second; if it stays, check the extender's log.",
     ),
     Reason.RESERVED: ReasonAdvice(
-        "Free GPUs there are promised to pods that the kubelet has not admitted yet, or kept for a gang.",
-        "It passes when these have started; gputopo gangs shows what waits.",
+        "Free GPUs there are reserved for pods that the kubelet has not admitted yet, or for a gang.",
+        "Wait until these have started; gputopo gangs lists the gangs that wait.",
     ),
     Reason.ISOLATION: ReasonAdvice(
-        "It is training and inference runs there, or the other way round; and one of the two says "
-        f"{keys.POD_ISOLATION.key}: required, or the policy says so for it.",
-        "Wait until what is there has ended, or see gputopo policy show for who requires it.",
+        "The pod is training and inference runs there, or the reverse; and one of the two has "
+        f"{keys.POD_ISOLATION.key}: required, by itself or by the policy.",
+        "Wait until the pods there have ended, or find the profile that requires it with gputopo policy show.",
     ),
     Reason.MALFORMED: ReasonAdvice(
-        "The pod itself says something that cannot be understood, so every node is refused.",
-        "Correct the value that is quoted: see docs/pods.md.",
+        "The request of the pod is invalid, so every node rejects it.",
+        "Correct the quoted value: see docs/pods.md.",
     ),
 }

@@ -1,4 +1,4 @@
-"""The nodes that suit a pod best: their scores taken apart, and which GPUs it may get there. Pure."""
+"""The best nodes for a pod: the factors of their scores, and the GPUs that it may get there. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from scheduler_core.explain.gpu_wording import certainly_free, gpu_set
 from scheduler_core.explain.model import CandidateNode, FactorItem, GpuSet
 from scheduler_core.request.pod_request import PodProfile
 
-_MOST_OUTCOMES = 4  # listed of each node
+_LISTED = 4  # outcomes of each node
 
 
 def candidate_node(name: str, profile: PodProfile, state: NodeState, found: Score) -> CandidateNode:
-    """A node that suits the pod."""
+    """Return a node that the pod fits, with its score."""
     factors = tuple(
         FactorItem(part.factor, part.raw, part.weight, part.share, MEASURES[part.factor]) for part in found.parts
     )
     possible = possible_gpus(profile.device_request, state)
     plain = CandidateNode(node=name, points=found.points, factors=factors, outcomes=None)
-    # Where labels are all that is known, GPUs have no names.
+    # A node that is known by labels alone has no GPU indices.
     if state.shape is None or not state.described or len(possible) != 1 or state.free is None or not profile.gpus:
         return plain
     (only,) = possible
     ranked = None if isinstance(only.sets, SomeSet) else _ranked(state.shape, only.sets)
-    listed = None if ranked is None else tuple(gpu_set(state.shape, mask) for mask in ranked[:_MOST_OUTCOMES])
-    unlisted = [] if ranked is None else ranked[_MOST_OUTCOMES:]
+    listed = None if ranked is None else tuple(gpu_set(state.shape, mask) for mask in ranked[:_LISTED])
+    unlisted = [] if ranked is None else ranked[_LISTED:]
     return CandidateNode(
         node=name,
         points=found.points,
@@ -42,7 +42,7 @@ def candidate_node(name: str, profile: PodProfile, state: NodeState, found: Scor
 
 
 def _ranked(shape: MachineShape, sets: ExactSets) -> list[int]:
-    """The best ring first, then the fewest NUMA nodes."""
+    """Sort by the best ring, then the fewest NUMA nodes."""
     return sorted(sets.masks, key=lambda mask: (_rank(shape, mask), -mask), reverse=True)
 
 

@@ -1,7 +1,4 @@
-"""An explanation as a document, and back. Pure.
-
-Keys are camelCase as in Kubernetes; what is unknown is null; within ``v1`` keys are added, never renamed or removed.
-"""
+"""An explanation as a document of kind ``PodExplanation``, and back. Pure."""
 
 from __future__ import annotations
 
@@ -10,37 +7,31 @@ from typing import Any
 import msgspec
 
 from gputopo.process.decoding import decode
-from gputopo.render.schema import API_VERSION
+from gputopo.render import report
 from scheduler_core.explain.model import Explanation
 
 KIND = "PodExplanation"
 
 
 class NoExplanationError(ValueError):
-    """What was read is no such document; the text says why."""
-
-
-def explanation_document(explanation: Explanation) -> dict[str, Any]:
-    """The document of kind ``PodExplanation``."""
-    return {"apiVersion": API_VERSION, "kind": KIND, **_plain(explanation)}
-
-
-def parse_explanation(text: bytes) -> Explanation:
-    """The explanation that such a document holds. Raises ``NoExplanationError``."""
-    try:
-        header = decode(text, _Header)
-        if header.kind != KIND:
-            raise NoExplanationError(f"its kind is {header.kind[:63]!r}, not {KIND!r}")
-        return decode(text, Explanation)
-    except msgspec.DecodeError as error:
-        raise NoExplanationError(f"{error}: {text[:80]!r}") from error
+    """The input is not a document of kind ``PodExplanation``; the text says why."""
 
 
 class _Header(msgspec.Struct):
     kind: str = ""
 
 
-def _plain(explanation: Explanation) -> dict[str, Any]:
-    # Through JSON's own types, so that a reader of the dict and a reader of the text see the same (lists, not tuples).
-    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(explanation))
-    return body
+def explanation_document(explanation: Explanation) -> dict[str, Any]:
+    """Return the explanation as a document."""
+    return report.document(KIND, explanation)
+
+
+def parse_explanation(text: bytes) -> Explanation:
+    """Return the explanation in a document. Raises ``NoExplanationError``."""
+    try:
+        kind = decode(text, _Header).kind
+        if kind == KIND:
+            return decode(text, Explanation)
+    except msgspec.DecodeError as error:
+        raise NoExplanationError(f"{error}: {text[:80]!r}") from error
+    raise NoExplanationError(f"its kind is {kind[:63]!r}, not {KIND!r}")

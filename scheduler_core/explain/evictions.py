@@ -1,9 +1,9 @@
-"""The smallest number of pods whose end would make another pod fit. Pure.
+"""The fewest pods that would have to end for another pod to fit. Pure.
 
-One pod first, then two on a node, then all on a node; of as many pods those that hold fewest devices. A trial makes a
-node's state without the pods and judges it, as Filter would. What is tried is bounded: of each kind the cheapest
-``MOST_TRIALS``, pairs only on the ``MOST_PAIRED`` nodes that lack fewest devices, and a tenth of that on nodes that
-would not suit even if they were empty (the device plugin may choose better among fewer, so some of them might).
+One pod first, then two of a node, then all of a node; among equal numbers the pods with the fewest devices. A trial
+evaluates a node's state without the pods, as Filter would. Trials are bounded: of each kind the cheapest
+``MAX_TRIALS``, pairs only on the ``MAX_PAIRED`` nodes that lack the fewest devices, and a tenth of that on nodes that
+do not fit even when empty (the device plugin may choose better among fewer GPUs, so some of them may fit).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from scheduler_core.request.pod_request import PodProfile
 
 MAX_TRIALS = 1_000
 MAX_PAIRED = 500
-# The other reasons stay, whoever ends: an unknown node, a malformed request.
+# The end of pods changes neither an unknown node nor a malformed request.
 _LIFTED = frozenset(Reason) - {Reason.UNKNOWN_NODE, Reason.MALFORMED}
 
 
 class Eviction(NamedTuple):
-    """Pods that would have to end."""
+    """Pods of a node that would have to end."""
 
-    devices: int  # that they hold
+    devices: int  # of these pods
     node: str
     pods: tuple[Occupant, ...]
 
 
 class _EvictableNode(NamedTuple):
-    """A node on which pods could end."""
+    """A node whose pods could end."""
 
-    missing: int  # devices, beyond those that are free
+    missing: int  # devices, beyond the free ones
     record: NodeRecord
-    pods: tuple[tuple[int, Occupant], ...]  # devices that each holds of those asked for
+    pods: tuple[tuple[int, Occupant], ...]  # with the number of their devices that the other pod requests
 
 
 def smallest_eviction(
@@ -50,41 +50,42 @@ def smallest_eviction(
     table: Snapshot,
     now: float,
     policy: Policy,
-    judged: Callable[[NodeState], bool],
+    fits: Callable[[NodeState], bool],
 ) -> Eviction | None:
-    """The first that is found to be enough; None where none of those tried is. ``judged``: whether a state suits."""
+    """Return the first eviction that is enough; None where no trial is. ``fits``: whether the pod fits a state."""
     places = _places(profile, refused, table)
-    suits_empty = _suits_empty(table, now, policy, judged)
-    hopeful = [place for place in places if suits_empty(place.record)]
-    others = [place for place in places if not suits_empty(place.record)]
+    fits_empty = _fits_empty(table, now, policy, fits)
+    likely = [place for place in places if fits_empty(place.record)]
+    others = [place for place in places if not fits_empty(place.record)]
     rounds = (
-        (_of(hopeful, 1), MAX_TRIALS),
-        (_of(others, 1), MAX_TRIALS // 10),
-        (_of(_closest(hopeful, MAX_PAIRED), 2), MAX_TRIALS),
-        (_of(_closest(others, MAX_PAIRED // 10), 2), MAX_TRIALS // 10),
-        (map(_all, hopeful), MAX_TRIALS),
+        (_of_size(likely, 1), MAX_TRIALS),
+        (_of_size(others, 1), MAX_TRIALS // 10),
+        (_of_size(_closest(likely, MAX_PAIRED), 2), MAX_TRIALS),
+        (_of_size(_closest(others, MAX_PAIRED // 10), 2), MAX_TRIALS // 10),
+        (map(_all_pods, likely), MAX_TRIALS),
     )
-    for endings, most in rounds:
-        for ending in nsmallest(most, endings, key=_cost):
-            if judged(state_of(after_evictions(table.records[ending.node], ending.pods), now, policy)):
-                return ending
+    for evictions, most in rounds:
+        for eviction in nsmallest(most, evictions, key=_cost):
+            record = after_evictions(table.records[eviction.node], eviction.pods)
+            if fits(state_of(record, now, policy)):
+                return eviction
     return None
 
 
-def _suits_empty(
-    table: Snapshot, now: float, policy: Policy, judged: Callable[[NodeState], bool]
+def _fits_empty(
+    table: Snapshot, now: float, policy: Policy, fits: Callable[[NodeState], bool]
 ) -> Callable[[NodeRecord], bool]:
-    """Whether a node would suit without any pod, worked out once for all machines that are alike."""
+    """Return whether the pod fits a node without pods, worked out once for all nodes that are alike."""
     known: dict[tuple[object, ...], bool] = {}
 
-    def suits(record: NodeRecord) -> bool:
+    def fits_without_pods(record: NodeRecord) -> bool:
         state, machine = table.states[record.name], record.machine
         alike = (state.shape, machine.allocatable, state.described, state.stale, state.degraded, state.single_numa)
         if alike not in known:
-            known[alike] = judged(state_of(after_evictions(record, record.pods), now, policy))
+            known[alike] = fits(state_of(after_evictions(record, record.pods), now, policy))
         return known[alike]
 
-    return suits
+    return fits_without_pods
 
 
 def _closest(places: Iterable[_EvictableNode], most: int) -> list[_EvictableNode]:
@@ -112,14 +113,14 @@ def _places(profile: PodProfile, refused: Mapping[str, Reason], table: Snapshot)
             continue
         state = table.states[name]
         missing = sum(max(0, count - state.free_devices(resource)) for resource, count in wanted.items())
-        running = (pod for pod in record.pods if pod.uid not in record.reserved)  # a place that is kept cannot end
+        running = (pod for pod in record.pods if pod.uid not in record.reserved)  # a reserved place cannot end
         pods = tuple((count, pod) for pod in running if (count := holds(pod)))
         places.append(_EvictableNode(missing, record, pods))
     return places
 
 
-def _of(places: Iterable[_EvictableNode], number: int) -> Iterator[Eviction]:
-    """That many pods of a node, where they hold what is missing."""
+def _of_size(places: Iterable[_EvictableNode], number: int) -> Iterator[Eviction]:
+    """Yield that many pods of a node, where they hold the missing devices."""
     for place in places:
         for chosen in combinations(place.pods, number):
             devices = sum(count for count, _ in chosen)
@@ -127,9 +128,9 @@ def _of(places: Iterable[_EvictableNode], number: int) -> Iterator[Eviction]:
                 yield Eviction(devices, place.record.name, tuple(pod for _, pod in chosen))
 
 
-def _all(place: _EvictableNode) -> Eviction:
+def _all_pods(place: _EvictableNode) -> Eviction:
     return Eviction(sum(count for count, _ in place.pods), place.record.name, tuple(pod for _, pod in place.pods))
 
 
-def _cost(ending: Eviction) -> tuple[int, int, str, Sequence[str]]:
-    return len(ending.pods), ending.devices, ending.node, [pod.uid for pod in ending.pods]
+def _cost(eviction: Eviction) -> tuple[int, int, str, Sequence[str]]:
+    return len(eviction.pods), eviction.devices, eviction.node, [pod.uid for pod in eviction.pods]

@@ -1,14 +1,15 @@
-"""A pod and the nodes -> why it goes where it goes, or nowhere. Pure, by the same code that decides.
+"""Explains where a pod fits, by the same code that decides. Pure.
 
-Work: one evaluation of all nodes, three nodes looked at closely; and where no node suits, each state of a node judged
-once more for each wish that could be dropped, and a bounded number of pods' ends tried (``endings``).
+It evaluates all nodes once and details three of them. Where no node fits, it evaluates each node state again for each
+constraint that could be dropped, and tries a bounded number of evictions (``evictions``).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from heapq import nsmallest
+from typing import TypeVar
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.best_set import best_set
@@ -30,17 +31,19 @@ from scheduler_core.explain.model import (
     Explanation,
     RejectedNodes,
 )
-from scheduler_core.explain.near_misses import UnplacedCase, near_misses
-from scheduler_core.explain.requirements import hard_fields, quoted_requirement, requirements
+from scheduler_core.explain.near_misses import NearMissSearch
+from scheduler_core.explain.requirements import hard_fields, quoted_field, requirements
 from scheduler_core.explain.what_if_changes import without_own_pod
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import Constraints, PodProfile, PodRequest
 
-_BEST = 3  # nodes looked at closely
-_STOCK = (
-    "kube-scheduler's own filters (CPU, memory, volumes, affinity among pods ...) come first and are not looked at "
-    "here: kubectl describe pod shows what they said"
+R = TypeVar("R", bound=Hashable)
+_BEST = 3  # nodes in detail
+_KUBE_SCHEDULER = (
+    "kube-scheduler's own filters (CPU, memory, volumes, pod affinity ...) run first and are not evaluated here: "
+    "kubectl describe pod shows their result"
 )
+_SINGLE = "it requires a shape, so Filter answers a single node and reserves it until the pod is bound"
 
 
 def explain(
@@ -51,60 +54,54 @@ def explain(
     now: float,
     bound: str | None = None,
 ) -> Explanation:
-    """Why the pod fits where it does. ``names``: only these nodes; None: all. ``bound``: the node that it is on.
+    """Return the explanation. ``names``: only these nodes; None: all. ``bound``: the node of a bound pod.
 
-    A bound pod is looked at as if it were to be placed anew, with its own GPUs free again.
+    A bound pod is evaluated as if it were scheduled again, with its own GPUs free.
     """
     pod = (request.namespace, request.name)
-    there = table if bound is None else without_own_pod(table, bound, pod, now, policy)
-    request, seen = for_owner(request, pods_of_owner(request.owner, there), there)
+    without = table if bound is None else without_own_pod(table, bound, pod, now, policy)
+    request, snapshot = for_owner(request, pods_of_owner(request.owner, without), without)
     profile = request.profile
-    asked = sorted(seen.states if names is None else names)
-    offering = [name for name in asked if _offers(seen, name, profile)]
-    decision = evaluate(request, seen, offering, policy)
+    considered = sorted(snapshot.states if names is None else names)
+    offering = [name for name in considered if _offers(snapshot, name, profile)]
+    decision = evaluate(request, snapshot, offering, policy)
     refused = decision.rejected
-    case = UnplacedCase(profile, refused, seen, policy, now)
     return Explanation(
         pod=ExplainedPod(request.namespace, request.name, request.scheduler),
         asks=requirements(profile),
-        held=None if bound is None else _current_placement(request, table, seen, bound),
+        held=None if bound is None else _current_placement(request, table, snapshot, bound),
         nodes=len(offering),
-        other_nodes=len(asked) - len(offering),
+        other_nodes=len(considered) - len(offering),
         suited=tuple(sorted(decision.scores)),
-        best=_best(decision, profile, seen),
-        refused=_grouped(profile, refused, seen),
-        nearest=() if decision.scores else near_misses(case),
+        best=_best(decision, profile, snapshot),
+        refused=_rejected_nodes(profile, refused, snapshot),
+        nearest=() if decision.scores else NearMissSearch(profile, refused, snapshot, policy, now).find(),
         notes=(
-            *_notes(decision, seen, bound),
-            *staleness_notes(refused, seen, now, policy),
-            *map(_taken_for, request.detection),
+            *_notes(decision, snapshot, bound),
+            *staleness_notes(refused, snapshot, now, policy),
+            *map(_class_note, request.detection),
         ),
     )
 
 
-def _taken_for(reason: str) -> str:
-    """Why a pod is taken for what it is, and what that demands."""
+def _class_note(reason: str) -> str:
+    """Return why the pod has its workload class, and what the class requires."""
     rule, _, because = reason.partition(": ")
-    return f"the rule {rule} counts: {because} (gputopo policy show)"
+    return f"the rule {rule} applies: {because} (gputopo policy show)"
 
 
 def explain_malformed(namespace: str, name: str, reason: str) -> Explanation:
-    """The explanation of a pod that says what cannot be understood (``Refused.reason``)."""
+    """Return the explanation of a pod with an invalid request (``Refused.reason``)."""
     return Explanation(pod=ExplainedPod(namespace, name), malformed=reason)
 
 
-def group_by_reason(left_out: Mapping[str, str]) -> tuple[ExcludedNodes, ...]:
-    """Nodes that are left out, by why, most nodes first."""
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for name in sorted(left_out):
-        groups[left_out[name]].append(name)
-    return tuple(
-        ExcludedNodes(text, tuple(groups[text])) for text in sorted(groups, key=lambda text: (-len(groups[text]), text))
-    )
+def group_excluded(left_out: Mapping[str, str]) -> tuple[ExcludedNodes, ...]:
+    """Return the nodes by the reason that excludes them, most nodes first."""
+    return tuple(ExcludedNodes(text, names) for text, names in _by_reason(left_out, str))
 
 
 def _offers(table: Snapshot, name: str, profile: PodProfile) -> bool:
-    """Whether it has such devices at all, healthy or not; a node that is not known may have."""
+    """Return whether a node has such devices, healthy or not; an unknown node may have them."""
     record = table.records.get(name)
     if record is None:
         return True
@@ -113,27 +110,31 @@ def _offers(table: Snapshot, name: str, profile: PodProfile) -> bool:
 
 
 def _best(decision: Decision, profile: PodProfile, table: Snapshot) -> tuple[CandidateNode, ...]:
-    """What Filter answers comes first; where it answers one node, the next best follow."""
+    """Return the nodes that Filter answers, then the next best nodes."""
     scores = decision.scores
     following = nsmallest(_BEST, scores, key=lambda name: (-scores[name].points, name))
     names = list(dict.fromkeys((*decision.nodes[:_BEST], *following)))[:_BEST]
     return tuple(candidate_node(name, profile, table.states[name], scores[name]) for name in names)
 
 
-def _grouped(profile: PodProfile, refused: Mapping[str, Reason], table: Snapshot) -> tuple[RejectedNodes, ...]:
-    groups: defaultdict[Reason, list[str]] = defaultdict(list)
-    for name, reason in refused.items():
-        groups[reason].append(name)
-    order = sorted(groups, key=lambda reason: (-len(groups[reason]), reason.name))
+def _rejected_nodes(profile: PodProfile, refused: Mapping[str, Reason], table: Snapshot) -> tuple[RejectedNodes, ...]:
     found = []
-    for reason in order:
-        advice = impossible_advice(profile, reason, groups[reason], table) or ADVICE[reason]
-        found.append(RejectedNodes(reason.name, reason.value, advice.means, advice.do, tuple(sorted(groups[reason]))))
+    for reason, names in _by_reason(refused, lambda reason: reason.name):
+        advice = impossible_advice(profile, reason, names, table) or ADVICE[reason]
+        found.append(RejectedNodes(reason.name, reason.value, advice.means, advice.do, names))
     return tuple(found)
 
 
+def _by_reason(reasons: Mapping[str, R], order: Callable[[R], str]) -> list[tuple[R, tuple[str, ...]]]:
+    """Return the nodes of each reason, most nodes first."""
+    names: defaultdict[R, list[str]] = defaultdict(list)
+    for name in sorted(reasons):
+        names[reasons[name]].append(name)
+    return [(each, tuple(names[each])) for each in sorted(names, key=lambda each: (-len(names[each]), order(each)))]
+
+
 def _current_placement(request: PodRequest, table: Snapshot, without: Snapshot, node: str) -> CurrentPlacement:
-    """What it has got, next to the best of what is free there and its own."""
+    """Return the GPUs of a bound pod, and the best set of its own and the free GPUs there."""
     record, state = table.records.get(node), table.states.get(node)
     if record is None or state is None or state.shape is None or not request.profile.gpus:
         return CurrentPlacement(node=node, spot=None)
@@ -151,33 +152,30 @@ def _current_placement(request: PodRequest, table: Snapshot, without: Snapshot, 
 
 
 def _violated_constraints(profile: PodProfile, shape: MachineShape, mask: int) -> tuple[str, ...]:
-    """What it required of the shape that is known not to be so."""
+    """Return the required constraints on the shape that are known to be violated."""
     found = []
     for field in hard_fields(profile):
         alone = Constraints(**{field: getattr(profile.constraints, field)})
         if first_violation(alone, shape, ExactSets((mask,))) not in (None, Reason.UNKNOWN_TOPOLOGY):
-            found.append(quoted_requirement(profile, field))
+            found.append(quoted_field(profile, field))
     return tuple(found)
 
 
 def _notes(decision: Decision, table: Snapshot, bound: str | None) -> tuple[str, ...]:
-    notes = []
-    if decision.scores and bound is None:
-        notes.append(_STOCK)
-    if decision.scores and decision.single and bound is None:
-        notes.append("it requires a shape, so Filter answers one node and keeps it for the pod until it is bound")
-    if not decision.scores and Reason.MODEL in decision.rejected.values():
-        notes.append(f"GPUs there are: {_products(decision.rejected, table)}")
-    return tuple(notes)
+    if decision.scores:
+        return () if bound is not None else (_KUBE_SCHEDULER, _SINGLE) if decision.single else (_KUBE_SCHEDULER,)
+    if Reason.MODEL in decision.rejected.values():
+        return (f"products in the cluster: {_products(decision.rejected, table)}",)
+    return ()
 
 
 def _products(names: Collection[str], table: Snapshot) -> str:
-    """``NVIDIA-A100-SXM4-80GB on 12 nodes, Tesla-V100 on 3``."""
+    """``NVIDIA-A100-SXM4-80GB on 12, Tesla-V100 on 3``."""
     counts = Counter[str]()
     for name in names:
         state = table.states.get(name)
         if state is not None and state.shape is not None:
             usable = state.shape.whole | state.shape.partitioned
             counts.update({state.shape.gpus[place].product or "unknown" for place in member_places(usable)})
-    told = [f"{product} on {count}" for product, count in sorted(counts.items(), key=lambda each: (-each[1], each[0]))]
-    return ", ".join(told) or "none that gputopo can tell apart"
+    by_count = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    return ", ".join(f"{product} on {count}" for product, count in by_count) or "none with a known topology"

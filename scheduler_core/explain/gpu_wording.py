@@ -1,4 +1,4 @@
-"""Sets of GPUs, and what is free on a node, in words. Pure."""
+"""Sets of GPUs and the free GPUs of a node, in words. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler_core.request.device_request import WHOLE
 
 
 def gpu_set(shape: MachineShape, mask: int) -> GpuSet:
-    """That set."""
+    """Return the set as a value of the explanation."""
     ring = shape.ring(mask)
     nodes = sorted({node for place in member_places(mask) if (node := shape.numa[place]) is not None})
     return GpuSet(
@@ -31,7 +31,7 @@ def gpu_set(shape: MachineShape, mask: int) -> GpuSet:
 
 
 def indices(shape: MachineShape, mask: int) -> tuple[int, ...]:
-    """The GPUs of a set by their index on the node."""
+    """Return the GPUs of a set by their index on the node."""
     return tuple(shape.gpus[place].index for place in member_places(mask))
 
 
@@ -47,23 +47,25 @@ def gpu_set_words(spot: GpuSet) -> str:
 
 
 def free_gpu_words(state: NodeState, resource: str, wanted: int, reason: Reason) -> str:
-    """What is free there: ``4 free GPUs but in islands 2+2``."""
+    """Return the free devices of a node: ``4 free GPUs but in islands 2+2``."""
     free, shape = state.free_devices(resource), state.shape
-    told = f"{free} free {resource if resource != WHOLE else 'GPU' if free == 1 else 'GPUs'}"
+    words = f"{free} free {resource if resource != WHOLE else 'GPU' if free == 1 else 'GPUs'}"
     if free < wanted or shape is None or state.free is None or not state.described or reason not in SHAPE_REASONS:
-        return told
+        return words
     if isinstance(state.free, SomeSet) or len(state.free.masks) != 1:
-        return f"{told}, but which of {gpu_names(indices(shape, state.free.among))} is not settled yet"
+        return f"{words}, but which of {gpu_names(indices(shape, state.free.among))} is not reported yet"
     (mask,) = state.free.masks
     if reason is Reason.NUMA:
         by_node = Counter(str(shape.numa[place]) for place in member_places(mask))
-        return f"{told} but on NUMA nodes {_sum(sorted(by_node.values(), reverse=True))}" if len(by_node) > 1 else told
+        return (
+            f"{words} but on NUMA nodes {_sum(sorted(by_node.values(), reverse=True))}" if len(by_node) > 1 else words
+        )
     pieces = _pieces(shape.islands or (), mask)
-    return f"{told} but in islands {_sum(pieces)}" if len(pieces) > 1 else told
+    return f"{words} but in islands {_sum(pieces)}" if len(pieces) > 1 else words
 
 
 def certainly_free(sets: Sets) -> int:
-    """The GPUs that are free whatever has come of what is open."""
+    """Return the GPUs that are free in every possible outcome of open admissions."""
     if isinstance(sets, SomeSet):
         return 0
     mask = sets.among
@@ -73,7 +75,7 @@ def certainly_free(sets: Sets) -> int:
 
 
 def gpus_held_by(record: NodeRecord, namespace: str, name: str) -> int | None:
-    """The whole GPUs that the kubelet says a pod holds, as a set; None where it does not say."""
+    """Return the whole GPUs that the kubelet reports for a pod, as a set; None without a report."""
     if record.gpus is None or record.machine.topology is None:
         return None
     place_of = {gpu.uuid: place for place, gpu in enumerate(record.machine.topology.gpus)}
@@ -97,6 +99,6 @@ def _ring(spot: GpuSet) -> str:
     if spot.ring == PathKind.UNKNOWN.value:
         return "ring unknown"
     rate = UNKNOWN if spot.gbps is None else format_number(spot.gbps)
-    # What lies between two cards is slower than their links: by how much nobody says.
+    # The path between two cards is slower than their links; how much is not known.
     bound = "<=" if spot.ring == PathKind.PCIE.value and spot.gbps is not None else ""
     return " ".join(["ring", f"{bound}{rate} GB/s", spot.ring or "", *([spot.distance] if spot.distance else [])])

@@ -1,7 +1,4 @@
-"""What there is to tell about a pod's placement, as values. ``document`` and ``text`` print them; nothing here decides.
-
-GPUs are named by their index on the node, rates are GB/s both ways, unknown is None.
-"""
+"""The explanation of a pod, as values. GPUs are named by their index on the node; unknown is None. Pure."""
 
 from __future__ import annotations
 
@@ -11,98 +8,98 @@ OBSTACLE = "device-plugin"
 
 
 class RequirementItem(msgspec.Struct, frozen=True, rename="camel"):
-    """One thing that a pod asks for."""
+    """A device or a constraint that a pod requests."""
 
-    key: str  # the resource, annotation or label that said it
+    key: str  # the resource, annotation or label
     value: str
     words: str
-    required: bool  # a node without it is refused
+    required: bool  # a node without it is rejected
 
 
 class GpuSet(msgspec.Struct, frozen=True, rename="camel"):
     """A set of GPUs on a node."""
 
     gpus: tuple[int, ...]
-    islands: tuple[int, ...] | None  # how many of them are in each island that they touch, most first
-    numa: tuple[int, ...] | None  # ids of the NUMA nodes that they touch
-    ring: str | None = None  # what the weakest hop of their best ring is: nvswitch, nvlink, pcie, unknown; one has none
-    gbps: float | None = None  # of that hop
+    islands: tuple[int, ...] | None  # how many of them are in each island that has any, most first
+    numa: tuple[int, ...] | None  # ids of their NUMA nodes
+    ring: str | None = None  # kind of the weakest hop: nvswitch, nvlink, pcie, unknown; None: one GPU
+    gbps: float | None = None  # rate of that hop, both ways
     distance: str | None = None  # of that hop, over PCIe
 
 
 class FactorItem(msgspec.Struct, frozen=True, rename="camel"):
-    """One factor of a score."""
+    """A factor of a score."""
 
     name: str
     raw: float  # 0 to 1
     weight: float
     share: float  # points of the score
-    measures: str  # in words
+    measures: str  # for people
 
 
 class CandidateNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A node that suits the pod."""
+    """A node that the pod fits."""
 
     node: str
     points: float  # 0 to 10
     factors: tuple[FactorItem, ...]
-    outcomes: tuple[GpuSet, ...] | None  # what it may get there, best first; None: nobody can tell
-    more_outcomes: int = 0  # that are not listed
-    worst: GpuSet | None = None  # of those; by the worst a node is judged
-    may_crash: bool = False  # the device plugin's crash is among the outcomes
-    choice: GpuSet | None = None  # what gputopo would choose; the kubelet does not ask
+    outcomes: tuple[GpuSet, ...] | None  # possible sets of GPUs, best first; None: unknown
+    more_outcomes: int = 0  # not listed
+    worst: GpuSet | None = None  # of these; a node is scored by its worst set
+    may_crash: bool = False  # the device plugin may crash
+    choice: GpuSet | None = None  # gputopo's choice; the kubelet chooses without it
 
 
 class RejectedNodes(msgspec.Struct, frozen=True, rename="camel"):
-    """The nodes that are refused for the same reason."""
+    """The nodes that are rejected for the same reason."""
 
     reason: str  # its name in the closed list
-    text: str  # what kube-scheduler shows
+    text: str  # as kube-scheduler shows it
     means: str
     advice: str
     nodes: tuple[str, ...]
 
 
 class ReservedGpus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """GPUs that a planner keeps for a gang, on nodes that the pod is refused because of that."""
+    """GPUs that an active reservation keeps, on nodes that therefore reject a pod or a gang."""
 
-    gang: str | None  # "namespace/name"; None: for pods that are planned one by one, or one of them
+    gang: str | None  # "namespace/name"; None: of single pods
     reservation: str  # "namespace/name"
     phase: str  # "Held", "Proposed" or "Committed"
-    until: str | None  # RFC 3339; of what is held an estimate. None: nobody can say
+    until: str | None  # RFC 3339; of a capacity hold an estimate. None: unknown
     gpus: int
     nodes: tuple[str, ...]
 
 
 class ExcludedNodes(msgspec.Struct, frozen=True, rename="camel"):
-    """GPU nodes that kube-scheduler would not take anyway, for the same reason."""
+    """GPU nodes that kube-scheduler excludes itself, for the same reason."""
 
     text: str
     nodes: tuple[str, ...]
 
 
 class NearMiss(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Something that would make the pod fit; of kind ``OBSTACLE``: what stands in the way though a good set is free."""
+    """A change that would make the pod fit; of kind ``OBSTACLE``: why a free, suitable set does not help."""
 
     kind: str  # "agent", "pods-end", "wish", "wishes", "model", "memory" or "device-plugin"
     text: str
-    nodes: tuple[str, ...]  # that would suit it then
-    pods: tuple[str, ...] = ()  # "namespace/name" of those that would have to end
-    keys: tuple[str, ...] = ()  # what the pod would have to say otherwise
-    value: str | None = None  # or what it would have to say; None: nothing
+    nodes: tuple[str, ...]  # that the pod would fit then
+    pods: tuple[str, ...] = ()  # "namespace/name" of the pods to end
+    keys: tuple[str, ...] = ()  # to change on the pod
+    value: str | None = None  # the new value; None: to be removed
 
 
 class CurrentPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What a pod that runs already has got."""
+    """The GPUs of a bound pod."""
 
     node: str
-    spot: GpuSet | None  # None: nobody has said yet
-    broken: tuple[str, ...] = ()  # what it required and this is not, as the pod said it
-    best: GpuSet | None = None  # of what is free there and its own
+    spot: GpuSet | None  # None: not reported yet
+    broken: tuple[str, ...] = ()  # required constraints that they violate, as written on the pod
+    best: GpuSet | None = None  # of its own and the free GPUs there
 
 
 class ExplainedPod(msgspec.Struct, frozen=True, rename="camel"):
-    """The pod."""
+    """The pod that is explained."""
 
     namespace: str
     name: str
@@ -110,18 +107,16 @@ class ExplainedPod(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Why a pod is where it is, or is nowhere."""
+    """Why a pod is where it is, or fits no node."""
 
     pod: ExplainedPod
-    beforehand: str | None = None  # what comes before any scheduler looks at it: gates, its gang
-    malformed: str | None = None  # why no node is even looked at
+    beforehand: str | None = None  # why no scheduler sees it yet: gates, its gang
+    malformed: str | None = None  # why no node is evaluated
     asks: tuple[RequirementItem, ...] = ()
-    held: CurrentPlacement | None = None  # of a pod that is on a node; the rest is then as if it were placed anew
-    nodes: int = 0  # that have such devices, or are not known
-    other_nodes: int = 0  # that have none, and that kube-scheduler leaves out by itself
-    barred: tuple[
-        ExcludedNodes, ...
-    ] = ()  # neither: kube-scheduler leaves them out, whatever their GPUs. Most nodes first
+    held: CurrentPlacement | None = None  # of a bound pod; the rest is as if it were scheduled again
+    nodes: int = 0  # with such devices, or unknown
+    other_nodes: int = 0  # without such devices, which kube-scheduler excludes itself
+    barred: tuple[ExcludedNodes, ...] = ()  # counted in neither; most nodes first
     suited: tuple[str, ...] = ()  # by name
     best: tuple[CandidateNode, ...] = ()
     refused: tuple[RejectedNodes, ...] = ()  # most nodes first

@@ -1,4 +1,4 @@
-"""What a pod asks, in words, each with the key that said it; and which of it could be asked otherwise. Pure."""
+"""The requirements of a pod, in words and with their keys; which are hard, and a pod without one of them. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ from scheduler_core.request.pod_request import Constraints, PodProfile, Strength
 _SHAPE = frozenset({Reason.UNKNOWN_TOPOLOGY})
 
 
-class RequirementWording(NamedTuple):
-    """How one field of ``Wishes`` is told."""
+class FieldWording(NamedTuple):
+    """The key and the words of a field of ``Wishes``."""
 
     key: Key
     words: Callable[[Any], str]
-    value: Callable[[Any], str]  # as the pod may write it
-    reasons: frozenset[Reason] = frozenset()  # that dropping it may lift; none: no node is refused for it
+    value: Callable[[Any], str]  # as written on the pod
+    reasons: frozenset[Reason] = frozenset()  # that dropping it may remove; empty: never a reason for rejection
 
 
 def _strength_words(what: str) -> Callable[[Strength], str]:
-    texts = {
-        Strength.REQUIRED: f"{what}, or not at all",
-        Strength.PREFERRED: f"{what}, if it can be",
-        Strength.IGNORE: f"no matter whether {what}",
-    }
+    texts = {Strength.REQUIRED: what, Strength.PREFERRED: f"{what} (preferred)", Strength.IGNORE: f"{what} (ignored)"}
     return texts.__getitem__
 
 
@@ -42,98 +38,89 @@ def _mebibytes(mib: int) -> str:
     return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
 
 
-REQUIREMENT_WORDING: dict[str, RequirementWording] = {
-    "model": RequirementWording(
-        keys.POD_GPU_MODEL, lambda text: f"GPUs of the model {text}", str, frozenset({Reason.MODEL})
-    ),
-    "island": RequirementWording(
-        keys.POD_ISLAND, _strength_words("all in one NVLink island"), _value_word, _SHAPE | {Reason.ISLAND}
-    ),
-    "interconnect": RequirementWording(
+def _wish(key: Key, what: str, *reasons: Reason) -> FieldWording:
+    return FieldWording(key, _strength_words(what), _value_word, frozenset(reasons))
+
+
+def _memory(key: Key, words: str) -> FieldWording:
+    return FieldWording(key, lambda mib: words.format(_mebibytes(mib)), _mebibytes, frozenset({Reason.VRAM}))
+
+
+WORDING: dict[str, FieldWording] = {
+    "model": FieldWording(keys.POD_GPU_MODEL, "GPUs of the model {}".format, str, frozenset({Reason.MODEL})),
+    "island": _wish(keys.POD_ISLAND, "all in one NVLink island", Reason.ISLAND, *_SHAPE),
+    "interconnect": FieldWording(
         keys.POD_INTERCONNECT,
-        lambda value: f"every hop of the ring through them over {value.value} or better",
+        lambda value: f"every hop of their ring over {value.value} or better",
         _value_word,
         _SHAPE | {Reason.INTERCONNECT},
     ),
-    "numa": RequirementWording(
-        keys.POD_NUMA, _strength_words("all on one NUMA node"), _value_word, _SHAPE | {Reason.NUMA}
-    ),
-    "min_vram_mib": RequirementWording(
-        keys.POD_MIN_VRAM, lambda mib: f"{_mebibytes(mib)} of memory on each", _mebibytes, frozenset({Reason.VRAM})
-    ),
-    "vram_mib": RequirementWording(
-        keys.POD_VRAM, lambda mib: f"will use {_mebibytes(mib)} of a GPU's memory", _mebibytes, frozenset({Reason.VRAM})
-    ),
-    "min_gbps": RequirementWording(
+    "numa": _wish(keys.POD_NUMA, "all on one NUMA node", Reason.NUMA, *_SHAPE),
+    "min_vram_mib": _memory(keys.POD_MIN_VRAM, "at least {} of memory on each GPU"),
+    "vram_mib": _memory(keys.POD_VRAM, "uses {} of a GPU's memory"),
+    "min_gbps": FieldWording(
         keys.POD_MIN_BANDWIDTH,
-        lambda gbps: f"{format_number(gbps)} GB/s in the weakest hop of the ring through them, over NVLink",
+        lambda gbps: f"at least {format_number(gbps)} GB/s in the weakest hop of their ring, over NVLink",
         format_number,
         _SHAPE | {Reason.BANDWIDTH},
     ),
-    "workload": RequirementWording(keys.POD_WORKLOAD, lambda value: f"its work is {value.value}", _value_word),
-    "isolation": RequirementWording(
-        keys.POD_ISOLATION,
-        _strength_words("training and inference on different nodes"),
-        _value_word,
-        frozenset({Reason.ISOLATION}),
-    ),
-    "spread": RequirementWording(
-        keys.POD_SPREAD, _strength_words("replicas of one owner on different nodes and islands"), _value_word
-    ),
-    "parallel": RequirementWording(
+    "workload": FieldWording(keys.POD_WORKLOAD, lambda value: f"workload class {value.value}", _value_word),
+    "isolation": _wish(keys.POD_ISOLATION, "training and inference on different nodes", Reason.ISOLATION),
+    "spread": _wish(keys.POD_SPREAD, "replicas of one owner on different nodes and islands"),
+    "parallel": FieldWording(
         keys.POD_ISLAND,
-        lambda degree: f"each tensor-parallel group of {degree}, by index, in one NVLink island",
-        lambda degree: f"required for groups of {degree}",
+        "each tensor-parallel group of {}, by index, in one NVLink island".format,
+        "required for groups of {}".format,
         _SHAPE | {Reason.ISLAND},
     ),
 }  # by the names of ``Wishes``
 
 
 def requirements(profile: PodProfile) -> tuple[RequirementItem, ...]:
-    """All that it asks: devices first, then its wishes."""
+    """Return the devices, then the constraints of the pod."""
     devices = [
         RequirementItem(resource, str(total_devices(program)), _devices(resource, program), required=True)
         for resource, program in profile.device_request.steps_by_resource
     ]
-    said = [
-        RequirementItem(told.key.key, told.value(value), told.words(value), required=is_hard(profile, field))
-        for field, told in REQUIREMENT_WORDING.items()
+    constraints = [
+        RequirementItem(wording.key.key, wording.value(value), wording.words(value), required=is_hard(profile, field))
+        for field, wording in WORDING.items()
         if (value := getattr(profile.constraints, field)) is not None
     ]
-    return (*devices, *said)
+    return (*devices, *constraints)
 
 
 def hard_fields(profile: PodProfile) -> list[str]:
-    """The fields of its wishes that a node may be refused for."""
-    return [field for field in REQUIREMENT_WORDING if is_hard(profile, field)]
+    """Return the fields of its wishes for which a node may be rejected."""
+    return [field for field in WORDING if is_hard(profile, field)]
 
 
 def is_hard(profile: PodProfile, field: str) -> bool:
-    """Whether a node may be refused for that wish. One device has no shape to refuse it for."""
-    value, told = getattr(profile.constraints, field), REQUIREMENT_WORDING[field]
-    if value is None or not told.reasons or (isinstance(value, Strength) and value is not Strength.REQUIRED):
+    """Return whether a node may be rejected for that field. A single device has no shape."""
+    value, reasons = getattr(profile.constraints, field), WORDING[field].reasons
+    if value is None or not reasons or (isinstance(value, Strength) and value is not Strength.REQUIRED):
         return False
-    return profile.devices > 1 or not told.reasons & _SHAPE
+    return profile.devices > 1 or not reasons & _SHAPE
 
 
 def without_requirement(wishes: Constraints, field: str) -> Constraints:
-    """The same without requiring that."""
+    """Return the wishes with that field preferred at most."""
     soft: Any = Strength.PREFERRED if isinstance(getattr(wishes, field), Strength) else None
     return wishes._replace(**{field: soft})
 
 
-def quoted_requirement(profile: PodProfile, field: str) -> str:
-    """The wish as the pod says it: ``gputopo.io/numa: required``."""
-    told = REQUIREMENT_WORDING[field]
-    return f"{told.key.key}: {told.value(getattr(profile.constraints, field))}"
+def quoted_field(profile: PodProfile, field: str) -> str:
+    """Return the field as written on the pod: ``gputopo.io/numa: required``."""
+    wording = WORDING[field]
+    return f"{wording.key.key}: {wording.value(getattr(profile.constraints, field))}"
 
 
 def goal_words(profile: PodProfile) -> str:
-    """What has to come about on a node: ``4 in one island``."""
+    """Return the GPUs that a node must have free: ``4 in one island``."""
     wishes = profile.constraints
     parts = ["in one island"] if wishes.island is Strength.REQUIRED else []
     parts += ["on one NUMA node"] if wishes.numa is Strength.REQUIRED else []
-    parts += [f"joined by {wishes.interconnect.value} or better"] if wishes.interconnect is not None else []
+    parts += [f"connected by {wishes.interconnect.value} or better"] if wishes.interconnect is not None else []
     parts += [f"in a ring of {format_number(wishes.min_gbps)} GB/s"] if wishes.min_gbps is not None else []
     shape = " and ".join(parts) if profile.devices > 1 else ""
     return f"{profile.devices} {shape or 'free'}"
@@ -146,5 +133,5 @@ def _devices(resource: str, program: ContainerSteps) -> str:
         kind = f"MIG device {resource.removeprefix(MIG_RESOURCE_PREFIX)}"
     plural = kind if size == 1 else "shares of GPUs" if kind.startswith("share") else kind.replace("GPU", "GPUs")
     plural = plural.replace("MIG device ", "MIG devices ") if size > 1 else plural
-    turns = ", then ".join(str(step.devices) for step in program)
-    return f"{size} {plural}" + (f" (container by container: {turns})" if len(program) > 1 else "")
+    steps = ", then ".join(str(step.devices) for step in program)
+    return f"{size} {plural}" + (f" (by container: {steps})" if len(program) > 1 else "")

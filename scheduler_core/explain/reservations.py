@@ -1,9 +1,9 @@
-"""For whom planners keep the GPUs that a pod is refused. Pure."""
+"""Reservations of GPUs because of which nodes reject a pod. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -16,49 +16,50 @@ from scheduler_core.explain.model import Explanation, ReservedGpus
 
 
 def with_reservations(
-    told: Explanation, table: Snapshot, counting: Iterable[ActiveReservation], uid: str
+    explanation: Explanation, table: Snapshot, counting: Iterable[ActiveReservation], uid: str
 ) -> Explanation:
-    """The same with who keeps what on the nodes that the pod is refused because of that; and its own place.
+    """Return the explanation with the reservations on nodes that reject the pod for them, and with its own place.
 
-    ``counting``: reservations that count in the table. ``uid``: the pod's.
+    ``counting``: the active reservations in the table. ``uid``: the pod's.
     """
-    refused = {name for group in told.refused if group.reason == Reason.RESERVED.name for name in group.nodes}
-    counting = sorted(counting, key=lambda each: (each.entry.namespace, each.entry.name))
-    kept = (_reserved_gpus(each, table, refused & each.nodes) for each in counting)
-    return replace(
-        told, kept=tuple(each for each in kept if each.gpus), notes=(*told.notes, *_own_notes(counting, uid))
+    refused = {name for group in explanation.refused if group.reason == Reason.RESERVED.name for name in group.nodes}
+    active = sorted(counting, key=lambda each: (each.entry.namespace, each.entry.name))
+    kept = (_on_nodes(each, table, refused & each.nodes) for each in active)
+    own = tuple(
+        f"its place on {seat.node} is reserved by {each.entry.namespace}/{each.entry.name} ({each.entry.phase.value})"
+        for each in active
+        for seat in each.seats
+        if seat.uid == uid
     )
+    return replace(explanation, kept=tuple(each for each in kept if each.gpus), notes=(*explanation.notes, *own))
 
 
-def _reserved_gpus(counting: ActiveReservation, table: Snapshot, nodes: Iterable[str]) -> ReservedGpus:
-    status, entry = counting.reservation.status, counting.entry
-    gpus = {name: _gpus(counting, table, name) for name in sorted(nodes)}
-    held = entry.phase is EntryPhase.HELD
+def reserved_gpus(active: ActiveReservation, gpus: Mapping[str, int]) -> ReservedGpus:
+    """Return the reservation with its GPUs by node."""
+    entry, reservation = active.entry, active.reservation
+    hold = entry.phase is EntryPhase.HELD
     return ReservedGpus(
-        gang=gang_title(counting.entry.namespace, counting.reservation.spec),
+        gang=gang_title(entry.namespace, reservation.spec),
         reservation=f"{entry.namespace}/{entry.name}",
         phase=entry.phase.value,
-        until=status.estimate if held else status.deadline,
+        until=reservation.status.estimate if hold else reservation.status.deadline,
         gpus=sum(gpus.values()),
-        nodes=tuple(name for name, number in gpus.items() if number),
+        nodes=tuple(sorted(gpus)),
     )
 
 
-def _gpus(counting: ActiveReservation, table: Snapshot, name: str) -> int:
-    """How many devices it keeps there: of its seats those that nobody sits in yet, of what it holds what is free."""
+def _on_nodes(active: ActiveReservation, table: Snapshot, nodes: Iterable[str]) -> ReservedGpus:
+    gpus = {name: _reserved_on(active, table, name) for name in nodes}
+    return reserved_gpus(active, {name: number for name, number in gpus.items() if number})
+
+
+def _reserved_on(active: ActiveReservation, table: Snapshot, name: str) -> int:
+    """Return the devices of its seats there without a bound pod, and those of its capacity hold that are free."""
     record = table.records[name]
-    seats = [seat for seat in counting.seats if seat.node == name and seat.uid in record.reserved]
+    seats = [seat for seat in active.seats if seat.node == name and seat.uid in record.reserved]
     held, free = Counter[str](), Counter[str]()
-    for each in counting.holdings:
+    for each in active.holdings:
         held[each.resource] += each.gpus if each.node == name else 0
     for pod in record.pods:
         free.update(dict(pod.profile.device_request.totals) if pod.uid == hold_uid(name) else {})
     return sum(number for seat in seats for _, number in seat.gpus) + (held & free).total()
-
-
-def _own_notes(counting: Iterable[ActiveReservation], uid: str) -> Iterator[str]:
-    for each in counting:
-        for seat in each.seats:
-            if seat.uid == uid:
-                where = f"{each.entry.namespace}/{each.entry.name}"
-                yield f"its place on {seat.node} is kept by the reservation {where} ({each.entry.phase.value})"

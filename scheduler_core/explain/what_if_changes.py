@@ -1,4 +1,4 @@
-"""What a node would be if something changed that gputopo cannot change itself. Pure."""
+"""Nodes as they would be after a change that gputopo cannot make itself. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_core.policy.policy import Policy
 
 
 def after_evictions(record: NodeRecord, ended: Collection[Occupant]) -> NodeRecord:
-    """The same when those pods have gone and the kubelet has said so."""
+    """Return the node without these pods, as the kubelet would report it."""
     uids = {each.uid for each in ended}
     names = {(each.namespace, each.name) for each in ended}
     gpus = record.gpus
@@ -32,14 +32,14 @@ def after_evictions(record: NodeRecord, ended: Collection[Occupant]) -> NodeReco
 
 
 def with_confirmation(record: NodeRecord, now: float) -> NodeRecord:
-    """The same if its agent said now what it said last, of the graph that the Node carries."""
+    """Return the node as if its agent confirmed now its last report, for the topology that the Node carries."""
     at, subject = datetime.fromtimestamp(now, UTC).isoformat(), record.machine.topology_hash or ""
     allocations = None if record.gpus is None else record.gpus.allocations
     return msgspec.structs.replace(record, gpus=NodeGpus(at, subject, "", allocations))
 
 
 def without_own_pod(table: Snapshot, node: str, pod: tuple[str, str], now: float, policy: Policy) -> Snapshot:
-    """The table as if that pod (namespace, name) were not on that node."""
+    """Return the table without that pod (namespace, name) on that node."""
     record = table.records.get(node)
     if record is None:
         return table

@@ -63,6 +63,6 @@ def replay(source: Lines) -> None:
     except PageError as error:
         click.echo(f"gputopo: {error}", err=True)
         sys.exit(BAD_INPUT)
-    click.echo(f"{made} decisions made again, {different} came out otherwise")
+    click.echo(f"{made} decisions replayed, {different} differ")
     if different:
         sys.exit(DIFFERENT)

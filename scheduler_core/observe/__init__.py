@@ -1,4 +1,4 @@
-"""What the placements of others cost: the cluster's own scheduler places, and we say what we would have chosen.
+"""Compares the placements of the cluster's own scheduler with the placements that gputopo would have chosen.
 
-watch threads ──Batch──▶ Observer (Knowledge, what is pending, sums) ──Placement──▶ lines, report, metrics
+watch threads ──Batch──▶ Observer (cluster cache, pending pods, totals) ──ObservedPlacement──▶ lines, report, metrics
 """

@@ -1,34 +1,35 @@
-"""How the cluster stands now: how many GPUs are free, and in how whole islands. Pure."""
+"""The free GPUs and free islands of the cluster at one moment. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from scheduler_core.cache.free_islands import free_islands, min_free
 from scheduler_core.cache.node_state import NodeState
 
 
-class ClusterNow(NamedTuple):
-    """The cluster at one moment. What is free is so for certain."""
+class ClusterNow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The cluster at one moment. Only GPUs that are certainly free count as free."""
 
-    nodes: int = 0  # with whole GPUs whose islands are known
-    unknown: int = 0  # with GPUs of which that is not known
+    nodes: int = 0  # with whole GPUs and known islands
+    unknown_nodes: int = 0  # with GPUs and without known islands
     gpus: int = 0  # of the known nodes
     free: int = 0
     free_in_islands: int = 0  # of these, in islands of several GPUs
-    free_in_whole: int = 0  # of these, in such as are free as a whole
-    islands: tuple[tuple[int, int], ...] = ()  # free GPUs in an island, and how many islands have that many; most first
+    free_in_whole_islands: int = 0  # of these, in wholly free islands
+    islands_by_free_gpus: dict[int, int] = {}  # the number of islands with so many free GPUs, most first
 
     @property
     def broken_share(self) -> float | None:
-        """The share of free GPUs of islands that are in partly taken ones; None: no GPU of such an island is free."""
-        return 1 - self.free_in_whole / self.free_in_islands if self.free_in_islands else None
+        """The share of free GPUs of islands that are in partly used islands; None: no such GPU is free."""
+        return 1 - self.free_in_whole_islands / self.free_in_islands if self.free_in_islands else None
 
 
 def cluster_now(states: Mapping[str, NodeState]) -> ClusterNow:
-    """The cluster as those nodes are."""
+    """Return the cluster with these nodes."""
     nodes = unknown = gpus = free = in_islands = whole = 0
     for state, number in Counter(states.values()).items():
         shape = state.shape
@@ -45,4 +46,12 @@ def cluster_now(states: Mapping[str, NodeState]) -> ClusterNow:
     sizes = Counter[int]()
     for kind, number in free_islands(states).items():
         sizes[kind.size] += number
-    return ClusterNow(nodes, unknown, gpus, free, in_islands, whole, tuple(sorted(sizes.items(), reverse=True)))
+    return ClusterNow(
+        nodes=nodes,
+        unknown_nodes=unknown,
+        gpus=gpus,
+        free=free,
+        free_in_islands=in_islands,
+        free_in_whole_islands=whole,
+        islands_by_free_gpus=dict(sorted(sizes.items(), reverse=True)),
+    )

@@ -1,14 +1,14 @@
-"""How the GPUs of a pod lie: what joins them, in one island or not, on how many NUMA nodes. Pure.
+"""The layout of a pod's GPUs: their interconnect, islands and NUMA nodes. Pure.
 
-Where it is not known which set a pod has or may get, that is a ``Span``: what holds for the worst of the sets, and for
-the best. Each fact is taken by itself, so the worst is what is sure.
+Where a pod has, or may get, one of several sets, a ``LayoutRange`` gives the worst and the best of these sets. Each
+fact is taken by itself, so the worst is certain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
@@ -19,43 +19,41 @@ from scheduler_core.evaluation.possible_gpus import possible_rings, whole_gpu_ou
 from scheduler_core.request.device_request import DeviceRequest
 
 
-class GpuLayout(NamedTuple):
-    """How a set of GPUs lies."""
+class GpuLayout(msgspec.Struct, frozen=True, rename="camel"):
+    """The layout of a set of GPUs."""
 
-    ring: Ring | None  # None: of a single GPU, or unknown
+    ring: Ring | None  # None: a single GPU, or unknown
     one_island: bool | None  # None: unknown
-    numa_nodes: int | None  # that it is on; None: unknown
+    numa_nodes: int | None  # how many; None: unknown
 
 
-class LayoutRange(NamedTuple):
-    """How a set lies that is one of several."""
+class LayoutRange(msgspec.Struct, frozen=True, rename="camel"):
+    """The worst and the best layout of some sets."""
 
     worst: GpuLayout
     best: GpuLayout
 
     @property
     def known(self) -> bool:
-        """Whether it lies the same whichever it is, as far as rings and islands go."""
-        return self.worst[:2] == self.best[:2]
-
-
-_UNKNOWN = GpuLayout(None, None, None)
+        """Whether all sets have the same ring and are alike in islands."""
+        worst, best = self.worst, self.best
+        return (worst.ring, worst.one_island) == (best.ring, best.one_island)
 
 
 @lru_cache(maxsize=1 << 14)
 def layout_of(shape: MachineShape, mask: int) -> GpuLayout:
-    """How that set lies."""
+    """Return the layout of a set."""
     return GpuLayout(shape.ring(mask), shape.is_one_island(mask), shape.count_numa_nodes(mask))
 
 
 def exact_range(shape: MachineShape, mask: int) -> LayoutRange:
-    """That set and no other."""
+    """Return the range of a single set."""
     return LayoutRange(layout_of(shape, mask), layout_of(shape, mask))
 
 
 @lru_cache(maxsize=1 << 14)
 def possible_layouts(ask: DeviceRequest, node: NodeState) -> LayoutRange | None:
-    """How the whole GPUs lie that a pod may get there; None where nobody can tell."""
+    """Return the range of the sets of whole GPUs that a pod may get on a node; None: unknown."""
     found = whole_gpu_outcome(ask, node)
     if node.shape is None or node.free is None or found is None:
         return None
@@ -63,46 +61,43 @@ def possible_layouts(ask: DeviceRequest, node: NodeState) -> LayoutRange | None:
 
 
 def layout_range(shape: MachineShape, sets: Sets) -> LayoutRange | None:
-    """How the set lies that is one of these; None where there is none."""
+    """Return the range of these sets; None without sets."""
     if isinstance(sets, SomeSet):
         worst = _worst_ring(possible_rings(shape, sets))
+        one_island = shape.is_one_island(sets.among) or None
         return LayoutRange(
-            GpuLayout(worst, shape.is_one_island(sets.among) or None, shape.count_numa_nodes(sets.among)), _UNKNOWN
+            worst=GpuLayout(worst, one_island, shape.count_numa_nodes(sets.among)), best=GpuLayout(None, None, None)
         )
-    lays = [layout_of(shape, mask) for mask in sets.masks]
-    if not lays:
+    layouts = [layout_of(shape, mask) for mask in sets.masks]
+    if not layouts:
         return None
-    every = [each.one_island for each in lays]
-    numa = [each.numa_nodes for each in lays]
-    found = [each.ring for each in lays if each.ring is not None]
+    islands = {each.one_island for each in layouts}
+    numa = [each.numa_nodes for each in layouts]
+    known_numa = [each for each in numa if each]
+    found = [each.ring for each in layouts if each.ring is not None]
     return LayoutRange(
-        GpuLayout(_worst_ring(found), _all(every), None if None in numa else max(each for each in numa if each)),
-        GpuLayout(_best_ring(found), _any(every), min((each for each in numa if each), default=None)),
+        worst=GpuLayout(
+            ring=_worst_ring(found),
+            one_island=False if False in islands else None if None in islands else True,
+            numa_nodes=None if None in numa else max(known_numa),
+        ),
+        best=GpuLayout(
+            ring=max(found, key=_quality, default=None),
+            one_island=True if True in islands else None if None in islands else False,
+            numa_nodes=min(known_numa, default=None),
+        ),
     )
 
 
 def is_unknown(ring: Ring | None) -> bool:
-    """Whether nobody knows what the ring is."""
+    """Return whether the interconnect or the rate of a ring is unknown; a PCIe ring needs no rate."""
     return ring is None or ring.kind is PathKind.UNKNOWN or (ring.kind is not PathKind.PCIE and ring.gbps is None)
 
 
-def _worst_ring(found: Iterable[Ring]) -> Ring | None:
-    """What is not known may be the worst."""
-    found = list(found)
+def _worst_ring(found: list[Ring]) -> Ring | None:
+    """Return the worst ring; an unknown ring may be the worst."""
     return next((ring for ring in found if is_unknown(ring)), min(found, key=_quality, default=None))
-
-
-def _best_ring(found: Iterable[Ring]) -> Ring | None:
-    return max(found, key=_quality, default=None)
 
 
 def _quality(ring: Ring) -> tuple[bool, float, int, int, float]:
     return ring.sort_key
-
-
-def _all(every: list[bool | None]) -> bool | None:
-    return False if False in every else None if None in every else True
-
-
-def _any(every: list[bool | None]) -> bool | None:
-    return True if True in every else None if None in every else False

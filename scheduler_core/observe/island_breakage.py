@@ -1,7 +1,7 @@
-"""Whether a single GPU breaks into an island that was free as a whole. Pure.
+"""Whether a single GPU breaks a wholly free island. Pure.
 
-What is said is sure: an island is broken only if it was surely whole and the GPU is surely of it, and a node spares its
-whole islands only if that holds for whatever GPU its device plugin takes.
+Only certain facts count: an island is broken if it was certainly free and the GPU is certainly in it, and a node spares
+its islands if that holds for every GPU that its device plugin may take.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduler_core.request.device_request import DeviceRequest
 
 @lru_cache(maxsize=1 << 14)
 def broken_island_size(state: NodeState, mask: int) -> int | None:
-    """How many GPUs the whole island had that this GPU breaks, 0 where it breaks none; None where nobody can tell."""
+    """Return the size of the free island that this GPU breaks; 0: none; None: unknown."""
     if state.shape is None or state.shape.islands is None or state.free is None:
         return None
     for island in state.shape.islands:
@@ -29,7 +29,7 @@ def broken_island_size(state: NodeState, mask: int) -> int | None:
 
 @lru_cache(maxsize=1 << 14)
 def possible_broken_island_size(ask: DeviceRequest, state: NodeState) -> int | None:
-    """The same of whatever GPU such a pod gets there; None where that depends."""
+    """Return the same for every GPU that the pod may get there; None: it depends on the GPU."""
     found = whole_gpu_outcome(ask, state)
     sizes = set() if found is None else {broken_island_size(state, mask) for mask in candidate_sets(found.sets)}
     return sizes.pop() if len(sizes) == 1 else None

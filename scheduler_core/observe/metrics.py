@@ -13,41 +13,41 @@ from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, table_samples, watch_samples
 from scheduler_core.cache.node_table import Snapshot
 from scheduler_core.observe.cluster_now import ClusterNow
-from scheduler_core.observe.comparison import ComparisonResult, ObservedPlacement
+from scheduler_core.observe.comparison import Comparison, ObservedPlacement
 from scheduler_core.observe.totals import dimensions_of
 
 COUNTERS = {
     "gputopo_observed_placements": MetricHelp(
         ("size", "scheduler", "island"),
-        "Pods that got their node, by whole GPUs, scheduler, and whether these are in one island: one, split, unknown; "
-        "single of one GPU.",
+        "Placed pods, by whole GPUs, scheduler, and islands of these GPUs: one, split, unknown; single for one GPU.",
     ),
     "gputopo_observed_verdicts": MetricHelp(
         ("scheduler", "verdict"),
-        "The same by what became of them next to what we would have done: good, worse, waits (we would have let it "
-        "wait), unknown; of one GPU single, or broke (an island that was free as a whole); shared.",
+        "Placed pods by comparison with gputopo's choice: good, worse, waits (gputopo would have let the pod wait), "
+        "unknown; with one GPU single, or broke (it broke a wholly free island); shared (not compared).",
     ),
     "gputopo_observed_lost_gbps": MetricHelp(
         ("size", "scheduler"),
-        "GB/s that the weakest hop of the pods' rings has less than we would have promised, summed over the pods, "
-        "where it can be said.",
+        "GB/s by which the weakest hops of the pods' rings are below gputopo's choice, in total, where known.",
     ),
     "gputopo_observed_islands_broken_needlessly": MetricHelp(
-        ("scheduler",), "Islands that a single GPU broke although a node had one in a broken island."
+        ("scheduler",),
+        "Free islands that a single GPU broke although a node had a free GPU in a partly used island.",
     ),
 }
 GAUGES = {
-    "gputopo_observe_info": MetricHelp(("version", "python"), "Always 1; what this observer is."),
-    "gputopo_observe_ready": MetricHelp((), "1 where it follows the cluster."),
+    "gputopo_observe_info": MetricHelp(("version", "python"), "Always 1; the version of the observer."),
+    "gputopo_observe_ready": MetricHelp((), "1 if the observer follows the cluster."),
     "gputopo_free_gpus": MetricHelp(
-        ("island",), "Free GPUs of islands of several, by whether the island is whole or broken."
+        ("island",),
+        "Free GPUs in islands of several GPUs: in wholly free (whole) or partly used (broken) islands.",
     ),
 }
 CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES)
 
 
 class ObserverStatus(NamedTuple):
-    """What is known at one moment."""
+    """The state of the observer at one moment."""
 
     table: Snapshot
     ready: bool
@@ -57,31 +57,31 @@ class ObserverStatus(NamedTuple):
 
 
 class ObserverMetrics:
-    """Counters that are bumped for each placement, and what is known at a scrape."""
+    """Counters of placements, and gauges that are read at a scrape."""
 
-    def __init__(self, seen: Callable[[], ObserverStatus]) -> None:
+    def __init__(self, status: Callable[[], ObserverStatus]) -> None:
         self.registry = CollectorRegistry()
         self._placements, self._verdicts, self._lost, self._needless = map(
             partial(CATALOGUE.counter, self.registry), COUNTERS
         )
         of_table_now = cached_samples(table_samples)
 
-        def told() -> Iterator[Sample]:
-            now = seen()
+        def scrape() -> Iterator[Sample]:
+            now = status()
             yield from status_samples(now)
             yield from of_table_now(now.table)
 
-        CATALOGUE.register_samples(self.registry, told)
+        CATALOGUE.register_samples(self.registry, scrape)
 
     def count_placement(self, placement: ObservedPlacement) -> None:
-        """A pod got its node."""
+        """Count a placed pod."""
         by = dimensions_of(placement)
         size, scheduler = by["size"], by["scheduler"]
         self._placements.labels(size, scheduler, _island(placement)).inc()
         self._verdicts.labels(scheduler, placement.result.value).inc()
         if placement.lost_gbps:
             self._lost.labels(size, scheduler).inc(placement.lost_gbps)
-        if placement.result is ComparisonResult.BROKE and placement.alternatives.sparing is not None:
+        if placement.result is Comparison.BROKE and placement.alternatives.sparing is not None:
             self._needless.labels(scheduler).inc()
 
 
@@ -91,11 +91,11 @@ def _island(placement: ObservedPlacement) -> str:
     return {True: "one", False: "split", None: "unknown"}[placement.one_island]
 
 
-def status_samples(seen: ObserverStatus) -> Iterator[Sample]:
-    """Every sample of a moment but those of its table. Pure."""
+def status_samples(status: ObserverStatus) -> Iterator[Sample]:
+    """Yield the samples of a status, without those of its table. Pure."""
     yield "gputopo_observe_info", BUILD, 1
-    yield "gputopo_observe_ready", (), seen.ready
-    yield from watch_samples(seen.watches)
-    yield "gputopo_gpu_pods", (), seen.pods
-    yield "gputopo_free_gpus", ("whole",), seen.present.free_in_whole
-    yield "gputopo_free_gpus", ("broken",), seen.present.free_in_islands - seen.present.free_in_whole
+    yield "gputopo_observe_ready", (), status.ready
+    yield from watch_samples(status.watches)
+    yield "gputopo_gpu_pods", (), status.pods
+    yield "gputopo_free_gpus", ("whole",), status.present.free_in_whole_islands
+    yield "gputopo_free_gpus", ("broken",), status.present.free_in_islands - status.present.free_in_whole_islands

@@ -1,4 +1,4 @@
-"""The observer at work: watches tell what there is, one event loop owns what is known, and placements are printed."""
+"""The observer as a service: watches deliver, one event loop owns the state, and placements are printed."""
 
 from __future__ import annotations
 
@@ -28,75 +28,75 @@ from scheduler_core.runtime.http_connection import PAGES
 from scheduler_core.runtime.http_pages import json_page, program_app
 from scheduler_core.runtime.http_server import Listener
 
-_LISTS_S = 60.0  # for the first lists, where there is an end
+_SYNC_S = 60.0  # for the first lists, if the run has an end
 
 
 class ObserverService:
-    """All parts but the socket. Lives on the loop's thread."""
+    """All parts but the socket, on the thread of the event loop."""
 
     def __init__(self, settings: ObserverSettings, policy: Policy, say: Callable[[str], None]) -> None:
-        """``say`` prints; it raises ``BrokenPipeError`` where nobody reads any more."""
+        """``say`` prints; it raises ``BrokenPipeError`` when its reader is gone."""
         self.observer = Observer(policy)
-        self.metrics = ObserverMetrics(self._seen)
+        self.metrics = ObserverMetrics(self._status)
         self.stop_requested = asyncio.Event()
         self._now = SlewedClock()
         self._settings = settings
         self._print_line = say
         self._watches: WatchSet | None = None
         self._watch_errors = WatchErrorLog()
-        self._begun = time.monotonic()
-        self._synced: float | None = None  # monotonic, as the others
-        self._told: float | None = None  # when a summary was printed last
+        self._started = time.monotonic()
+        self._synced: float | None = None  # monotonic, as the other times
+        self._reported: float | None = None  # when a summary was last printed
 
     @property
     def synced(self) -> bool:
-        """Whether all was listed."""
+        """Whether all watches were synced."""
         return self._synced is not None
 
     @property
     def watch_errors(self) -> tuple[str, ...]:
-        """What is wrong with the watches."""
+        """The errors of the watches."""
         return tuple(each.error for each in self._statuses() if each.error)
 
     @contextmanager
     def running_watches(self, watches: WatchSet) -> Iterator[None]:
-        """Within: what they see is taken in. At the end all is told."""
+        """Run the watches; print the report at the end."""
         self._watches = watches
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         watches.start()
         try:
             yield
         finally:
             watches.stop()
         if self.synced:
-            self._note(self.observer.finish())
+            self._count(self.observer.finish())
             self._print_report()
 
     def apply_batch(self, batch: Batch[Any]) -> None:
-        """What a watch saw."""
+        """Apply a batch of a watch."""
         placements = self.observer.apply_batch(batch, self._now())
         if self.synced:
-            self._note(placements)
+            self._count(placements)
         elif self.observer.cache.synced:
             self._begin(placements)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Let time pass, and end or report when due."""
         self._watch_errors.log_errors(self._statuses())
         now = time.monotonic()
         if self._synced is None:
-            if self._settings.for_s is not None and now - self._begun > self._settings.for_s + _LISTS_S:
+            if self._settings.for_s is not None and now - self._started > self._settings.for_s + _SYNC_S:
                 self.stop_requested.set()
             return
-        self._note(self.observer.advance_time(self._now()))
-        every, told = self._settings.every_s, self._told
+        self._count(self.observer.advance_time(self._now()))
+        every, reported = self._settings.every_s, self._reported
         if self._settings.for_s is not None and now - self._synced >= self._settings.for_s:
             self.stop_requested.set()
-        elif every is not None and told is not None and now - told >= every:
+        elif every is not None and reported is not None and now - reported >= every:
             self._print_report()
 
     def not_ready_reason(self) -> str | None:
-        """Why the cluster is not followed; None: it is."""
+        """Return why the cluster is not followed; None: it is."""
         return self.observer.cache.not_ready_reason or silence_reason(self._statuses())
 
     def unhealthy(self) -> str | None:
@@ -104,32 +104,29 @@ class ObserverService:
         return stuck(self._statuses())
 
     def report(self) -> Mapping[str, Any]:
-        """All that was seen, as a document."""
+        """Return the report as a document."""
         return report_document(self.observer.report(self._now()))
 
     def _begin(self, ran: tuple[ObservedPlacement, ...]) -> None:
-        """All is listed."""
         self._synced = time.monotonic()
         if self._settings.output == "jsonl":
-            self._print([orjson.dumps(placement_document(each)).decode() for each in ran])
+            self._print([_json(placement_document(each)) for each in ran])
         if self._settings.for_s == 0:
-            self.stop_requested.set()  # where the summary is told
+            self.stop_requested.set()  # which prints the summary
         else:
             self._print_report()
 
-    def _note(self, placements: tuple[ObservedPlacement, ...]) -> None:
+    def _count(self, placements: tuple[ObservedPlacement, ...]) -> None:
         for each in placements:
             self.metrics.count_placement(each)
         as_json = self._settings.output == "jsonl"
-        self._print(
-            [orjson.dumps(placement_document(each)).decode() if as_json else log_line(each) for each in placements]
-        )
+        self._print([_json(placement_document(each)) if as_json else log_line(each) for each in placements])
 
     def _print_report(self) -> None:
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         report = self.observer.report(self._now())
         if self._settings.output == "jsonl":
-            self._print([orjson.dumps(report_document(report)).decode()])
+            self._print([_json(report_document(report))])
         else:
             self._print(["", *render_summary(report).splitlines(), ""])
 
@@ -144,17 +141,24 @@ class ObserverService:
     def _statuses(self) -> tuple[WatchStatus, ...]:
         return () if self._watches is None else self._watches.status(time.monotonic())
 
-    def _seen(self) -> ObserverStatus:
-        """What is known now, for the metrics."""
-        knowledge = self.observer.cache
-        present = self.observer.report(self._now()).now
+    def _status(self) -> ObserverStatus:
+        """Return the status now, for the metrics."""
+        cache = self.observer.cache
         return ObserverStatus(
-            knowledge.table, self.not_ready_reason() is None, self._statuses(), len(knowledge.pods), present
+            table=cache.table,
+            ready=self.not_ready_reason() is None,
+            watches=self._statuses(),
+            pods=len(cache.pods),
+            present=self.observer.report(self._now()).now,
         )
 
 
+def _json(document: Mapping[str, Any]) -> str:
+    return orjson.dumps(document).decode()
+
+
 def listener_of(service: ObserverService, where: tuple[str, int]) -> Listener:
-    """The listener of the pages. Raises ``OSError`` where the address cannot be had."""
+    """Return the listener of the pages. Raises ``OSError`` if the address is not available."""
     own = {"/report": json_page(service.report)}
     pages = program_app(service.not_ready_reason, service.metrics.registry, own, service.unhealthy)
     return Listener(pages, bind_socket(where), limits=PAGES)

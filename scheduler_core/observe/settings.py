@@ -1,4 +1,4 @@
-"""What can be set at ``gputopo observe``. How settings are read: ``gputopo.process.settings``."""
+"""The settings of ``gputopo observe``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gputopo.process.settings import (
 
 
 class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The observer's settings. ``TABLE`` explains each."""
+    """The observer's settings; ``TABLE`` describes each."""
 
     output: str
     for_s: float | None
@@ -28,7 +28,7 @@ class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ObserverSettings:
-    """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
+    """Return the settings. ``flags``: by field, None if not given. Raises ``SettingError``."""
     return ObserverSettings(**read_values(TABLE, flags, environ))
 
 
@@ -39,7 +39,7 @@ TABLE = (
         "GPUTOPO_OUTPUT",
         "text",
         "text|jsonl",
-        "What is printed on standard output: sentences and a summary, or one JSON document a line.",
+        "Output on standard output: sentences and a summary, or one JSON document per line.",
         parse_one_of("text", "jsonl"),
     ),
     Setting(
@@ -48,7 +48,7 @@ TABLE = (
         "GPUTOPO_FOR",
         "off",
         "SECONDS|off",
-        "End after this long, with a summary. 0s: only say how things are now.",
+        "End after this time, with a summary. 0s: only report the current placements.",
         parse_unless_off(parse_seconds(0)),
     ),
     Setting(
@@ -57,7 +57,7 @@ TABLE = (
         "GPUTOPO_EVERY",
         "off",
         "SECONDS|off",
-        "Print a summary each time this has passed. There is one at the start and one at the end in any case.",
+        "Interval between summaries. A summary is printed at the start and at the end in any case.",
         parse_unless_off(parse_seconds(1)),
     ),
     Setting(
@@ -66,7 +66,7 @@ TABLE = (
         "GPUTOPO_LISTEN",
         "off",
         "HOST:PORT|off",
-        "Where /metrics, /healthz, /readyz and /report are served. Nowhere on a laptop; the manifests say :9439.",
+        "Address of /metrics, /healthz, /readyz and /report. The manifests set :9439.",
         parse_address,
     ),
     log_setting("text"),

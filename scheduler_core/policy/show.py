@@ -1,4 +1,4 @@
-"""What a policy file comes to: each effective value with where it comes from. Pure."""
+"""The effective values of a policy file, each with its origin. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from gputopo.model import Interconnect
+from gputopo.render.report import render, text_table
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
 from scheduler_core.policy.file import PolicyFile, WeightsModel
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
@@ -21,22 +22,22 @@ _ACCEPTED = {None: "pcie, nvlink, nvswitch", Interconnect.NVLINK: "nvlink, nvswi
 
 
 class EffectiveValue(NamedTuple):
-    """One setting."""
+    """A setting of the policy file."""
 
-    setting: str  # as in the file
+    setting: str  # key in the file
     value: str
-    origin: str  # "built in", or the line of the file
+    origin: str  # "built in" or "line N"
 
 
 class EffectiveSection(NamedTuple):
-    """Settings that belong together."""
+    """A profile, or the settings for all pods."""
 
     title: str
     values: tuple[EffectiveValue, ...]
 
 
 def effective_values(file: PolicyFile | None) -> tuple[EffectiveSection, ...]:
-    """The profiles in the order in which they are tried, and what holds for all pods. None: there is no file."""
+    """Return the settings for all pods, then the profiles in the order in which they match. None: built in."""
     policies = BUILT_IN if file is None else file.policies
     profiles = [
         EffectiveSection(_title(placement), tuple(_values(placement, _origins(file, at))))
@@ -45,13 +46,9 @@ def effective_values(file: PolicyFile | None) -> tuple[EffectiveSection, ...]:
     return (EffectiveSection("all pods", tuple(_common(policies, file))), *profiles)
 
 
-def render_text(parts: Iterable[EffectiveSection]) -> str:
-    """For people: a line for each value."""
-    lines: list[str] = []
-    for part in parts:
-        wide = [max(len(value[column]) for value in part.values) for column in (0, 1)]
-        lines += [part.title, *(f"  {each[0]:<{wide[0]}}  {each[1]:<{wide[1]}}  {each[2]}" for each in part.values), ""]
-    return "\n".join(lines)
+def effective_values_text(parts: Iterable[EffectiveSection]) -> str:
+    """Return a line for each value."""
+    return render([part.title, text_table((), part.values)] for part in parts)
 
 
 def _title(placement: PolicyProfile) -> str:
@@ -59,12 +56,12 @@ def _title(placement: PolicyProfile) -> str:
 
 
 def _match_words(match: ProfileMatch) -> str:
-    said = {
+    fields = {
         "schedulerName": match.schedulers,
         "namespace": match.namespaces,
         "personality": {each.value for each in match.workload_classes},
     }
-    words = [f"{key} {' or '.join(sorted(values))}" for key, values in said.items() if values]
+    words = [f"{key} {' or '.join(sorted(values))}" for key, values in fields.items() if values]
     return " and ".join(words) or "all others"
 
 
@@ -105,7 +102,7 @@ def _values(placement: PolicyProfile, origin: Callable[[Path], str]) -> Iterable
 
 
 def _mix(mix: DemandMix) -> str:
-    """In per cent of all requests."""
+    """Return each request with its share of all requests."""
     total = sum(weight for _, weight in mix.wants)
     return ", ".join(f"{_want(want)} {100 * weight / total:.3g}%" for want, weight in mix.wants)
 
@@ -117,14 +114,14 @@ def _want(want: Demand) -> str:
 
 
 def _weight(placement: PolicyProfile, field: str, plain: float) -> str:
-    """One number, and those of the kinds of pods for which it differs."""
+    """Return the weight, and the weights of the workload classes that differ."""
     kinds: dict[str, Weights] = placement.policy.workload_weights._asdict()
     others = [f"{kind} {getattr(each, field):g}" for kind, each in kinds.items() if getattr(each, field) != plain]
     return f"{plain:g}" + (f" ({', '.join(others)})" if others else "")
 
 
 def _origins(file: PolicyFile | None, at: int) -> Callable[[Path], str]:
-    """Where the values of the profile at that place come from: its own words, the defaults', or nobody's."""
+    """Return the origin of the values of a profile: its own entry, the defaults, or built in."""
 
     def origin(path: Path) -> str:
         if file is None:
@@ -144,7 +141,7 @@ def _line(file: PolicyFile | None, path: Path) -> str:
 
 
 def _is_set(model: Any, path: Path) -> bool:
-    """Whether the file says something there."""
+    """Return whether the file sets a value at that path."""
     for part in path:
         if isinstance(part, int):
             model = model[part]

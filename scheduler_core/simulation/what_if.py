@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gputopo.render.wording import counted
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.allocation.named_shares import free_fraction
 from scheduler_core.cache.node_state import NodeState
@@ -71,16 +72,16 @@ def render_text(answer: WhatIf) -> str:
     """For a person."""
     lines = []
     if not answer.landings:
-        lines.append(f"{answer.pod} would land nowhere now.")
+        lines.append(f"{answer.pod} fits no node now.")
     for number, landing in enumerate(answer.landings):
-        head = f"{answer.pod} would land on" if number == 0 else "or on"
-        lines.append(f"{head} {landing.node} ({landing.points:.2f} of 10 points)")
+        head = f"{answer.pod} fits on" if number == 0 else "or on"
+        lines.append(f"{head} {landing.node} (score {landing.points:.2f} of 10)")
         lines += [f"  gets  {line}" for line in _gets(landing)]
         if landing.before is not None and landing.after is not None:
             lines.append(f"  left  {_remains(landing.before)} before, {_remains(landing.after)} after")
     if answer.landings:
         lines.append(f"{answer.equals} of {answer.suitable} suitable nodes are offered to kube-scheduler as equals.")
-    lines += [f"{count} {'node' if count == 1 else 'nodes'} refused: {why}" for why, count in answer.refused.items()]
+    lines += [f"{counted(count, 'node')} rejected: {reason}" for reason, count in answer.refused.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -118,11 +119,11 @@ def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
 
 def _gets(landing: PossiblePlacement) -> list[str]:
     if landing.gets is None:
-        return ["nobody can tell which GPUs"]
+        return ["unknown GPUs"]
     lines = [gpu_set_words(each) for each in landing.gets]
-    return [*lines, f"or one of {landing.more} other sets"] if landing.more else lines
+    return [*lines, f"or one of {landing.more} more sets"] if landing.more else lines
 
 
 def _remains(remains: Remains) -> str:
     islands = "+".join(map(str, remains.islands))
-    return f"{islands} free by island ({remains.fragments:.2f} of them fragments)"
+    return f"{islands} free by island ({remains.fragments:.2f} GPUs stranded)"

@@ -1,8 +1,7 @@
-"""Gangs as a person who asks sees them: `gputopo gangs`, `gputopo why gang`.
+"""Gangs as `gputopo gangs` and `gputopo why gang` show them. Nothing is written.
 
-    reading ──▶ View ──▶ listing ──▶ table, document          all gangs
-                  └────▶ story (prospects) ──▶ text, document  one of them
+    read ──▶ View ──▶ listing ──▶ tables, document             all gangs
+               └────▶ explain (prospects) ──▶ text, document   one gang
 
-The planner's own code reads, counts and plans; nothing is written. What only a running planner knows, ``said`` reads
-from its page /gangs.
+The planner's own code reads, counts and plans. ``planner_page`` adds what only a running planner knows.
 """

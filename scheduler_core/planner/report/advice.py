@@ -1,4 +1,4 @@
-"""What a person can do about a gang that does not go on by itself. Pure."""
+"""What to do about a gang that does not proceed by itself. Pure."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase, declared_by
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.request.pod_request import InvalidRequest
 
-_PUT_RIGHT = (
-    "put right what is quoted, in what makes the pods and on those that are there: kubectl annotate --overwrite pod "
-    "{name} -n {namespace} KEY=VALUE. The planner looks again at once"
+_CORRECT = (
+    "correct the quoted value, in the object that creates the pods and on the existing pods: kubectl annotate "
+    "--overwrite pod {name} -n {namespace} KEY=VALUE. The planner checks again at once"
 )
-_MADE_ANEW = "gates can only be given to pods as they are created, so make these anew"
+_RECREATE = "pods get gates only when they are created, so recreate these"
 _OPT_IN = (
-    f"have them gated: kubectl label namespace {{namespace}} {GANGS_ENABLED.key}={GANGS_ENABLED.example}, or "
-    f"schedulerName: {SCHEDULER_NAME}, or the gate written into the pods; {_MADE_ANEW}"
+    f"gate its pods: kubectl label namespace {{namespace}} {GANGS_ENABLED.key}={GANGS_ENABLED.example}, or "
+    f"schedulerName: {SCHEDULER_NAME}, or the gate in the pod template; {_RECREATE}"
 )
 _OPTED_IN = (
-    f"the namespace has opted in ({GANGS_ENABLED.key}={GANGS_ENABLED.example}), but nobody gated these: they are older "
-    "than that, or another scheduler's, or the planner let them go without a place (Events GangReleased), or the "
-    "policies that gate pods are not there (Kubernetes 1.36 has them): "
-    f"{_MADE_ANEW}, or write the gate into them"
+    f"the namespace has opted in ({GANGS_ENABLED.key}={GANGS_ENABLED.example}), but its pods have no gate: they were "
+    "created before that, or belong to another scheduler, or the planner released them without a placement (Event "
+    "GangReleased), or the policies that gate pods are missing (they need Kubernetes 1.36): "
+    f"{_RECREATE}, or add the gate to the pod template"
 )
 _FAILED = (
-    "once what kube-scheduler says of those without a node is mended, they go to their places by themselves; or delete "
-    "all its pods and make them anew. Nothing else will be done about them"
+    "fix the reason that kube-scheduler gives for the members without a node, then they are bound to their places; or "
+    "delete and recreate all its pods. The planner does nothing else about them"
 )
 _REFUSED_TO_GO = (
-    "allow the planner what the API server did not let it do, which is tried again; or delete its pods: what made them "
-    "makes them again, gated"
+    "grant the planner the permission that the API server denied; the planner tries again. Or delete its pods: their "
+    "owner creates them again, gated"
 )
-_WAITING = "the planner touches no gate of others: whoever set {gates} has to take it away"
-_PROPOSED = "where it lasts, look at that extender's /readyz and log"
+_WAITING = "the planner removes only its own gate: the controller that set {gates} has to remove it"
+_PROPOSED = "if this lasts, check that extender's /readyz and log"
 
 
 def gang_advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str | None:
-    """In a sentence; None: it goes on by itself, or waits for what is said. ``opted_in``: whether its namespace has."""
+    """Return a sentence; None: nothing to do. ``opted_in``: whether its namespace gates pods; None: not read."""
     if phase == GangPhase.REFUSED.value:
-        return _PUT_RIGHT.format(name=_refused(gang).name, namespace=gang.name.namespace)
+        return _CORRECT.format(name=_refused(gang).name, namespace=gang.name.namespace)
     if phase == GangPhase.WAITING.value:
         return _WAITING.format(gates=", ".join(gang.gates))
     if phase == GangPhase.ELSEWHERE.value and any(each.node is None for each in gang.placed):
@@ -53,7 +53,7 @@ def gang_advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str 
 
 
 def _refused(gang: Gang) -> Member:
-    """The member that is refused, or of those who disagree one that fewest agree with."""
+    """Return the invalid member, or a member whose declarations the fewest other members share."""
     gated = (*gang.ready, *gang.held, *gang.surplus)
     agree = Counter(map(declared_by, gated))
     return next(

@@ -1,31 +1,20 @@
-"""Gangs as documents: what ``-o json`` and ``-o yaml`` print. Pure.
-
-Keys are camelCase as in Kubernetes; what is unknown is null; within ``v1`` keys are added, never renamed or removed.
-"""
+"""Gangs as documents: what ``-o json`` and ``-o yaml`` print. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
-from gputopo.render.schema import API_VERSION
+from gputopo.render import report
 from scheduler_core.planner.report.listing import GangSummary
 from scheduler_core.planner.report.model import GangExplanation
 
 
 def gang_list(gangs: Iterable[GangSummary]) -> dict[str, Any]:
-    """The gangs as a document of kind ``GangList``, in the order given."""
-    return _plain({"apiVersion": API_VERSION, "kind": "GangList", "items": list(gangs)})
+    """Return the gangs as a document of kind ``GangList``, in the order given."""
+    return report.document("GangList", {"items": list(gangs)})
 
 
-def explanation_document(told: GangExplanation) -> dict[str, Any]:
-    """The story of one gang as a document of kind ``GangExplanation``."""
-    return {"apiVersion": API_VERSION, "kind": "GangExplanation", **_plain(told)}
-
-
-def _plain(value: object) -> dict[str, Any]:
-    # Through JSON's own types, so that a reader of the dict and a reader of the text see the same (lists, not tuples).
-    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
-    return body
+def gang_explanation_document(explanation: GangExplanation) -> dict[str, Any]:
+    """Return the explanation as a document of kind ``GangExplanation``."""
+    return report.document("GangExplanation", explanation)

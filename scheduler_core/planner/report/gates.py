@@ -1,4 +1,4 @@
-"""What comes before any scheduler looks at a pod: gates that hold it, and the gang that it is let go with. Pure."""
+"""Why no scheduler sees a pod yet: its scheduling gates and its gang. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler_core.request.pod_request import InvalidRequest
 
 
 def gates_reason(pod: GangPod) -> str | None:
-    """In words; None: nothing."""
+    """Return why no scheduler sees the pod yet, or where the planner placed it; None: neither."""
     if pod.finished:
         return None
     found = planner_pod(pod.metadata.uid, pod)
@@ -23,20 +23,20 @@ def gates_reason(pod: GangPod) -> str | None:
     if has_gate(gates):
         return f"{_ours(member)}{f'; {_holds(rest)} too' if rest else ''}"
     if rest:
-        return f"{_holds(rest)}, and no scheduler looks at it before that"
+        return f"{_holds(rest)}, and no scheduler sees it until then"
     if member is None or member.reservation is None:
         return None
-    placed = f"the planner let it go to the place that its reservation {member.reservation} says"
+    placed = f"the planner ungated it for its place in the reservation {member.reservation}"
     return placed if is_single_pod_gang(member.gang_request.gang) else f"{placed}, {_with_its_gang(member)}"
 
 
 def _ours(member: Member | None) -> str:
     if member is not None and isinstance(member.request, InvalidRequest):
         return (
-            f"the gate {GATE} holds it, and the planner looks for a place only once what is quoted here is put right: "
-            f"in what makes the pod, and by kubectl annotate --overwrite pod {member.name} -n {member.namespace}"
+            f"the gate {GATE} holds it until the quoted value is corrected: in the object that creates the pod, and by "
+            f"kubectl annotate --overwrite pod {member.name} -n {member.namespace}"
         )
-    waits = f"the gate {GATE} holds it, and no scheduler looks at it before the planner has a place for it"
+    waits = f"the gate {GATE} holds it until the planner has a place for it"
     return (
         waits
         if member is None or is_single_pod_gang(member.gang_request.gang)
@@ -46,7 +46,7 @@ def _ours(member: Member | None) -> str:
 
 def _with_its_gang(member: Member) -> str:
     gang = member.gang_request.gang
-    return f"as a member of the gang {gang.name}: `gputopo why gang {gang.name} -n {gang.namespace}` tells of all"
+    return f"with its gang {gang.name}: see `gputopo why gang {gang.name} -n {gang.namespace}`"
 
 
 def _holds(gates: Sequence[str]) -> str:

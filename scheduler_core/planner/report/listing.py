@@ -1,6 +1,6 @@
 """The gangs of a cluster, one value each. Pure.
 
-A gang of pods that nobody gated and no planner placed is left to whoever places it, and is not listed.
+A gang without our gate and without a reservation belongs to another scheduler and is not listed.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ FAILED_PHASES = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
 
 
 class GangSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A gang at one moment. None is unknown, or that there is none."""
+    """A gang at one moment. None: unknown or absent."""
 
     namespace: str
     name: str
     phase: str  # ``Progress.phase``
     reason: str
-    by: str  # by what its members are known
-    priority: int  # that the queue goes by
-    size: int | None  # as many as there will be
-    minimum: int | None  # that it can start with
-    there: int  # members that wait, have places, or have done their part
-    let_go: int  # of them those that the gate does not hold any more
-    bound: int  # of them those that have nodes
-    gpus: int | None  # devices that these ask for; None: not all can be understood
-    nodes: tuple[str, ...]  # on which they are, or are to be
+    by: str  # the convention that declares its members
+    priority: int  # of the queue
+    size: int | None  # number of its members when complete
+    minimum: int | None  # of members, for a start
+    there: int  # members that wait, are placed or have succeeded
+    let_go: int  # of these, ungated
+    bound: int  # of these, bound
+    gpus: int | None  # devices that these request; None: a request is invalid
+    nodes: tuple[str, ...]  # of its members, planned or bound
     domain: str | None
     gbps: float | None  # as planned: bottleneck of the rings inside the nodes, both ways
     created_at: str  # its first member; RFC 3339
-    waiting_seconds: int | None  # since it was complete; before that, since its first member; None: all have nodes
-    priorities: tuple[int, ...] = ()  # of members that count, the lowest first, where they differ: the lowest is used
+    waiting_seconds: int | None  # since it was complete, or since its first member; None: all are bound
+    priorities: tuple[int, ...] = ()  # of counted members, lowest first, if they differ
     reservation: str | None = None
     attempt: int | None = None
-    deadline: str | None = None  # RFC 3339: until when all are to be bound
-    estimate: str | None = None  # RFC 3339: when what is held for it will be free
+    deadline: str | None = None  # RFC 3339: for binding all
+    estimate: str | None = None  # RFC 3339: when its capacity hold will be free
     rollbacks: int | None = None  # None: only the planner knows
     next_try_seconds: float | None = None  # None: at once, or only the planner knows
-    trouble: str | None = None  # why it was rolled back last; None: it was not, or only the planner knows
+    trouble: str | None = None  # why it was rolled back last; None: never, or only the planner knows
     left_seconds: int | None = None  # until the deadline, while its members are being bound; below 0: it has passed
-    pod: str | None = None  # of a pod on its own
-    advice: str | None = None  # what a person can do about it
+    pod: str | None = None  # of a single pod
+    advice: str | None = None  # what to do about it
 
 
 def list_gangs(
     seen: GangSnapshot, now: float, said: Mapping[GangName, PlannerGangState] = NO_PLANNER_STATE
 ) -> tuple[GangSummary, ...]:
-    """All gangs: those in trouble first, then those that wait, the first of the queue first. ``now``: since 1970.
+    """Return the gangs: failed and refused ones, then waiting ones in queue order. ``now``: seconds since 1970.
 
-    Pods of their own are among them where they are refused: whose gang cannot be understood is one.
+    Single pods are among them only if refused: a pod with an invalid gang is a single pod.
     """
     found = [
         gang_summary(gang, state, now, said.get(gang.name))
@@ -76,8 +76,8 @@ def list_gangs(
     return tuple(sorted(found, key=_order))
 
 
-def ungated_gangs(seen: GangSnapshot) -> list[str]:
-    """Gangs by our annotations that wait, and that nobody gated: their pods are placed one by one."""
+def gangs_without_gates(seen: GangSnapshot) -> list[str]:
+    """Return the waiting gangs with our annotations and without our gate, whose pods are scheduled one by one."""
     return [
         f"{each.name.namespace}/{each.name.name}"
         for each in seen.view.gang_members.all_gangs()
@@ -88,7 +88,7 @@ def ungated_gangs(seen: GangSnapshot) -> list[str]:
 
 
 def progress_of(seen: GangSnapshot) -> list[tuple[Gang, Progress]]:
-    """How far each gang has come, single pods among them."""
+    """Return each gang with its progress, single pods included."""
     reserved = seen.view.cache.reservations
     phases = {uid: each.entry.phase for uid, each in reserved.active.items()} if seen.ledgers else None
     own = reservations_by_gang(reserved.reservations.values())
@@ -98,7 +98,7 @@ def progress_of(seen: GangSnapshot) -> list[tuple[Gang, Progress]]:
 def gang_summary(
     gang: Gang, state: Progress, now: float, said: PlannerGangState | None, *, opted_in: bool | None = None
 ) -> GangSummary:
-    """One of them. ``opted_in``: whether its namespace has; None: nobody looked."""
+    """Return the summary of a gang. ``opted_in``: whether its namespace gates pods; None: not read."""
     live = (*gang.ready, *gang.held, *gang.placed)
     found = [number for each in live if (number := devices(each)) is not None]
     plan = state.plan
@@ -139,12 +139,12 @@ def gang_summary(
 
 
 def devices(member: Member) -> int | None:
-    """GPUs, or shares of them, that it asks for; None: that cannot be understood."""
+    """Return the devices that a member requests; None: its request is invalid."""
     return member.request.profile.devices if isinstance(member.request, PodRequest) else None
 
 
 def _waited(gang: Gang, now: float, said: PlannerGangState | None) -> float:
-    """Return the seconds that count in the queue. Pods tell only how long a gang can have been complete at most."""
+    """Return the seconds that count in the queue; without the planner, at most how long the gang is complete."""
     if said is not None and said.waiting_s is not None:
         return said.waiting_s
     return now - (gang.created if gang.phase in _INCOMPLETE else gang.newest)

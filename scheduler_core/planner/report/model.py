@@ -1,4 +1,4 @@
-"""What there is to tell about a gang, as values. ``text`` and ``document`` print them; nothing here decides. Pure.
+"""The explanation of a gang, as values. Pure.
 
 Names of pods are without their namespace, which is the gang's; elsewhere "namespace/name".
 """
@@ -7,27 +7,28 @@ from __future__ import annotations
 
 import msgspec
 
+from scheduler_core.explain.model import ReservedGpus
 from scheduler_core.planner.report.listing import GangSummary
 
 
 class MembersInState(msgspec.Struct, frozen=True, rename="camel"):
-    """Members of which the same can be said."""
+    """Members in the same state."""
 
     state: str  # "held by the gate gputopo.io/gang", "bound", "running", ...
     members: tuple[str, ...]  # by rank
 
 
 class NodeMembers(msgspec.Struct, frozen=True, rename="camel"):
-    """A node, and who goes there."""
+    """A node and its members of the gang."""
 
-    node: str | None  # None: members without GPUs, of which kube-scheduler chooses the nodes
+    node: str | None  # None: members without GPUs, whose nodes kube-scheduler chooses
     members: tuple[str, ...]
     ranks: tuple[int | None, ...]
     gpus: int
 
 
 class GangPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Where all go."""
+    """A placement of the whole gang."""
 
     of: str  # "there": where its members are; "plan": as its reservation says; "now": where it would go
     stops: tuple[NodeMembers, ...]
@@ -36,54 +37,43 @@ class GangPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class MissingReason(msgspec.Struct, frozen=True, rename="camel"):
-    """What members without a place are missing."""
+    """Why members have no placement."""
 
     reason: str
     members: tuple[str, ...]
 
 
 class NoPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Why it has no place now."""
+    """Why the gang does not fit now."""
 
     reason: str
     best: int  # members that would fit at once
     lacks: tuple[MissingReason, ...]
 
 
-class BlockingReservation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A reservation of others without which it would fit, alone or with others."""
-
-    gang: str | None  # "namespace/name"; None: of pods that are planned one by one, or one of them
-    reservation: str  # "namespace/name"
-    phase: str
-    until: str | None  # RFC 3339
-    gpus: int
-    nodes: tuple[str, ...]
-
-
 class GangEviction(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Pods whose end would make it fit: all that are on those nodes."""
+    """All pods of some nodes, after whose end the gang would fit."""
 
     nodes: tuple[str, ...]
     pods: tuple[str, ...]
     gpus: int
-    at: str | None  # RFC 3339, by their deadlines; None: nobody can say
+    at: str | None  # RFC 3339, by their deadlines; None: unknown
 
 
 class GangExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Why a gang is where it is, or is nowhere."""
+    """Why a gang is where it is, or fits nowhere."""
 
     gang: GangSummary
-    unplanned: str | None = None  # why nobody plans it: no planner works
+    unplanned: str | None = None  # why no planner plans it
     required: str | None = None  # topology
     preferred: str | None = None
     timeout_seconds: float
     standing: tuple[MembersInState, ...] = ()
-    absent_ranks: tuple[int, ...] = ()  # of members that have not come, where ranks tell
-    before: tuple[str, ...] = ()  # gangs of the queue whose turn is first, and single pods: "pod namespace/name"
+    absent_ranks: tuple[int, ...] = ()  # of missing members, if all others have ranks
+    before: tuple[str, ...] = ()  # gangs before it in the queue, and single pods: "pod namespace/name"
     places: tuple[GangPlacement, ...] = ()
     unfit: NoPlacement | None = None
-    kept: tuple[BlockingReservation, ...] = ()  # any one of them is in the way
-    kept_together: bool = False  # only all of them are
+    kept: tuple[ReservedGpus, ...] = ()  # the gang would fit without any one of these reservations of others
+    kept_together: bool = False  # it would fit only without all of them
     relief: GangEviction | None = None
     notes: tuple[str, ...] = ()

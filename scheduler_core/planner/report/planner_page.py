@@ -1,4 +1,4 @@
-"""What only a running planner knows, from its page /gangs: what it tried, and when it tries again. Pure."""
+"""The page /gangs of a running planner: the last attempt for each gang and the time of the next. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from scheduler_core.planner.gang.member import GangName
 
 
 class NotAPlannerError(ValueError):
-    """What was read is not the page of a planner that leads; the text says why."""
+    """The input is not the page of the leading planner; the text says why."""
 
 
 class MissingMember(msgspec.Struct, frozen=True):
-    """A member that has no place."""
+    """A member without a placement."""
 
     member: str
     reason: str
 
 
 class PlannerGangState(msgspec.Struct, frozen=True):
-    """Of one gang."""
+    """The state of a gang in the planner."""
 
     namespace: str
     name: str
@@ -32,7 +32,7 @@ class PlannerGangState(msgspec.Struct, frozen=True):
     rollbacks: int = 0
     next_try_s: float | None = None  # None: at once
     trouble: str | None = None  # why it was rolled back last
-    waiting_s: float | None = None  # as its queue counts; None: the gang is not in the queue
+    waiting_s: float | None = None  # in its queue; None: not queued
 
 
 class _Page(msgspec.Struct, kw_only=True):
@@ -42,13 +42,13 @@ class _Page(msgspec.Struct, kw_only=True):
 
 
 def parse_planner_page(text: bytes) -> Mapping[GangName, PlannerGangState]:
-    """All gangs that it knows. Raises ``NotAPlannerError``."""
+    """Return the gangs on the page. Raises ``NotAPlannerError``."""
     try:
         page = decode(text, _Page)
     except msgspec.DecodeError as error:
-        raise NotAPlannerError(f"this is no planner's page /gangs: {error}: {text[:80]!r}") from error
+        raise NotAPlannerError(f"not the page /gangs of a planner: {error}: {text[:80]!r}") from error
     if not page.leads:
         pod = (page.holder or "").rpartition("_")[0]  # identities are HOSTNAME_UUID
-        whom = f"pod {pod}, which holds the Lease" if pod else "the one that holds the Lease"
-        raise NotAPlannerError(f"this planner does not lead, so it knows of no gang: ask {whom}")
+        leader = f"pod {pod}, which holds the Lease" if pod else "the holder of the Lease"
+        raise NotAPlannerError(f"this planner does not lead, so it knows no gang: query {leader}")
     return {GangName(each.namespace, each.name): each for each in page.gangs}

@@ -1,7 +1,7 @@
-"""Where a gang would go now, or what would have to change for it: by the planner's own plan, on trial. Pure.
+"""Where a gang would go now, or what would have to change, by trial plans of the planner's own code. Pure.
 
-A trial is a whole plan, so there are few of them: without what is kept for others, one after the other; then without
-the pods of whole nodes, those that hold fewest GPUs or end soonest first.
+A trial is a whole plan, so trials are few: without the reservations of others, one after the other; then without the
+pods of whole nodes, in the order of the fewest GPUs or the earliest end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRIALS = 24  # of each kind
 
 
 class PlanRules(NamedTuple):
-    """By what it is planned."""
+    """The policies and topology levels of plans, and the time limit of trials."""
 
     policies: Policies
     levels: Levels
@@ -36,17 +36,17 @@ class PlanRules(NamedTuple):
 
 
 class GangProspects(NamedTuple):
-    """Of one gang."""
+    """The result for a gang."""
 
-    fits: ReservationSpec | None = None  # where it would go now
-    unplaced: Unplaced | None = None  # why it would go nowhere
-    kept: tuple[ActiveReservation, ...] = ()  # of others, without any one of which it would fit
-    together: bool = False  # it would not: only without all of them
+    fits: ReservationSpec | None = None  # its placement now
+    unplaced: Unplaced | None = None  # why it does not fit
+    kept: tuple[ActiveReservation, ...] = ()  # reservations of others, without any one of which it would fit
+    together: bool = False  # it would fit only without all of them
     eviction: HoldCandidate | None = None  # nodes whose pods would have to end
 
 
 def find_prospects(view: PlannerView, gang: Gang, rules: PlanRules, now: float) -> GangProspects:
-    """``gang``: ``ready`` is planned. ``now``: seconds since 1970."""
+    """Return where the ``ready`` members of the gang would go. ``now``: seconds since 1970."""
     own, others = _counting(view, gang)
     trial = _Trial(view, gang, rules)
     table = view.cache.table_without(own)
@@ -62,7 +62,7 @@ def find_prospects(view: PlannerView, gang: Gang, rules: PlanRules, now: float) 
 
 
 def evictable_pods(table: Snapshot, name: str, besides: Iterable[str]) -> list[Occupant]:
-    """The pods of a node that could end: not what is only kept there, nor those."""
+    """Return the pods of a node that could end: no reserved places, and not ``besides``."""
     record = table.records[name]
     return [each for each in record.pods if each.uid not in record.reserved and each.uid not in set(besides)]
 
@@ -73,7 +73,7 @@ class _Trial(NamedTuple):
     rules: PlanRules
 
     def plan(self, table: Snapshot) -> ReservationSpec | Unplaced:
-        """As the planner would."""
+        """Return the plan that the planner would make."""
         policies = self.rules.policies
 
         def policy_of(request: PodRequest) -> Policy:
@@ -94,12 +94,12 @@ class _Trial(NamedTuple):
         return found.created[0].spec if found.created else found.unplaced[self.gang.name]
 
     def fits(self, table: Snapshot) -> bool:
-        """Whether it has a place; no where time is over."""
+        """Return whether the gang fits; False when the time is over."""
         return not self.rules.over() and isinstance(self.plan(table), ReservationSpec)
 
 
 def _counting(view: PlannerView, gang: Gang) -> tuple[set[str], Mapping[str, ActiveReservation]]:
-    """Reservations of the gang itself, and those of others that keep GPUs, by name."""
+    """Return the reservations of the gang, and those of others that reserve GPUs, by name."""
     counting = view.cache.reservations.active
     own = {
         uid for uid, each in counting.items() if (each.entry.namespace, each.reservation.spec.gang) == tuple(gang.name)
@@ -111,12 +111,12 @@ def _counting(view: PlannerView, gang: Gang) -> tuple[set[str], Mapping[str, Act
 def _in_the_way(
     trial: _Trial, others: Mapping[str, ActiveReservation], without: Callable[[Iterable[str]], Snapshot]
 ) -> tuple[ActiveReservation, ...]:
-    """Those of which one less would be enough."""
+    """Return the reservations of others without any one of which the gang would fit."""
     return tuple(each for uid, each in list(others.items())[:TRIALS] if trial.fits(without([uid])))
 
 
 def _eviction(trial: _Trial, table: Snapshot, now: float) -> HoldCandidate | None:
-    """The nodes on which it would be enough if all pods ended; one that holds no GPU does not count."""
+    """Return nodes that are enough if all their pods end; a node without allocated GPUs does not count."""
     view, policy = trial.view, trial.rules.policies.node_policy
     own = {each.uid for each in trial.gang.placed}
 
@@ -126,6 +126,6 @@ def _eviction(trial: _Trial, table: Snapshot, now: float) -> HoldCandidate | Non
 
     there = {name: evictable_pods(table, name, own) for name in table.records}
     of = [each for each in node_deadlines(there, view.deadlines) if each.gpus]
-    if not of or fits([each.node for each in of]) is None:  # a trial is dear, whatever it is of
+    if not of or fits([each.node for each in of]) is None:  # trials are expensive
         return None
     return find_hold_nodes(of, fits, tries=TRIALS)

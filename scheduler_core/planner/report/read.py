@@ -1,4 +1,4 @@
-"""What the views of gangs need, read once by the conversions of the planner's watches. I/O."""
+"""Reads gangs, reservations and nodes once, by the conversions of the planner's watches. I/O."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.runtime.leader_election import Lease, LeaseSpec, parse_lease_name
 
-# Which kinds say the sizes of gangs whose names begin so.
-SIZE_DECLARERS: dict[str, tuple[type[Any], ...]] = {
+# The kinds that declare the sizes of gangs, by the prefix of the gang's name.
+SIZE_SOURCES_BY_PREFIX: dict[str, tuple[type[Any], ...]] = {
     "job": (size_sources.JobSizes,),
     "jobset": (size_sources.JobSetSizes,),
     "group": (size_sources.GroupSizes, size_sources.AlphaGroupSizes, size_sources.OldGroupSizes),
@@ -39,36 +39,36 @@ SIZE_DECLARERS: dict[str, tuple[type[Any], ...]] = {
     ),
 }
 _NOT_OURS = (GangPhase.ELSEWHERE, GangPhase.FINISHED)
-_POOL = ""  # no ledger of that name: what counts is asked of all of them
+_POOL = ""  # no ledger has this name: all ledgers count
 
 
 class PlannerLease(NamedTuple):
-    """The Lease that a planner wrote into its ledger."""
+    """The Lease that a planner named in its ledger."""
 
     lease: str  # NAMESPACE/NAME
-    spec: LeaseSpec | None  # None: there is none
+    spec: LeaseSpec | None  # None: no such Lease
 
 
 class GangSnapshot(NamedTuple):
-    """What was read."""
+    """The gangs and the cluster at one moment."""
 
     view: PlannerView
-    unread: tuple[str, ...] = ()  # kinds that may not be read: "placementledgers.gputopo.io"
-    planners: tuple[PlannerLease, ...] = ()  # of the ledgers; those that may not be read are not among them
+    unread: tuple[str, ...] = ()  # kinds that this user may not read: "placementledgers.gputopo.io"
+    planners: tuple[PlannerLease, ...] = ()  # of the ledgers, without Leases that this user may not read
 
     @property
     def ledgers(self) -> bool:
-        """Whether it is known which reservations count."""
+        """Whether the ledgers could be read, which say which reservations count."""
         return not any(each.startswith("placementledgers") for each in self.unread)
 
 
 def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
-    """The gangs of a namespace or of all, and what planners wrote down. Raises ``KubeError``."""
+    """Return the gangs of a namespace or of all, with reservations and ledgers. Raises ``KubeError``."""
     return _read(kube, _pods(policies), namespace, policies, now)
 
 
 def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
-    """All gangs, and the nodes. Raises ``KubeError``."""
+    """Return all gangs, with the nodes. Raises ``KubeError``."""
     sources = {
         NodeUpdate: FULL_POD_SOURCES[NodeUpdate],
         NodeGpusUpdate: FULL_POD_SOURCES[NodeGpusUpdate],
@@ -77,13 +77,13 @@ def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
     return _read(kube, sources, None, policies, now)
 
 
-def read_pod(kube: Kube, namespace: str, name: str) -> GangPod | None:
-    """One pod; None: there is none of that name. Raises ``KubeError``."""
+def read_gang_pod(kube: Kube, namespace: str, name: str) -> GangPod | None:
+    """Return a pod; None: no pod has that name. Raises ``KubeError``."""
     return next(iter(kube.list_objects(PODS, GangPod, ListOptions(namespace, fields=f"metadata.name={name}"))), None)
 
 
 def read_opted_in(kube: Kube, namespace: str) -> bool | None:
-    """Whether pods of that namespace are gated as they are created; None: it may not be read. Raises ``KubeError``."""
+    """Return whether new pods of that namespace are gated; None: not readable. Raises ``KubeError``."""
     try:
         found = kube.get(NAMESPACES, namespace, PartialObject, ListOptions(metadata_only=True))
     except ForbiddenError:
@@ -98,15 +98,15 @@ def _pods(policies: Policies) -> Sources:
 def _read(kube: Kube, sources: Sources, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
     view = PlannerView(policies.node_policy, _POOL, "")
     for kind, source in sources.items():
-        view.apply_batch(list_kind(kube, kind, _within(source, namespace)), now)
-    unread = [*_optional(kube, RESERVATION_SOURCES, namespace, view, now)]
-    unread += _optional(kube, _size_sources(view.gang_members.all_gangs()), namespace, view, now)
+        view.apply_batch(list_kind(kube, kind, _in_namespace(source, namespace)), now)
+    unread = [*_apply_optional(kube, RESERVATION_SOURCES, namespace, view, now)]
+    unread += _apply_optional(kube, _size_sources(view.gang_members.all_gangs()), namespace, view, now)
     planners: list[PlannerLease] = []
     for name in sorted({each.spec.lease for each in view.cache.reservations.ledgers.values() if each.spec.lease}):
         try:
             planners.append(PlannerLease(name, _lease(kube, name)))
         except ForbiddenError:
-            unread.append(_titled(LEASES))
+            unread.append(_kind_title(LEASES))
             break
     return GangSnapshot(view, tuple(dict.fromkeys(unread)), tuple(planners))
 
@@ -119,33 +119,33 @@ def _lease(kube: Kube, name: str) -> LeaseSpec | None:
         return None
 
 
-def _optional(kube: Kube, sources: Sources, namespace: str | None, view: PlannerView, now: float) -> list[str]:
-    """Kinds without which there still is something to tell. Answers those that may not be listed."""
+def _apply_optional(kube: Kube, sources: Sources, namespace: str | None, view: PlannerView, now: float) -> list[str]:
+    """Apply kinds that this user may not be allowed to list; return the names of the forbidden kinds."""
     unread = []
     for kind, source in sources.items():
         try:
-            view.apply_batch(list_kind(kube, kind, _within(source, namespace)), now)
+            view.apply_batch(list_kind(kube, kind, _in_namespace(source, namespace)), now)
         except ForbiddenError:
-            unread.append(_titled(source.resource))
+            unread.append(_kind_title(source.resource))
     return unread
 
 
-def _titled(resource: Resource) -> str:
+def _kind_title(resource: Resource) -> str:
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
 def _size_sources(gangs: Iterable[Gang]) -> Sources:
-    """Where to read what the pods of gangs do not say: how many they are."""
-    unsaid = {
+    """Return the sources of the sizes that pods of gangs do not declare."""
+    prefixes = {
         each.name.name.partition(".")[0]
         for each in gangs
         if each.required_members is None and each.phase not in _NOT_OURS
     }
-    kinds = {kind for prefix in unsaid for kind in SIZE_DECLARERS.get(prefix, ())}
+    kinds = {kind for prefix in prefixes for kind in SIZE_SOURCES_BY_PREFIX.get(prefix, ())}
     return {kind: source for kind, source in size_sources.SIZE_SOURCES.items() if kind in kinds}
 
 
-def _within(source: WatchSource[Any], namespace: str | None) -> WatchSource[Any]:
+def _in_namespace(source: WatchSource[Any], namespace: str | None) -> WatchSource[Any]:
     if namespace is None or not source.resource.namespaced:
         return source
     return source._replace(query=source.query._replace(namespace=namespace))

@@ -1,43 +1,47 @@
-"""Gangs as rows of short texts; ``gputopo.cluster.terminal`` prints them. Pure."""
+"""Gangs as a table. Pure; ``gputopo.render.report`` makes the lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gputopo.cluster.tables import NONE, Cell, Table
 from gputopo.crd.reservations import EntryPhase
+from gputopo.render.report import NONE, Cell, Table, age_words
 from gputopo.render.wording import UNKNOWN, escape_invisible, format_number
 from scheduler_core.planner.commit.progress import PHASES
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
 
-_UNDER_WAY = (PHASES[EntryPhase.COMMITTED], GangPhase.UNGATED.value)
+_BINDING = (PHASES[EntryPhase.COMMITTED], GangPhase.UNGATED.value)
+_PHASE_WORDS = {
+    GangPhase.WAITING_FOR_MEMBERS.value: "waiting for members",
+    GangPhase.WAITING.value: "waiting for other gates",
+    GangPhase.UNGATED.value: "ungated",
+    GangPhase.ELSEWHERE.value: "not gated",
+    PHASES[EntryPhase.HELD]: "capacity hold",
+}  # for people; other phases, and all in documents, are shown as they are
 
 
 def gang_table(gangs: Iterable[GangSummary], *, wide: bool) -> Table:
-    """One line for each gang, in the order given."""
+    """Return a row for each gang, in the order given."""
     titles = ("NAMESPACE", "GANG", "PHASE", "PRIORITY", "MEMBERS", "GPUS", "NODES", "DOMAIN", "GB/S", "WAITING")
-    more = ("BY", "MINIMUM", "ATTEMPT", "RESERVATION", "DEADLINE", "ON") if wide else ()
+    more = ("DECLARED BY", "MINIMUM", "ATTEMPT", "RESERVATION", "DEADLINE", "ON") if wide else ()
     rows = [(*_row(each), *(_wide(each) if wide else ()), Cell(escape_invisible(each.reason))) for each in gangs]
     return Table((*titles, *more, "REASON"), rows)
 
 
+def phase_word(phase: str) -> str:
+    """Return the phase as people read it."""
+    return _PHASE_WORDS.get(phase, phase)
+
+
 def phase_words(gang: GangSummary) -> str:
-    """With how far it has come: "gathering 3 of 16", "bound 12 of 16"."""
+    """Return the phase with its progress: ``waiting for members 3 of 16``, ``bound 12 of 16``."""
     if gang.phase == GangPhase.WAITING_FOR_MEMBERS.value:
         need = gang.size if gang.minimum is None else gang.minimum
-        return f"{gang.phase} {gang.there}" + ("" if need is None else f" of {need}")
-    if gang.phase in _UNDER_WAY and gang.let_go:
+        return f"{phase_word(gang.phase)} {gang.there} of {UNKNOWN if need is None else need}"
+    if gang.phase in _BINDING and gang.let_go:
         return f"bound {gang.bound} of {gang.there}"
-    return gang.phase
-
-
-def age_words(seconds: float) -> str:
-    """In the largest unit of which there are two: "90s", "12m"."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{int(seconds // length)}{unit}"
-    return f"{int(seconds)}s"
+    return phase_word(gang.phase)
 
 
 def _row(gang: GangSummary) -> tuple[Cell, ...]:
@@ -56,12 +60,12 @@ def _row(gang: GangSummary) -> tuple[Cell, ...]:
 
 
 def _wide(gang: GangSummary) -> tuple[Cell, ...]:
-    due = gang.deadline if gang.estimate is None else f"about {gang.estimate}"
+    deadline = gang.deadline if gang.estimate is None else f"about {gang.estimate}"
     return (
         Cell(gang.by),
         Cell(NONE if gang.minimum is None else str(gang.minimum)),
         Cell(NONE if gang.attempt is None else str(gang.attempt)),
         Cell(gang.reservation or NONE),
-        Cell(NONE if due is None else escape_invisible(due)),
+        Cell(NONE if deadline is None else escape_invisible(deadline)),
         Cell(",".join(gang.nodes) or NONE),
     )

@@ -1,1 +1,1 @@
-"""What replays came to, for people (text, HTML) and for programs (JSON)."""
+"""The results of simulated runs, for people (text, HTML) and for programs (JSON)."""

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else. Pure."""
+"""The report as a self-contained HTML page. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from scheduler_core.simulation.report.plot import bar_plot, distribution, legend, line_plot
-from scheduler_core.simulation.report.summary import COLUMNS, PolicySummary, cell
+from scheduler_core.simulation.report.summary import COLUMNS, PolicySummary, cell_text
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1120px;margin:2rem auto;padding:0 1rem;color:#1c2733}
@@ -18,13 +18,13 @@ margin:0 1% 1rem 0;vertical-align:top}svg{width:100%;font:11px system-ui,sans-se
 """
 
 
-def render_page(found: Sequence[PolicySummary], words: Mapping[str, str], about: str) -> str:
-    """What was replayed, what it came to in a sentence, the table, the plots, and what the words mean."""
+def simulation_page(found: Sequence[PolicySummary], words: Mapping[str, str], about: str) -> str:
+    """Return the page: what was simulated, a summary, the table, the plots and the terms."""
     plots = [
-        (_courses(found, "allocated"), "Share of the GPU capacity in use, while more and more is asked for."),
-        (_courses(found, "island_fragments"), "Free GPUs that no usual pod could use inside one island."),
-        (_islands(found), "Pods of several GPUs that got one NVLink island, among those that could have."),
-        (_rings(found), "Speed of the pods' rings next to the best possible: further right is better."),
+        (_courses(found, "allocated"), "Share of the GPU capacity in use, over growing demand."),
+        (_courses(found, "island_fragments"), "Free GPUs that no usual pod can use inside one island."),
+        (_islands(found), "Share of multi-GPU pods in one NVLink island, among the pods that fit into one."),
+        (_rings(found), "Bandwidth of the pods' rings, in % of the best possible: further right is better."),
     ]
     figures = "".join(f"<figure>{svg}<figcaption>{escape(text)}</figcaption></figure>" for svg, text in plots if svg)
     return (
@@ -35,24 +35,24 @@ def render_page(found: Sequence[PolicySummary], words: Mapping[str, str], about:
 
 
 def _verdict(found: Sequence[PolicySummary]) -> str:
-    """The first policy next to the best of the others, where there are others."""
+    """Return the first policy compared with the best of the others."""
     if len(found) < 2:
         return ""
     first, *others = found
-    sentences = []
+    results = []
     for field, what in (("allocated", "of the GPU capacity in use"), ("island_share", "of pods inside one island")):
-        mine = first.means[field]
+        own = first.means[field]
         theirs = [(value, each.policy) for each in others if (value := each.means[field]) is not None]
-        if mine is not None and theirs:
+        if own is not None and theirs:
             best, name = max(theirs)
-            sentences.append(f"{100 * mine:.1f} % {what}; best of the others: {100 * best:.1f} % ({name})")
-    return f"<p><b>{escape(first.policy)}</b>: {escape('. '.join(sentences))}.</p>" if sentences else ""
+            results.append(f"{100 * own:.1f} % {what}; best of the others: {100 * best:.1f} % ({name})")
+    return f"<p><b>{escape(first.policy)}</b>: {escape('. '.join(results))}.</p>" if results else ""
 
 
 def _table(found: Sequence[PolicySummary]) -> str:
     head = "".join(f"<th>{escape(column.title)}</th>" for column in COLUMNS)
     rows = "".join(
-        f"<tr><td>{escape(each.policy)}</td>{''.join(f'<td>{cell(each, column)}</td>' for column in COLUMNS)}</tr>"
+        f"<tr><td>{escape(each.policy)}</td>{''.join(f'<td>{cell_text(each, column)}</td>' for column in COLUMNS)}</tr>"
         for each in found
     )
     return f"<table><tr><th>policy</th>{head}</tr>{rows}</table>"
@@ -60,7 +60,7 @@ def _table(found: Sequence[PolicySummary]) -> str:
 
 def _courses(found: Sequence[PolicySummary], field: str) -> str:
     series = {each.policy: [(point.submitted, getattr(point, field)) for point in each.course] for each in found}
-    return line_plot(series, "asked for, of the capacity", field.replace("_", " "))
+    return line_plot(series, "demand, of the capacity", field.replace("_", " "))
 
 
 def _islands(found: Sequence[PolicySummary]) -> str:
@@ -70,14 +70,14 @@ def _islands(found: Sequence[PolicySummary]) -> str:
 
 def _rings(found: Sequence[PolicySummary]) -> str:
     series = {each.policy: distribution(each.bandwidths) for each in found if each.bandwidths}
-    return line_plot(series, "ring, of the best possible", "pods, at most so fast") if series else ""
+    return line_plot(series, "% of best ring bandwidth", "pods, up to this") if series else ""
 
 
 def _notes(found: Sequence[PolicySummary], words: Mapping[str, str]) -> str:
     rows = "".join(f"<li><b>{escape(each.policy)}</b>: {escape(words.get(each.policy, ''))}</li>" for each in found)
     seeds = ", ".join(sorted({f"{each.seeds}" for each in found}))
     return (
-        f'<ul class="small">{rows}</ul><p class="small">Means of {seeds} replays. "fragments": free GPUs that a usual '
-        'pod cannot use on their node; "by islands": inside one island; both of all GPUs. "ring of best": the weakest '
-        "hop of the ring through a pod's GPUs, as a share of the best that as many GPUs form anywhere.</p>"
+        f'<ul class="small">{rows}</ul><p class="small">Means of {seeds} runs. "fragments": free GPUs that usual pods '
+        'cannot use on their node; "fragments by island": inside one island; both in % of all GPUs. "% of best ring '
+        "bandwidth\": the weakest hop of the ring through a pod's GPUs, compared with the best ring possible.</p>"
     )

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: lines over load, bars, and distributions. Pure."""
+"""Plots as inline SVG: lines, bars and distributions. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Series = Sequence[tuple[float, float]]
 
 
 def line_plot(series: Mapping[str, Series], x_title: str, y_title: str, *, percent: bool = True) -> str:
-    """Lines by name. Both axes begin at zero; with ``percent`` values are shares."""
+    """Return a line for each name. Both axes begin at zero; with ``percent`` values are shares."""
     points = [point for each in series.values() for point in each]
     most_x = max((x for x, _ in points), default=1.0) or 1.0
     most_y = max((y for _, y in points), default=1.0) or 1.0
@@ -27,7 +27,7 @@ def line_plot(series: Mapping[str, Series], x_title: str, y_title: str, *, perce
 
 
 def bar_plot(values: Mapping[str, float], title: str) -> str:
-    """A bar for each name, of shares."""
+    """Return a bar for each name. Values are shares."""
     step = (_HEIGHT - _TOP - _BOTTOM) / max(1, len(values))
     body = []
     for number, (name, value) in enumerate(values.items()):
@@ -46,7 +46,7 @@ def bar_plot(values: Mapping[str, float], title: str) -> str:
 
 
 def distribution(values: Sequence[float], points: int = 100) -> Series:
-    """How many of them, as a share, are at most so large. ``values`` ascend."""
+    """Return the cumulative distribution of the values, which ascend."""
     if not values:
         return [(0.0, 0.0)]
     steps = min(points, len(values))
@@ -55,7 +55,7 @@ def distribution(values: Sequence[float], points: int = 100) -> Series:
 
 
 def legend(names: Sequence[str]) -> str:
-    """Which colour is whose."""
+    """Return the colour of each name."""
     return "".join(
         f'<span class="key"><i style="background:{COLOURS[number % len(COLOURS)]}"></i>{escape(name)}</span>'
         for number, name in enumerate(names)

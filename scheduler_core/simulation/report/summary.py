@@ -1,16 +1,18 @@
-"""The figures of all seeds of a policy, as one line. Pure."""
+"""The figures of all seeds of a policy in a row. Pure."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
+from gputopo.render.report import NONE, render, text_table
 from scheduler_core.simulation.measures import CoursePoint, Figures
 
 
 class Column(NamedTuple):
-    """One measure."""
+    """A measure."""
 
     field: str  # of ``Figures``
     title: str
@@ -22,11 +24,11 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("allocated", "allocated", 100.0, "%", 2),
     Column("island_share", "in one island", 100.0, "%"),
-    Column("bandwidth", "ring of best", 100.0, "%"),
+    Column("bandwidth", "% of best ring bandwidth", 100.0, "%"),
     Column("fragments", "fragments", 100.0, "%"),
-    Column("island_fragments", "by islands", 100.0, "%"),
+    Column("island_fragments", "fragments by island", 100.0, "%"),
     Column("mean_wait_s", "mean wait", 1.0, "s"),
-    Column("never", "no room", 1.0, ""),
+    Column("never", "never scheduled"),
     Column("latency_ms", "decision", 1.0, "ms", 2),
 )
 
@@ -37,54 +39,49 @@ class PolicySummary(NamedTuple):
     policy: str
     seeds: int
     means: dict[str, float | None]  # by field of ``Figures``
-    deviations: dict[str, float]  # of the fields with two or more values
     course: tuple[CoursePoint, ...]  # of the first seed
     bandwidths: tuple[float, ...]  # of all seeds, ascending
 
 
 def summaries(figures: Iterable[Figures]) -> list[PolicySummary]:
-    """One for each policy, in the order in which they come."""
-    by_policy: dict[str, list[Figures]] = {}
+    """Return a summary for each policy, in the order given."""
+    by_policy: defaultdict[str, list[Figures]] = defaultdict(list)
     for each in figures:
-        by_policy.setdefault(each.policy, []).append(each)
+        by_policy[each.policy].append(each)
     return [_summary(policy, each) for policy, each in by_policy.items()]
 
 
-def report_document(figures: Sequence[Figures], about: str) -> dict[str, Any]:
-    """For programs: every seed's figures, without the courses."""
-    rows = [
+def simulation_document(figures: Sequence[Figures], about: str) -> dict[str, Any]:
+    """Return the figures of every seed, without the courses."""
+    runs = [
         {key: value for key, value in each._asdict().items() if key not in ("course", "bandwidths")} for each in figures
     ]
-    return {"kind": "Simulation", "about": about, "replays": rows}
+    return {"kind": "Simulation", "about": about, "replays": runs}
 
 
-def render_text(found: Sequence[PolicySummary], words: dict[str, str], about: str) -> str:
-    """A table."""
-    width = max(len(each.policy) for each in found)
-    heads = [f"{column.title:>14}" for column in COLUMNS]
-    lines = [about, "", " ".join([" " * width, *heads])]
-    lines += [
-        " ".join([f"{each.policy:<{width}}", *(f"{cell(each, column):>14}" for column in COLUMNS)]) for each in found
-    ]
-    notes = [f"{each.policy:<{width}} {words.get(each.policy, '')}" for each in found]
-    return "\n".join([*lines, "", *notes]) + "\n"
+def simulation_text(found: Sequence[PolicySummary], words: dict[str, str], about: str) -> str:
+    """Return a table, and what each policy is."""
+    titles = ("", *(column.title for column in COLUMNS))
+    rows = [(each.policy, *(cell_text(each, column) for column in COLUMNS)) for each in found]
+    notes = [(each.policy, words.get(each.policy, "")) for each in found]
+    return render([[about], [text_table(titles, rows, numbers=True)], [text_table((), notes)]])
 
 
-def cell(summary: PolicySummary, column: Column) -> str:
-    """A mean, with its deviation over the seeds where there is one."""
+def cell_text(summary: PolicySummary, column: Column) -> str:
+    """Return the mean over the seeds."""
     mean = summary.means[column.field]
-    if mean is None:
-        return "-"
-    return f"{mean * column.factor:.{column.digits}f} {column.unit}".strip()
+    return NONE if mean is None else f"{mean * column.factor:.{column.digits}f} {column.unit}".strip()
 
 
 def _summary(policy: str, figures: Sequence[Figures]) -> PolicySummary:
     means: dict[str, float | None] = {}
-    deviations: dict[str, float] = {}
     for column in COLUMNS:
         values = [value for each in figures if (value := getattr(each, column.field)) is not None]
         means[column.field] = fmean(values) if values else None
-        if len(values) > 1:
-            deviations[column.field] = stdev(values)
-    rings = sorted(value for each in figures for value in each.bandwidths)
-    return PolicySummary(policy, len(figures), means, deviations, figures[0].course, tuple(rings))
+    return PolicySummary(
+        policy=policy,
+        seeds=len(figures),
+        means=means,
+        course=figures[0].course,
+        bandwidths=tuple(sorted(value for each in figures for value in each.bandwidths)),
+    )

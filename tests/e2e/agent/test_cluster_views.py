@@ -114,7 +114,9 @@ def test_pods_as_a_table_name_node_gpus_and_rates(cluster: Cluster, trio: Fleet,
 
     title, row = answer(pods, config).splitlines()
 
-    assert " ".join(title.split()) == ("NAMESPACE POD NODE GPUS ISLANDS NUMA RING BEST ON NODE BEST IN CLUSTER HAS")
+    assert " ".join(title.split()) == (
+        "NAMESPACE POD NODE GPUS ISLANDS NUMA RING BEST ON NODE BEST IN CLUSTER % OF BEST"
+    )
     assert row.split() == [
         cluster.namespace, "train", "gpu-2", "GPU0-7", "8", "0+1", "900", "nvswitch", "900", "nvswitch", "900",
         "nvswitch", "100", "%",
@@ -159,7 +161,7 @@ def test_nodes_are_listed_with_what_is_free_in_each_island(
 
     title, *rows = [line.split() for line in answer(nodes, config).splitlines()]
 
-    assert title == ["NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "SEEN"]
+    assert title == ["NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "LAST", "SEEN"]
     assert [row[0] for row in rows] == ["gpu-0", "gpu-1", "gpu-2"]
     assert "4-4" in rows[0]
     assert sorted(rows[0][rows[0].index("4-4") + 1 :][:2]) == ["0/4", "3/4"]

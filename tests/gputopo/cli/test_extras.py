@@ -149,7 +149,7 @@ def test_every_command_has_its_help() -> None:
         ("policy show policy.yaml", "built in"),
         ("simulate --cluster l4*2 --jobs 20 --policy policy.yaml", "ours:default"),
         ("simulate --cluster nodes.json --jobs 20 -o html", "<h1>"),
-        ("replay decisions.jsonl", "2 decisions made again, 0 came out otherwise\n"),
+        ("replay decisions.jsonl", "2 decisions replayed, 0 differ\n"),
         ("what-if -f pod.yaml --from nodes.json", "gpu-1"),
         ("scheduler-config --from nodes.json", "kind: KubeSchedulerConfiguration\n"),
         ("scheduler-config --resource nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb"),

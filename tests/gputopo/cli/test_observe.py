@@ -158,7 +158,7 @@ def test_what_is_placed_is_told_at_once_and_summed_up_at_the_end(tmp_path: Path)
         code, rest = observer.end(signal.SIGINT)
 
     assert first[3:5] == [
-        "Now: 2 nodes with 16 GPUs, 12 of them free; of those with NVLink 33% in broken islands.",
+        "Now: 2 nodes with 16 GPUs, 12 free; 33% of the free GPUs with NVLink are in partly used islands.",
         "     Islands: 2 with 4 free, 2 with 2 free.",
     ]
     assert first[-1] == "Since then, no GPU pod was placed."
@@ -168,7 +168,9 @@ def test_what_is_placed_is_told_at_once_and_summed_up_at_the_end(tmp_path: Path)
     )
     assert code == 0
     assert "Since then, 1 GPU pod was placed: 1 compared.\n" in rest
-    assert "  in all                            1         1           0         1      1      1       73.9\n" in rest
+    assert (
+        "  all                               1         1           0         1           1      1       73.9\n" in rest
+    )
     assert {(each.method, each.path) for each in cluster.asked} == {
         ("GET", path.path()) for path in (NODES, PODS, NODE_GPUS)
     }
@@ -230,7 +232,7 @@ def test_how_things_are_now(tmp_path: Path) -> None:
         shown = CliRunner().invoke(main.main, ["observe", *there, "--for", "0s"])
 
     assert shown.exit_code == 0
-    assert "When this began, 2 GPU pods ran: 2 compared.\n" in shown.output
+    assert "At the start, 2 GPU pods ran: 2 compared.\n" in shown.output
     assert shown.output.count("gputopo observe: ") == 1
 
 

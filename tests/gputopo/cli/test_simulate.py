@@ -111,7 +111,7 @@ def test_what_if(files: Path) -> None:
     code, said = _run("what-if", "-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json"))
 
     assert code == 0, said
-    assert said.startswith("team/train would land on gpu-1")
+    assert said.startswith("team/train fits on gpu-1")
     assert "ring 600 GB/s nvlink, one island" in said
     assert "left  2+2 free by island" in said
 

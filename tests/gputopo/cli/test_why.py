@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from gputopo.cli import main
 from gputopo.crd.reservations import ReservationSpec, spec_hash
 from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
-from scheduler_core.explain import explanation_document, render_text
+from scheduler_core.explain import explanation_document, explanation_text
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
 from tests.scheduler_core.explain.stories import STORIES
@@ -57,20 +57,20 @@ def test_a_pod_that_waits(tmp_path: Path) -> None:
 
     assert shown.exit_code == 0
     assert shown.output == (
-        "pod a/waits asks for\n"
+        "pod a/waits requests:\n"
         "  2 whole GPUs  required  nvidia.com/gpu: 2\n"
         "\n"
-        "0 of 1 node suits it.\n"
-        "kube-scheduler said: 0/1 nodes are available: 1 too few free healthy GPUs\n"
+        "It fits 0 of 1 node.\n"
+        "kube-scheduler says: 0/1 nodes are available: 1 too few free healthy GPUs\n"
         "\n"
-        "Any of these would make it fit:\n"
+        "Any of these changes would make it fit:\n"
         "- gpu-0 has 1 free GPU; 2 free after pod a/train ends\n"
         "\n"
-        "Refused:\n"
+        "Rejected:\n"
         "- too few free healthy GPUs: 1 node\n"
         "  gpu-0\n"
-        "  Fewer healthy GPUs (or shares, or MIG devices) are free than the pod asks for. Wait for a pod to end, "
-        "ask for fewer,\n"
+        "  Fewer healthy GPUs (or shares, or MIG devices) are free than the pod requests. Wait for a pod to end, "
+        "request fewer,\n"
         "  or add nodes.\n"
     )
 
@@ -107,7 +107,7 @@ def test_a_pod_that_cannot_be_understood(tmp_path: Path) -> None:
     with api_server(cluster) as server:
         shown = why(server, tmp_path, "pod", "odd", "-n", "a").output
 
-    assert "pod a/odd is refused on every node: the pod's request is malformed: gputopo.io/island: 'yes'" in shown
+    assert "pod a/odd is rejected on every node: the pod's request is malformed: gputopo.io/island: 'yes'" in shown
 
 
 JOB = """
@@ -205,7 +205,7 @@ def test_nodes_that_kube_scheduler_would_not_take_are_left_out(tmp_path: Path) -
 
     assert found["barred"] == [{"text": "its taint team=b:NoSchedule is not tolerated", "nodes": ["gpu-1"]}]
     assert (found["nodes"], found["suited"], found["otherNodes"]) == (1, [], 1)
-    assert "Left out, as kube-scheduler would: gpu-1: its taint team=b:NoSchedule is not tolerated.\n" in shown
+    assert "Excluded, as kube-scheduler would: gpu-1: its taint team=b:NoSchedule is not tolerated.\n" in shown
     assert asked_for["suited"] == ["gpu-1"]
 
 
@@ -312,7 +312,7 @@ def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
         shown = why(server, tmp_path, "pod", "train-4", "-n", "team", "--server", f"{server.url}/")
 
     assert [asked.path for asked in server.asked] == ["/explain/team/train-4"]
-    assert shown.output == render_text(story, 120)
+    assert shown.output == explanation_text(story, 120)
 
 
 @pytest.mark.parametrize(
@@ -386,11 +386,11 @@ def test_a_pod_that_a_gate_holds_says_so_first(tmp_path: Path) -> None:
         shown = why(server, tmp_path, "pod", "waits", "-n", "a").output
 
     assert shown.startswith(
-        "pod a/waits: the gate gputopo.io/gang holds it, and no scheduler looks at it before the planner has a place "
-        "for it, as a\n"
-        "member of the gang llm: `gputopo why gang llm -n a` tells of all.\n"
+        "pod a/waits: the gate gputopo.io/gang holds it until the planner has a place for it, with its gang llm: see "
+        "`gputopo why\n"
+        "gang llm -n a`.\n"
         "\n"
-        "pod a/waits asks for\n"
+        "pod a/waits requests:\n"
     )
 
 

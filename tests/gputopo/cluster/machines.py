@@ -15,7 +15,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def state(
     topology: NodeTopology, held: Mapping[str, tuple[int, ...]], age: timedelta = timedelta(seconds=30)
 ) -> NodeGpus:
-    """What an agent reports: pod name -> indices of the GPUs that it holds."""
+    """Return a NodeGpus; ``held``: pod name -> indices of its GPUs."""
     allocations = tuple(
         Allocation(str(topology.get_gpu(index).uuid), PodRef("team-a", pod, "main"))
         for pod, indices in held.items()
@@ -25,5 +25,5 @@ def state(
 
 
 def gpu_node(name: str, topology: NodeTopology, held: Mapping[str, tuple[int, ...]] = {}) -> GpuNode:
-    """A node whose agent has just reported who holds what."""
+    """A node with a recent report of its allocations."""
     return GpuNode(name, topology, state(topology, held))

@@ -1,4 +1,4 @@
-"""What a clean-up finds, and what it says of it; ``tests/e2e`` shows what it does."""
+"""What a clean-up finds and prints; ``tests/e2e`` shows that it removes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def node(*entries: dict[str, object]) -> ManagedMetadata:
     return msgspec.json.decode(json.dumps({"name": "n", "uid": "u", "managedFields": entries}), type=ManagedMetadata)
 
 
-def test_what_goes_is_what_our_managers_own_and_nobody_else() -> None:
+def test_only_fields_of_our_managers_are_removed() -> None:
     metadata = node(
         entry(FIELD_MANAGER, "own", "shared"),
         entry(MIRROR_FIELD_MANAGER, "mirror"),
@@ -53,7 +53,7 @@ def test_what_goes_is_what_our_managers_own_and_nobody_else() -> None:
 @pytest.mark.parametrize(
     "metadata",
     [
-        pytest.param(node(), id="nobody's"),
+        pytest.param(node(), id="no field of ours"),
         pytest.param(node(entry("nfd-master", "theirs")), id="somebody else's"),
         pytest.param(node(entry(FIELD_MANAGER, "x", operation="Update")), id="somebody's who only goes by our name"),
     ],

@@ -61,7 +61,7 @@ def test_what_is_unknown_of_a_node_is_null() -> None:
 
 def test_a_list_of_pods() -> None:
     found = pod_placements([gpu_node("n", a100_bridged(), {"p": (0, 2)})], frozenset({PodName("team-a", "p")}))
-    unseen = PodGpus(pod=PodName("ns", "q"), node="m", count=2)
+    unseen = PodGpus(namespace="ns", name="q", node="m", count=2)
 
     first, second = pod_list([*found, unseen])["items"]
 

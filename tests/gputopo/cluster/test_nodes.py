@@ -1,4 +1,4 @@
-"""What a node's labels, annotation and ``NodeGpus`` say together."""
+"""GPU nodes from labels, annotation and ``NodeGpus``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def metadata(name: str, labels: dict[str, str], annotations: dict[str, str] | No
     return ObjectMeta(name, labels=labels, annotations=annotations or {})
 
 
-def test_gpu_nodes_are_those_that_speak_of_gpus_by_name() -> None:
+def test_gpu_nodes_by_name() -> None:
     facts = encode_topology(dgx1())
     nodes = [
         metadata("b", facts.labels, facts.annotations),
@@ -75,7 +75,7 @@ def test_a_lost_gpu_is_not_free() -> None:
         pytest.param(NodeGpus("2026-11-21T12:00:00Z", "", "0.1.0", None), id="no socket of the kubelet"),
     ],
 )
-def test_where_nobody_says_who_holds_what_nothing_is_known_to_be_free(told: NodeGpus | None) -> None:
+def test_unknown_allocations_leave_free_gpus_unknown(told: NodeGpus | None) -> None:
     node = GpuNode("n", hgx_h100(), told)
 
     assert (node.free, node.held_devices) == (None, None)

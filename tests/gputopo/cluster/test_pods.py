@@ -1,4 +1,4 @@
-"""What pods got, next to what they could have had."""
+"""The GPUs of pods, compared with the best possible."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:
     (found,) = pod_placements(nodes, names("p"))
 
     assert found == PodGpus(
-        pod=PodName("team-a", "p"),
+        namespace="team-a",
+        name="p",
         node="ring",
         count=2,
         gpus=(0, 1),
-        islands=(2,),
+        gpus_by_island=(2,),
         numa=(0,),
         ring=FAST,
-        best_on_node=FAST,
-        best_in_cluster=FAST,
+        best_ring_on_node=FAST,
+        best_ring_in_cluster=FAST,
     )
     assert (found.of_node, found.of_cluster) == (1.0, 1.0)
 
@@ -47,9 +48,9 @@ def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:
 def test_a_pod_that_is_split_over_islands_and_numa_nodes_is_seen_to_be() -> None:
     (found,) = pod_placements([gpu_node("n", a100_bridged(), {"p": (0, 1, 2)})], names("p"))
 
-    assert (found.islands, found.numa) == ((2, 1), (0, 1))
+    assert (found.gpus_by_island, found.numa) == ((2, 1), (0, 1))
     (found,) = pod_placements([gpu_node("n", dgx_a100(), {"p": (0, 2)})], names("p"))
-    assert (found.islands, found.numa) == ((2,), (1, 3))
+    assert (found.gpus_by_island, found.numa) == ((2,), (1, 3))
 
 
 def test_the_best_in_the_cluster_is_that_of_the_same_product() -> None:
@@ -58,15 +59,15 @@ def test_the_best_in_the_cluster_is_that_of_the_same_product() -> None:
 
     (found,) = pod_placements(nodes, names("p"))
 
-    assert (found.ring, found.best_on_node, found.best_in_cluster) == (SLOW, FAST, FAST)
+    assert (found.ring, found.best_ring_on_node, found.best_ring_in_cluster) == (SLOW, FAST, FAST)
     assert found.of_cluster == 0.5
 
 
 def test_a_pod_of_several_products_is_compared_with_its_node_only() -> None:
     (found,) = pod_placements([gpu_node("n", mixed(), {"p": (0, 1, 2, 3)})], names("p"))
 
-    assert found.best_in_cluster is None
-    assert found.best_on_node == found.ring
+    assert found.best_ring_in_cluster is None
+    assert found.best_ring_on_node == found.ring
 
 
 def test_the_worst_come_first_and_single_gpus_last() -> None:
@@ -83,7 +84,7 @@ def test_the_worst_come_first_and_single_gpus_last() -> None:
     nodes[2] = msgspec.structs.replace(nodes[2], state=lost)
     running = names("half-of-the-best", "single", "good", "a-tenth-of-the-best", "lost-its-gpu", "far-over-pcie")
 
-    assert [each.pod.name for each in pod_placements(nodes, running)] == [
+    assert [each.name for each in pod_placements(nodes, running)] == [
         "lost-its-gpu",
         "a-tenth-of-the-best",
         "half-of-the-best",
@@ -93,14 +94,14 @@ def test_the_worst_come_first_and_single_gpus_last() -> None:
     ]
 
 
-def test_a_pod_whose_gpu_is_gone_says_which_and_nothing_that_is_not_known() -> None:
+def test_a_missing_gpu_is_named_and_the_rest_is_unknown() -> None:
     told = state(dgx1(), {"p": (0, 1)})
     gone = Allocation("GPU-gone", PodRef("team-a", "p", "main"))
     told = msgspec.structs.replace(told, allocations=(*(told.allocations or ()), gone))
 
     (found,) = pod_placements([GpuNode("n", dgx1(), told)], names("p"))
 
-    assert found == PodGpus(pod=PodName("team-a", "p"), node="n", count=3, gpus=(0, 1), missing=("GPU-gone",))
+    assert found == PodGpus(namespace="team-a", name="p", node="n", count=3, gpus=(0, 1), missing=("GPU-gone",))
 
 
 def test_shares_and_mig_devices_of_one_gpu_are_one_gpu() -> None:
@@ -114,7 +115,7 @@ def test_shares_and_mig_devices_of_one_gpu_are_one_gpu() -> None:
 
     found = pod_placements([GpuNode("n", dgx1(), told)], names("p", "q"))
 
-    assert [(each.pod.name, each.count, each.gpus, each.shared) for each in found] == [
+    assert [(each.name, each.count, each.gpus, each.shared) for each in found] == [
         ("p", 1, (2,), True),
         ("q", 1, (3,), True),
     ]
@@ -128,7 +129,7 @@ def test_pods_that_do_not_run_and_nodes_that_say_nothing_are_left_out() -> None:
 
 def test_what_is_not_known_stays_so() -> None:
     (found,) = pod_placements([gpu_node("n", nvlink_unknown(), {"p": (0, 1)})], names("p"))
-    assert (found.islands, found.ring and found.ring.kind, found.of_node) == (None, PathKind.UNKNOWN, None)
+    assert (found.gpus_by_island, found.ring and found.ring.kind, found.of_node) == (None, PathKind.UNKNOWN, None)
 
     (found,) = pod_placements([gpu_node("n", cloud_vm(), {"p": (0, 1)})], names("p"))
     assert (found.numa, found.ring and found.ring.gbps, found.of_node) == (None, None, None)

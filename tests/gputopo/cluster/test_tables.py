@@ -9,10 +9,10 @@ import pytest
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, pod_placements
-from gputopo.cluster.tables import Cell, Table, node_table, pod_table
-from gputopo.cluster.terminal import table_lines
+from gputopo.cluster.tables import node_table, pod_table
 from gputopo.model import Degradation, Gpu, NodeTopology, Nvlink, PcieDistance
 from gputopo.paths import PathKind
+from gputopo.render.report import Cell
 from gputopo.rings import Ring
 from tests.gputopo.cluster.machines import NOW, gpu_node, state
 from tests.machines import (
@@ -49,7 +49,7 @@ def pod_row(pod: PodGpus) -> dict[str, Cell]:
                 "ISLANDS": "8",
                 "FREE": "5/8",
                 "DEGRADED": "-",
-                "SEEN": "30s",
+                "LAST SEEN": "30s",
             },
             id="one island",
         ),
@@ -68,7 +68,7 @@ def pod_row(pod: PodGpus) -> dict[str, Cell]:
         ),
         pytest.param(gpu_node("n", h100_lost_gpu()), {"GPUS": "7+1 lost", "DEGRADED": "gpu2"}, id="a lost GPU"),
         pytest.param(gpu_node("n", nvlink_unknown()), {"ISLANDS": "?", "FREE": "8/8"}, id="NVLink unknown"),
-        pytest.param(GpuNode("n", wsl()), {"ISLANDS": "?", "FREE": "?", "SEEN": "never"}, id="no agent"),
+        pytest.param(GpuNode("n", wsl()), {"ISLANDS": "?", "FREE": "?", "LAST SEEN": "never"}, id="no agent"),
         pytest.param(
             gpu_node("n", mixed()),
             {
@@ -128,8 +128,8 @@ def test_a_wide_line_says_more() -> None:
         "ISLANDS": "8",
         "FREE": "8/8",
         "DEGRADED": "-",
-        "SEEN": "30s",
-        "JOINED BY": "nvswitch",
+        "LAST SEEN": "30s",
+        "INTERCONNECT": "nvswitch",
         "GB/S": "900",
         "NUMA": "4-4",
         "VRAM": "79.6 GiB",
@@ -145,7 +145,7 @@ def test_a_wide_line_says_more() -> None:
         pytest.param(
             GpuNode("n", NodeTopology(gpus=(Gpu(index=0),)), None, "cannot be read"),
             {
-                "JOINED BY": "?",
+                "INTERCONNECT": "?",
                 "GB/S": "-",
                 "NUMA": "?",
                 "VRAM": "?",
@@ -156,9 +156,9 @@ def test_a_wide_line_says_more() -> None:
             id="nothing known",
         ),
         pytest.param(
-            GpuNode("n", NodeTopology(nvlink=Nvlink())), {"JOINED BY": "-", "NUMA": "-", "VRAM": "-"}, id="no GPU"
+            GpuNode("n", NodeTopology(nvlink=Nvlink())), {"INTERCONNECT": "-", "NUMA": "-", "VRAM": "-"}, id="no GPU"
         ),
-        pytest.param(gpu_node("n", a40x10()), {"JOINED BY": "none", "GB/S": "-"}, id="islands of one"),
+        pytest.param(gpu_node("n", a40x10()), {"INTERCONNECT": "none", "GB/S": "-"}, id="islands of one"),
     ],
 )
 def test_a_wide_line_of_a_poor_node(node: GpuNode, expected: dict[str, str]) -> None:
@@ -180,50 +180,52 @@ def test_a_pod_on_a_line() -> None:
         "RING": Cell("50 nvlink"),
         "BEST ON NODE": Cell("100 nvlink"),
         "BEST IN CLUSTER": Cell("100 nvlink"),
-        "HAS": Cell("50 %", "bad"),
+        "% OF BEST": Cell("50 %", "bad"),
     }
 
 
 NEAR, FAR = (Ring(PathKind.PCIE, 63.0, None, distance) for distance in (PcieDistance.PIX, PcieDistance.SYS))
-POD = PodGpus(pod=PodName("ns", "p"), node="n", count=2, gpus=(0, 4), islands=(1, 1), numa=(0, 1))
+POD = PodGpus(namespace="ns", name="p", node="n", count=2, gpus=(0, 4), gpus_by_island=(1, 1), numa=(0, 1))
 
 
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
         pytest.param(
-            msgspec.structs.replace(POD, ring=FAR, best_on_node=NEAR),
+            msgspec.structs.replace(POD, ring=FAR, best_ring_on_node=NEAR),
             {
                 "ISLANDS": Cell("1+1", "bad"),
                 "NUMA": Cell("0+1"),
                 "RING": Cell("<=63 pcie SYS"),
-                "HAS": Cell("<100 %", "bad"),
+                "% OF BEST": Cell("<100 %", "bad"),
             },
             id="split, over PCIe as fast by rate but not by distance",
         ),
         pytest.param(
-            msgspec.structs.replace(POD, ring=Ring(PathKind.PCIE, None, None, None), best_on_node=NEAR),
-            {"RING": Cell("? pcie ?"), "HAS": Cell("less", "bad")},
+            msgspec.structs.replace(POD, ring=Ring(PathKind.PCIE, None, None, None), best_ring_on_node=NEAR),
+            {"RING": Cell("? pcie ?"), "% OF BEST": Cell("less", "bad")},
             id="over PCIe, nothing known",
         ),
         pytest.param(
-            msgspec.structs.replace(POD, ring=Ring(PathKind.UNKNOWN, None, None, None), islands=None, numa=None),
-            {"ISLANDS": Cell("?"), "NUMA": Cell("?"), "RING": Cell("?"), "HAS": Cell("-")},
+            msgspec.structs.replace(POD, ring=Ring(PathKind.UNKNOWN, None, None, None), gpus_by_island=None, numa=None),
+            {"ISLANDS": Cell("?"), "NUMA": Cell("?"), "RING": Cell("?"), "% OF BEST": Cell("-")},
             id="NVLink unknown",
         ),
         pytest.param(
-            PodGpus(pod=PodName("ns", "p"), node="n", count=3),
-            {"GPUS": Cell("3, which: ?"), "ISLANDS": Cell("?"), "RING": Cell("?"), "BEST ON NODE": Cell("?")},
-            id="nobody says which GPUs",
+            PodGpus(namespace="ns", name="p", node="n", count=3),
+            {"GPUS": Cell("3, indices: ?"), "ISLANDS": Cell("?"), "RING": Cell("?"), "BEST ON NODE": Cell("?")},
+            id="GPUs not reported",
         ),
         pytest.param(
-            PodGpus(pod=PodName("ns", "p"), node="n", count=2, gpus=(1,), missing=("GPU-x",)),
-            {"GPUS": Cell("2, gone: GPU-x", "bad"), "RING": Cell("?"), "HAS": Cell("-")},
+            PodGpus(namespace="ns", name="p", node="n", count=2, gpus=(1,), missing=("GPU-x",)),
+            {"GPUS": Cell("2, missing: GPU-x", "bad"), "RING": Cell("?"), "% OF BEST": Cell("-")},
             id="a GPU that is gone",
         ),
         pytest.param(
-            PodGpus(pod=PodName("ns", "p"), node="n", count=1, gpus=(1,), shared=True, islands=(1,), numa=(0,)),
-            {"GPUS": Cell("GPU1 (shared)"), "ISLANDS": Cell("1"), "RING": Cell("-"), "HAS": Cell("-")},
+            PodGpus(
+                namespace="ns", name="p", node="n", count=1, gpus=(1,), shared=True, gpus_by_island=(1,), numa=(0,)
+            ),
+            {"GPUS": Cell("GPU1 (shared)"), "ISLANDS": Cell("1"), "RING": Cell("-"), "% OF BEST": Cell("-")},
             id="a share of one GPU",
         ),
     ],
@@ -232,17 +234,3 @@ def test_a_pod_of_which_not_all_is_known_or_well(pod: PodGpus, expected: dict[st
     row = pod_row(pod)
 
     assert {title: row[title] for title in expected} == expected
-
-
-def test_a_table_is_printed_in_columns() -> None:
-    table = Table(("A", "BB"), [(Cell("x" * 200), Cell("[bold]1", "bad")), (Cell("y"), Cell(""))])
-
-    plain = list(table_lines(table, lambda _, text: text))
-    painted = list(table_lines(table, lambda role, text: f"<{role}>{text}"))
-
-    assert plain == [f"A{' ' * 199}  BB", f"{'x' * 200}  [bold]1", "y"]
-    assert painted == [f"A{' ' * 199}  BB", f"{'x' * 200}  <bad>[bold]1", "y"]
-
-
-def test_a_table_without_rows_is_its_titles() -> None:
-    assert list(table_lines(Table(("A", "BB"), []), lambda _, text: text)) == ["A  BB"]

@@ -1,4 +1,4 @@
-"""Small fleets, and what is told about them."""
+"""Small fleets and the explanations of pods on them."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def fleet(*records: NodeRecord) -> Snapshot:
 
 
 def told(request: PodRequest, *records: NodeRecord, bound: str | None = None) -> Explanation:
-    """What is told about a pod among those nodes."""
+    """Return the explanation of a pod with these nodes."""
     return explain(request, fleet(*records), None, POLICY, NOW, bound)

@@ -38,8 +38,8 @@ def test_document_of_a_pod_that_fits_nowhere() -> None:
             {
                 "reason": "TOO_FEW_GPUS",
                 "text": "too few free healthy GPUs (see: gputopo why pod)",
-                "means": "Fewer healthy GPUs (or shares, or MIG devices) are free than the pod asks for.",
-                "advice": "Wait for a pod to end, ask for fewer, or add nodes.",
+                "means": "Fewer healthy GPUs (or shares, or MIG devices) are free than the pod requests.",
+                "advice": "Wait for a pod to end, request fewer, or add nodes.",
                 "nodes": ["b"],
             }
         ],

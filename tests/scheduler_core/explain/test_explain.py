@@ -47,7 +47,7 @@ def test_only_the_named_nodes_are_looked_at() -> None:
     assert [change.text for change in found.nearest] == ["full has 0 free GPUs; 2 free after pod team/x ends"]
 
 
-def test_best_nodes_are_those_that_filter_answers() -> None:
+def test_the_nodes_that_filter_answers_are_the_best_nodes() -> None:
     table = fleet(*(msgspec.structs.replace(FREE, name=f"n{at:02}") for at in range(20)))
     asked = request(2)
 
@@ -63,7 +63,7 @@ def test_where_filter_answers_one_node_the_next_best_follow() -> None:
     assert len(found.notes) == 2
 
 
-def test_score_is_taken_apart() -> None:
+def test_factors_of_the_score() -> None:
     (best,) = told(request(2), FREE).best
 
     assert [(each.name, each.raw, each.weight, each.share) for each in best.factors] == [
@@ -95,7 +95,7 @@ def test_what_it_may_get_best_first_and_what_gputopo_would_choose() -> None:
         ),
     ],
 )
-def test_what_nobody_can_tell_is_not_told(node: NodeRecord, resource: str, gpus: int) -> None:
+def test_unknown_outcomes_are_none(node: NodeRecord, resource: str, gpus: int) -> None:
     asked = parse_request(pod("p", gpus, resource=resource))
     assert isinstance(asked, PodRequest)
 
@@ -104,7 +104,7 @@ def test_what_nobody_can_tell_is_not_told(node: NodeRecord, resource: str, gpus:
     assert (best.outcomes, best.choice) == (None, None)
 
 
-def test_nothing_is_chosen_among_gpus_of_which_nobody_knows_whether_they_are_free() -> None:
+def test_no_choice_among_gpus_that_may_not_be_free() -> None:
     (best,) = told(request(2), record("n", PAIRS, pods=[occupant("x", 1)])).best
 
     assert best.outcomes is not None
@@ -153,7 +153,7 @@ class TestBound:
             pytest.param(record("n", PAIRS, held={}), "gone", id="the node is gone"),
         ],
     )
-    def test_where_nobody_says_what_it_holds(self, node: NodeRecord, bound: str) -> None:
+    def test_gpus_that_are_not_reported(self, node: NodeRecord, bound: str) -> None:
         assert told(request(2), node, bound=bound).held == CurrentPlacement(node=bound, spot=None)
 
     def test_it_does_not_stand_in_its_own_way(self) -> None:
@@ -162,7 +162,7 @@ class TestBound:
         assert told(request(4), mine, bound="n").suited == ("n",)
         assert told(request(4), mine).suited == ()
 
-    def test_shares_and_strange_devices_are_not_taken_for_its_gpus(self) -> None:
+    def test_shares_and_unknown_devices_do_not_count_as_its_gpus(self) -> None:
         mine = record("n", PAIRS, held={}, pods=[occupant("new", 1)])
         assert mine.gpus is not None
         uuid = PAIRS.gpus[0].uuid or ""
@@ -178,15 +178,17 @@ class TestBound:
         assert told(request(1), mine, bound="n").held == CurrentPlacement(node="n", spot=None)
 
 
-def test_products_that_are_there_are_told_where_the_model_is_not() -> None:
+def test_products_of_the_cluster_are_a_note_if_the_model_is_missing() -> None:
     labelled = record("n3", allocatable={"nvidia.com/gpu": 8})
     partial = record("n4", MACHINES["h100_partial"](), allocatable={"nvidia.com/gpu": 8})
     records = [FREE, msgspec.structs.replace(FREE, name="f2"), record("n", H100, held={}), labelled]
 
     some, none = told(request(1, model="B300"), *records), told(request(1, model="B300"), partial)
 
-    assert some.notes == ("GPUs there are: NVIDIA-A100-80GB-PCIe on 2, NVIDIA-H100-80GB-HBM3 on 1, unknown on 1",)
-    assert none.notes == ("GPUs there are: none that gputopo can tell apart",)
+    assert some.notes == (
+        "products in the cluster: NVIDIA-A100-80GB-PCIe on 2, NVIDIA-H100-80GB-HBM3 on 1, unknown on 1",
+    )
+    assert none.notes == ("products in the cluster: none with a known topology",)
 
 
 def test_topology_manager_is_heeded() -> None:
@@ -198,8 +200,8 @@ def test_topology_manager_is_heeded() -> None:
     assert found.nearest == ()
 
 
-def test_nobody_counts_before_the_kubelet_is_asked() -> None:
-    """Without the kubelet's word the number of free GPUs is all there is."""
+def test_without_a_report_only_the_number_of_free_gpus_is_known() -> None:
+    """Without a PodResources report only the number of free GPUs is known."""
     silent = record("n", PAIRS, pods=[occupant("x", 3)])
 
     assert [change.text for change in told(request(2), silent).nearest] == [

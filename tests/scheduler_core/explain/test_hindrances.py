@@ -1,4 +1,4 @@
-"""What a reason alone does not say: why nobody vouches for a topology, and that no such island exists."""
+"""Details beyond a reason: why a topology is not confirmed, and that no such island exists."""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ ASKED = request(2, island="required")
     [
         pytest.param(
             None,
-            "a: the Node carries a topology and has no NodeGpus, so nobody confirms it: start the agent, or, where "
-            "there is to be none, remove the annotation gputopo.io/topology",
-            "fits on a if its agent confirms the topology that the Node carries: start it, or look at its log",
+            "a: the Node carries a topology and has no NodeGpus that confirms it: start the agent, or, if "
+            "no agent is to run there, remove the annotation gputopo.io/topology",
+            "fits on a if its agent confirms the topology that the Node carries: start the agent, or check its log",
             id="no NodeGpus",
         ),
         pytest.param(
             word(H100, {}),
-            "a: its NodeGpus speaks of another topology than the Node carries: it passes in seconds, unless the agent "
-            "cannot write the Node, which its log says",
-            "fits on a if its agent confirms the topology that the Node carries: start it, or look at its log",
+            "a: its NodeGpus is about another topology than the Node carries: this lasts seconds, unless the agent "
+            "cannot write the Node: check its log",
+            "fits on a if its agent confirms the topology that the Node carries: start the agent, or check its log",
             id="another topology",
         ),
         pytest.param(
             word(PAIRS, {}, "2026-11-18T12:00:00Z"),
-            "a: clock skew: its NodeGpus was observed more than 10 minutes from now, so its age cannot be told; set "
+            "a: clock skew: its NodeGpus was observed more than 10 minutes from now, so its age is unknown; set "
             "the clock of the node, or of the extender",
-            "fits on a if its agent confirms the topology that the Node carries: start it, or look at its log",
+            "fits on a if its agent confirms the topology that the Node carries: start the agent, or check its log",
             id="clock ahead",
         ),
         pytest.param(
             word(PAIRS, {}, "2026-11-18T08:00:00Z"),
-            "a: its agent has not confirmed the topology for too long, or not at a time that can be read: look at its "
-            "log",
-            "fits on a if its agent still sees what it saw 3 hours ago: start it, or look at its log",
+            "a: its agent has not confirmed the topology for too long, or at an invalid time: check its log",
+            "fits on a if its agent still reports what it reported 3h ago: start the agent, or check its log",
             id="silent agent",
         ),
     ],
 )
-def test_why_nobody_vouches_for_a_topology(gpus: NodeGpus | None, why: str, nearest: str) -> None:
+def test_why_a_topology_is_not_confirmed(gpus: NodeGpus | None, why: str, nearest: str) -> None:
     found = told(ASKED, msgspec.structs.replace(FREE, gpus=gpus))
 
     assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
@@ -72,22 +71,22 @@ def test_many_nodes_of_one_kind_are_counted() -> None:
         pytest.param(
             CARDS,
             {"island": "required"},
-            "No node of these has NVLink between its GPUs (NVIDIA-GeForce-RTX-4090).",
-            "Waiting does not help: add nodes with NVLink, or say gputopo.io/island: preferred.",
+            "None of these nodes has NVLink between its GPUs (NVIDIA-GeForce-RTX-4090).",
+            "Waiting does not help: add nodes with NVLink, or set gputopo.io/island: preferred.",
             id="no NVLink",
         ),
         pytest.param(
             CARDS,
             {"interconnect": "nvlink"},
-            "No node of these has NVLink between its GPUs (NVIDIA-GeForce-RTX-4090).",
-            "Waiting does not help: add nodes with NVLink, or leave out gputopo.io/interconnect.",
+            "None of these nodes has NVLink between its GPUs (NVIDIA-GeForce-RTX-4090).",
+            "Waiting does not help: add nodes with NVLink, or remove gputopo.io/interconnect.",
             id="no NVLink, by interconnect",
         ),
         pytest.param(
             PAIRS,
             {"island": "required"},
-            "No node of these has an NVLink island of 4 GPUs, free or not: the largest has 2.",
-            "Waiting does not help: ask for 2 GPUs or fewer a pod, add nodes with larger islands, or say "
+            "None of these nodes has an NVLink island of 4 GPUs, free or not: the largest has 2.",
+            "Waiting does not help: request 2 GPUs or fewer per pod, add nodes with larger islands, or set "
             "gputopo.io/island: preferred.",
             id="pairs",
         ),
@@ -114,7 +113,7 @@ def test_other_refusals_keep_their_advice(records: list[NodeRecord], wishes: dic
     assert all("Waiting does not help" not in each.advice for each in found.refused)
 
 
-def test_nobody_has_to_vouch_for_labels() -> None:
+def test_labels_need_no_confirmation() -> None:
     labelled = record("a", labels={"nvidia.com/gpu.count": "4"}, allocatable={"nvidia.com/gpu": 4})
 
     found = told(ASKED, labelled)

@@ -1,4 +1,4 @@
-"""The nearest miss: exact sentences on small fleets, and the law that what is told is true."""
+"""Near misses: exact sentences on small fleets, and the law that every near miss is true."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from scheduler_core.evaluation.evaluate import evaluate, evaluate_state
 from scheduler_core.evaluation.score import Score
 from scheduler_core.explain.evictions import MAX_TRIALS, smallest_eviction
 from scheduler_core.explain.model import OBSTACLE, NearMiss
-from scheduler_core.explain.near_misses import UnplacedCase, near_misses
-from scheduler_core.explain.requirements import REQUIREMENT_WORDING
+from scheduler_core.explain.near_misses import NearMissSearch
+from scheduler_core.explain.requirements import WORDING
 from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
 from scheduler_core.request.quantity import parse_mib
@@ -92,7 +92,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             request(2, island="required", numa="required"),
             [_busy("node-1", ACROSS), _busy("node-2", ACROSS)],
             [f"fits on 2 nodes without {NUMA}"],
-            id="a wish that nobody can have",
+            id="an impossible constraint",
         ),
         pytest.param(
             request(4, island="required", numa="required"),
@@ -135,7 +135,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             request(1, min_vram="1Gi"),
             [record("node-1", allocatable={"nvidia.com/gpu": 8})],
             [],
-            id="nobody says how much memory there is",
+            id="unknown memory",
         ),
         pytest.param(
             request(1, min_vram="100Gi", vram="90Gi"),
@@ -151,8 +151,8 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             ],
             [
                 (
-                    "fits on node-1 (and on 1 more like it) if its agent still sees what it saw 3 hours ago: start it, "
-                    "or look at its log"
+                    "fits on node-1 (and on 1 more node like it) if its agent still reports what it reported 3h ago: "
+                    "start the agent, or check its log"
                 ),
                 f"fits on 2 nodes without {ISLAND}",
             ],
@@ -162,7 +162,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             request(2, island="required"),
             [_busy("node-1", PAIRS, observed="2026-11-18T10:31:00Z")],
             [
-                "fits on node-1 if its agent still sees what it saw 36 minutes ago: start it, or look at its log",
+                "fits on node-1 if its agent still reports what it reported 35m ago: start the agent, or check its log",
                 f"fits on node-1 without {ISLAND}",
             ],
             id="a short while ago",
@@ -172,12 +172,12 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             [_busy("node-1", PAIRS, observed="soon")],
             [
                 (
-                    "fits on node-1 if its agent still sees what it saw at a time that cannot be read: start it, "
-                    "or look at its log"
+                    "fits on node-1 if its agent still reports what it reported at an invalid time: start the agent, "
+                    "or check its log"
                 ),
                 f"fits on node-1 without {ISLAND}",
             ],
-            id="and nobody can tell when",
+            id="at an unknown time",
         ),
         pytest.param(
             request(2, numa="required"),
@@ -186,7 +186,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
                 f"fits on node-1 without {NUMA}",
                 (
                     "node-1 has GPU0,1 free, which would do, but its device plugin may take GPU0,2 instead, and "
-                    "nothing that a pod can say decides that"
+                    "no setting of the pod decides that"
                 ),
             ],
             id="the device plugin takes another set",
@@ -203,7 +203,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             request(2, numa="required"),
             [record("node-1", PAIRS, allocatable={"nvidia.com/gpu": 8})],
             [f"fits on node-1 without {NUMA}"],
-            id="shares of GPUs, of which nobody knows what is free",
+            id="shares of GPUs, with unknown free GPUs",
         ),
         pytest.param(
             request(3, island="required"),
@@ -217,8 +217,8 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             [
                 f"fits on node-1 without {ISLAND}",
                 (
-                    "node-1 has GPU0-2 free, which would do, but its device plugin may crash over 3 GPUs of what is "
-                    "free (NVIDIA/go-gpuallocator#80)"
+                    "node-1 has GPU0-2 free, which would do, but its device plugin may crash on 3 GPUs of the "
+                    "free ones (NVIDIA/go-gpuallocator#80)"
                 ),
             ],
             id="the device plugin crashes",
@@ -230,7 +230,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
                 f"fits on node-1 without {NUMA}",
                 (
                     "node-1 has GPU0-5 free, which would do, but its device plugin may take any 6 of GPU0-15 instead, "
-                    "and nothing that a pod can say decides that"
+                    "and no setting of the pod decides that"
                 ),
             ],
             id="too many sets to list",
@@ -245,13 +245,13 @@ def test_nothing_is_nearest_to_a_pod_that_fits() -> None:
     assert told(request(1), _busy("node-1", PAIRS), _busy("node-2", PAIRS, a=[0, 1, 2, 3])).nearest == ()
 
 
-def test_what_is_free_and_not_settled_is_said() -> None:
+def test_free_gpus_that_are_not_reported_yet() -> None:
     late = record("node-1", PAIRS, held={}, pods=[occupant("late-0", 1), occupant("late-1", 1)])
 
     (first, *_) = told(request(2, island="required"), late).nearest
 
     assert first.text == (
-        "node-1 has 2 free GPUs, but which of GPU0-3 is not settled yet; 2 in one island after pod team/late-0 ends"
+        "node-1 has 2 free GPUs, but which of GPU0-3 is not reported yet; 2 in one island after pod team/late-0 ends"
     )
 
 
@@ -267,7 +267,7 @@ def test_devices_that_are_not_whole_gpus_are_called_by_their_resource() -> None:
     assert change.text == f"node-1 has 1 free {resource}; 2 free after pod team/a ends"
 
 
-def test_pods_of_which_the_kubelet_knows_the_uid_are_told_apart_by_it() -> None:
+def test_pods_of_one_name_differ_by_uid() -> None:
     """A pod of the same name was there before, and the kubelet still lists it: that one has ended already."""
     old = Allocation(gpu=PAIRS.gpus[0].uuid or "", pod=PodRef("team", "a", "c", uid="uid-of-the-old-one"))
     new = Allocation(gpu=PAIRS.gpus[1].uuid or "", pod=PodRef("team", "a", "c", uid="uid-a"))
@@ -315,7 +315,7 @@ _TIMES = ("2026-11-18T11:00:00Z", "2026-11-18T11:00:00Z", "2026-11-17T11:00:00Z"
 
 @st.composite
 def tables(draw: st.DrawFn) -> Snapshot:
-    """A few nodes, mostly full: pods that hold GPUs, and some that nobody has named GPUs for."""
+    """A few nodes, mostly full: pods with reported GPUs, and some without."""
     records = []
     for at in range(draw(st.integers(1, 4))):
         topology = MACHINES[draw(st.sampled_from(_MACHINES))]()
@@ -350,7 +350,7 @@ _REQUESTS = st.builds(lambda gpus, wishes: request(gpus, **wishes), st.integers(
 def _as_told(asked: PodRequest, change: NearMiss) -> PodRequest:
     """The pod as it would be after the change."""
     wishes = asked.profile.constraints
-    for field, said in REQUIREMENT_WORDING.items():
+    for field, said in WORDING.items():
         now = getattr(wishes, field)
         if said.key.key in change.keys:
             size = parse_mib(change.value or "")
@@ -378,10 +378,10 @@ def _after(table: Snapshot, change: NearMiss) -> Snapshot:
 
 @settings(deadline=None, max_examples=150)
 @given(tables(), _REQUESTS)
-def test_what_is_told_to_be_nearest_is_true(table: Snapshot, asked: PodRequest) -> None:
+def test_every_near_miss_is_true(table: Snapshot, asked: PodRequest) -> None:
     """Apply the change and decide anew: every node that was named suits."""
     refused = evaluate(asked, table, table.states, POLICY)
-    changes = () if refused.scores else near_misses(UnplacedCase(asked.profile, refused.rejected, table, POLICY, NOW))
+    changes = () if refused.scores else NearMissSearch(asked.profile, refused.rejected, table, POLICY, NOW).find()
 
     for change in changes:
         if change.kind == OBSTACLE:
@@ -398,7 +398,7 @@ def test_no_smaller_number_of_pods_would_have_been_enough(table: Snapshot, asked
     refused = evaluate(asked, table, table.states, POLICY)
     if refused.scores:
         return
-    changes = near_misses(UnplacedCase(asked.profile, refused.rejected, table, POLICY, NOW))
+    changes = NearMissSearch(asked.profile, refused.rejected, table, POLICY, NOW).find()
     told_ = next((len(change.pods) for change in changes if change.kind == "pods-end"), 99)
 
     for name, each in table.records.items():

@@ -1,4 +1,4 @@
-"""What a pod asks, in words."""
+"""The requirements of a pod in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from gputopo.labels import keys
 from scheduler_core.evaluation.score import FACTORS, MEASURES
 from scheduler_core.explain.requirements import (
-    REQUIREMENT_WORDING,
+    WORDING,
     goal_words,
     hard_fields,
     requirements,
@@ -19,7 +19,7 @@ from tests.scheduler_core.builders import profile
 
 
 def test_every_wish_and_every_factor_has_words() -> None:
-    assert set(REQUIREMENT_WORDING) == set(Constraints._fields)
+    assert set(WORDING) == set(Constraints._fields)
     assert set(MEASURES) == set(FACTORS)
 
 
@@ -29,31 +29,36 @@ def test_every_wish_and_every_factor_has_words() -> None:
         pytest.param(profile(1), ["1 whole GPU"], id="one GPU"),
         pytest.param(
             profile(2, island="required", numa="preferred"),
-            ["2 whole GPUs", "all in one NVLink island, or not at all", "all on one NUMA node, if it can be"],
+            ["2 whole GPUs", "all in one NVLink island", "all on one NUMA node (preferred)"],
             id="required and preferred",
         ),
         pytest.param(
             profile(2, island="ignore", workload="training"),
-            ["2 whole GPUs", "no matter whether all in one NVLink island", "its work is training"],
+            ["2 whole GPUs", "all in one NVLink island (ignored)", "workload class training"],
             id="ignored",
         ),
         pytest.param(
             profile(2, interconnect="nvlink", min_bandwidth="112.5"),
             [
                 "2 whole GPUs",
-                "every hop of the ring through them over nvlink or better",
-                "112.5 GB/s in the weakest hop of the ring through them, over NVLink",
+                "every hop of their ring over nvlink or better",
+                "at least 112.5 GB/s in the weakest hop of their ring, over NVLink",
             ],
             id="ring",
         ),
         pytest.param(
             profile(1, model="A100", min_vram="40Gi", vram="1500Mi"),
-            ["1 whole GPU", "GPUs of the model A100", "40Gi of memory on each", "will use 1500Mi of a GPU's memory"],
+            [
+                "1 whole GPU",
+                "GPUs of the model A100",
+                "at least 40Gi of memory on each GPU",
+                "uses 1500Mi of a GPU's memory",
+            ],
             id="model and memory",
         ),
         pytest.param(
             PodProfile(DeviceRequest((("nvidia.com/gpu", (ContainerStep(2), ContainerStep(1))),))),
-            ["3 whole GPUs (container by container: 2, then 1)"],
+            ["3 whole GPUs (by container: 2, then 1)"],
             id="two containers",
         ),
         pytest.param(
@@ -80,7 +85,7 @@ def test_words(asked: PodProfile, words: list[str]) -> None:
     assert [each.words for each in requirements(asked)] == words
 
 
-def test_each_is_told_with_the_key_that_said_it() -> None:
+def test_each_requirement_has_its_key() -> None:
     told = [
         (each.key, each.value, each.required) for each in requirements(profile(2, island="required", numa="preferred"))
     ]
@@ -121,7 +126,7 @@ def test_softened_wishes_stay_wishes_where_they_can() -> None:
         ),
         pytest.param(
             profile(4, interconnect="nvlink", min_bandwidth="300"),
-            "4 joined by nvlink or better and in a ring of 300 GB/s",
+            "4 connected by nvlink or better and in a ring of 300 GB/s",
             id="ring",
         ),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputopo.crd.reservations import EntryPhase, ReservationStatus
-from scheduler_core.explain import explain, render_text, with_reservations
+from scheduler_core.explain import explain, explanation_text, with_reservations
 from scheduler_core.explain.model import Explanation, ReservedGpus
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
@@ -24,12 +24,12 @@ def told(stage: Stage, gpus: int = 8, name: str = "new") -> Explanation:
 
 
 def lines(explanation: Explanation) -> list[str]:
-    story = render_text(explanation, 200).splitlines()
+    story = explanation_text(explanation, 200).splitlines()
     start = story.index("Reserved there:")
     return story[start + 1 : story.index("", start) if "" in story[start:] else None]
 
 
-def test_who_keeps_what_where_and_until_when() -> None:
+def test_reservations_with_their_gpus_nodes_and_times() -> None:
     stage = Stage.planned({"a": H100, "b": H100, "c": H100}, seen("m0", 4), seen("x", 6, on="b"))
     stage.keep(
         (plan("llm-1", {"m0": ("a", 4), "m1": ("a", 1)}, status=BY_NOON), COMMITTED),
@@ -54,20 +54,20 @@ def test_who_keeps_what_where_and_until_when() -> None:
         ),
     )
     assert lines(found) == [
-        "- 1 GPU for pods that are planned one by one, until its members are on their nodes: c (team/batch-3)",
-        "- 3 GPUs for the gang team/big, until it fits, which is expected at 2026-11-18T13:00:00Z: a (team/big-2)",
+        "- 1 GPU for pods without a gang, until its members are bound: c (team/batch-3)",
+        "- 3 GPUs for the gang team/big, until it fits, expected at 2026-11-18T13:00:00Z: a (team/big-2)",
         "- 5 GPUs for the gang team/llm, until 2026-11-18T12:00:00Z at the latest: a (team/llm-1)",
     ]
 
 
-def test_nobody_can_say_when_it_fits() -> None:
+def test_a_hold_without_an_estimate() -> None:
     stage = Stage.planned({"a": H100})
     stage.keep((plan("big-2", held={"a": 8}, gang="big"), HELD))
 
     assert lines(told(stage)) == ["- 8 GPUs for the gang team/big, until it fits: a (team/big-2)"]
 
 
-def test_room_of_a_single_pod_is_told_by_its_reservation_and_devices_of_any_kind_count() -> None:
+def test_a_hold_of_a_single_pod_and_of_mig_devices() -> None:
     stage = Stage.planned({"a": H100})
     stage.offer("a", {"nvidia.com/mig-1g.10gb": 7})
     stage.keep((plan("large-2", held={"a": 4}, resource="nvidia.com/mig-1g.10gb", gang="pod.uid-large"), HELD))
@@ -79,25 +79,25 @@ def test_room_of_a_single_pod_is_told_by_its_reservation_and_devices_of_any_kind
     assert lines(found) == ["- 4 GPUs for a single pod, until it fits: a (team/large-2)"]
 
 
-def test_what_is_kept_where_the_pod_would_not_fit_anyway_is_not_told_of() -> None:
+def test_reservations_on_nodes_that_do_not_fit_anyway_are_left_out() -> None:
     stage = Stage.planned({"a": H100}, seen("x", 1, on="a"), seen("m0", 4))
     stage.keep((plan("g", {"m0": ("a", 4)}), COMMITTED))
 
     assert told(stage).kept == ()
 
 
-def test_a_member_is_told_of_its_own_place() -> None:
+def test_the_reservation_of_its_own_place_is_a_note() -> None:
     stage = Stage.planned({"a": H100}, seen("new", 8))
     stage.keep((plan("g", {"new": ("a", 8)}), COMMITTED))
 
     found = told(stage)
 
     assert found.suited == ("a",)
-    assert "its place on a is kept by the reservation team/g (Committed)" in found.notes
+    assert "its place on a is reserved by team/g (Committed)" in found.notes
 
 
 @pytest.mark.parametrize("phase", [COMMITTED, HELD])
-def test_a_place_that_is_kept_is_no_pod_that_could_end(phase: EntryPhase) -> None:
+def test_a_reserved_place_is_not_a_pod_that_could_end(phase: EntryPhase) -> None:
     stage = Stage.planned({"a": H100}, seen("m0", 8))
     stage.keep((plan("g", {"m0": ("a", 8)}, held={"a": 8}), phase))
 

@@ -1,4 +1,4 @@
-"""The story at a terminal: whole texts, and what holds for all of them."""
+"""The explanation at a terminal: whole texts, and what holds for all of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.explain import Explanation, render_text
+from scheduler_core.explain import Explanation, explanation_text
 from scheduler_core.explain.gpu_wording import gpu_set_words
 from scheduler_core.explain.model import ExplainedPod, GpuSet
+from tests.conftest import Golden
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import profile, record, request
 from tests.scheduler_core.explain.fleets import told
@@ -18,33 +19,27 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_text(name: str) -> None:
-    """To write them anew after a change: delete them, run this, and read what git shows."""
-    golden = GOLDEN / f"{name}.txt"
-    shown = render_text(STORIES[name], 100)
-    if not golden.exists():
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(shown, encoding="utf-8")
-
-    assert shown == golden.read_text(encoding="utf-8")
+def test_text(name: str, golden: Golden) -> None:
+    golden(GOLDEN / f"{name}.txt", explanation_text(STORIES[name], 100))
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_sentences_are_folded(name: str) -> None:
     """Tables are not."""
-    narrow, plain = render_text(STORIES[name], 60), render_text(STORIES[name], 100_000)
+    narrow, plain = explanation_text(STORIES[name], 60), explanation_text(STORIES[name], 100_000)
 
     assert all(len(line) <= 60 for line in narrow.splitlines() if "  " not in line.strip() and "(" not in line)
     assert narrow.split() == plain.split()
-    assert render_text(STORIES[name], 5) == render_text(STORIES[name], 40)
+    assert explanation_text(STORIES[name], 5) == explanation_text(STORIES[name], 40)
 
 
 def test_nothing_acts_on_the_terminal() -> None:
     nasty = Explanation(pod=ExplainedPod("team", "\x1b[2Jé"), malformed="it says \x07")
 
-    assert render_text(nasty, 100) == "pod team/\\x1b[2Jé is refused on every node: it says \\x07\n"
+    assert explanation_text(nasty, 100) == "pod team/\\x1b[2Jé is rejected on every node: it says \\x07\n"
     assert (
-        render_text(nasty, 100, ascii_only=True) == "pod team/\\x1b[2J\\xe9 is refused on every node: it says \\x07\n"
+        explanation_text(nasty, 100, ascii_only=True)
+        == "pod team/\\x1b[2J\\xe9 is rejected on every node: it says \\x07\n"
     )
 
 
@@ -73,7 +68,7 @@ def test_a_set_in_words(spot: GpuSet, words: str) -> None:
     assert gpu_set_words(spot) == words
 
 
-def test_one_gpu_where_nobody_sees_the_links() -> None:
+def test_one_gpu_with_unknown_links() -> None:
     (best,) = told(request(1), record("n", MACHINES["nvlink_unknown"](), held={})).best
 
     assert best.outcomes is not None

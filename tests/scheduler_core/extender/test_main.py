@@ -57,7 +57,7 @@ def test_from_the_first_list_to_the_end(tmp_path: Path) -> None:
     assert kept.read_text() == lines
     replayed = CliRunner().invoke(main, ["replay", str(kept)])
     for each in (served, replayed):
-        assert (each.exit_code, each.output) == (0, "1 decisions made again, 0 came out otherwise\n")
+        assert (each.exit_code, each.output) == (0, "1 decisions replayed, 0 differ\n")
 
 
 def test_replay_reads_all_pages_of_an_extender() -> None:

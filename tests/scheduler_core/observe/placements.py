@@ -68,7 +68,7 @@ def ran() -> ObservedPlacement:
 
 
 def busy() -> Scene:
-    """Some ran, some were placed, well and badly, and one waits for its kubelet's word."""
+    """Some ran, some were placed, well and badly, and one waits for its report."""
     ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"), bound("old", 2, "gpu-1"), bound("z", 1, "gpu-1"))
     machines = {"gpu-7": QUADS, "gpu-2": QUADS, "gpu-1": PAIRS, "blind": None}
     scene = Scene(machines, *ran, a=(0, 1), b=(4, 5), old=(0, 2), z=(1,))

@@ -1,4 +1,4 @@
-"""What a placement cost, with the arithmetic."""
+"""The cost of a placement, with the arithmetic."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gputopo.cluster.pods import is_worse
 from gputopo.model import NodeTopology
-from scheduler_core.observe.comparison import ComparisonResult, ObservedPlacement
-from scheduler_core.observe.totals import totals_of
+from scheduler_core.observe.comparison import Comparison, ObservedPlacement
+from scheduler_core.observe.totals import PlacementTotals, totals_of
 from tests.machines import MACHINES
 from tests.scheduler_core.explain.fleets import H100, MIG, PAIRS, QUADS
 from tests.scheduler_core.observe.scenes import Scene, bound, shares
@@ -33,7 +33,7 @@ class TestSeveralGpus:
     def test_a_split_set_cost_the_difference_of_the_rings(self) -> None:
         found = halved(QUADS).place(bound("p", 4, "gpu-7"), 2, 3, 6, 7)
 
-        assert found.result is ComparisonResult.WORSE
+        assert found.result is Comparison.WORSE
         assert found.gpus == (2, 3, 6, 7)
         assert found.lost_gbps == pytest.approx(QUAD_GBPS - PCIE5_GBPS)
         assert (found.one_island, found.could_be_one_island) == (False, True)
@@ -44,26 +44,26 @@ class TestSeveralGpus:
     def test_a_set_as_good_as_ours_cost_nothing(self, size: int, gpus: tuple[int, ...]) -> None:
         found = Scene({"gpu-2": QUADS}).place(bound("p", size, "gpu-2"), *gpus)
 
-        assert (found.result, found.lost_gbps, found.one_island) == (ComparisonResult.GOOD, 0.0, True)
+        assert (found.result, found.lost_gbps, found.one_island) == (Comparison.GOOD, 0.0, True)
 
     def test_more_than_we_would_have_promised_cost_nothing(self) -> None:
         """Ours would have been the fabric's 900 GB/s on a full machine; nothing is better."""
         scene = Scene({"gpu-2": PAIRS})
         found = scene.place(bound("p", 4, "gpu-2"), 0, 1, 2, 3)
 
-        assert (found.result, found.lost_gbps) == (ComparisonResult.GOOD, 0.0)
+        assert (found.result, found.lost_gbps) == (Comparison.GOOD, 0.0)
 
-    def test_what_nobody_could_have_given_is_not_held_against_it(self) -> None:
+    def test_an_impossible_alternative_does_not_count(self) -> None:
         found = halved(None).place(bound("p", 4, "gpu-7"), 2, 3, 6, 7)
 
-        assert (found.result, found.lost_gbps, found.could_be_one_island) == (ComparisonResult.GOOD, 0.0, False)
+        assert (found.result, found.lost_gbps, found.could_be_one_island) == (Comparison.GOOD, 0.0, False)
 
     def test_two_rings_over_pcie_differ_by_no_number(self) -> None:
         scene = Scene({"gpu-1": PCIE, "gpu-2": PCIE})
         far = scene.place(bound("p", 2, "gpu-1"), 0, 7)
 
-        assert (far.result, far.lost_gbps) == (ComparisonResult.WORSE, None)
-        assert (totals_of(far).worse, totals_of(far).lost_gbps, totals_of(far).uncounted) == (1, 0.0, 1)
+        assert (far.result, far.lost_gbps) == (Comparison.WORSE, None)
+        assert (totals_of(far).worse, totals_of(far).lost_gbps, totals_of(far).worse_by_unknown) == (1, 0.0, 1)
 
     def test_without_the_kubelets_word_it_is_known_where_all_outcomes_are_alike(self) -> None:
         scene = halved(QUADS)
@@ -71,39 +71,38 @@ class TestSeveralGpus:
         scene.now += 61
         (found,) = scene.observer.advance_time(scene.now)
 
-        assert (found.result, found.gpus) == (ComparisonResult.WORSE, None)
+        assert (found.result, found.gpus) == (Comparison.WORSE, None)
         assert found.lost_gbps == pytest.approx(QUAD_GBPS - PCIE5_GBPS)
 
     def test_without_the_kubelets_word_it_is_unknown_where_they_differ(self) -> None:
-        """Three single GPUs are anywhere: their kubelet has not said which."""
+        """Three single GPUs are not reported."""
         scene = Scene({"gpu-7": QUADS}, *(bound(name, 1, "gpu-7") for name in "abc"))
         scene.pods(bound("p", 4, "gpu-7"))
         (found,) = scene.observer.finish()
 
-        assert found.result is ComparisonResult.UNKNOWN
-        assert totals_of(found)[:3] == (1, 0, 0)
-        assert (totals_of(found).unknown, totals_of(found).lost_gbps) == (1, 0.0)
+        assert found.result is Comparison.UNKNOWN
+        assert totals_of(found) == PlacementTotals(placed=1, unknown=1)
 
     @pytest.mark.parametrize("machine", [None, BLIND], ids=["labels-only", "nvlinks-unknown"])
     def test_what_is_not_known_is_in_no_sum(self, machine: NodeTopology | None) -> None:
         scene = Scene({"gpu-1": machine, "gpu-2": QUADS})
         scene.pods(bound("p", 2, "gpu-1"))
         scene.observer.finish()
-        every = scene.observer.placed.all
+        every = scene.observer.placed.total
 
         assert (every.placed, every.unknown, every.compared, every.lost_gbps) == (1, 1, 0, 0.0)
 
     def test_a_pod_that_no_node_suited_would_have_waited(self) -> None:
         found = halved(None).place(bound("p", 4, "gpu-7", island="required"), 2, 3, 6, 7)
 
-        assert (found.result, found.lost_gbps, totals_of(found).waits) == (ComparisonResult.WAITS, None, 1)
+        assert (found.result, found.lost_gbps, totals_of(found).would_wait) == (Comparison.WAITS, None, 1)
 
     def test_where_ours_is_a_node_of_which_nothing_is_known_nothing_is_compared(self) -> None:
         scene = Scene({"gpu-1": QUADS, "odd": BLIND}, bound("a", 8, "gpu-1"), a=range(8))
         scene.pods(bound("a", 8, "gpu-1"), gone=["a"])
         found = scene.place(bound("p", 2, "odd"), 0, 1)
 
-        assert found.result is ComparisonResult.UNKNOWN
+        assert found.result is Comparison.UNKNOWN
 
 
 class TestItsOwnRules:
@@ -138,22 +137,22 @@ class TestItsOwnRules:
         scene.nodes("gpu-7", labels={"pool": "b"})
         found = scene.place(bound("p", 4, "gpu-7", spec), 2, 3, 6, 7)
 
-        assert found.result is ComparisonResult.GOOD
+        assert found.result is Comparison.GOOD
 
     def test_its_own_node_counts_though_it_was_cordoned_since(self) -> None:
         scene = halved(None)
         scene.nodes("gpu-7", unschedulable=True)
         found = scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7)
 
-        assert (found.result, found.alternatives.ours is not None) == (ComparisonResult.GOOD, True)
+        assert (found.result, found.alternatives.ours is not None) == (Comparison.GOOD, True)
 
     def test_a_node_that_is_gone_is_not_offered(self) -> None:
         scene = halved(QUADS)
         scene.nodes(gone=["gpu-2"])
 
-        assert scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7).result is ComparisonResult.GOOD
+        assert scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7).result is Comparison.GOOD
 
-    def test_rules_that_nobody_looks_at_are_named(self) -> None:
+    def test_unchecked_rules_are_named(self) -> None:
         term = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
         spec = {
             "affinity": {"podAntiAffinity": term},
@@ -163,47 +162,51 @@ class TestItsOwnRules:
         found = halved(QUADS).place(bound("p", 4, "gpu-7", spec), 2, 3, 6, 7)
 
         assert found.unchecked == ("pod affinity", "topology spread", "volume claims")
-        assert totals_of(found).unchecked == 1
+        assert totals_of(found).with_unchecked_rules == 1
 
 
 class TestASingleGpu:
     def test_that_breaks_a_whole_island(self) -> None:
         found = halved(QUADS).place(bound("p", 1, "gpu-2"), 0)
 
-        assert (found.result, found.broke, found.alternatives.sparing) == (ComparisonResult.BROKE, 4, "gpu-7")
-        assert (totals_of(found).broke, totals_of(found).needlessly, totals_of(found).compared) == (1, 1, 0)
+        assert (found.result, found.broke, found.alternatives.sparing) == (Comparison.BROKE, 4, "gpu-7")
+        assert (totals_of(found).broke_islands, totals_of(found).broke_needlessly, totals_of(found).compared) == (
+            1,
+            1,
+            0,
+        )
 
     def test_where_nothing_else_is_free_it_could_not_be_helped(self) -> None:
         found = Scene({"gpu-2": QUADS}).place(bound("p", 1, "gpu-2"), 0)
 
-        assert (found.result, found.alternatives.sparing) == (ComparisonResult.BROKE, None)
-        assert (totals_of(found).broke, totals_of(found).needlessly) == (1, 0)
+        assert (found.result, found.alternatives.sparing) == (Comparison.BROKE, None)
+        assert (totals_of(found).broke_islands, totals_of(found).broke_needlessly) == (1, 0)
 
     def test_in_an_island_that_was_broken_before(self) -> None:
         found = halved(QUADS).place(bound("p", 1, "gpu-7"), 2)
 
-        assert (found.result, found.broke) == (ComparisonResult.SINGLE, 0)
+        assert (found.result, found.broke) == (Comparison.SINGLE, 0)
 
     def test_without_the_kubelets_word_it_is_known_where_all_outcomes_are_alike(self) -> None:
         scene = halved(QUADS)
         scene.pods(bound("p", 1, "gpu-7"), bound("q", 1, "gpu-2"))
         one, other = scene.observer.finish()
 
-        assert (one.result, other.result, other.broke) == (ComparisonResult.SINGLE, ComparisonResult.BROKE, 4)
+        assert (one.result, other.result, other.broke) == (Comparison.SINGLE, Comparison.BROKE, 4)
 
     def test_without_the_kubelets_word_it_is_unknown_where_they_differ(self) -> None:
         scene = Scene({"gpu-7": QUADS}, bound("a", 1, "gpu-7"), a=(0,))
         scene.pods(bound("p", 1, "gpu-7"))
         (found,) = scene.observer.finish()
 
-        assert (found.result, totals_of(found).unknown) == (ComparisonResult.UNKNOWN, 1)
+        assert (found.result, totals_of(found).unknown) == (Comparison.UNKNOWN, 1)
 
     def test_that_may_have_been_the_first_of_its_island_is_unknown(self) -> None:
-        """``a`` has one of the two GPUs of which one is free, and nobody says which."""
+        """``a`` has one of two GPUs, and it is not reported which."""
         scene = Scene({"gpu-7": QUADS}, bound("a", 1, "gpu-7"))
         found = scene.place(bound("p", 1, "gpu-7"), 1)
 
-        assert (found.result, found.broke) == (ComparisonResult.UNKNOWN, None)
+        assert (found.result, found.broke) == (Comparison.UNKNOWN, None)
 
     @pytest.mark.parametrize("machine", [None, BLIND], ids=["labels-only", "nvlinks-unknown"])
     def test_where_islands_are_unknown_it_is_unknown(self, machine: NodeTopology | None) -> None:
@@ -211,7 +214,7 @@ class TestASingleGpu:
         scene.pods(bound("p", 1, "gpu-1"))
         scene.observer.finish()
 
-        assert scene.observer.placed.all.unknown == 1
+        assert scene.observer.placed.total.unknown == 1
 
 
 class TestFoundRunning:
@@ -219,15 +222,15 @@ class TestFoundRunning:
         scene = Scene({"gpu-1": PAIRS}, bound("a", 2, "gpu-1"), bound("b", 1, "gpu-1"), a=(0, 2), b=(1,))
         a, b = sorted(scene.ran, key=lambda each: each.name)
 
-        assert (a.result, a.lost_gbps, a.could_be_one_island) == (ComparisonResult.WORSE, 537.0, True)
-        assert (b.result, a.cluster_then, b.cluster_then) == (ComparisonResult.SINGLE, True, True)
-        assert scene.observer.ran.all.lost_gbps == 537.0
-        assert scene.observer.placed.all.placed == 0
+        assert (a.result, a.lost_gbps, a.could_be_one_island) == (Comparison.WORSE, 537.0, True)
+        assert (b.result, a.ran_before, b.ran_before) == (Comparison.SINGLE, True, True)
+        assert scene.observer.ran.total.lost_gbps == 537.0
+        assert scene.observer.placed.total.placed == 0
 
     def test_where_its_kubelet_does_not_say_which_it_is_unknown(self) -> None:
         scene = Scene({"gpu-1": PAIRS, "old": None}, bound("a", 2, "gpu-1"), bound("b", 2, "old"))
 
-        assert [each.result for each in scene.ran] == [ComparisonResult.UNKNOWN, ComparisonResult.UNKNOWN]
+        assert [each.result for each in scene.ran] == [Comparison.UNKNOWN, Comparison.UNKNOWN]
 
 
 def test_shares_and_mig_devices_are_not_judged() -> None:
@@ -235,7 +238,7 @@ def test_shares_and_mig_devices_are_not_judged() -> None:
     scene.pods(shares("p", 2, "cut"))
     scene.observer.finish()
 
-    assert scene.observer.placed.all.shared == 1
+    assert scene.observer.placed.total.shared == 1
 
 
 def test_the_best_is_not_what_it_got_where_ours_is_better_and_another_node_is_unknown() -> None:

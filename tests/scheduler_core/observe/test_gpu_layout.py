@@ -1,8 +1,9 @@
-"""How GPUs lie that nobody can name for certain."""
+"""The layout of GPUs that are not certain."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gputopo.paths import PathKind
 from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
@@ -33,7 +34,7 @@ def test_each_fact_is_that_of_the_worst_and_of_the_best_set() -> None:
     assert not found.known
 
 
-def test_sets_that_lie_alike_are_as_good_as_known() -> None:
+def test_sets_of_the_same_layout_are_known() -> None:
     found = layout_range(QUAD, ExactSets((mask(0, 1), mask(4, 5))))
 
     assert found is not None
@@ -54,15 +55,15 @@ def test_of_too_many_sets_only_the_worst_is_known(among: int, one_island: bool |
     assert not found.known
 
 
-def test_where_nobody_knows_the_gpus_nothing_is_said() -> None:
+def test_unknown_gpus_have_no_layout() -> None:
     assert possible_layouts(profile(2).device_request, NodeState()) is None
 
 
-def test_of_no_set_nothing_is_said() -> None:
+def test_no_set_has_no_layout() -> None:
     assert layout_range(QUAD, ExactSets(())) is None
 
 
-def test_what_is_not_known_may_be_the_worst() -> None:
+def test_an_unknown_ring_may_be_the_worst() -> None:
     found = layout_range(BLIND, ExactSets((mask(0, 1), mask(0, 2))))
 
     assert found is not None
@@ -71,12 +72,12 @@ def test_what_is_not_known_may_be_the_worst() -> None:
     assert (found.worst.one_island, found.best.one_island) == (None, None)
 
 
-def test_a_ring_is_vague_without_a_rate_unless_it_is_over_pcie() -> None:
+def test_a_ring_without_a_rate_is_unknown_unless_over_pcie() -> None:
     fast, slow = layout_of(HGX, mask(0, 1)).ring, layout_of(QUAD, mask(0, 4)).ring
     assert fast is not None
     assert slow is not None
 
-    assert [is_unknown(each) for each in (None, fast, fast._replace(gbps=None), slow, slow._replace(gbps=None))] == [
+    assert [is_unknown(each) for each in (None, fast, replace(fast, gbps=None), slow, replace(slow, gbps=None))] == [
         True,
         False,
         True,

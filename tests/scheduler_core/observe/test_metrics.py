@@ -28,12 +28,12 @@ def seen() -> ObserverStatus:
     table = busy().observer.cache.table
     watch = WatchStatus("pods", True, 1.5, relists=2, failures=3, error=None, lag_s=None)
     return ObserverStatus(
-        table, ready=True, watches=(watch,), pods=9, present=ClusterNow(free_in_islands=5, free_in_whole=4)
+        table, ready=True, watches=(watch,), pods=9, present=ClusterNow(free_in_islands=5, free_in_whole_islands=4)
     )
 
 
 def samples(*placements: ObservedPlacement) -> dict[str, float]:
-    """What is served after those."""
+    """Return the served samples after these placements."""
     metrics = ObserverMetrics(seen)
     for each in placements:
         metrics.count_placement(each)
@@ -78,7 +78,7 @@ def test_placements_by_verdict(made: object, verdict: str) -> None:
     }
 
 
-def test_only_what_can_be_said_is_lost() -> None:
+def test_only_known_losses_count() -> None:
     found = samples(worse(), worse(), worse_by_unknown(), unknown_set(), waits(), good())
 
     assert of("gputopo_observed_lost_gbps_total", found) == {
@@ -92,7 +92,7 @@ def test_islands_that_need_not_have_been_broken() -> None:
     assert of("gputopo_observed_islands_broken_needlessly_total", found) == {'{scheduler="default-scheduler"}': 1}
 
 
-def test_what_is_known_now() -> None:
+def test_gauges() -> None:
     found = samples()
 
     assert found["gputopo_observe_ready"] == 1

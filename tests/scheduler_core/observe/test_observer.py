@@ -6,7 +6,7 @@ import msgspec
 
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.observe.cluster_now import ClusterNow
-from scheduler_core.observe.comparison import ComparisonResult
+from scheduler_core.observe.comparison import Comparison
 from scheduler_core.observe.observer import MAX_WAIT_S, Observer
 from scheduler_core.policy.policy import Policy
 from tests.scheduler_core.builders import word
@@ -43,16 +43,16 @@ def test_a_pod_that_its_kubelet_named_before_the_watch_showed_it_bound() -> None
 
     (found,) = scene.pods(pod)
 
-    assert (found.gpus, found.result) == ((0, 1), ComparisonResult.GOOD)
+    assert (found.gpus, found.result) == ((0, 1), Comparison.GOOD)
 
 
-def test_a_pod_whose_kubelet_says_nothing_is_judged_when_patience_ends() -> None:
+def test_a_pod_without_a_report_is_compared_after_the_wait() -> None:
     scene = Scene({"gpu-1": QUADS})
     scene.pods(bound("p", 2, "gpu-1"))
 
     assert scene.observer.advance_time(scene.now + MAX_WAIT_S) == ()
     (found,) = scene.observer.advance_time(scene.now + MAX_WAIT_S + 1)
-    assert (found.gpus, found.result) == (None, ComparisonResult.GOOD)
+    assert (found.gpus, found.result) == (None, Comparison.GOOD)
 
 
 def test_a_pod_that_ends_before_its_kubelet_speaks_is_judged_then() -> None:
@@ -69,10 +69,10 @@ def test_the_end_of_a_pod_that_was_judged_is_no_news() -> None:
     scene = Scene({"gpu-1": QUADS}, bound("a", 2, "gpu-1"), a=(0, 1))
 
     assert scene.pods(gone=["a"]) == ()
-    assert scene.observer.placed.all.placed == 0
+    assert scene.observer.placed.total.placed == 0
 
 
-def test_where_no_agent_tells_who_holds_what_nothing_is_waited_for() -> None:
+def test_a_node_without_an_agent_is_not_waited_for() -> None:
     scene = Scene({"gpu-1": QUADS, "old": None})
     silent = NodeGpusUpdate("gpu-1", word(QUADS, None))
     scene.observer.apply_batch(Batch(NodeGpusUpdate, (silent,)), scene.now)
@@ -80,9 +80,9 @@ def test_where_no_agent_tells_who_holds_what_nothing_is_waited_for() -> None:
     found = scene.pods(bound("p", 2, "gpu-1"), bound("q", 2, "old"), bound("r", 2, "never-seen"))
 
     assert [(each.name, each.result) for each in found] == [
-        ("p", ComparisonResult.GOOD),
-        ("q", ComparisonResult.UNKNOWN),
-        ("r", ComparisonResult.UNKNOWN),
+        ("p", Comparison.GOOD),
+        ("q", Comparison.UNKNOWN),
+        ("r", Comparison.UNKNOWN),
     ]
 
 
@@ -97,12 +97,12 @@ def test_pods_bound_together_are_judged_each_by_what_was_left() -> None:
     found = scene.words("gpu-2", "gpu-7")
 
     assert [(each.name, each.result, each.could_be_one_island) for each in found] == [
-        ("p", ComparisonResult.GOOD, True),
-        ("q", ComparisonResult.GOOD, False),
+        ("p", Comparison.GOOD, True),
+        ("q", Comparison.GOOD, False),
     ]
 
 
-def test_nothing_is_told_before_all_is_listed() -> None:
+def test_nothing_is_reported_before_the_watches_are_synced() -> None:
     observer, scene = Observer(Policy()), Scene({"gpu-1": QUADS})
     for kind in (NodeGpusUpdate, NodeUpdate):
         assert observer.apply_batch(Batch(kind, (), (), is_full_list=True), scene.now) == ()
@@ -112,7 +112,7 @@ def test_nothing_is_told_before_all_is_listed() -> None:
         Batch(PodUpdate, (bound("p", 2, "gpu-1"), bound("q", 2, None)), (), is_full_list=True), 7.0
     )
 
-    assert (ran.name, ran.cluster_then) == ("p", True)
+    assert (ran.name, ran.ran_before) == ("p", True)
     assert observer.report(scene.now).since == 7.0
 
 
@@ -122,7 +122,7 @@ def test_a_new_list_of_nodes_replaces_what_was_known_of_their_rules() -> None:
     scene.nodes("gpu-2", unschedulable=True)
     scene.nodes("gpu-7", "gpu-2", complete=True)
 
-    assert scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7).result is ComparisonResult.WORSE
+    assert scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7).result is Comparison.WORSE
 
 
 def test_a_topology_that_changed_in_between_does_not_mix_with_the_old_one() -> None:
@@ -134,7 +134,7 @@ def test_a_topology_that_changed_in_between_does_not_mix_with_the_old_one() -> N
 
     (found,) = scene.words("gpu-1")
 
-    assert (found.result, found.broke, found.gpus) == (ComparisonResult.BROKE, 4, (3,))  # by what was known before
+    assert (found.result, found.broke, found.gpus) == (Comparison.BROKE, 4, (3,))  # by what was known before
 
 
 def test_the_present_state() -> None:
@@ -145,12 +145,12 @@ def test_the_present_state() -> None:
 
     assert now == ClusterNow(
         nodes=2,
-        unknown=1,
+        unknown_nodes=1,
         gpus=12,
         free=9,
         free_in_islands=9,
-        free_in_whole=6,
-        islands=((4, 1), (3, 1), (2, 1)),
+        free_in_whole_islands=6,
+        islands_by_free_gpus={4: 1, 3: 1, 2: 1},
     )
     assert now.broken_share == 1 - 6 / 9
     assert ClusterNow().broken_share is None

@@ -1,4 +1,4 @@
-"""What can be set at the observer."""
+"""The settings of the observer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read: each kind of placement in a line, and the summary."""
+"""Output for people: each kind of placement in a line, and the summary."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.summary import render_summary
 from scheduler_core.observe.wording import log_line
+from tests.conftest import Golden
 from tests.machines import MACHINES
 from tests.scheduler_core.explain.fleets import DGX1, PAIRS, QUADS
 from tests.scheduler_core.observe.placements import (
@@ -71,22 +72,22 @@ LINES: dict[Callable[[], ObservedPlacement], str] = {
     one_island_over_pcie: "-68.5 GB/s  team/train got 2 GPUs of dgx in one island but over PCIe "
     "(SYS, at most 31.5 GB/s); dgx had 2 free in one island (100 GB/s)",
     waits: "would wait  team/train-3 got 4 GPUs of gpu-7 over PCIe (SYS, at most 126.1 GB/s); "
-    "we would have let it wait: no node suited what it asks",
-    unknown_set: "         ?  team/train-3 got 4 GPUs of gpu-7, nobody says which: "
+    "gputopo would have let it wait: no node fit the request",
+    unknown_set: "         ?  team/train-3 got 4 GPUs of gpu-7, not reported which: "
     "at worst over PCIe (SYS, at most 126.1 GB/s), at best in one island (200 GB/s)",
-    unknown_machine: "         ?  team/train-3 got 2 GPUs of odd joined nobody knows how",
-    unknown_node: "         ?  team/train-3 got 2 GPUs of gone; how these are joined is not known",
+    unknown_machine: "         ?  team/train-3 got 2 GPUs of odd over an unknown interconnect",
+    unknown_node: "         ?  team/train-3 got 2 GPUs of gone; their interconnect is not known",
     unknown_alternative: "         ?  team/train-3 got 2 GPUs of gpu-7 over PCIe (SYS, at most 126.1 GB/s); "
-    "what else there was is not known",
+    "the alternatives are not known",
     single: "            team/infer got 1 GPU of gpu-7",
-    broke_needlessly: " -1 island  team/infer got 1 GPU of gpu-2 and broke an island of 4 that was free; "
-    "gpu-7 had one in an island that was broken already",
-    broke: " -1 island  team/infer got 1 GPU of gpu-2 and broke an island of 4 that was free; "
-    "no node surely had one to give in an island that was broken already",
+    broke_needlessly: " -1 island  team/infer got 1 GPU of gpu-2 and broke a free island of 4; "
+    "gpu-7 had a free GPU in a partly used island",
+    broke: " -1 island  team/infer got 1 GPU of gpu-2 and broke a free island of 4; "
+    "no other node certainly had a free GPU in a partly used island",
     single_unknown: "         ?  team/infer got 1 GPU of gpu-7; whether it broke an island is not known",
-    shared: "            team/web got shares of GPUs or MIG devices of gpu-7: not judged",
+    shared: "            team/web got shares of GPUs or MIG devices of gpu-7: not compared",
     ran: " -537 GB/s  team/old holds 2 GPUs of gpu-1 over PCIe (SYS, at most 63 GB/s); "
-    "such a machine has 2 in one island (600 GB/s) when nothing else runs there",
+    "when empty, this node has 2 in one island (600 GB/s)",
 }
 
 
@@ -116,12 +117,11 @@ def hard() -> Scene:
 
 
 @pytest.mark.parametrize("made", [busy, no_agent, idle, hard, dark], ids=lambda each: each.__name__.replace("_", "-"))
-def test_the_summary(made: Callable[[], Scene], request: pytest.FixtureRequest) -> None:
+def test_the_summary(made: Callable[[], Scene], request: pytest.FixtureRequest, golden: Golden) -> None:
     scene = made()
     name = request.node.callspec.id
-    golden = Path(__file__).parent / "golden" / f"{name}.txt"
-
-    assert render_summary(scene.observer.report(scene.now + 3600)) == golden.read_text()
+    summary = render_summary(scene.observer.report(scene.now + 3600))
+    golden(Path(__file__).parent / "golden" / f"{name}.txt", summary)
 
 
 def test_a_placement_as_a_document() -> None:

@@ -13,7 +13,7 @@ from scheduler_core.policy.demand_mix import Demand, DemandMix
 from scheduler_core.policy.file import PolicyError, WeightsModel, parse_policy_file, policy_schema
 from scheduler_core.policy.policy import FillBand, Handling, Policy, Weights, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
-from scheduler_core.policy.show import EffectiveSection, EffectiveValue, effective_values, render_text
+from scheduler_core.policy.show import EffectiveSection, EffectiveValue, effective_values, effective_values_text
 from scheduler_core.request.pod_request import ParsingPolicy, Strength
 from scheduler_core.request.workload_type import DETECTION_RULES
 
@@ -308,4 +308,7 @@ class TestShow:
             "profile a: all others", (EffectiveValue("weights.x", "1", "built in"), EffectiveValue("y", "22", "line 3"))
         )
 
-        assert render_text([part]) == "profile a: all others\n  weights.x  1   built in\n  y          22  line 3\n"
+        assert (
+            effective_values_text([part])
+            == "profile a: all others\n  weights.x  1   built in\n  y          22  line 3\n"
+        )

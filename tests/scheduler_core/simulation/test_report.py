@@ -7,16 +7,16 @@ import xml.etree.ElementTree as ET
 
 from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.policies import DESCRIPTIONS, run_policy
-from scheduler_core.simulation.report.page import render_page
+from scheduler_core.simulation.report.page import simulation_page
 from scheduler_core.simulation.report.plot import bar_plot, distribution, line_plot
-from scheduler_core.simulation.report.summary import render_text, report_document, summaries
+from scheduler_core.simulation.report.summary import simulation_document, simulation_text, summaries
 from tests.scheduler_core.simulation.clusters import QUADS, jobs
 
 FIGURES = [run_policy(name, QUADS, jobs(seed), Policy(), seed) for seed in (1, 2) for name in ("ours", "spread")]
 
 
 def test_text_has_a_row_for_each_policy() -> None:
-    shown = render_text(summaries(FIGURES), DESCRIPTIONS, "a cluster")
+    shown = simulation_text(summaries(FIGURES), DESCRIPTIONS, "a cluster")
 
     assert shown.startswith("a cluster\n\n")
     rows = [line.split()[0] for line in shown.splitlines()[3:5]]
@@ -25,7 +25,7 @@ def test_text_has_a_row_for_each_policy() -> None:
 
 
 def test_page_is_self_contained() -> None:
-    shown = render_page(summaries(FIGURES), DESCRIPTIONS, "a <cluster>")
+    shown = simulation_page(summaries(FIGURES), DESCRIPTIONS, "a <cluster>")
 
     assert "a &lt;cluster&gt;" in shown
     assert re.findall(r"(?:src|href)=", shown) == []
@@ -35,12 +35,12 @@ def test_page_is_self_contained() -> None:
     assert "best of the others" in shown
 
 
-def test_page_of_one_policy_compares_with_nobody() -> None:
-    assert "best of the others" not in render_page(summaries(FIGURES[:1]), DESCRIPTIONS, "x")
+def test_page_of_one_policy_has_no_comparison() -> None:
+    assert "best of the others" not in simulation_page(summaries(FIGURES[:1]), DESCRIPTIONS, "x")
 
 
 def test_document_has_every_replay() -> None:
-    found = report_document(FIGURES, "x")
+    found = simulation_document(FIGURES, "x")
 
     assert [(row["policy"], row["seed"]) for row in found["replays"]] == [
         ("ours", 1),
@@ -51,11 +51,11 @@ def test_document_has_every_replay() -> None:
     assert "course" not in found["replays"][0]
 
 
-def test_what_nobody_had_is_a_dash_and_no_plot() -> None:
+def test_missing_figures_are_a_dash_and_no_plot() -> None:
     singles = [run_policy("spread", QUADS, jobs(1, 20, sizes={1: 1}), Policy(), 1)]
 
-    assert " - " in render_text(summaries(singles), DESCRIPTIONS, "x")
-    assert render_page(summaries([*singles, *singles]), DESCRIPTIONS, "x").count("<svg") == 2
+    assert " - " in simulation_text(summaries(singles), DESCRIPTIONS, "x")
+    assert simulation_page(summaries([*singles, *singles]), DESCRIPTIONS, "x").count("<svg") == 2
 
 
 def test_plots_of_nothing() -> None:

@@ -79,7 +79,7 @@ def test_pair_fills_the_pair_that_is_left() -> None:
 def test_text_says_where_what_and_what_is_left() -> None:
     assert render_text(_answer(2)).splitlines()[1:4] == [
         "  gets  GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
-        "  left  2+0 free by island (0.60 of them fragments) before, 0+0 free by island (0.00 of them fragments) after",
+        "  left  2+0 free by island (0.60 GPUs stranded) before, 0+0 free by island (0.00 GPUs stranded) after",
         "1 of 2 suitable nodes are offered to kube-scheduler as equals.",
     ]
 
@@ -88,8 +88,8 @@ def test_nowhere() -> None:
     answer = _answer(4, CLUSTER[1:], island="required")
 
     assert answer.landings == ()
-    assert render_text(answer).startswith("team/new would land nowhere now.\n")
-    assert "refused" in render_text(answer)
+    assert render_text(answer).startswith("team/new fits no node now.\n")
+    assert "rejected" in render_text(answer)
 
 
 def test_one_gpu_of_many_is_any() -> None:
@@ -112,7 +112,7 @@ def test_where_labels_are_all_that_is_known_nobody_can_tell() -> None:
     answer = _answer(2, [{**node, "status": {"allocatable": {"nvidia.com/gpu": "6"}}}])
 
     assert answer.landings[0].gets is None
-    assert "nobody can tell" in render_text(answer)
+    assert "gets  unknown GPUs" in render_text(answer)
 
 
 def test_idle_nodes_for_a_simulation() -> None:

@@ -60,7 +60,7 @@ def seen(
     levels: str = USUAL,
     led: PlannerLease | None = None,
 ) -> GangSnapshot:
-    """What was read: members, and nodes with the pods on them. ``ends``: of pods by name; ``labels``: of all nodes.
+    """Return a snapshot of members, nodes and pods. ``ends``: of pods by name; ``labels``: of all nodes.
 
     There is a ledger, of a planner that goes by the usual levels, unless ``ledger`` is ``NONE``.
     """
@@ -103,7 +103,7 @@ def _candidate(member: Member) -> PlannerPod:
 
 
 def only(found: GangSnapshot, said: PlannerGangState | None = None) -> GangSummary:
-    """The one gang that is listed; ``said``: of it by the planner."""
+    """Return the only listed gang; ``said``: its state in the planner."""
     (gang,) = list_gangs(found, NOW, {} if said is None else {LLM: said})
     return gang
 

@@ -1,4 +1,4 @@
-"""What the goldens of ``test_text`` do not show."""
+"""Cases beyond the goldens of ``test_text``."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def malformed(namespace: str, name: str) -> Member:
         ),
         pytest.param(
             [malformed("team", "p"), malformed("other", "q")],
-            "there is no gang llm-7 in the namespace team .pods there whose gang cannot be understood: "
+            "there is no gang llm-7 in the namespace team .pods there with an invalid gang: "
             "p: gputopo.io/gang: 'LLM_7' is not a name., nor any other gang",
             id="one that names it wrongly",
         ),
     ],
 )
-def test_a_gang_that_is_not_there(members: list[Member], why: str) -> None:
+def test_an_unknown_gang(members: list[Member], why: str) -> None:
     with pytest.raises(NoGangError, match=f"^{why}$"):
         story(seen(members), GangName("team", "llm-7"))
 
@@ -74,11 +74,11 @@ def test_a_gang_that_is_not_there(members: list[Member], why: str) -> None:
         pytest.param([*crew(6)[1:3], member("x", size=6)], (), id="one has no rank"),
         pytest.param(crew(6, rank=9)[:1], (), id="a rank beyond its size"),
         pytest.param(crew(20_000)[:1], (), id="more than anybody reads"),
-        pytest.param([member("w-0", rank=0)], (), id="nobody says of how many"),
+        pytest.param([member("w-0", rank=0)], (), id="unknown size"),
         pytest.param(crew(2), (), id="all are there"),
     ],
 )
-def test_which_ranks_have_not_come(members: list[Member], absent: tuple[int, ...]) -> None:
+def test_ranks_of_missing_members(members: list[Member], absent: tuple[int, ...]) -> None:
     assert story(seen(members)).absent_ranks == absent
 
 
@@ -101,7 +101,7 @@ def test_a_gang_that_was_complete_earlier_comes_first_though_its_first_pod_is_yo
     assert story(seen(both), GangName("team", "a")).before == ()
 
 
-def test_single_pods_and_gangs_for_which_room_is_held_come_before_it_too() -> None:
+def test_single_pods_and_gangs_with_a_capacity_hold_come_before_it_too() -> None:
     single = member("p", created=NOW - 900.0)._replace(
         gang_request=single_pod_request(Metadata("p", "team", "uid-p"), "gate")
     )
@@ -133,10 +133,10 @@ def test_single_pods_and_gangs_for_which_room_is_held_come_before_it_too() -> No
         pytest.param(
             {"required": "rack"},
             "",
-            ["the planner does not say which labels make racks and the like, so the usual ones were looked at"],
-            id="nobody says",
+            ["the planner does not publish the labels of topology levels, so the default labels were used"],
+            id="not published",
         ),
-        pytest.param({"required": "example.com/rack"}, "", [], id="nobody needs to say"),
+        pytest.param({"required": "example.com/rack"}, "", [], id="a label needs no level"),
     ],
 )
 def test_levels_are_those_of_the_planner(asked: dict[str, str], levels: str, notes: list[str]) -> None:
@@ -146,7 +146,7 @@ def test_levels_are_those_of_the_planner(asked: dict[str, str], levels: str, not
     assert [each for each in found.notes if "label" in each] == notes
 
 
-def test_members_that_cannot_be_understood_are_not_tried() -> None:
+def test_invalid_members_are_not_tried() -> None:
     found = story(seen([member("w-0", size=1, request=InvalidRequest("gputopo.io/island: 'yes'"))], [FREE]))
 
     assert (found.gang.phase, found.places, found.unfit) == ("refused", (), None)
@@ -173,7 +173,7 @@ def test_a_member_that_may_not_be_beside_its_siblings_is_tried_elsewhere() -> No
     assert [(stop.node, stop.members) for stop in place.stops] == [("b", ("w-1",))]
 
 
-def test_a_pod_that_is_on_its_way_to_a_node_is_taken_to_be_there() -> None:
+def test_a_pod_with_a_place_counts_on_its_node() -> None:
     name = GangName("team", "other")
     first = _crew_apart(BOUND)[0]
     coming = first._replace(uid="uid-o-0", name="o-0", node=None, gang_request=first.gang_request._replace(gang=name))
@@ -190,21 +190,21 @@ def test_a_pod_that_is_on_its_way_to_a_node_is_taken_to_be_there() -> None:
     assert [stop.node for stop in place.stops] == ["b"]
 
 
-def test_rules_about_other_pods_that_no_plan_follows_are_said() -> None:
+def test_unchecked_rules_about_other_pods_are_notes() -> None:
     far, spread = (
         SchedulingRules(FullPodSpec(), (OF_PODS, "volume claims")),
         SchedulingRules(FullPodSpec(), (OF_PODS, SPREAD)),
     )
     members = [each._replace(rules=rules) for each, rules in zip(crew(3), (far, spread, None), strict=True)]
 
-    refuse = "that the planner does not look at: kube-scheduler may refuse the node that it chooses"
+    refuse = "that the planner does not check: kube-scheduler may reject the node that the planner chooses"
     assert story(seen(members, [FREE])).notes == (
         f"2 of its members require pod affinity {refuse}",
         f"1 of its members requires topology spread {refuse}",
     )
 
 
-def test_siblings_that_run_are_not_among_those_that_would_have_to_end() -> None:
+def test_running_siblings_would_not_have_to_end() -> None:
     there = [each._replace(node="a") for each in crew(3, 4, BOUND)[:1]]
     busy = record("a", QUADS, held={"x": [4]}, pods=[occupant("x", 1)])
     found = story(seen([*there, *crew(3)[1:2]], [busy]))
@@ -214,7 +214,7 @@ def test_siblings_that_run_are_not_among_those_that_would_have_to_end() -> None:
     assert found.relief.pods == ("team/x",)
 
 
-def test_where_time_is_over_it_says_so() -> None:
+def test_a_note_says_that_the_time_ran_out() -> None:
     asked: list[None] = []
 
     def over() -> bool:
@@ -225,5 +225,5 @@ def test_where_time_is_over_it_says_so() -> None:
     found = story(seen(crew(1), [FREE], planned=[other], ledger=ledger(entry(other))), rules=RULES._replace(over=over))
 
     assert found.kept == ()
-    assert found.notes[-1] == "the time for trials ran out, so there may be more to say"
+    assert found.notes[-1] == "the time for trials ran out, so this explanation may be incomplete"
     assert asked

@@ -1,4 +1,4 @@
-"""Whether anybody plans, by ledgers and Leases."""
+"""Whether a planner leads, and its topology levels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from scheduler_core.runtime.leader_election import LeaseSpec
 from tests.scheduler_core.builders import NOW
 from tests.scheduler_core.planner.report.clusters import NONE, seen
 
-WAIT = "Pods that the gate holds wait for one"
-OR = f"{WAIT}, or for gputopo release, which lets them go without a place"
+OR = "Gated pods wait for a planner, or for gputopo release, which releases them without a placement"
 
 
 def led(**spec: Any) -> PlannerLease:
@@ -30,7 +29,7 @@ def led(**spec: Any) -> PlannerLease:
     ("found", "said"),
     [
         pytest.param(seen(led=led()), None, id="it renews its Lease"),
-        pytest.param(seen(led=led(ago=45.0)), None, id="it may be a matter of clocks"),
+        pytest.param(seen(led=led(ago=45.0)), None, id="clocks may differ"),
         pytest.param(
             seen(led=led(ago=46.0)),
             "no planner works: planner-0_1b2c has not renewed its Lease gputopo/gputopo-planner since "
@@ -39,8 +38,7 @@ def led(**spec: Any) -> PlannerLease:
         ),
         pytest.param(
             seen(led=PlannerLease("gputopo/gputopo-planner", LeaseSpec("", 15, None, timestamp(NOW - 1.0)))),
-            "no planner works: nobody holds its Lease gputopo/gputopo-planner, which was let go at "
-            f"{timestamp(NOW - 1.0)}. {OR}",
+            f"no planner works: its Lease gputopo/gputopo-planner has no holder since {timestamp(NOW - 1.0)}. {OR}",
             id="it was stopped",
         ),
         pytest.param(
@@ -50,9 +48,9 @@ def led(**spec: Any) -> PlannerLease:
         ),
         pytest.param(
             seen(ledger=NONE),
-            "no planner has led here: there is no PlacementLedger. One that was just installed makes it within half a "
-            "minute; where there is none: kubectl apply -k daemonset/scheduler/planner, or gputopo release, which lets "
-            "pods go without a place",
+            "no planner has led here: there is no PlacementLedger. A new planner creates it within half a minute. "
+            "Without a planner: kubectl apply -k daemonset/scheduler/planner, or gputopo release, which releases pods "
+            "without a placement",
             id="there never was one",
         ),
         pytest.param(seen(), None, id="the Lease may not be read, or is not named"),
@@ -65,7 +63,7 @@ def led(**spec: Any) -> PlannerLease:
         ),
     ],
 )
-def test_whether_anybody_plans(found: GangSnapshot, said: str | None) -> None:
+def test_whether_a_planner_leads(found: GangSnapshot, said: str | None) -> None:
     assert no_planner_reason(found, NOW) == said
 
 

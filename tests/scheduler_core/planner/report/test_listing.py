@@ -1,4 +1,4 @@
-"""All gangs of a cluster: what is said of each, in which order, as a table and as a document."""
+"""All gangs of a cluster: their summaries, their order, as a table and as a document."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from gputopo.cluster.tables import Table
-from gputopo.cluster.terminal import table_lines
 from gputopo.crd.reservations import EntryPhase, ReservationState, ReservationStatus
+from gputopo.render.report import Table, table_lines
 from gputopo.timestamps import timestamp
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.report.document import gang_list
-from scheduler_core.planner.report.listing import GangSummary, list_gangs, ungated_gangs
+from scheduler_core.planner.report.listing import GangSummary, gangs_without_gates, list_gangs
 from scheduler_core.planner.report.planner_page import PlannerGangState
 from scheduler_core.planner.report.read import GangSnapshot
-from scheduler_core.planner.report.tables import age_words, gang_table
+from scheduler_core.planner.report.tables import gang_table
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import NOW
@@ -78,14 +77,14 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
 @pytest.mark.parametrize(
     ("found", "phase"),
     [
-        pytest.param(seen(crew(3)[:2]), "gathering 2 of 3", id="members are missing"),
-        pytest.param(seen(crew(5, minimum=4)[:2]), "gathering 2 of 4", id="it could start with fewer"),
-        pytest.param(seen([member("w-0")]), "gathering 1", id="nobody says of how many"),
+        pytest.param(seen(crew(3)[:2]), "waiting for members 2 of 3", id="members are missing"),
+        pytest.param(seen(crew(5, minimum=4)[:2]), "waiting for members 2 of 4", id="it could start with fewer"),
+        pytest.param(seen([member("w-0")]), "waiting for members 1 of ?", id="unknown size"),
         pytest.param(seen(crew(2)), "queued", id="to be planned"),
         pytest.param(seen(crew(2), **planned(EntryPhase.PROPOSED)), "proposed", id="planned"),
-        pytest.param(seen(crew(2), **planned(EntryPhase.COMMITTED)), "committed", id="not let go yet"),
+        pytest.param(seen(crew(2), **planned(EntryPhase.COMMITTED)), "committed", id="not ungated yet"),
         pytest.param(
-            seen([*crew(2, 4, BOUND)[:1], *crew(2)[1:]], **planned(EntryPhase.COMMITTED)), "bound 1 of 2", id="let go"
+            seen([*crew(2, 4, BOUND)[:1], *crew(2)[1:]], **planned(EntryPhase.COMMITTED)), "bound 1 of 2", id="ungated"
         ),
         pytest.param(
             seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], **planned(None, ReservationState.BOUND)),
@@ -95,9 +94,9 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         pytest.param(
             seen(crew(2), **planned(EntryPhase.COMMITTED, ReservationState.ROLLING_BACK, "late")),
             "rolling back",
-            id="taken back",
+            id="rolled back",
         ),
-        pytest.param(seen(crew(2), **planned(None, ReservationState.FAILED, "late")), "failed", id="not taken back"),
+        pytest.param(seen(crew(2), **planned(None, ReservationState.FAILED, "late")), "failed", id="not rolled back"),
         pytest.param(
             seen(crew(2, 4, RUNNING), **planned(None, ReservationState.FAILED, "late")),
             "running",
@@ -121,7 +120,7 @@ def test_phases(found: GangSnapshot, phase: str) -> None:
     assert gang_table([only(found)], wide=False).rows[0][2].text == phase
 
 
-def test_what_only_the_planner_knows() -> None:
+def test_the_state_in_the_planner() -> None:
     said = PlannerGangState("team", "llm", "queued", "1 of 2 members fits at once", (), 2, 30.0)
     told, other = only(seen(crew(2)), said), only(seen(crew(2)[:1]), said)
 
@@ -133,7 +132,9 @@ def test_what_only_the_planner_knows() -> None:
     ("members", "waiting_s", "shown"),
     [
         pytest.param([member("w-0", size=2), member("w-1", size=2, created=NOW - 60)], None, 60, id="complete"),
-        pytest.param([member("w-0", size=3), member("w-1", size=3, created=NOW - 60)], None, 720, id="a member lacks"),
+        pytest.param(
+            [member("w-0", size=3), member("w-1", size=3, created=NOW - 60)], None, 720, id="a member is missing"
+        ),
         pytest.param([member("w-0", size=1)], 30.0, 30, id="the planner saw it become complete"),
         pytest.param(crew(2, 4, RUNNING), None, None, id="it runs"),
     ],
@@ -151,7 +152,7 @@ def test_a_priority_that_is_the_lowest_of_several_says_so() -> None:
     assert gang_table([found], wide=False).rows[0][3].text == "0 (lowest)"
 
 
-def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:
+def test_gangs_without_our_gate_and_single_pods_are_not_listed() -> None:
     single = member("p")._replace(gang_request=single_pod_request(Metadata("p", "team", "uid-p"), "gate"))
     ended = named("ended", [member("e", phase="Succeeded")])
     theirs = named("theirs", [member("t", 4, BOUND, reservation=None)])
@@ -159,7 +160,7 @@ def test_gangs_that_nobody_gated_and_pods_of_their_own_are_not_listed() -> None:
     assert list_gangs(seen([single, *ended, *theirs]), NOW) == ()
 
 
-def test_a_pod_whose_gang_cannot_be_understood_is_listed_by_its_own_name() -> None:
+def test_a_pod_with_an_invalid_gang_is_listed_by_its_name() -> None:
     why = "the pod's request is malformed: gputopo.io/gang: 'Bad_Name' is not a name"
     single = member("p", request=InvalidRequest(why))
     found = only(seen([single._replace(gang_request=single_pod_request(Metadata("p", "team", "uid-p"), "gate"))]))
@@ -171,16 +172,16 @@ def test_a_pod_whose_gang_cannot_be_understood_is_listed_by_its_own_name() -> No
     assert gang_table([found], wide=False).rows[0][1].text == "pod/p"
 
 
-def test_gangs_that_nobody_gated_are_told_apart_where_they_wait_and_are_ours() -> None:
+def test_waiting_gangs_with_our_annotations_and_without_our_gate() -> None:
     def pods(name: str, node: str | None, by: str = "annotations") -> list[Member]:
         found = named(name, [member(name, 4, BOUND, reservation=None, node=node)], by=by)
         return [each._replace(uid=f"{name}-0") for each in found]
 
     there = [*pods("waits", None), *pods("runs", "a"), *pods("volcano.x", None, "Volcano"), *crew(2)]
-    assert ungated_gangs(seen(there)) == ["team/waits"]
+    assert gangs_without_gates(seen(there)) == ["team/waits"]
 
 
-def test_those_in_trouble_come_first_then_those_that_wait_in_the_order_of_the_queue() -> None:
+def test_failed_gangs_come_first_then_waiting_gangs_in_queue_order() -> None:
     gangs = [
         *named("runs", crew(1, 4, RUNNING)),
         *named("young", [member("y", size=1, created=NOW)]),
@@ -216,11 +217,11 @@ def printed(table: Table) -> str:
 
 def test_the_table() -> None:
     assert printed(gang_table(list_gangs(TOWN, NOW), wide=False)) == (
-        "NAMESPACE  GANG  PHASE    PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON\n"
-        "team       bad   <refused>  0         1/?      ?     -      -       -     12m      "
+        "NAMESPACE  GANG  PHASE          PRIORITY  MEMBERS  GPUS  NODES  DOMAIN  GB/S  WAITING  REASON\n"
+        "team       bad   <refused      >  0         1/?      ?     -      -       -     12m      "
         "x-0: gputopo.io/island: 'yes'\n"
-        "team       llm   held     0         2/2      8     2      -       -     12m      wait\n"
-        "team       far   running  0         1/1      4     1      -       -     -        1 member started"
+        "team       llm   capacity hold  0         2/2      8     2      -       -     12m      wait\n"
+        "team       far   running        0         1/1      4     1      -       -     -        1 member started"
     )
 
 
@@ -244,19 +245,6 @@ def vars_of(gang: GangSummary) -> dict[str, Any]:
     return {field: getattr(gang, field) for field in gang.__struct_fields__}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        pytest.param(119.9, "119s", id="below two minutes"),
-        pytest.param(120, "2m", id="two minutes"),
-        pytest.param(7200, "2h", id="two hours"),
-        pytest.param(400_000, "4d", id="days"),
-    ],
-)
-def test_ages(seconds: float, text: str) -> None:
-    assert age_words(seconds) == text
-
-
 def test_the_document() -> None:
     found = gang_list(list_gangs(TOWN, NOW))
 
@@ -268,7 +256,7 @@ def test_the_document() -> None:
     ]
 
 
-def test_a_gang_is_known_by_what_its_members_say() -> None:
+def test_the_convention_that_declares_a_gang() -> None:
     by = only(seen([member("w-0")._replace(gang_request=GangRequest(GangName("team", "jobset.x"), 1, by="JobSet"))]))
 
     assert (by.name, by.by) == ("jobset.x", "JobSet")

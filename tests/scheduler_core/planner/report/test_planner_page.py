@@ -43,8 +43,8 @@ def test_what_it_says_of_each_gang() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        pytest.param(b'{"kind": "PodExplanation"}', "this is no planner's page /gangs: ", id="another page"),
-        pytest.param(b"\xff\xfe", "this is no planner's page /gangs: ", id="no text"),
+        pytest.param(b'{"kind": "PodExplanation"}', "not the page /gangs of a planner: ", id="another page"),
+        pytest.param(b"\xff\xfe", "not the page /gangs of a planner: ", id="no text"),
         pytest.param(page(is_leader=False), "this planner does not lead", id="a planner that waits"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The story of a gang at a terminal: whole texts, and what holds for all of them."""
+"""The explanation of a gang at a terminal: whole texts, and what holds for all of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gputopo.timestamps import timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
-from scheduler_core.planner.report.document import explanation_document
+from scheduler_core.planner.report.document import gang_explanation_document
 from scheduler_core.planner.report.model import GangExplanation
 from scheduler_core.planner.report.planner_page import MissingMember, PlannerGangState
 from scheduler_core.planner.report.read import PlannerLease
-from scheduler_core.planner.report.text import render_text
+from scheduler_core.planner.report.text import gang_explanation_text
 from scheduler_core.request.pod_request import InvalidRequest
 from scheduler_core.runtime.leader_election import LeaseSpec
 from tests.conftest import Golden
@@ -225,7 +225,7 @@ STORIES = {
             **committed(ReservationState.ROLLING_BACK, "w-1 not bound within 30 s"),
         )
     ),
-    "taken-back": story(
+    "rolled-back-twice": story(
         seen(crew(2), FREE),
         said=PlannerGangState(*LLM, "queued", "2 members to be placed", (), 2, 17.0, "w-1 not bound within 30 s"),
     ),
@@ -245,7 +245,7 @@ STORIES = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_the_text_is_as_written_down(name: str, golden: Golden) -> None:
-    golden(GOLDEN / f"{name}.txt", render_text(STORIES[name], 100))
+    golden(GOLDEN / f"{name}.txt", gang_explanation_text(STORIES[name], 100))
 
 
 def test_no_story_is_without_its_file() -> None:
@@ -254,26 +254,33 @@ def test_no_story_is_without_its_file() -> None:
 
 @pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
 def test_lines_that_are_no_rows_of_tables_are_not_longer_than_the_terminal(told: GangExplanation) -> None:
-    lines = render_text(told, 60).splitlines()
+    lines = gang_explanation_text(told, 60).splitlines()
 
     assert [line for line in lines if len(line) > 60 and not line.startswith("  ")] == []
 
 
 @pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
 def test_the_document_holds_all_of_it(told: GangExplanation) -> None:
-    found = json.loads(json.dumps(explanation_document(told)))
+    found = json.loads(json.dumps(gang_explanation_document(told)))
 
     assert (found.pop("apiVersion"), found.pop("kind")) == ("gputopo.io/v1", "GangExplanation")
     assert msgspec.convert(found, GangExplanation) == told
 
 
+@pytest.mark.parametrize("name", ["committed", "gathering", "kept-all", "nowhere"])
+def test_keys_and_values_of_documents_stay(name: str, golden: Golden) -> None:
+    golden(GOLDEN / f"{name}.json", json.dumps(gang_explanation_document(STORIES[name]), indent=2) + "\n")
+
+
 def test_many_members_are_counted() -> None:
-    found = render_text(story(seen(crew(40, 1), FREE)), 120)
+    found = gang_explanation_text(story(seen(crew(40, 1), FREE)), 120)
 
     assert "- held by the gate gputopo.io/gang: w-0, w-1, w-2, w-3 and 36 more\n" in found
 
 
 def test_a_name_does_not_act_on_the_terminal() -> None:
-    found = render_text(story(seen([member("w-0", size=2, gates=(GATE, "\x1b[31m"))], FREE)), 120, ascii_only=True)
+    found = gang_explanation_text(
+        story(seen([member("w-0", size=2, gates=(GATE, "\x1b[31m"))], FREE)), 120, ascii_only=True
+    )
 
     assert "- held by the gate \\x1b[31m: w-0\n" in found

@@ -1,0 +1,115 @@
+"""Reports: values as sections of text for a terminal, and as documents for programs. Pure.
+
+Values of a report are ``msgspec.Struct`` with ``rename="camel"``, so ``document`` needs no list of keys. Keys are
+camelCase as in Kubernetes; an unknown value is null; within ``v1`` keys are added, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.render.schema import API_VERSION
+from gputopo.render.wording import escape_invisible
+
+NONE = "-"
+LISTED = 4  # names listed of each group; the document has all of them
+_MIN_WIDTH = 40
+_GAP = "  "
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+
+Paint = Callable[[str, str], str]  # (role, text) -> text with colour
+
+
+class Cell(NamedTuple):
+    """A short text; ``role`` is "" or "bad"."""
+
+    text: str
+    role: str = ""
+
+
+class Table(NamedTuple):
+    """Titles and rows of cells. Without titles the rows stand alone."""
+
+    titles: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+    numbers: bool = False  # all columns but the first hold numbers, which end at the right
+
+
+Section = Iterable[str | Table]
+
+
+def text_table(titles: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: bool = False) -> Table:
+    """Return a table of cells without roles."""
+    return Table(tuple(titles), [tuple(map(Cell, row)) for row in rows], numbers)
+
+
+def table_lines(table: Table, paint: Paint = lambda _, text: text) -> Iterator[str]:
+    """Yield the table in columns, as kubectl prints tables: never folded or cut."""
+    heads = [tuple(map(Cell, table.titles))] if table.titles else []
+    rows = [*heads, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*([cell.text for cell in row] for row in rows), strict=True)]
+    for row in rows:
+        # Padded before it is coloured: escape sequences have a length and no width.
+        padded = (
+            (cell.role, cell.text.rjust(width) if table.numbers and place else cell.text.ljust(width))
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield _GAP.join(paint(role, text) if role else text for role, text in padded).rstrip()
+
+
+def titled(title: str, parts: Iterable[str | Table]) -> Section:
+    """Return a section with a title, which is empty without parts."""
+    found = list(parts)
+    return [title, *found] if found else []
+
+
+def render(sections: Iterable[Section], width: int = 1_000_000, *, ascii_only: bool = False) -> str:
+    """Return the sections as text, with an empty line between two; an empty section is left out.
+
+    Sentences are folded to ``width`` columns, tables are indented and never folded. Every line passes ``visible``, so
+    a name or value from the cluster never acts on the terminal.
+    """
+    width = max(width, _MIN_WIDTH)
+    parts = ([line for part in section for line in _part_lines(part, width)] for section in sections)
+    lines = [line for part in parts if part for line in ("", *part)]
+    return "".join(f"{escape_invisible(line, ascii_only=ascii_only)}\n" for line in lines[1:])
+
+
+def document(kind: str, body: object) -> dict[str, Any]:
+    """Return the body, an object, as a document of that kind."""
+    # Through JSON's own types, so that a reader of the dict and a reader of the text see the same (lists, not tuples).
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))
+    return {"apiVersion": API_VERSION, "kind": kind, **plain}
+
+
+def listed(names: Sequence[str], most: int = LISTED) -> str:
+    """Return the names, of many the first: ``a, b and 3 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def age_words(seconds: float) -> str:
+    """Return the age in the largest unit of which it has two: ``90s``, ``12m``."""
+    for unit, length in _UNITS:
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def sentence(words: str) -> str:
+    """Return the words with a capital and a full stop."""
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _part_lines(part: str | Table, width: int) -> Iterable[str]:
+    if isinstance(part, Table):
+        return (f"{_GAP}{line}" for line in table_lines(part))
+    text = part.lstrip()
+    indent = part[: len(part) - len(text)]
+    hanging = f"{indent}  " if text.startswith("- ") else indent
+    return wrap(text, width, initial_indent=indent, subsequent_indent=hanging, break_long_words=False,
+                break_on_hyphens=False)  # fmt: skip
