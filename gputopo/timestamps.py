@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 
-def timestamp(at: float) -> str:
-    """``2026-11-18T11:06:40Z``. ``at``: seconds since 1970."""
+def format_timestamp(at: float) -> str:
+    """Return ``2026-11-18T11:06:40Z``. ``at``: seconds since 1970."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def since_epoch(text: str | None) -> float | None:
-    """In seconds since 1970; None where it is no time."""
+def format_micro_timestamp(at: float) -> str:
+    """Return ``2026-11-18T11:06:40.750000Z``, as Leases have it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_timestamp(text: str | None, default_zone: tzinfo | None = None) -> float | None:
+    """Return the seconds since 1970; None if the text is not a time, or has no time zone and there is no default."""
     try:
-        return None if text is None else datetime.fromisoformat(text).timestamp()
+        found = None if text is None else datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         return None
+    zone = None if found is None else found.tzinfo or default_zone
+    return None if found is None or zone is None else found.replace(tzinfo=zone).timestamp()

@@ -12,6 +12,7 @@ import msgspec
 from agent.publish import NodeEvent, PublishError, PublishOutcome
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import EncodedTopology
+from gputopo.timestamps import format_timestamp
 
 
 class FeaturesFilePublisher:
@@ -35,7 +36,7 @@ class FeaturesFilePublisher:
         now = self._now()
         if facts.labels == self._written and now < self._renew_at and self._path.exists():
             return PublishOutcome(written=False)
-        expiry = (now + self._lifetime).strftime("%Y-%m-%dT%H:%M:%SZ")
+        expiry = format_timestamp((now + self._lifetime).timestamp())
         lines = [f"# +expiry-time={expiry}", *(f"{key}={value}" for key, value in sorted(facts.labels.items()))]
         self._replace("\n".join(lines) + "\n")
         self._written = dict(facts.labels)

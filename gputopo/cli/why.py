@@ -172,10 +172,10 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], judging: PodQuery) 
     from scheduler_core.planner.report.read import read_gang_pod as read_member  # noqa: PLC0415
 
     pod, member = read_pod(kube, *named), read_member(kube, *named)
-    told = _explain(kube, pod, judging, None if pod.finished else pod.spec.node_name)
-    ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.finished else ()
+    told = _explain(kube, pod, judging, None if pod.is_finished else pod.spec.node_name)
+    ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.is_finished else ()
     before = None if member is None else gates_reason(member)
-    return replace(told, beforehand=before, scheduler_said=pod.scheduler_message, notes=(*told.notes, *ended))
+    return replace(told, beforehand=before, scheduler_said=pod.status.scheduler_message, notes=(*told.notes, *ended))
 
 
 def _explain_manifest(kube: Kube, written: ManifestPod, namespace: str, judging: PodQuery) -> Explanation:

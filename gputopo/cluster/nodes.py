@@ -11,6 +11,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.objects import ObjectMeta
 from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
 from gputopo.model import NodeTopology
+from gputopo.timestamps import parse_timestamp
 from gputopo.timing import STALE_AFTER_S
 
 STALE_AFTER = timedelta(seconds=STALE_AFTER_S)
@@ -43,10 +44,9 @@ class GpuNode(msgspec.Struct, frozen=True):
         return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
 
     def age(self, now: datetime) -> timedelta | None:
-        """Return how long ago the agent last confirmed this; None: never, or at an invalid time."""
-        return (
-            None if self.state is None or (observed_at := _time(self.state.observed_at)) is None else now - observed_at
-        )
+        """Return the age of the agent's last observation; None: there is none, or its time cannot be parsed."""
+        seen = None if self.state is None else parse_timestamp(self.state.observed_at, UTC)
+        return None if seen is None else timedelta(seconds=now.timestamp() - seen)
 
 
 def gpu_nodes(nodes: Iterable[ObjectMeta], states: Mapping[str, NodeGpus]) -> list[GpuNode]:
@@ -63,11 +63,3 @@ def _gpu_node(metadata: ObjectMeta, state: NodeGpus | None) -> GpuNode | None:
             return GpuNode(metadata.name, decode_topology(metadata.labels, {}), state, str(error))
     except NoTopologyError:
         return None
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

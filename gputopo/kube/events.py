@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from gputopo.kube.rbac import EVENTS, Resource
+from gputopo.timestamps import format_timestamp
 
 _CLUSTER_SCOPED = "default"  # the namespace of Events about objects that have none
 _MESSAGE = 1024  # characters, at most
@@ -36,7 +37,7 @@ def event_body(
     subject: EventSubject, reporter: EventReporter, reason: str, message: str, now: datetime, *, warning: bool
 ) -> dict[str, Any]:
     """The Event as it is sent. ``reason``: one word, for machines; a message that is too long is cut."""
-    time = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = format_timestamp(now.timestamp())
     involved = {"apiVersion": subject.resource.api_version, "kind": subject.kind, "name": subject.name}
     scope = {} if subject.namespace is None else {"namespace": subject.namespace}
     host = {} if reporter.host is None else {"host": reporter.host}

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -24,6 +23,7 @@ from gputopo.kube.errors import DamagedError, GoneError, KubeError, NotFoundErro
 from gputopo.kube.objects import Unreadable
 from gputopo.kube.projection import Delta, Projection, WatchSource
 from gputopo.kube.watch_stream import WatchEvent, WatchEventType, WatchStream
+from gputopo.timestamps import parse_timestamp
 from gputopo.timing import MISSING_KIND_RETRY_S
 
 S = TypeVar("S")
@@ -188,11 +188,9 @@ class Reflector(Generic[S]):
         self._version = events[-1].identity.resource_version
 
     def _created(self, timestamp: str) -> None:
-        try:
-            created = datetime.fromisoformat(timestamp).timestamp()
-        except (ValueError, OverflowError):
-            return
-        self._note(lag_s=max(0.0, self._timing.wall() - created))
+        created = parse_timestamp(timestamp)
+        if created is not None:
+            self._note(lag_s=max(0.0, self._timing.wall() - created))
 
     def _missing(self) -> None:
         """No such kind: there are none. It may be served some day."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import msgspec
+
+from gputopo.timestamps import format_micro_timestamp
 
 Fields = Mapping[str, Any]
 
@@ -22,8 +23,7 @@ class _Lines(logging.Formatter):
         self._write = write
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        head = {"time": time, "level": record.levelname.lower()}
+        head = {"time": format_micro_timestamp(record.created), "level": record.levelname.lower()}
         fields: dict[str, Any] = {"event": record.getMessage()} | getattr(record, "fields", {})
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)

@@ -9,11 +9,12 @@ constant beside the code that needs it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from gputopo.durations import parse_duration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -73,10 +74,9 @@ def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:
     """``90s``, ``5m``, ``1h`` or plain seconds."""
 
     def parse(text: str) -> float:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
-        if match is None:
+        found = parse_duration(f"{text}s" if text[-1:].isdigit() else text)
+        if found is None:
             raise ValueError("write 90s, 5m or 1h")
-        found = float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
         if found < least:
             raise ValueError(f"it must be at least {least:g}s")
         if found > most:

@@ -1,7 +1,8 @@
-"""The best set of free GPUs on a node, and how good a set is. Pure.
+"""The best set of free GPUs on a node, and the quality of a set. Pure.
 
-What we would choose; what the node will choose is ``prediction``'s answer. Better means, in this order: a faster ring
-(its weakest hop), fewer NUMA nodes, nearer NICs, and what it leaves behind: islands as whole as can be, then pairs.
+This is the set that gputopo would choose; ``device_plugin`` predicts the sets that the node may choose. Criteria, in
+this order: a faster ring (its weakest hop), fewer NUMA nodes, nearer NICs, and then what remains free: large islands,
+then pairs.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from gputopo.rings import Ring
 from scheduler_core.allocation.gpu_sets import count_subsets, member_places, subsets
 from scheduler_core.allocation.machine_shape import MachineShape
 
-MAX_EXACT_GPUS = 20_000  # sets compared, all 8 of 16 GPUs among them; where there are more, a greedy choice
+MAX_EXACT_GPUS = 20_000  # sets that are compared, enough for 8 of 16 GPUs; greedy choice if there are more
 
 
 class SetQuality(NamedTuple):
-    """How good it is to take a set out of the free GPUs. Better ones are greater."""
+    """The quality of taking a set out of the free GPUs. A better set compares greater."""
 
-    ring: tuple[bool, float, int, int, float]  # ``Ring.quality``; of a single GPU all zero
-    fewer_numa_nodes: int  # how many it spans, negative; the most there can be where that is not known
+    ring: tuple[bool, float, int, int, float]  # ``Ring.quality``; all zero for a single GPU
+    fewer_numa_nodes: int  # negative number of NUMA nodes; the maximum possible if unknown
     nic: float  # mean nearness of each GPU's nearest NIC
-    whole_islands: int  # sum of squares of what stays free in each island: greater where big ones stay whole
-    pairs: int  # pairs at the best hop of the free GPUs that stay whole: disjoint ones
+    whole_islands: int  # sum of squares of the GPUs that stay free in each island: greater if large islands stay whole
+    pairs: int  # disjoint pairs at the best hop of the free GPUs that stay free
 
 
 class ScoredSet(NamedTuple):
-    """A set of GPUs and how good it is."""
+    """A set of GPUs and its quality."""
 
     mask: int
     quality: SetQuality
 
 
 def best_set(shape: MachineShape, free: int, size: int) -> ScoredSet | None:
-    """The best ``size`` of the free GPUs; of equals the one with the lowest mask. None: there are too few."""
+    """Return the best ``size`` free GPUs; of equal sets the lowest mask. None: there are too few."""
     if not 0 < size <= free.bit_count():
         return None
     return _best(shape, free, size)
@@ -42,7 +43,7 @@ def best_set(shape: MachineShape, free: int, size: int) -> ScoredSet | None:
 
 @lru_cache(maxsize=1 << 14)
 def set_quality(shape: MachineShape, free: int, mask: int) -> SetQuality:
-    """How good it is to take this set out of the free GPUs."""
+    """Return the quality of taking this set out of the free GPUs."""
     ring = shape.ring(mask)
     nodes = shape.count_numa_nodes(mask)
     members = list(member_places(mask))
@@ -66,11 +67,11 @@ def _order(choice: ScoredSet) -> tuple[SetQuality, int]:
 def _best(shape: MachineShape, free: int, size: int) -> ScoredSet:
     if count_subsets(free, size) <= MAX_EXACT_GPUS:
         return max((ScoredSet(mask, set_quality(shape, free, mask)) for mask in subsets(free, size)), key=_order)
-    return max((_grown(shape, free, start, size) for start in subsets(free, 2)), key=_order)
+    return max((_greedy_set(shape, free, start, size) for start in subsets(free, 2)), key=_order)
 
 
-def _grown(shape: MachineShape, free: int, mask: int, size: int) -> ScoredSet:
-    """From a pair upwards, each time by the GPU that makes the best of it: good, not always best."""
+def _greedy_set(shape: MachineShape, free: int, mask: int, size: int) -> ScoredSet:
+    """Extend a pair GPU by GPU, each time by the best GPU. The result is good, but not always the best."""
     while mask.bit_count() < size:
         candidates = [mask | one for one in subsets(free & ~mask, 1)]
         mask = max((ScoredSet(each, set_quality(shape, free, each)) for each in candidates), key=_order).mask
@@ -78,7 +79,7 @@ def _grown(shape: MachineShape, free: int, mask: int, size: int) -> ScoredSet:
 
 
 def _pairs(shape: MachineShape, free: int, left: int) -> int:
-    """GPUs are paired off greedily by their best hop; on every machine built the best hops do not overlap otherwise."""
+    """Count pairs greedily by their best hop. On all known machines, greedy pairing of the best hops is optimal."""
     joined = _best_pairs(shape, free)
     found = 0
     for pair in joined:
@@ -90,7 +91,7 @@ def _pairs(shape: MachineShape, free: int, left: int) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _best_pairs(shape: MachineShape, free: int) -> tuple[int, ...]:
-    """The pairs of free GPUs that are joined as well as any."""
+    """Return the pairs of free GPUs with the best hop."""
     hops: list[tuple[Ring, int]] = [(ring, pair) for pair in subsets(free, 2) if (ring := shape.ring(pair)) is not None]
     if not hops:
         return ()

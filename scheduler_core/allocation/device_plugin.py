@@ -1,14 +1,14 @@
-"""Which GPUs the node will hand out: every answer that the kubelet and NVIDIA's device plugin may give. Pure.
+"""Prediction of the GPUs that a node allocates: all results that the kubelet and NVIDIA's device plugin may give. Pure.
 
-The plugin's best-effort policy divides the free GPUs into sets of the size asked for, in every way there is, takes the
-division with the highest total of points, and of that the best set; of equals the first it sees. The kubelet offers
-the free GPUs in random order. So what it will take is a set of possible outcomes: the best sets of all best divisions,
-each of which some order of the offer brings up first.
+The best-effort policy of the plugin divides the free GPUs into sets of the requested size, in every possible way. It
+takes the division with the highest total of points, and the best set of that division; of equal sets the first that it
+sees. The kubelet offers the free GPUs in random order. So the prediction is a set of possible outcomes: the best sets
+of all best divisions; for each of them, some order of the offer makes it the first.
 
-Where GPUs do not fill the last set, the plugin pads it, and a padded set that wins makes the plugin crash
-(NVIDIA/go-gpuallocator#80): ``may_crash``. Divisions into seven and more sets are partly overwritten by later
-candidates while it searches: then any set may come out, and ``AnyOf`` says so, as it does where the points of a pair
-are not known and where the search would take too long. Every answer here contains all that can happen.
+If the GPUs do not fill the last set, the plugin pads it; a padded set that wins makes the plugin crash
+(NVIDIA/go-gpuallocator#80): ``may_crash``. In divisions into seven and more sets, later candidates partly overwrite
+earlier sets during the search; then any set may result, and the prediction is ``SomeSet``. So it is if the points of a
+pair are unknown, and if the search would take too long. Every prediction contains all possible outcomes.
 
 Source: ``gpuallocator/besteffort_policy.go`` of NVIDIA/go-gpuallocator; ``pkg/kubelet/cm/devicemanager`` and, for
 ``single_numa``, ``pkg/kubelet/cm/topologymanager`` of Kubernetes.
@@ -35,12 +35,12 @@ from scheduler_core.allocation.gpu_sets import (
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.request.device_request import ContainerStep, ContainerSteps, total_devices
 
-_MOST_GROUPS = 6  # sets in a division that the plugin remembers right
-_MOST_WORK = 25_000  # sets looked at, at worst, over all that may be free; measured: 150 ms for half of 16 GPUs
+_MOST_GROUPS = 6  # sets in a division that the plugin keeps correctly
+_MOST_WORK = 25_000  # sets visited in the worst case, over all possible free sets; measured: 150 ms for 8 of 16 GPUs
 
 
 class Prediction(NamedTuple):
-    """What may come of a request for GPUs. No set at all: the node rejects the pod."""
+    """The possible outcomes of a request for GPUs. No set at all: the node rejects the pod."""
 
     sets: Sets
     may_crash: bool = False
@@ -50,63 +50,63 @@ class _Best(NamedTuple):
     """The best divisions of some GPUs."""
 
     points: int  # of all sets of the division together
-    winners: frozenset[tuple[int, int, bool]]  # points of a division's best set, that set, whether it is padded
+    winners: frozenset[tuple[int, int, bool]]  # the points of a division's best set, the set, and whether it is padded
 
 
-def predict_sets(shape: MachineShape, free: Sets, program: ContainerSteps, *, single_numa: bool = False) -> Prediction:
-    """The sets of GPUs that a pod may hold in the end, given what may be free when its node admits it.
+def predict_sets(shape: MachineShape, free: Sets, steps: ContainerSteps, *, single_numa: bool = False) -> Prediction:
+    """Return the sets of GPUs that a pod may hold after all containers started, if ``free`` may be free at admission.
 
     ``single_numa``: the node's Topology Manager policy is single-numa-node.
     """
     if isinstance(free, SomeSet):
-        wanted = total_devices(program)
-        enough = wanted <= free.among.bit_count()
-        return Prediction(some_set(free.among, wanted) if enough else ExactSets(()))
+        devices = total_devices(steps)
+        enough = devices <= free.among.bit_count()
+        return Prediction(some_set(free.among, devices) if enough else ExactSets(()))
     outcomes: set[int] = set()
     may_crash = False
-    if len(free.masks) > 1 and sum(_effort(mask.bit_count(), program) for mask in free.masks) > _MOST_WORK:
-        return Prediction(some_set(free.among, total_devices(program)))
+    if len(free.masks) > 1 and sum(_effort(mask.bit_count(), steps) for mask in free.masks) > _MOST_WORK:
+        return Prediction(some_set(free.among, total_devices(steps)))
     for mask in free.masks:
-        found = predict_exact(shape, mask, program, single_numa)
+        found = predict_exact(shape, mask, steps, single_numa)
         may_crash |= found.may_crash
         if isinstance(found.sets, SomeSet) or len(outcomes) > MAX_SETS:
-            return Prediction(SomeSet(free.among, total_devices(program)), may_crash)
+            return Prediction(SomeSet(free.among, total_devices(steps)), may_crash)
         outcomes.update(found.sets.masks)
     return Prediction(exact_sets(outcomes), may_crash)
 
 
 @lru_cache(maxsize=1 << 14)
-def predict_exact(shape: MachineShape, free: int, program: ContainerSteps, single_numa: bool) -> Prediction:
-    """The same where it is known what is free. Container by container: what each may get, what that leaves the next."""
-    worlds = {(free, 0, 0)}  # free, reusable, held
+def predict_exact(shape: MachineShape, free: int, steps: ContainerSteps, single_numa: bool) -> Prediction:
+    """Predict for a known set of free GPUs, container by container."""
+    states = {(free, 0, 0)}  # free, reusable, held
     may_crash = False
-    for step in program:
+    for step in steps:
         following: set[tuple[int, int, int]] = set()
-        for world in worlds:
-            found = _container(shape, world, step, single_numa)
+        for state in states:
+            found = _container(shape, state, step, single_numa)
             if found is None:
-                return Prediction(SomeSet(free, total_devices(program)), may_crash)
+                return Prediction(SomeSet(free, total_devices(steps)), may_crash)
             after, crash = found
             following |= after
             may_crash |= crash
         if len(following) > MAX_SETS:
-            return Prediction(SomeSet(free, total_devices(program)), may_crash)
-        worlds = following
-    return Prediction(exact_sets({held for _, _, held in worlds}), may_crash)
+            return Prediction(SomeSet(free, total_devices(steps)), may_crash)
+        states = following
+    return Prediction(exact_sets({held for _, _, held in states}), may_crash)
 
 
 def _container(
-    shape: MachineShape, world: tuple[int, int, int], step: ContainerStep, single_numa: bool
+    shape: MachineShape, state: tuple[int, int, int], step: ContainerStep, single_numa: bool
 ) -> tuple[set[tuple[int, int, int]], bool] | None:
-    """What may be after one container got its GPUs; None where that is too much to list."""
-    free, reusable, held = world
-    again = min(step.devices, reusable.bit_count())
-    fresh = step.devices - again
-    if count_subsets(reusable, again) * max(1, count_subsets(free, fresh) if again else 1) > MAX_SETS:
+    """Return the possible states after one container got its GPUs; None if there are too many."""
+    free, reusable, held = state
+    reused = min(step.devices, reusable.bit_count())
+    fresh = step.devices - reused
+    if count_subsets(reusable, reused) * max(1, count_subsets(free, fresh) if reused else 1) > MAX_SETS:
         return None
     may_crash = False
-    if again or not fresh:
-        # The plugin is asked for sets that contain the reused ones: any of the free ones may complete them.
+    if reused or not fresh:
+        # The kubelet asks the plugin for sets that contain the reused GPUs: any free GPUs may complete them.
         sets: Sets = some_set(free, fresh)
     else:
         found = preferred_sets(shape, free, fresh) if not single_numa else _aligned(shape, free, fresh)
@@ -114,7 +114,7 @@ def _container(
     if isinstance(sets, SomeSet):
         return None
     after = set()
-    for kept in subsets(reusable, again):
+    for kept in subsets(reusable, reused):
         for new in sets.masks:
             left = reusable & ~kept if step.holds_until_end else reusable | new
             after.add((free & ~new, left, held | new))
@@ -122,9 +122,9 @@ def _container(
 
 
 def _aligned(shape: MachineShape, free: int, size: int) -> Prediction:
-    """Under the Topology Manager's single-numa-node policy: from the lowest NUMA node that has enough, or not at all.
+    """Predict for the Topology Manager's single-numa-node policy: the lowest NUMA node with enough GPUs, or none.
 
-    Where no GPU says its NUMA node the policy has no say; where only some do, we do not know what the plugin told.
+    If no GPU has a NUMA node the policy has no effect; if only some have, the hints of the plugin are unknown.
     """
     nodes = {shape.numa[place] for place in member_places(shape.whole)}
     if nodes == {None}:
@@ -137,7 +137,7 @@ def _aligned(shape: MachineShape, free: int, size: int) -> Prediction:
 
 @lru_cache(maxsize=1 << 14)
 def preferred_sets(shape: MachineShape, free: int, size: int) -> Prediction:
-    """The sets of ``size`` GPUs that the plugin may prefer, over all orders in which they may be offered."""
+    """Return the sets of ``size`` GPUs that the plugin may prefer, over all orders in which the kubelet offers them."""
     count = free.bit_count()
     if size > count:
         return Prediction(ExactSets(()))
@@ -152,7 +152,7 @@ def preferred_sets(shape: MachineShape, free: int, size: int) -> Prediction:
 
 @lru_cache(maxsize=1 << 16)
 def _divide(shape: MachineShape, left: int, size: int) -> _Best:
-    """The best divisions of these GPUs. How many are missing in the last set follows from their number."""
+    """Return the best divisions of these GPUs. Their number determines the padding of the last set."""
     if not left:
         return _Best(0, frozenset())
     padding = -left.bit_count() % size
@@ -172,7 +172,7 @@ def _divide(shape: MachineShape, left: int, size: int) -> _Best:
 
 
 def _win(points: int, group: int, padded: bool, tail: _Best) -> frozenset[tuple[int, int, bool]]:
-    """The best sets of the divisions that are this set and one of the best divisions of the rest."""
+    """Return the best sets of the divisions that consist of this set and a best division of the rest."""
     if not tail.winners:
         return frozenset({(points, group, padded)})
     won = {winner for winner in tail.winners if winner[0] >= points}
@@ -189,16 +189,16 @@ def _points(shape: MachineShape, group: int) -> int:
 
 
 @lru_cache(maxsize=1 << 10)
-def _effort(count: int, program: ContainerSteps) -> int:
-    """How many sets the searches of all containers look at, about; what is not searched for is not counted."""
-    sizes = [step.devices for step in program if 1 < step.devices < count]
+def _effort(count: int, steps: ContainerSteps) -> int:
+    """Return about how many sets the searches for all containers visit."""
+    sizes = [step.devices for step in steps if 1 < step.devices < count]
     searched = [(size, _work(count, size)) for size in sizes]
     return sum(work if work <= _MOST_WORK else comb(count, size) for size, work in searched)
 
 
 @lru_cache(maxsize=1 << 10)
 def _work(count: int, size: int) -> int:
-    """How many sets a search among ``count`` GPUs looks at, at most: for each part left over, its first sets."""
+    """Return how many sets a search among ``count`` GPUs visits at most: for each remainder, its first sets."""
     work = 0
     lefts = {count}
     while lefts:
@@ -211,15 +211,15 @@ def _work(count: int, size: int) -> int:
 
 
 class PredictionResult(Enum):
-    """What became of a prediction."""
+    """The result of a prediction."""
 
-    HIT = "hit"  # there was one possible outcome, and it came
-    AMBIGUOUS = "ambiguous"  # it was one of several
-    MISS = "miss"  # it was none of them: our model of the node is wrong, or our view of it was
+    HIT = "hit"  # the only possible outcome
+    AMBIGUOUS = "ambiguous"  # one of several possible outcomes
+    MISS = "miss"  # not a possible outcome: the model of the node or the view of it was wrong
 
 
 def check_prediction(predicted: Sets, actual: int) -> PredictionResult:
-    """Hold the set that a pod really got, as the kubelet says, against what was predicted."""
+    """Compare the set that the kubelet reports for a pod with the prediction."""
     if isinstance(predicted, SomeSet):
         return PredictionResult.MISS if actual & ~predicted.among else PredictionResult.AMBIGUOUS
     if actual not in predicted.masks:

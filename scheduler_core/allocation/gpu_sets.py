@@ -1,6 +1,6 @@
-"""Sets of GPUs as bit masks, and what is known of a set that nobody can name for certain. Pure.
+"""Sets of GPUs as bit masks, and uncertain sets. Pure.
 
-Bit n stands for the GPU at place n of ``NodeTopology.gpus`` (not for its index: indices may have gaps).
+Bit n stands for the GPU at place n of ``NodeTopology.gpus`` (not its index: indices may have gaps).
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from itertools import combinations
 from math import comb
 from typing import NamedTuple
 
-MAX_SETS = 2048  # sets that are listed one by one; what would be more is said as AnyOf
+MAX_SETS = 2048  # sets in an ExactSets; SomeSet stands for more
 
 
 class ExactSets(NamedTuple):
-    """It is one of these sets. Ascending, distinct."""
+    """The set is one of these. Ascending, distinct."""
 
     masks: tuple[int, ...]
 
     @property
     def among(self) -> int:
-        """All GPUs that may be in it."""
+        """The GPUs that may be in the set."""
         return union(self.masks)
 
 
 class SomeSet(NamedTuple):
-    """It is some set of at least ``size`` of the GPUs ``among``: all that can be said without being wrong."""
+    """The set has at least ``size`` of the GPUs ``among``; nothing more is known."""
 
     among: int
     size: int
@@ -36,41 +36,46 @@ Sets = ExactSets | SomeSet
 
 
 def union(masks: Iterable[int]) -> int:
-    """All members of those sets."""
-    together = 0
+    """Return the union of the sets."""
+    members = 0
     for mask in masks:
-        together |= mask
-    return together
+        members |= mask
+    return members
 
 
 def exact_sets(masks: set[int] | frozenset[int]) -> ExactSets:
-    """Those sets."""
+    """Return the sets in ascending order."""
     return ExactSets(tuple(sorted(masks)))
 
 
 @lru_cache(maxsize=1 << 12)
 def member_places(mask: int) -> tuple[int, ...]:
-    """The places in a set, ascending."""
+    """Return the places in a set, ascending."""
     return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
 
 
+def lowest_bit(mask: int) -> int:
+    """Return the lowest place in a set that is not empty."""
+    return (mask & -mask).bit_length() - 1
+
+
 def single_bits(mask: int) -> list[int]:
-    """A set's members as sets of one, ascending."""
+    """Return the members of a set as sets of one GPU, ascending."""
     return [1 << place for place in member_places(mask)]
 
 
 def subsets(mask: int, size: int) -> Iterator[int]:
-    """All sets of that many of its members."""
+    """Return all subsets of this size."""
     return (sum(chosen) for chosen in combinations(single_bits(mask), size))
 
 
 def count_subsets(mask: int, size: int) -> int:
-    """How many there are."""
+    """Return the number of subsets of this size."""
     return comb(mask.bit_count(), size)
 
 
 def some_set(among: int, count: int) -> Sets:
-    """Any ``count`` of them: listed where they are few."""
+    """Return any ``count`` of the GPUs, as ExactSets if there are few enough."""
     return (
         ExactSets(tuple(sorted(subsets(among, count))))
         if count_subsets(among, count) <= MAX_SETS

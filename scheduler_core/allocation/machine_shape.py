@@ -1,7 +1,7 @@
-"""The shape of a machine: everything about its GPUs that placement asks for, as tables. Pure.
+"""The shape of a machine: everything about its GPUs that placement needs, as tables. Pure.
 
-Thousands of nodes are of a dozen shapes. A ``Shape`` is made once per shape, is compared by identity, and remembers
-what has been worked out about it; names that differ from node to node (UUIDs, bus ids) are not in it.
+Thousands of nodes have a dozen shapes. There is one ``MachineShape`` for each, compared by identity, which caches
+computed results. It does not contain names that differ from node to node (UUIDs, bus ids).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from scheduler_core.allocation.gpu_sets import member_places, union
 
 _NEARNESS = {distance: 1 - 0.2 * place for place, distance in enumerate(PcieDistance)}  # PIX 1.0 ... SYS 0.2
 _GPU_WORD = re.compile(r"gpu(\d+)")
-# What go-gpuallocator gives a pair of GPUs for what lies between them, and for each NVLink that joins the two
-# (``gpuallocator/besteffort_policy.go``, ``calculateGPUPairScore``). 60 for one board is a dual-GPU card's, which NVML
-# and so our model cannot tell from PIX.
+# The points of go-gpuallocator for the PCIe distance of a pair of GPUs, and for each NVLink between them
+# (``gpuallocator/besteffort_policy.go``, ``calculateGPUPairScore``). The 60 points of dual-GPU cards are missing: NVML
+# does not distinguish them from PIX.
 _PAIR_POINTS = {distance: 50 - 10 * place for place, distance in enumerate(PcieDistance)}
 _POINTS_PER_NVLINK = 100
 _MOST_NVLINKS = 18
 
 
 class MachineShape:
-    """One shape of machine. Sets of GPUs are masks by place (``sets``)."""
+    """The shape of a machine. Sets of GPUs are masks by place (``gpu_sets``)."""
 
     def __init__(self, topology: NodeTopology) -> None:
         gpus = topology.gpus
         self.topology = topology
         self.gpus = gpus
         self._place = {gpu.index: place for place, gpu in enumerate(gpus)}
-        # GPUs that are handed out whole: neither lost nor cut into MIG devices.
+        # GPUs that are allocated whole: neither lost nor partitioned by MIG.
         self.whole = _mask(place for place, gpu in enumerate(gpus) if gpu.usable and gpu.mig_enabled is not True)
         self.partitioned = _mask(place for place, gpu in enumerate(gpus) if gpu.usable and gpu.mig_enabled is True)
         self.islands = self._islands()
@@ -48,11 +48,11 @@ class MachineShape:
         self._numa_nodes_of = lru_cache(maxsize=1 << 16)(self._numa_nodes)
 
     def ring(self, mask: int) -> Ring | None:
-        """The best ring through a set of usable GPUs; None for fewer than two."""
+        """Return the best ring through a set of usable GPUs; None for fewer than two."""
         return self._ring_of(mask)
 
     def is_one_island(self, mask: int) -> bool | None:
-        """Whether the set lies within one island, as a set of one always does; None where nobody can tell."""
+        """Return True if the set lies within one island, as a single GPU always does; None if islands are unknown."""
         if mask.bit_count() < 2:
             return True
         if self.islands is None:
@@ -60,11 +60,11 @@ class MachineShape:
         return any(mask & island == mask for island in self.islands)
 
     def count_numa_nodes(self, mask: int) -> int | None:
-        """On how many NUMA nodes the set is; None where one of its GPUs does not say."""
+        """Return the number of NUMA nodes of the set; None if the node of one of its GPUs is unknown."""
         return self._numa_nodes_of(mask)
 
     def on_numa(self, node: int, mask: int) -> int:
-        """Those of the set on that NUMA node."""
+        """Return the GPUs of the set on this NUMA node."""
         return _mask(place for place in member_places(mask) if self.numa[place] == node)
 
     def _numa_nodes(self, mask: int) -> int | None:
@@ -80,7 +80,7 @@ class MachineShape:
         return tuple(_mask(self._place[index] for index in island.gpus) for island in self.topology.islands)
 
     def _degraded(self) -> int:
-        """GPUs that a degradation speaks of; all where it names none."""
+        """Return the GPUs that degradations name; all GPUs for a degradation that names none."""
         mask = 0
         for each in self.topology.degraded:
             named = [self._place[int(word)] for word in _GPU_WORD.findall(each.what) if int(word) in self._place]
@@ -89,12 +89,21 @@ class MachineShape:
 
 
 def shape_of(topology: NodeTopology, *, without_links: bool = False) -> MachineShape:
-    """The one ``Shape`` of all machines that differ in names only. ``stale``: of what does not change unseen."""
-    return _shape_of_same(_Same(topology), without_links)
+    """Return the ``MachineShape`` that all machines share that differ in names only.
+
+    ``without_links``: only of properties that do not change while nothing observes the node.
+    """
+    return _shape_of_same(_ByIdentity(topology), without_links)
 
 
-class _Same:
-    """A topology, compared by identity: to hash one costs more than all else that an event does."""
+def places_by_uuid(topology: NodeTopology | None) -> dict[str, int]:
+    """Return the place of each GPU that has a UUID. A shape itself has no UUIDs: many machines share it."""
+    gpus = () if topology is None else topology.gpus
+    return {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
+
+
+class _ByIdentity:
+    """A topology, compared by identity: hashing it costs more than the rest of the handling of an event."""
 
     def __init__(self, topology: NodeTopology) -> None:
         self.topology = topology
@@ -103,13 +112,13 @@ class _Same:
         return id(self.topology)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.topology is other.topology
+        return isinstance(other, _ByIdentity) and self.topology is other.topology
 
 
 @lru_cache(maxsize=1 << 15)
-def _shape_of_same(same: _Same, without_links: bool) -> MachineShape:
+def _shape_of_same(same: _ByIdentity, without_links: bool) -> MachineShape:
     topology = _without_links(same.topology) if without_links else same.topology
-    return _shared(
+    return _interned(
         NodeTopology(
             gpus=tuple(_nameless(gpu) for gpu in topology.gpus),
             nvlink=topology.nvlink,
@@ -124,7 +133,7 @@ def _shape_of_same(same: _Same, without_links: bool) -> MachineShape:
 
 
 def _without_links(topology: NodeTopology) -> NodeTopology:
-    """What does not change while nobody looks."""
+    """Return the properties of the GPUs without links, distances and NUMA nodes."""
     return NodeTopology(
         gpus=tuple(
             Gpu(
@@ -141,7 +150,7 @@ def _without_links(topology: NodeTopology) -> NodeTopology:
 
 
 @lru_cache(maxsize=1024)
-def _shared(topology: NodeTopology) -> MachineShape:
+def _interned(topology: NodeTopology) -> MachineShape:
     return MachineShape(topology)
 
 
@@ -159,9 +168,9 @@ def _nameless(gpu: Gpu) -> Gpu:
 
 
 def _points(topology: NodeTopology) -> tuple[tuple[int, ...], ...] | None:
-    """The device plugin's points for each pair; None where we do not know what it sees.
+    """Return the device plugin's points for each pair; None if its view of the machine is unknown.
 
-    NVSwitches it does not see: only links whose far end is a GPU count.
+    The plugin does not see NVSwitches: only links between two GPUs count.
     """
     size = len(topology.gpus)
     if topology.nvlink is None or not topology.pcie:
@@ -173,16 +182,16 @@ def _points(topology: NodeTopology) -> tuple[tuple[int, ...], ...] | None:
             if distance is None:
                 return None
             points[one][other] = points[other][one] = _PAIR_POINTS[distance]
-    place = {gpu.index: at for at, gpu in enumerate(topology.gpus)}
+    place_of = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
     for link in topology.nvlink.links:
-        one, other = place[link.a], place[link.b]
+        one, other = place_of[link.a], place_of[link.b]
         points[one][other] += _POINTS_PER_NVLINK * min(link.lanes, _MOST_NVLINKS)
         points[other][one] = points[one][other]
     return tuple(map(tuple, points))
 
 
 def _nic_nearness(topology: NodeTopology) -> tuple[float, ...] | None:
-    """How near each GPU's nearest NIC is, 1.0 (one PCIe switch) to 0.2 (across the sockets); None without NICs."""
+    """Return the proximity of each GPU's nearest NIC: 1.0 (one PCIe switch) to 0.2 (other socket); None without NIC."""
     if not topology.nics:
         return None
     return tuple(

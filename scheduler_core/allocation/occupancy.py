@@ -1,11 +1,11 @@
-"""Which GPUs of a node are free, as far as anybody can know. Pure.
+"""The GPUs of a node that may be free. Pure.
 
-The agent publishes what the kubelet handed out. Pods bound since then have GPUs too, or will have, and nobody has said
-which. The kubelet may have admitted them in any order, among each other and with the end of others: so all orders are
-followed, with all choices of the device plugin in each. What cannot be followed to the end is said as ``AnyOf``.
+The agent publishes the allocations that the kubelet reports. Pods bound since the report have GPUs too, or will get
+them, and nothing tells which. The kubelet may admit these pods and end other pods in any order: so all orders are
+followed, with all choices of the device plugin in each. If there are too many, the result is ``SomeSet``.
 
-As the kubelet counts: a pod that is being deleted holds its GPUs until it is gone; one that failed or succeeded holds
-none; static pods hold theirs like others (through their mirror pods).
+As the kubelet counts: a terminating pod holds its GPUs until it is gone; a failed or succeeded pod holds none; static
+pods hold theirs like other pods (through their mirror pods).
 """
 
 from __future__ import annotations
@@ -21,117 +21,119 @@ from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.request.device_request import ContainerSteps
 from scheduler_core.request.pod_request import PodProfile
 
-_MAX_PENDING = 8  # pods that wait for the kubelet's word at once
-_MAX_BRANCHES = 4096  # from world to world: 3 ms at most for one event of a node; four pods of one GPU take 0.4 ms
+_MAX_PENDING = 8  # pods that wait for a report at once
+_MAX_BRANCHES = 4096  # from branch to branch: 3 ms at most for one event of a node; four pods of one GPU take 0.4 ms
 
 
 class Occupant(NamedTuple):
-    """A pod on a node, as far as it matters for the node's GPUs."""
+    """A pod on a node, as far as it matters for the GPUs of the node."""
 
     uid: str
     namespace: str
     name: str
     profile: PodProfile
-    admitted: bool = False  # the kubelet took note of it, so its GPUs have been chosen
-    owner: str | None = None  # UID of what made it
+    admitted: bool = False  # by the kubelet, so its GPUs are chosen
+    owner: str | None = None  # UID of its controller
 
 
 class PendingAdmission(NamedTuple):
-    """A pod that got, or will get, GPUs nobody has named yet."""
+    """A pod that got, or will get, GPUs that the kubelet has not reported yet."""
 
     profile: PodProfile
     admitted: bool = False
-    ended: bool = False  # it has gone again; but others may have had to choose while it was there
+    ended: bool = False  # it has ended; but it may have held GPUs while other pods were admitted
 
 
 class OpenAdmissions(NamedTuple):
-    """What happened, or will, since the kubelet was last asked, in an order that nobody knows."""
+    """The admissions and releases since the last report of the kubelet, past and future, in unknown order."""
 
-    start: int  # free then
+    start: int  # GPUs that were free at the report
     pending: tuple[PendingAdmission, ...]
-    releases: tuple[int, ...] = ()  # what pods held then that have ended since
+    releases: tuple[int, ...] = ()  # GPUs of pods that have ended since
 
 
 class KubeletReport(NamedTuple):
-    """What the kubelet said, and what that leaves open."""
+    """The report of the kubelet, and the admissions that it leaves open."""
 
     allocated: Mapping[str, int]  # pod UID -> GPUs
     open_admissions: OpenAdmissions
 
 
 class Occupancy(NamedTuple):
-    """A node's free GPUs."""
+    """The free GPUs of a node."""
 
-    free: Sets  # what may be free when the next pod is admitted
+    free: Sets  # GPUs that may be free when the next pod is admitted
     open_admissions: OpenAdmissions | None = (
-        None  # how that was found; None: nothing was open, or it was too much to follow
+        None  # how ``free`` was computed; None: nothing was open, or too much to follow
     )
 
 
 class AdmissionOutcomes(NamedTuple):
-    """Everything that may happen."""
+    """All possible outcomes of the open admissions."""
 
-    free: frozenset[int]  # what may be free when the next pod is admitted
-    admissions: frozenset[tuple[int, PodProfile]]  # what may be free when a pod of that profile is
+    free: frozenset[int]  # GPUs that may be free when the next pod is admitted
+    admissions: frozenset[tuple[int, PodProfile]]  # GPUs that may be free when a pod of this profile is admitted
 
 
 def occupancy(
     shape: MachineShape,
     healthy: int,
     living: Sequence[Occupant],
-    word: KubeletReport | None,
+    report: KubeletReport | None,
     *,
     single_numa: bool = False,
 ) -> Occupancy:
-    """The free GPUs of a node of which the device plugin offers ``healthy`` whole GPUs (allocatable)."""
-    sick = max(0, shape.whole.bit_count() - healthy)
-    settled = {} if word is None else word.allocated
-    missing = sum(max(0, each.profile.gpus - settled.get(each.uid, 0).bit_count()) for each in living)
-    if word is None:
-        return Occupancy(_unknown(shape.whole, missing + sick) if missing else _without_sick(shape.whole, shape, sick))
-    unsettled = word.open_admissions
-    base = unsettled.start | union(unsettled.releases)
+    """Return the free GPUs of a node. ``healthy``: number of whole GPUs that the device plugin offers (allocatable)."""
+    unhealthy = max(0, shape.whole.bit_count() - healthy)
+    allocated = {} if report is None else report.allocated
+    missing = sum(max(0, each.profile.gpus - allocated.get(each.uid, 0).bit_count()) for each in living)
+    if report is None:
+        return Occupancy(
+            _unknown(shape.whole, missing + unhealthy) if missing else _without_sick(shape.whole, shape, unhealthy)
+        )
+    open_admissions = report.open_admissions
+    base = open_admissions.start | union(open_admissions.releases)
     if not missing:
-        return Occupancy(_without_sick(base, shape, sick))
-    partly = any(0 < settled.get(each.uid, 0).bit_count() < each.profile.gpus for each in living)
-    course = None if partly or sick else follow_admissions(shape, unsettled, single_numa=single_numa)
-    if course is None or not course.free:
-        return Occupancy(_unknown(base, missing + sick))
-    return Occupancy(exact_sets(course.free), unsettled)
+        return Occupancy(_without_sick(base, shape, unhealthy))
+    partly = any(0 < allocated.get(each.uid, 0).bit_count() < each.profile.gpus for each in living)
+    outcomes = None if partly or unhealthy else follow_admissions(shape, open_admissions, single_numa=single_numa)
+    if outcomes is None or not outcomes.free:
+        return Occupancy(_unknown(base, missing + unhealthy))
+    return Occupancy(exact_sets(outcomes.free), open_admissions)
 
 
-def unallocated_profiles(living: Iterable[Occupant], word: KubeletReport | None) -> frozenset[PodProfile]:
-    """Of pods with a required shape whose GPUs nobody has chosen yet: others may still be chosen before."""
-    settled = {} if word is None else word.allocated
+def unallocated_profiles(living: Iterable[Occupant], report: KubeletReport | None) -> frozenset[PodProfile]:
+    """Return the profiles of pods with a required shape that are not admitted yet: other pods may be admitted first."""
+    allocated = {} if report is None else report.allocated
     return frozenset(
         each.profile
         for each in living
-        if not each.admitted and each.profile.shape_required and each.profile.gpus and each.uid not in settled
+        if not each.admitted and each.profile.requires_shape and each.profile.gpus and each.uid not in allocated
     )
 
 
 @lru_cache(maxsize=1 << 12)
 def follow_admissions(
-    shape: MachineShape, unsettled: OpenAdmissions, *, single_numa: bool = False
+    shape: MachineShape, open_admissions: OpenAdmissions, *, single_numa: bool = False
 ) -> AdmissionOutcomes | None:
-    """Every order of what is open, with every choice in each; None where that is too much."""
-    if len(unsettled.pending) + len(unsettled.releases) > _MAX_PENDING:
+    """Follow every order of the open admissions, with every choice in each; None if there are too many."""
+    if len(open_admissions.pending) + len(open_admissions.releases) > _MAX_PENDING:
         return None
     kinds: dict[_Kind, list[PodProfile]] = {}
-    for turn in unsettled.pending:
-        kinds.setdefault(_Kind(turn.profile.device_request.whole_gpu_steps, turn.admitted, turn.ended), []).append(
-            turn.profile
+    for each in open_admissions.pending:
+        kinds.setdefault(_Kind(each.profile.device_request.whole_gpu_steps, each.admitted, each.ended), []).append(
+            each.profile
         )
     known = [at for at, kind in enumerate(kinds) if kind.admitted or kind.ended]
-    worlds: list[_Branch] = [(unsettled.start, tuple(map(len, kinds.values())), unsettled.releases)]
-    seen = set(worlds)
+    branches: list[_Branch] = [(open_admissions.start, tuple(map(len, kinds.values())), open_admissions.releases)]
+    seen = set(branches)
     free, admissions = set(), set()
     steps = 0
-    for world in worlds:  # grows while it is walked
-        mask, waiting, releases = world
+    for branch in branches:  # grows during the iteration
+        mask, waiting, releases = branch
         if not releases and not any(waiting[at] for at in known):
             free.add(mask)
-        following = list(_released(world))
+        following = list(_released(branch))
         for at, kind in enumerate(kinds):
             if not waiting[at]:
                 continue
@@ -144,31 +146,32 @@ def follow_admissions(
                 (mask & ~chosen, left, tuple(sorted((*releases, chosen))) if kind.ended else releases)
                 for chosen in sets.masks
             ]
-            if kind.ended and not sets.masks:  # the device plugin crashes over it there: it has gone without any
+            if kind.ended and not sets.masks:  # the device plugin crashed, and the pod ended without GPUs
                 following.append((mask, left, releases))
         steps += len(following)
         if steps > _MAX_BRANCHES:
             return None
         fresh = set(following) - seen
-        worlds += fresh
+        branches += fresh
         seen |= fresh
     named = frozenset((mask, profile) for mask, kind in admissions for profile in kinds[kind])
     return AdmissionOutcomes(frozenset(free), named)
 
 
 class _Kind(NamedTuple):
-    """What turns have in common whose order among each other makes no difference."""
+    """Pending admissions of one kind are interchangeable: their order makes no difference."""
 
     program: ContainerSteps
     admitted: bool
     ended: bool
 
 
-_Branch = tuple[int, tuple[int, ...], tuple[int, ...]]  # free, turns of each kind that wait, what will be released
+# Free GPUs, number of waiting admissions of each kind, future releases.
+_Branch = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
-def _released(world: _Branch) -> Iterator[_Branch]:
-    mask, waiting, releases = world
+def _released(branch: _Branch) -> Iterator[_Branch]:
+    mask, waiting, releases = branch
     for released in set(releases):
         left = list(releases)
         left.remove(released)
@@ -179,10 +182,10 @@ def _unknown(among: int, taken: int) -> SomeSet:
     return SomeSet(among, max(0, among.bit_count() - taken))
 
 
-def _without_sick(free: int, shape: MachineShape, sick: int) -> Sets:
-    """Without the GPUs that the device plugin does not offer. It does not tell which; pods may hold some of them."""
+def _without_sick(free: int, shape: MachineShape, unhealthy: int) -> Sets:
+    """Remove the GPUs that the device plugin does not offer. It does not tell which; pods may hold some of them."""
     held = (shape.whole & ~free).bit_count()
-    fewest, most = max(0, sick - held), min(sick, free.bit_count())
+    fewest, most = max(0, unhealthy - held), min(unhealthy, free.bit_count())
     if sum(count_subsets(free, gone) for gone in range(fewest, most + 1)) > MAX_SETS:
         return _unknown(free, most)
     return exact_sets({free & ~gone for count in range(fewest, most + 1) for gone in subsets(free, count)})
@@ -195,10 +198,10 @@ def reconcile_report(
     living: Sequence[Occupant],
     departed: Sequence[Occupant],
 ) -> KubeletReport | None:
-    """The kubelet's word, pod by pod, and what it leaves open. None where it speaks of GPUs that are not known here.
+    """Return the report of the kubelet, pod by pod, and the admissions that it leaves open. None if a GPU is unknown.
 
-    ``departed`` are pods that have gone since the kubelet was asked. An allocation of a pod that nobody knows is such
-    a one's: its GPUs are free now.
+    ``departed``: pods that have gone since the report. An allocation of an unknown pod counts as theirs: its GPUs are
+    free now.
     """
     held: dict[object, int] = {}
     for each in allocations:
@@ -209,18 +212,18 @@ def reconcile_report(
         holder = each.pod.uid or (each.pod.namespace, each.pod.name)
         held[holder] = held.get(holder, 0) | 1 << place_of[each.gpu]
     gone = [_pop(held, each) for each in departed]
-    settled = {each.uid: mask for each in living if (mask := _pop(held, each))}
-    busy = union(settled.values())
-    ghosts = [mask & shape.whole for mask in (*gone, *held.values()) if mask]
-    passed = [PendingAdmission(each.profile, ended=True) for each, mask in zip(departed, gone, strict=True) if not mask]
+    allocated = {each.uid: mask for each in living if (mask := _pop(held, each))}
+    busy = union(allocated.values())
+    freed = [mask & shape.whole for mask in (*gone, *held.values()) if mask]
+    ended = [PendingAdmission(each.profile, ended=True) for each, mask in zip(departed, gone, strict=True) if not mask]
     waiting = [
         PendingAdmission(each.profile, each.admitted)
         for each in living
-        if each.profile.gpus and each.uid not in settled
+        if each.profile.gpus and each.uid not in allocated
     ]
-    turns = tuple(turn for turn in (*waiting, *passed) if turn.profile.gpus)
-    releases = tuple(sorted(mask for mask in ghosts if mask))
-    return KubeletReport(settled, OpenAdmissions(shape.whole & ~busy & ~union(ghosts), turns, releases))
+    pending = tuple(each for each in (*waiting, *ended) if each.profile.gpus)
+    releases = tuple(sorted(mask for mask in freed if mask))
+    return KubeletReport(allocated, OpenAdmissions(shape.whole & ~busy & ~union(freed), pending, releases))
 
 
 def _pop(held: dict[object, int], pod: Occupant) -> int:

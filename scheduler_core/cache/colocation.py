@@ -44,20 +44,6 @@ def colocation_of(pods: Iterable[Occupant]) -> Colocation:
     return Colocation(training, inference, no_training, no_inference)
 
 
-def is_sensitive(profile: PodProfile) -> bool:
-    """Whether company matters to the pod: it is training or inference, or says that it does."""
-    wishes = profile.constraints
-    if wishes.isolation is Strength.IGNORE:
-        return False
-    return wishes.isolation is not None or wishes.workload in (WorkloadType.TRAINING, WorkloadType.INFERENCE)
-
-
-def wants_spread(profile: PodProfile) -> bool:
-    """Whether pods of its owner should be apart from it: replicas, unless they say otherwise."""
-    spread = profile.constraints.spread
-    return spread is Strength.PREFERRED or (spread is None and profile.constraints.workload is WorkloadType.INFERENCE)
-
-
 def conflicts_with(profile: PodProfile, colocation: Colocation) -> bool:
     """Whether what the pod wants to be apart from is there."""
     return colocation.training if profile.constraints.workload is WorkloadType.INFERENCE else colocation.inference

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from scheduler_core.allocation.gpu_sets import ExactSets, Sets
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, lowest_bit
 from scheduler_core.cache.node_state import NodeState
 
 
@@ -33,7 +33,7 @@ def _of(state: NodeState) -> tuple[FreeIsland, ...]:
         return ()
     sizes = [(min_free(state.free, island), island) for island in state.shape.islands]
     gpus = state.shape.gpus
-    return tuple(FreeIsland(size, gpus[_first(island)].product or "") for size, island in sizes if size)
+    return tuple(FreeIsland(size, gpus[lowest_bit(island)].product or "") for size, island in sizes if size)
 
 
 def min_free(free: Sets, island: int) -> int:
@@ -41,7 +41,3 @@ def min_free(free: Sets, island: int) -> int:
     if isinstance(free, ExactSets):
         return min(((mask & island).bit_count() for mask in free.masks), default=0)
     return max(0, free.size - (free.among & ~island).bit_count())
-
-
-def _first(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from scheduler_core.cache.events import NodeUpdate, PodUpdate
-from scheduler_core.cache.kube_scheduler_filters import FullNode, LabelSelector, PodAffinityTerm, SchedulingRules
+from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
 from scheduler_core.cache.watch import SOURCES, Sources, node_fingerprint, node_update, pod_update
-from scheduler_core.request.full_pod import FullPodSpec
-from scheduler_core.request.pod import Affinity, Metadata, Pod, PreferredTerms
+from scheduler_core.request.full_pod import (
+    FullAffinity,
+    FullPod,
+    FullPodSpec,
+    LabelSelector,
+    PodAffinityTerm,
+    RequiredPodAffinity,
+)
+from scheduler_core.request.pod import Metadata
 
 HOSTNAME = "kubernetes.io/hostname"  # each node has a value of its own
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
@@ -16,38 +23,13 @@ OF_PODS, SPREAD = "pod affinity", "topology spread"
 _EVERYWHERE = LabelSelector()
 
 
-class RequiredPodAffinity(PreferredTerms, frozen=True, rename="camel"):
-    """Affinity to other pods, or to none of them."""
-
-    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
-
-
-class FullAffinity(Affinity, frozen=True, rename="camel"):
-    """``spec.affinity``."""
-
-    pod_affinity: RequiredPodAffinity | None = None
-    pod_anti_affinity: RequiredPodAffinity | None = None
-
-
-class AffinityPodSpec(FullPodSpec, frozen=True, rename="camel"):
-    """``spec``."""
-
-    affinity: FullAffinity | None = None
-
-
-class AffinityPod(Pod, frozen=True, rename="camel"):
-    """A Pod with all its rules about nodes."""
-
-    spec: AffinityPodSpec = AffinityPodSpec()
-
-
-def scheduling_rules(spec: AffinityPodSpec, *, apart: bool = False) -> SchedulingRules:
+def scheduling_rules(spec: FullPodSpec, *, apart: bool = False) -> SchedulingRules:
     """What a pod says itself about where it may go. ``apart``: whoever asks sees to ``refused_beside`` himself."""
     kept = FullPodSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
     return SchedulingRules(kept, tuple(_unchecked(spec, apart=apart)))
 
 
-def host_anti_affinity(spec: AffinityPodSpec) -> tuple[PodAffinityTerm, ...]:
+def host_anti_affinity(spec: FullPodSpec) -> tuple[PodAffinityTerm, ...]:
     """The pods that it will not share its node with: required anti-affinity by host, as far as labels decide it."""
     affinity = spec.affinity or FullAffinity()
     return tuple(each for each in _required(affinity.pod_anti_affinity) if _by_labels(each))
@@ -63,7 +45,7 @@ def _by_labels(term: PodAffinityTerm) -> bool:
     return term.topology_key == HOSTNAME and term.namespace_selector in (None, _EVERYWHERE) and all(known)
 
 
-def _unchecked(spec: AffinityPodSpec, *, apart: bool) -> Iterator[str]:
+def _unchecked(spec: FullPodSpec, *, apart: bool) -> Iterator[str]:
     affinity = spec.affinity or FullAffinity()
     seen_to = host_anti_affinity(spec) if apart else ()
     if _required(affinity.pod_affinity) or len(_required(affinity.pod_anti_affinity)) > len(seen_to):
@@ -84,7 +66,7 @@ def _trace(node: FullNode) -> Hashable:
     return node_fingerprint(node), node.spec.unschedulable, taints
 
 
-def _pod(uid: str, pod: AffinityPod) -> PodUpdate | None:
+def _pod(uid: str, pod: FullPod) -> PodUpdate | None:
     seen = pod_update(uid, pod)
     return None if seen is None else seen._replace(rules=scheduling_rules(pod.spec))
 
@@ -92,5 +74,5 @@ def _pod(uid: str, pod: AffinityPod) -> PodUpdate | None:
 FULL_POD_SOURCES: Sources = {
     **SOURCES,
     NodeUpdate: SOURCES[NodeUpdate]._replace(kind=FullNode, value=_node, fingerprint=_trace),
-    PodUpdate: SOURCES[PodUpdate]._replace(kind=AffinityPod, value=_pod),
+    PodUpdate: SOURCES[PodUpdate]._replace(kind=FullPod, value=_pod),
 }

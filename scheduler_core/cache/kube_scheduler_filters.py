@@ -14,26 +14,10 @@ from typing import NamedTuple
 import msgspec
 
 from scheduler_core.cache.node import Node
-from scheduler_core.request.full_pod import FullPodSpec, Toleration
+from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, Toleration
 from scheduler_core.request.pod import Affinity, RequiredTerm, Requirement
 
 _CORDON = "node.kubernetes.io/unschedulable"
-
-
-class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
-    """Of pods or namespaces. An empty one takes all."""
-
-    match_labels: dict[str, str] | None = None
-    match_expressions: tuple[Requirement, ...] | None = None
-
-
-class PodAffinityTerm(msgspec.Struct, frozen=True, rename="camel"):
-    """A ``PodAffinityTerm``. ``matchLabelKeys`` are part of the selector already: the API server adds them."""
-
-    topology_key: str = ""
-    label_selector: LabelSelector | None = None  # None: no pod
-    namespaces: tuple[str, ...] | None = None
-    namespace_selector: LabelSelector | None = None  # None, and no ``namespaces``: the pod's own
 
 
 class Taint(msgspec.Struct, frozen=True):

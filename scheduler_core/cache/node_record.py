@@ -43,7 +43,7 @@ def is_hold(uid: str) -> bool:
 
 def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request) -> Occupant | None:
     """A pod on a node; None where it holds no GPU. ``read``: what it asks for, by a policy of its own."""
-    if pod.finished or not requests_gpus(pod.spec):
+    if pod.is_finished or not requests_gpus(pod.spec):
         return None
     request = parse(pod)
     if isinstance(request, PodRequest):

@@ -12,7 +12,7 @@ import msgspec
 from gputopo.model import Interconnect
 from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
 from scheduler_core.allocation.gpu_sets import Sets
-from scheduler_core.allocation.machine_shape import MachineShape, shape_of
+from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid, shape_of
 from scheduler_core.allocation.named_shares import free_fraction, reserved_mib
 from scheduler_core.allocation.occupancy import (
     KubeletReport,
@@ -191,12 +191,14 @@ def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
 def _kubelet_report(record: NodeRecord, shape: MachineShape) -> KubeletReport | None:
     if record.gpus is None or record.gpus.allocations is None or record.machine.topology is None:
         return None
-    return reconcile_report(shape, _places(record), record.gpus.allocations, record.pods, record.departed)
+    return reconcile_report(
+        shape, places_by_uuid(record.machine.topology), record.gpus.allocations, record.pods, record.departed
+    )
 
 
 def _reserved_mib(record: NodeRecord, shape: MachineShape) -> tuple[int, ...]:
     allocations = (record.gpus and record.gpus.allocations) or ()
-    return reserved_mib(_places(record), len(shape.gpus), allocations, record.pods)
+    return reserved_mib(places_by_uuid(record.machine.topology), len(shape.gpus), allocations, record.pods)
 
 
 def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, taken: tuple[int, ...]) -> CpuPerGpu | None:
@@ -204,11 +206,6 @@ def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, take
         return None
     asked = (pod.profile.device_request.cpu_milli for pod in record.pods)
     return cpu_per_gpu(record.machine.cpu_milli, shape.whole.bit_count(), sum(free_fraction(shape, free, taken)), asked)
-
-
-def _places(record: NodeRecord) -> dict[str, int]:
-    gpus = () if record.machine.topology is None else record.machine.topology.gpus
-    return {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
 
 
 @lru_cache(maxsize=1 << 16)

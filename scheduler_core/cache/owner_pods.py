@@ -13,8 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from scheduler_core.allocation.gpu_sets import union
+from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.colocation import OwnerPods, wants_spread
+from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState, with_owner_pods
 from scheduler_core.cache.node_table import Snapshot
@@ -46,7 +47,7 @@ def for_owner(request: PodRequest, others: Iterable[PlacedPod], table: Snapshot)
     if request.profile.constraints.workload is WorkloadType.TRAINING:
         like = _sibling_hardware(table.states[each.node] for each in elsewhere)
         request = request._replace(profile=request.profile._replace(sibling_hardware=like))
-    if not wants_spread(request.profile):
+    if not request.profile.wants_spread:
         return request, table
     nodes: dict[str, list[Occupant]] = {}
     for each in elsewhere:
@@ -72,7 +73,7 @@ def _product(state: NodeState) -> str | None:
 def _owner_pods(record: NodeRecord, pods: list[Occupant]) -> OwnerPods:
     """How many, and the GPUs that the kubelet says they hold; all, where it has not said so of each."""
     topology, gpus = record.machine.topology, record.gpus
-    place_of = {gpu.uuid: place for place, gpu in enumerate(() if topology is None else topology.gpus)}
+    place_of = places_by_uuid(topology)
     names = {(each.namespace, each.name) for each in pods}
     held = [
         ((each.pod.namespace, each.pod.name), place_of[each.gpu])
@@ -80,5 +81,5 @@ def _owner_pods(record: NodeRecord, pods: list[Occupant]) -> OwnerPods:
         if (each.pod.namespace, each.pod.name) in names and each.gpu in place_of
     ]
     if {name for name, _ in held} != names:
-        return OwnerPods(len(pods), (1 << len(place_of)) - 1)
+        return OwnerPods(len(pods), 0 if topology is None else (1 << len(topology.gpus)) - 1)
     return OwnerPods(len(pods), union(1 << place for _, place in held))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from enum import Enum
 from math import inf
 
 from gputopo.crd.nodegpus import NodeGpus
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.policy.policy import Policy
 
@@ -63,9 +63,6 @@ def fresh_until(gpus: NodeGpus, policy: Policy) -> float:
 
 
 def observed_at(gpus: NodeGpus) -> float:
-    """When the agent looked, in seconds since 1970. What is no time is long ago."""
-    try:
-        at = datetime.fromisoformat(gpus.observed_at)
-    except ValueError:
-        return -inf
-    return at.timestamp() if at.tzinfo is not None else -inf
+    """Return when the agent observed the GPUs, in seconds since 1970; a timestamp that cannot be parsed is long ago."""
+    at = parse_timestamp(gpus.observed_at)
+    return -inf if at is None else at

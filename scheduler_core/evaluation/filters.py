@@ -73,7 +73,7 @@ def shared_memory(profile: PodProfile, node: NodeState, _: Policy) -> Reason | N
 
 def shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     """Island, interconnect, bandwidth and NUMA node, where required. One device has no shape."""
-    if not profile.shape_required:
+    if not profile.requires_shape:
         return None
     found = whole_gpu_outcome(profile.device_request, node)
     if node.shape is None or found is None:

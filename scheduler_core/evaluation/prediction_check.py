@@ -62,7 +62,7 @@ def _compare_prediction(
     predicted: Sets | None, actual: int, pod: Occupant, node: str, shape: MachineShape
 ) -> PredictionCheck:
     reason = (
-        first_violation(pod.profile.constraints, shape, ExactSets((actual,))) if pod.profile.shape_required else None
+        first_violation(pod.profile.constraints, shape, ExactSets((actual,))) if pod.profile.requires_shape else None
     )
     known = None if reason is Reason.UNKNOWN_TOPOLOGY else reason
     return PredictionCheck(

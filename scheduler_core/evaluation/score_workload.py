@@ -1,28 +1,11 @@
-"""What a pod's kind and the owner's money ask of a node, each as a value between 0 and 1. Pure.
+"""The raw scores of a pod's workload type and of cost, each between 0 and 1: a function for each factor. Pure.
 
-    contiguous   how close together by index the pod's GPUs are: n / (highest - lowest + 1).
-    isolation    0.9 where nothing runs that the pod should be apart from (inference for training, training for
-                 inference), 0.1 where it does. Of training, inference, and pods that say something about isolation.
-    siblings     1 where product and driver are those of the other pods of the same job, 0.5 where only the product
-                 is, else 0. Of training with other pods placed already.
-    packing      how full the card is then, s: below the band 0.1 + 0.9 s / low, in it 1, above it
-                 0.1 (1 - s) / (1 - high). Of the worst card that may be chosen; of whole GPUs and MIG devices s is the
-                 pod's share of one. Of pods that say what memory they use, and of those that ask for a shared GPU.
-    spread       1 / (1 + n) with n pods of the same owner on the node that may be on the same island, 1 / (1 + n / 2)
-                 where they are on other islands of it: none is 1, one 0.5 or 0.67. Of inference, and of pods that ask.
-    utilisation  share of the node's devices that is in use once the pod is there.
-    cost         half_cost / (half_cost + c), c per GPU and hour: free is 1, the policy's half_cost is 0.5.
-    spot         1 on capacity that its cloud may take away any time, else 0.
-    on_demand    the opposite.
-    generation   p / (n - 1), p the place (from 0, oldest first) of its oldest GPU's family among the n there are. Where
-                 policy names one at place e that is good enough: 1 from there on, before it (p + 1) / (e + 1).
-
-What is not known is 0.
+What is unknown is 0.
 """
 
 from __future__ import annotations
 
-from scheduler_core.allocation.gpu_sets import member_places
+from scheduler_core.allocation.gpu_sets import lowest_bit, member_places
 from scheduler_core.allocation.shared_gpus import fill_levels, fill_score
 from scheduler_core.cache.colocation import conflicts_with
 from scheduler_core.cache.node_state import NodeState
@@ -40,23 +23,23 @@ ALONE, DISTURBED = 0.9, 0.1
 
 
 def contiguous(profile: PodProfile, node: NodeState, _: Policy) -> float:
-    """How close together by index."""
+    """Return n / (highest index - lowest index + 1) for n GPUs."""
     found = whole_gpu_outcome(profile.device_request, node)
     if node.shape is None or found is None:
         return 0.0
     size = profile.devices
     return min(
-        (min(1.0, size / (mask.bit_length() - _lowest(mask))) for mask in candidate_sets(found.sets)), default=0.0
+        (min(1.0, size / (mask.bit_length() - lowest_bit(mask))) for mask in candidate_sets(found.sets)), default=0.0
     )
 
 
 def isolation(profile: PodProfile, node: NodeState, _: Policy) -> float:
-    """Whether it is apart from what would disturb it."""
+    """Return 0.9 on a node without the other of training and inference, 0.1 beside it."""
     return DISTURBED if conflicts_with(profile, node.company) else ALONE
 
 
 def siblings(profile: PodProfile, node: NodeState, _: Policy) -> float:
-    """Whether it is like where the others of the job are."""
+    """Return 1 for the product and driver of the other pods of the job, 0.5 for the same product only, else 0."""
     like = profile.sibling_hardware
     if like is None or like.product is None or node.shape is None:
         return 0.0
@@ -72,7 +55,11 @@ def siblings(profile: PodProfile, node: NodeState, _: Policy) -> float:
 
 
 def packing(profile: PodProfile, node: NodeState, policy: Policy) -> float:
-    """How near the band its card comes."""
+    """Return how near the fill level s of the card comes to the band.
+
+    Below the band 0.1 + 0.9 s / low, in it 1, above it 0.1 (1 - s) / (1 - high). Of the worst card that may be chosen;
+    of whole GPUs and MIG devices s is the pod's share of one.
+    """
     share, asked = profile.constraints.vram_mib, dict(profile.device_request.totals)
     if node.ledger is not None and node.ledger.resource in asked:
         full = fill_levels(node.ledger, share)
@@ -89,7 +76,7 @@ def packing(profile: PodProfile, node: NodeState, policy: Policy) -> float:
 
 
 def spread(profile: PodProfile, node: NodeState, _: Policy) -> float:
-    """How few of its owner's other pods would fail with it."""
+    """Return 1 / (1 + n) for n pods of the same owner; if all are on other islands 1 / (1 + n / 2)."""
     if node.kin is None:
         return 1.0
     shape, masks = (
@@ -102,7 +89,7 @@ def spread(profile: PodProfile, node: NodeState, _: Policy) -> float:
 
 
 def utilisation(profile: PodProfile, node: NodeState, _: Policy) -> float:
-    """How much of the node is in use then."""
+    """Return the share of the node's devices that is in use once the pod is there."""
     offered = dict(node.offered)
     shares = [
         1 - (node.free_devices(resource) - wanted) / offered[resource]
@@ -113,28 +100,27 @@ def utilisation(profile: PodProfile, node: NodeState, _: Policy) -> float:
 
 
 def cost(_: PodProfile, node: NodeState, policy: Policy) -> float:
-    """How cheap."""
+    """Return half_cost / (half_cost + c) for a cost of c per GPU and hour: free is 1, half_cost is 0.5."""
     return 0.0 if node.economy.cost is None else policy.half_cost / (policy.half_cost + node.economy.cost)
 
 
 def spot(_: PodProfile, node: NodeState, __: Policy) -> float:
-    """Whether it may be taken away."""
+    """Return 1 on capacity that its cloud may take away at any time, else 0."""
     return 1.0 if node.economy.spot else 0.0
 
 
 def on_demand(_: PodProfile, node: NodeState, __: Policy) -> float:
-    """Whether it stays."""
+    """Return the opposite of ``spot``."""
     return 0.0 if node.economy.spot else 1.0
 
 
 def generation(_: PodProfile, node: NodeState, policy: Policy) -> float:
-    """How new, or whether new enough."""
+    """Return p / (n - 1) for the family of its oldest GPU, at place p (from 0, oldest first) of n families.
+
+    Where policy names a family at place e that is good enough: 1 from there on, (p + 1) / (e + 1) before it.
+    """
     place = node.economy.generation
     if place is None:
         return 0.0
     enough = policy.enough_generation
     return place / (len(GPU_FAMILIES) - 1) if enough is None else min(1.0, (place + 1) / (enough + 1))
-
-
-def _lowest(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1

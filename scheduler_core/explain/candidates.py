@@ -7,9 +7,10 @@ from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.possible_gpus import possible_gpus
-from scheduler_core.evaluation.score import MEASURES, Score
+from scheduler_core.evaluation.score import Score
 from scheduler_core.explain.gpu_wording import certainly_free, gpu_set
 from scheduler_core.explain.model import CandidateNode, FactorItem, GpuSet
+from scheduler_core.policy.factors import FACTORS
 from scheduler_core.request.pod_request import PodProfile
 
 _LISTED = 4  # outcomes of each node
@@ -18,7 +19,7 @@ _LISTED = 4  # outcomes of each node
 def candidate_node(name: str, profile: PodProfile, state: NodeState, found: Score) -> CandidateNode:
     """Return a node that the pod fits, with its score."""
     factors = tuple(
-        FactorItem(part.factor, part.raw, part.weight, part.share, MEASURES[part.factor]) for part in found.parts
+        FactorItem(part.factor, part.raw, part.weight, part.share, FACTORS[part.factor].measure) for part in found.parts
     )
     possible = possible_gpus(profile.device_request, state)
     plain = CandidateNode(node=name, points=found.points, factors=factors, outcomes=None)

@@ -8,7 +8,7 @@ from gputopo.labels.reasons import Reason
 from gputopo.paths import PathKind
 from gputopo.render.wording import UNKNOWN, format_number, gpu_names
 from scheduler_core.allocation.gpu_sets import Sets, SomeSet, member_places
-from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.shape_rules import SHAPE_REASONS
@@ -78,7 +78,7 @@ def gpus_held_by(record: NodeRecord, namespace: str, name: str) -> int | None:
     """Return the whole GPUs that the kubelet reports for a pod, as a set; None without a report."""
     if record.gpus is None or record.machine.topology is None:
         return None
-    place_of = {gpu.uuid: place for place, gpu in enumerate(record.machine.topology.gpus)}
+    place_of = places_by_uuid(record.machine.topology)
     mask = 0
     for each in record.gpus.allocations or ():
         whole = each.mig_device is None and each.replica is None

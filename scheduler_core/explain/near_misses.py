@@ -15,7 +15,7 @@ from typing import Any
 from gputopo.labels.reasons import Reason
 from gputopo.render.report import age_words
 from gputopo.render.wording import counted, gpu_names
-from gputopo.timestamps import since_epoch
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.allocation.best_set import MAX_EXACT_GPUS
 from scheduler_core.allocation.gpu_sets import ExactSets, subsets
 from scheduler_core.allocation.machine_shape import MachineShape
@@ -75,7 +75,7 @@ class NearMissSearch:
         more = f" (and on {counted(len(fits) - 1, 'more node')} like it)" if len(fits) > 1 else ""
         condition = "if its agent confirms the topology that the Node carries"
         if record.gpus is not None and staleness(record, self._now, self._policy) is Staleness.SILENT:
-            observed_at = since_epoch(record.gpus.observed_at)
+            observed_at = parse_timestamp(record.gpus.observed_at)
             when = "at an invalid time" if observed_at is None else f"{age_words(self._now - observed_at)} ago"
             condition = f"if its agent still reports what it reported {when}"
         text = f"fits on {first}{more} {condition}: start the agent, or check its log"
@@ -183,7 +183,7 @@ class NearMissSearch:
 
     def _obstacle(self) -> NearMiss | None:
         """Return a node where a suitable set is free and the device plugin may take another."""
-        if not self._profile.shape_required:
+        if not self._profile.requires_shape:
             return None
         tried: set[NodeState] = set()
         for name in sorted(name for name, reason in self._refused.items() if reason in SHAPE_REASONS):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.durations import parse_duration
 from gputopo.labels.keys import SCHEDULER_NAME
 from gputopo.labels.resources import is_gpu
 from gputopo.process.decoding import convert
@@ -32,7 +33,6 @@ SCORE_PLUGINS = {
 }
 _BALANCE = "NodeResourcesBalancedAllocation"
 _POINTS = 2  # what an island is worth at least: see ``config``
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 class ConfigurationError(ValueError):
@@ -260,7 +260,7 @@ def _flags(extender: ExtenderConfig) -> Iterator[Wrong]:
 
 
 def _timeout(extender: ExtenderConfig) -> Iterator[Wrong]:
-    seconds = LONGEST_S if extender.http_timeout is None else _seconds(extender.http_timeout)
+    seconds = LONGEST_S if extender.http_timeout is None else parse_duration(extender.http_timeout)
     if seconds is None or not SHORTEST_S <= seconds <= LONGEST_S:
         why = (
             f"for that long a slow answer stops all scheduling; too short, and a busy moment fails pods: "
@@ -280,13 +280,6 @@ def _transport(extender: ExtenderConfig) -> Iterator[Wrong]:
 
 
 EXTENDER_RULES: tuple[Callable[[ExtenderConfig], Iterator[Wrong]], ...] = (_verbs, _flags, _timeout, _transport)
-
-
-def _seconds(text: str) -> float | None:
-    """A duration as Go writes it, in seconds; None: it is none."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|ns)", text)
-    whole = "".join(count + unit for count, unit in parts)
-    return sum(float(count) * _UNITS[unit] for count, unit in parts) if parts and whole == text else None
 
 
 def _weights(plugins: Plugins) -> dict[str, int]:

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gputopo.render.report import document
-from gputopo.timestamps import timestamp
+from gputopo.timestamps import format_timestamp
 from scheduler_core.observe.alternatives import Alternative
 from scheduler_core.observe.comparison import Comparison, ObservedPlacement
 from scheduler_core.observe.observer import ObserverReport
@@ -23,7 +23,7 @@ def placement_document(placement: ObservedPlacement) -> dict[str, Any]:
     return document(
         "ObservedPlacement",
         {
-            "at": timestamp(placement.at),
+            "at": format_timestamp(placement.at),
             "ranBefore": placement.ran_before,
             "namespace": placement.namespace,
             "pod": placement.name,
@@ -49,8 +49,8 @@ def report_document(report: ObserverReport) -> dict[str, Any]:
     return document(
         "PlacementReport",
         {
-            "since": timestamp(report.since),
-            "until": timestamp(report.until),
+            "since": format_timestamp(report.since),
+            "until": format_timestamp(report.until),
             "now": report.now,
             "ranBefore": _totals_by_dimension(report.ran),
             "placed": _totals_by_dimension(report.placed),

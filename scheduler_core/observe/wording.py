@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from gputopo.paths import PathKind
 from gputopo.render.wording import UNKNOWN, counted, escape_invisible, format_number
+from gputopo.timestamps import format_timestamp
 from scheduler_core.observe.comparison import Comparison, ObservedPlacement
 from scheduler_core.observe.gpu_layout import GpuLayout, is_unknown
 
@@ -14,7 +13,7 @@ _COSTS = {Comparison.UNKNOWN: UNKNOWN, Comparison.WAITS: "would wait", Compariso
 
 def log_line(placement: ObservedPlacement) -> str:
     """``09:14:02Z   -276 GB/s  team-a/train-3 got 4 GPUs of gpu-7 ...``."""
-    at = datetime.fromtimestamp(placement.at, UTC).strftime("%H:%M:%SZ")
+    at = format_timestamp(placement.at).partition("T")[2]
     return f"{at} {cost_words(placement):>12}  {placement_sentence(placement)}"
 
 

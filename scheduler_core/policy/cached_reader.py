@@ -1,7 +1,7 @@
-"""What pods ask for, read once of all that say the same: replicas do, and so does one pod from event to event.
+"""Parsed requests of pods, cached by content: replicas have the same content, and a pod keeps it from event to event.
 
-To read a pod takes 0.1 ms, most of it for what it is recognised by; a pod that waits, is let go, bound and started
-shows up five times. Which pod it is, and what planners write on it, is no part of what it says.
+Parsing a pod takes 0.1 ms, most of it for detecting its workload type. A pod that waits, is ungated, bound and started
+causes five events. The identity of the pod and the annotations of planners are not part of the content.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.pod import Pod, has_soft_preferences
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
-MAX_ENTRIES = 4096  # readings that are kept, of a kilobyte or two each
+MAX_ENTRIES = 4096  # cached requests, of one to two kilobytes each
 _WRITTEN = frozenset(key.key for key in WRITTEN_ON_PODS)
 _packed = msgspec.msgpack.Encoder().encode
 
 
 class MemoizedParser:
-    """Reads pods by the policies that are in force. For one thread."""
+    """Parses pods by the policies in use. For one thread."""
 
     def __init__(self, policies: Callable[[], Policies], most: int = MAX_ENTRIES) -> None:
         self._policies, self._most = policies, most
-        self._of: Policies | None = None  # by which all that is kept was read
-        self._known: dict[bytes, PodRequest | InvalidRequest] = {}
+        self._parsed_by: Policies | None = None  # the policies of all cached requests
+        self._cache: dict[bytes, PodRequest | InvalidRequest] = {}
 
     def __call__(self, pod: Pod) -> PodRequest | InvalidRequest:
-        """As ``Policies.read``."""
-        policies, said = self._policies(), _relevant_parts(pod)
-        if policies is not self._of or len(self._known) >= self._most:
-            self._of, self._known = policies, {}
-        found = self._known.get(said)
+        """Parse a pod as ``Policies.parse_pod`` does."""
+        policies, key = self._policies(), _relevant_parts(pod)
+        if policies is not self._parsed_by or len(self._cache) >= self._most:
+            self._parsed_by, self._cache = policies, {}
+        found = self._cache.get(key)
         if found is None:
-            found = self._known[said] = policies.parse_pod(pod)
+            found = self._cache[key] = policies.parse_pod(pod)
         if isinstance(found, InvalidRequest):
             return found
         metadata = pod.metadata
@@ -44,7 +44,7 @@ class MemoizedParser:
 
 
 def _relevant_parts(pod: Pod) -> bytes:
-    """All that ``read_request`` and profiles of a policy look at, but which pod it is, and which owner."""
+    """Return everything that ``parse_request`` and profiles read, except the identity of the pod and of its owner."""
     metadata, spec = pod.metadata, pod.spec
     owner = metadata.owner
     return _packed(

@@ -1,10 +1,11 @@
-"""What pods usually ask for: by that, what is free counts as usable or as fragments. Pure.
+"""The usual requests of pods, by which free GPUs count as usable or as fragments. Pure.
 
-Fragmentation is measured as in "Beware of Fragmentation" (USENIX ATC 2023), in GPUs: for each kind of request, all
-that is free of a node which cannot serve it, and where it can be served, the free parts of GPUs that are too small for
-it; averaged over the kinds by how often they come. Extended to islands: several GPUs are served by one island, so what
-is free in an island with too few free GPUs is a fragment for them. Where even an idle island of the machine is too
-small the node as a whole serves them, slower: half of it is a fragment in any case. Without NVLink it serves them well.
+Fragmentation is measured as in "Beware of Fragmentation" (USENIX ATC 2023), in GPUs. For each kind of request: all free
+capacity of a node that cannot serve it; on a node that can serve it, the free parts of GPUs that are too small for it.
+The result is the average over the kinds, weighted by frequency. This is extended to islands: one island serves a
+request for several GPUs, so free GPUs in an island with too few free GPUs are fragments for it. If even an idle island
+of the machine is too small, the node as a whole serves the request, slower: half of its free GPUs count as fragments in
+any case. A machine without NVLink serves the request as a whole, at no loss.
 """
 
 from __future__ import annotations
@@ -20,80 +21,80 @@ import msgspec
 from scheduler_core.request.gpu_model import is_model
 
 WHOLE_GPU = 1000  # thousandths
-Units = tuple[tuple[int, ...], ...]  # islands: thousandths that are free of each of their GPUs; both ascending
+Units = tuple[tuple[int, ...], ...]  # for each island the free thousandths of its GPUs; both ascending
 
 
 class Demand(NamedTuple):
-    """One kind of request."""
+    """A kind of request."""
 
     gpus: int = 0  # whole GPUs
-    share: int = 0  # thousandths of one GPU, where it shares one
-    cpu_milli: int = 0  # CPU of the whole pod; 0 where it does not matter
-    products: frozenset[str] | None = None  # GPUs that will do, as ``models.is_model`` knows them; None: all
+    share: int = 0  # thousandths of a shared GPU
+    cpu_milli: int = 0  # CPU of the whole pod; 0: not considered
+    products: frozenset[str] | None = None  # accepted GPU models, as ``gpu_model.is_model`` matches them; None: all
 
 
 class FreeCapacity(NamedTuple):
-    """What is free on a node."""
+    """The free capacity of a node."""
 
     units: Units
     product: str | None = None
-    cpu_milli: int | None = None  # None: unknown, or without limit
+    cpu_milli: int | None = None  # None: unknown or unlimited
 
 
 class _Kind(NamedTuple):
-    """Wants that differ in CPU only."""
+    """Demands that differ in CPU only."""
 
     gpus: int
     share: int
     products: frozenset[str] | None
     cpus: tuple[int, ...]  # ascending
-    sums: tuple[float, ...]  # how often one comes with up to so much CPU; 0 first
+    sums: tuple[float, ...]  # frequency of requests with up to this much CPU; 0 first
 
 
 class _Part(NamedTuple):
-    """How a kind finds some free GPUs."""
+    """The fragments of some free GPUs for a kind of request."""
 
-    lost: float  # fragments where its CPU is there
+    lost: float  # fragments if there is enough CPU
     cpus: tuple[int, ...]
     sums: tuple[float, ...]
 
 
 class DemandMix(msgspec.Struct, frozen=True, cache_hash=True):
-    """Kinds of requests and how often they come, in any unit. Those that take no GPU fragment all nodes alike."""
+    """Kinds of requests with their frequencies, in any unit. Requests without GPUs do not count."""
 
     wants: tuple[tuple[Demand, float], ...]
 
-    def fragmented_gpus(self, room: FreeCapacity) -> float:
-        """Free GPUs that are fragments, on average over the kinds of requests: GPUs."""
-        return _mix_tables(self).lost(room)
+    def fragmented_gpus(self, capacity: FreeCapacity) -> float:
+        """Return the number of free GPUs that are fragments, on average over the kinds of requests."""
+        return _mix_tables(self).lost(capacity)
 
 
 class _MixTables:
-    """What has been worked out by one mix."""
+    """The tables that are computed once for each mix."""
 
     def __init__(self, mix: DemandMix) -> None:
-        taking = [(want, weight) for want, weight in mix.wants if (want.gpus or want.share) and weight > 0]
-        total = sum(weight for _, weight in taking)
+        with_gpus = [(demand, weight) for demand, weight in mix.wants if (demand.gpus or demand.share) and weight > 0]
+        total = sum(weight for _, weight in with_gpus)
         kinds: dict[tuple[int, int, frozenset[str] | None], dict[int, float]] = {}
-        for want, weight in taking:
-            cpus = kinds.setdefault((want.gpus, want.share, want.products), {})
-            cpus[want.cpu_milli] = cpus.get(want.cpu_milli, 0.0) + weight / total
+        for demand, weight in with_gpus:
+            cpus = kinds.setdefault((demand.gpus, demand.share, demand.products), {})
+            cpus[demand.cpu_milli] = cpus.get(demand.cpu_milli, 0.0) + weight / total
         self._kinds = tuple(_kind(*key, cpus) for key, cpus in kinds.items())
         self._parts = lru_cache(maxsize=1 << 14)(self._parts_of)
         self.lost = lru_cache(maxsize=1 << 16)(self._lost_of)
 
-    def _lost_of(self, room: FreeCapacity) -> float:
-        base, total, parts = self._parts(room.units, room.product)
-        if room.cpu_milli is None:
+    def _lost_of(self, capacity: FreeCapacity) -> float:
+        base, total, parts = self._parts(capacity.units, capacity.product)
+        if capacity.cpu_milli is None:
             return base + sum(part.lost * part.sums[-1] for part in parts)
         for lost, cpus, sums in parts:
-            served = sums[bisect_right(cpus, room.cpu_milli)]
+            served = sums[bisect_right(cpus, capacity.cpu_milli)]
             base += served * lost + (sums[-1] - served) * total
         return base
 
     def _parts_of(self, units: Units, product: str | None) -> tuple[float, float, tuple[_Part, ...]]:
         free = sorted(chain.from_iterable(units))
-        below = list(accumulate(free, initial=0))  # what is free of the GPUs before each
+        below = list(accumulate(free, initial=0))  # free capacity of the GPUs before each GPU
         total = below[-1] / WHOLE_GPU
         base, parts = 0.0, []
         for kind in self._kinds:
@@ -102,7 +103,7 @@ class _MixTables:
             elif kind.share or kind.gpus == 1:
                 lost = below[bisect_left(free, kind.share or WHOLE_GPU)] / WHOLE_GPU
             else:
-                lost = _lost(kind.gpus, units) / WHOLE_GPU
+                lost = _lost_milli(kind.gpus, units) / WHOLE_GPU
             if lost < total:
                 parts.append(_Part(lost, kind.cpus, kind.sums))
             else:
@@ -116,7 +117,7 @@ def _mix_tables(mix: DemandMix) -> _MixTables:
 
 
 def free_units(free: Iterable[int], islands: Iterable[int]) -> Units:
-    """Free thousandths of each GPU by its place, and islands as sets of places -> what is free in which island."""
+    """Return the free thousandths of the GPUs of each island. ``free``: by place; ``islands``: as sets of places."""
     left = tuple(free)
     return _grouped(left, tuple(islands))
 
@@ -139,11 +140,11 @@ def _kind(gpus: int, share: int, products: frozenset[str] | None, cpus: Mapping[
 def _excludes_product(kind: _Kind, product: str | None) -> bool:
     if kind.products is None:
         return False
-    return product is None or not any(is_model(product, wanted) for wanted in kind.products)
+    return product is None or not any(is_model(product, model) for model in kind.products)
 
 
-def _lost(gpus: int, units: Units) -> float:
-    """Thousandths that are fragments for so many GPUs, were there CPU enough."""
+def _lost_milli(gpus: int, units: Units) -> float:
+    """Return the thousandths that are fragments for a request of this many GPUs, if there is enough CPU."""
     if any(len(unit) >= gpus for unit in units):
         return sum(_too_small(unit, gpus) for unit in units)
     node = tuple(chain.from_iterable(units))
@@ -152,10 +153,10 @@ def _lost(gpus: int, units: Units) -> float:
 
 
 def _too_small(unit: tuple[int, ...], gpus: int) -> int:
-    """What is free of these GPUs and cannot serve so many whole ones."""
+    """Return the free thousandths of these GPUs that cannot serve this many whole GPUs."""
     return sum(unit) if unit.count(WHOLE_GPU) < gpus else sum(left for left in unit if left < WHOLE_GPU)
 
 
-# What clusters are asked for where nobody has counted: public traces of training and of mixed clusters agree that most
-# pods take one GPU, that sizes are powers of two, and that most GPUs go to few large pods.
+# The default for clusters without measurements: public traces of training and mixed clusters agree that most pods take
+# one GPU, that sizes are powers of two, and that few large pods take most GPUs.
 DEFAULT_MIX = DemandMix(((Demand(1), 50.0), (Demand(2), 20.0), (Demand(4), 15.0), (Demand(8), 15.0)))

@@ -1,16 +1,16 @@
-"""The policy file: YAML -> ``Policies``, with every fault at its line. No I/O.
+"""The policy file: YAML -> ``Policies``, with the line of each fault. No I/O.
 
-PolicyError(ValueError)   the file is not one; the message has a line for each fault: where, what, and what is allowed
+PolicyError(ValueError)   invalid file; the message has a line for each fault: position, fault, and what is allowed
 
-The models below are what a user may write; their JSON Schema is published as docs/schema/policy.v1alpha1.json.
+The models below define the format. Their JSON Schema, with their docstrings, is docs/schema/policy.v1alpha1.json.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import (
@@ -21,13 +21,17 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    create_model,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 
+from gputopo.durations import parse_duration
 from gputopo.labels.keys import API_GROUP
 from gputopo.model import Interconnect
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
+from scheduler_core.policy.factors import FACTORS
+from scheduler_core.policy.faults import fault_text
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
@@ -37,22 +41,13 @@ from scheduler_core.request.workload_type import DETECTION_RULE_NAMES, DETECTION
 
 API_VERSION = f"{API_GROUP}/v1alpha1"
 KIND = "PlacementPolicy"
-_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(ms|s|m|h)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_WORDING = {
-    "missing": "is missing",
-    "model_type": "should be a mapping of keys to values",
-    "dict_type": "should be a mapping of keys to values",
-    "tuple_type": "should be a list",
-    "too_short": "should name at least one",
-}  # where pydantic's own words speak of Python
-# Definitions of schema v1alpha1 keep the names and descriptions under which they were published.
-_PUBLISHED_DEFINITIONS = {
+# The names and descriptions of enums in the published schema, whatever the classes are called.
+_PUBLISHED: dict[type[Enum], tuple[str, str]] = {
+    Handling: ("Handling", "What to do with a node that is worse than it should be."),
     WorkloadClass: ("Personality", "What a pod is, for whoever writes a policy."),
     Strength: ("Wish", "How much a pod wants something. Nothing said is None: it is preferred, and weighs as usual."),
 }
-_SHOWN = 60  # characters of a value that is quoted
-_MOST_BYTES = 2**20  # thousands of profiles: they take seconds to read
+_MAX_BYTES = 2**20  # thousands of profiles, which take seconds to parse
 
 Weight = Annotated[float, Field(ge=0, le=100, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
@@ -60,14 +55,14 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=253, strict=Tru
 
 
 class PolicyFault(NamedTuple):
-    """One thing that is wrong."""
+    """A fault in a policy file."""
 
     at: Position
     what: str
 
 
 class PolicyError(ValueError):
-    """The text is no policy file."""
+    """The text is not a valid policy file."""
 
     def __init__(self, name: str, faults: Iterable[PolicyFault]) -> None:
         self.faults = tuple(sorted(faults))
@@ -78,15 +73,15 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
 def _seconds(value: object) -> object:
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    found = parse_duration(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError("should be a duration like 90s, 15m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+    return found
 
 
 def _among(words: Sequence[str]) -> Callable[[str], str]:
@@ -107,34 +102,25 @@ Kind = Annotated[str, AfterValidator(_among((KIND,))), _enum((KIND,))]
 Family = Annotated[str, AfterValidator(_among(GPU_FAMILIES)), _enum(GPU_FAMILIES)]
 RuleName = Annotated[str, AfterValidator(_among(DETECTION_RULE_NAMES)), _enum(DETECTION_RULE_NAMES)]
 Names = Annotated[
-    tuple[Name, ...], BeforeValidator(_listed, json_schema_input_type=Name | tuple[Name, ...]), Field(min_length=1)
+    tuple[Name, ...], BeforeValidator(_as_list, json_schema_input_type=Name | tuple[Name, ...]), Field(min_length=1)
 ]
 Personalities = Annotated[
     tuple[WorkloadClass, ...],
-    BeforeValidator(_listed, json_schema_input_type=WorkloadClass | tuple[WorkloadClass, ...]),
+    BeforeValidator(_as_list, json_schema_input_type=WorkloadClass | tuple[WorkloadClass, ...]),
     Field(min_length=1),
 ]
 Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=str)]
 
 
-class WeightsModel(_Model):
-    """How much each factor counts. What is left out stays as it is; 0 turns a factor off."""
-
-    bandwidth: Weight | None = None
-    leftover: Weight | None = None
-    numa: Weight | None = None
-    nic: Weight | None = None
-    health: Weight | None = None
-    contiguous: Weight | None = None
-    isolation: Weight | None = None
-    siblings: Weight | None = None
-    packing: Weight | None = None
-    spread: Weight | None = None
-    utilisation: Weight | None = None
-    cost: Weight | None = None
-    spot: Weight | None = None
-    on_demand: Weight | None = None
-    generation: Weight | None = None
+if TYPE_CHECKING:
+    WeightsModel = _Model
+else:
+    WeightsModel = create_model(
+        "WeightsModel",
+        __base__=_Model,
+        __doc__="How much each factor counts. What is left out stays as it is; 0 turns a factor off.",
+        **dict.fromkeys(FACTORS, (Weight | None, None)),
+    )
 
 
 class BandModel(_Model):
@@ -144,7 +130,7 @@ class BandModel(_Model):
     high: Share = 0.8
 
     @model_validator(mode="after")
-    def _in_order(self) -> BandModel:
+    def _check_order(self) -> BandModel:
         if self.low > self.high:
             raise ValueError(f"low {self.low} should not be above high {self.high}")
         return self
@@ -174,14 +160,14 @@ class WantModel(_Model):
     )
 
     @model_validator(mode="after")
-    def _of_one_sort(self) -> WantModel:
+    def _check_size(self) -> WantModel:
         if (self.gpus is None) is (self.share is None):
-            raise ValueError("should say either gpus or share")
+            raise ValueError("should set either gpus or share")
         return self
 
 
-def _some(wants: tuple[WantModel, ...]) -> tuple[WantModel, ...]:
-    """Not by ``min_length``: that counts only items without a fault, and would name two where there is one."""
+def _check_not_empty(wants: tuple[WantModel, ...]) -> tuple[WantModel, ...]:
+    """Instead of ``min_length``, which counts only valid items and would report one fault twice."""
     if not wants:
         raise ValueError("should name at least one")
     return wants
@@ -203,7 +189,7 @@ class SettingsModel(_Model):
         default=None, description="Cost per GPU and hour that is worth half of what is free."
     )
     generation: GenerationModel | None = None
-    mix: Annotated[tuple[WantModel, ...], AfterValidator(_some)] | None = Field(
+    mix: Annotated[tuple[WantModel, ...], AfterValidator(_check_not_empty)] | None = Field(
         default=None, description="What pods usually ask for: what is left over of a node is judged by it."
     )
 
@@ -252,17 +238,17 @@ class PolicyModel(_Model):
     profiles: tuple[ProfileModel, ...] = ()
 
     @model_validator(mode="after")
-    def _names_differ(self) -> PolicyModel:
+    def _check_names(self) -> PolicyModel:
         names = [each.name for each in self.profiles]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"profiles should have names of their own; several are called {', '.join(twice)}")
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"profiles should have different names; several are called {', '.join(duplicates)}")
         if "default" in names:
-            raise ValueError("no profile should be called default: what it is for is said under defaults")
+            raise ValueError("no profile should be called default: set its values under defaults")
         return self
 
 
 class PolicyFile(NamedTuple):
-    """A file that was read."""
+    """A parsed policy file."""
 
     policies: Policies
     model: PolicyModel
@@ -270,12 +256,12 @@ class PolicyFile(NamedTuple):
 
 
 def parse_policy_file(text: str, name: str, base: Policy = BUILT_IN.node_policy) -> PolicyFile:
-    """The policies in a file's text. ``name``: of the file, for messages. ``base``: what holds where it is silent.
+    """Parse the text of a policy file. Raises ``PolicyError``.
 
-    Raises ``PolicyError``.
+    ``name``: of the file, for messages. ``base``: values that the file does not set.
     """
-    if (size := len(text.encode())) > _MOST_BYTES:
-        large = f"this has {size} bytes, and a policy file should have {_MOST_BYTES} at most, as a ConfigMap has"
+    if (size := len(text.encode())) > _MAX_BYTES:
+        large = f"the file has {size} bytes; a policy file should have at most {_MAX_BYTES}, as a ConfigMap has"
         raise PolicyError(name, [PolicyFault(Position(1, 1), large)])
     try:
         positions = YamlPositions.parse_yaml(text)
@@ -283,127 +269,98 @@ def parse_policy_file(text: str, name: str, base: Policy = BUILT_IN.node_policy)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = Position(1, 1) if mark is None else Position(mark.line + 1, mark.column + 1)
-        raise PolicyError(name, [PolicyFault(at, f"this is no YAML: {error.problem or error.context}")]) from error
+        raise PolicyError(name, [PolicyFault(at, f"invalid YAML: {error.problem or error.context}")]) from error
     except ValidationError as error:
-        faults = {PolicyFault(positions.position_of(each["loc"]), _fault_text(each)) for each in error.errors()}
+        faults = {
+            PolicyFault(positions.position_of(each["loc"]), fault_text(each, PolicyModel)) for each in error.errors()
+        }
         raise PolicyError(name, faults) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
-        raise PolicyError(
-            name, [PolicyFault(Position(1, 1), f"this is no YAML: {error}".partition("\n")[0])]
-        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that does not exist
+        raise PolicyError(name, [PolicyFault(Position(1, 1), f"invalid YAML: {error}".partition("\n")[0])]) from error
     return PolicyFile(policies_from_model(model, base), model, positions)
 
 
 def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
-    """What the model stands for."""
-    off = {name for name, counts in model.personality.rules.items() if not counts}
+    """Return the policies that the model describes."""
+    off = {name for name, used in model.personality.rules.items() if not used}
     reading = ParsingPolicy(tuple(rule for rule in DETECTION_RULES if rule.name not in off), model.personality.demands)
     base = _profile(PolicyProfile(built_in), model.defaults)
     stale = {"stale_after_s": model.staleness.after, "stale": model.staleness.handling}
     base = base._replace(policy=base.policy._replace(**_set_values(stale)))
     profiles = [_profile(base, each)._replace(match=_match(each.match)) for each in model.profiles]
     named = [
-        placement._replace(policy=placement.policy._replace(name=each.name))
-        for placement, each in zip(profiles, model.profiles, strict=True)
+        profile._replace(policy=profile.policy._replace(name=each.name))
+        for profile, each in zip(profiles, model.profiles, strict=True)
     ]
     return Policies((*named, base), reading)
 
 
 def policy_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a policy file, docs/schema/policy.v1alpha1.json."""
-    schema = PolicyModel.model_json_schema(by_alias=True, mode="validation")
-    definitions = schema["$defs"]
-    for kind, (name, description) in _PUBLISHED_DEFINITIONS.items():
-        definitions[name] = definitions.pop(kind.__name__) | {"title": name, "description": description}
-    schema["$defs"] = dict(sorted(definitions.items()))
-    text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
-    for kind, (name, _) in _PUBLISHED_DEFINITIONS.items():
-        text = text.replace(f'"#/$defs/{kind.__name__}"', f'"#/$defs/{name}"')
-    published: dict[str, Any] = json.loads(text)
-    return published
+    """Return the JSON Schema of a policy file."""
+    text = json.dumps(PolicyModel.model_json_schema(by_alias=True, mode="validation"))
+    for enum, (name, _) in _PUBLISHED.items():
+        text = text.replace(f'"#/$defs/{enum.__name__}"', f'"#/$defs/{name}"')
+    found = json.loads(text)
+    definitions = found["$defs"]
+    for enum, (name, description) in _PUBLISHED.items():
+        definitions[name] = definitions.pop(enum.__name__) | {"title": name, "description": description}
+    found["$defs"] = dict(sorted(definitions.items()))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 
 
-def _profile(base: PolicyProfile, said: SettingsModel) -> PolicyProfile:
-    weights = _set_values(said.weights.model_dump())
+def _profile(base: PolicyProfile, written: SettingsModel) -> PolicyProfile:
+    weights = _set_values(written.weights.model_dump())
     kinds = WorkloadWeights(*(each._replace(**weights) for each in base.policy.workload_weights))
     policy = base.policy._replace(
         weights=base.policy.weights._replace(**weights),
         workload_weights=kinds,
         **_set_values(
             {
-                "fill_bands": None if said.vram is None else FillBand(said.vram.low, said.vram.high),
-                "degraded": said.degraded,
-                "prefer_numa_zero": said.prefer_numa_zero,
-                "shortlist": said.shortlist,
-                "half_cost": said.half_cost,
+                "fill_bands": None if written.vram is None else FillBand(written.vram.low, written.vram.high),
+                "degraded": written.degraded,
+                "prefer_numa_zero": written.prefer_numa_zero,
+                "shortlist": written.shortlist,
+                "half_cost": written.half_cost,
                 "demand_mix": None
-                if said.mix is None
-                else DemandMix(tuple((_want(each), each.weight) for each in said.mix)),
+                if written.mix is None
+                else DemandMix(tuple((_want(each), each.weight) for each in written.mix)),
             }
         ),
     )
-    if said.generation is not None:
-        enough = said.generation.enough
+    if written.generation is not None:
+        enough = written.generation.enough
         policy = policy._replace(enough_generation=None if enough is None else GPU_FAMILIES.index(enough))
     return PolicyProfile(
         policy,
         base.match,
-        base.interconnect if said.required_topologies is None else _interconnect(said.required_topologies),
-        base.isolation if said.isolation is None else said.isolation,
+        base.interconnect if written.required_topologies is None else _interconnect(written.required_topologies),
+        base.isolation if written.isolation is None else written.isolation,
     )
 
 
-def _want(said: WantModel) -> Demand:
+def _want(written: WantModel) -> Demand:
     return Demand(
-        gpus=said.gpus or 0,
-        share=0 if said.share is None else max(1, round(WHOLE_GPU * said.share)),
-        cpu_milli=round(1000 * said.cpu),
-        products=None if said.products is None else frozenset(said.products),
+        gpus=written.gpus or 0,
+        share=0 if written.share is None else max(1, round(WHOLE_GPU * written.share)),
+        cpu_milli=round(1000 * written.cpu),
+        products=None if written.products is None else frozenset(written.products),
     )
 
 
 def _interconnect(accepted: tuple[str, ...]) -> Interconnect | None:
-    """The least of them: what is better than that is always accepted."""
+    """Return the weakest accepted interconnect: a stronger interconnect is always accepted."""
     if "pcie" in accepted:
         return None
     return Interconnect.NVLINK if "nvlink" in accepted else Interconnect.NVSWITCH
 
 
-def _match(said: MatchModel) -> ProfileMatch:
+def _match(written: MatchModel) -> ProfileMatch:
     return ProfileMatch(
-        frozenset(said.scheduler_name or ()), frozenset(said.namespace or ()), frozenset(said.personality or ())
+        frozenset(written.scheduler_name or ()),
+        frozenset(written.namespace or ()),
+        frozenset(written.personality or ()),
     )
 
 
 def _set_values(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _fault_text(error: Any) -> str:
-    """One of pydantic's errors, for whoever wrote the file."""
-    where = ".".join(str(part) for part in error["loc"] if part != "[key]")
-    if error["type"] == "extra_forbidden":
-        return f"{where} is not known here; allowed: {', '.join(_fields(error['loc'][:-1]))}"
-    if error["type"] in _WORDING:
-        return f"{where} {_WORDING[error['type']]}".strip()
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    quoted = repr(error["input"])
-    shown = "" if isinstance(error["input"], dict | list | BaseModel) else quoted[:_SHOWN] + " "
-    return f"{where}: {shown}{message}".removeprefix(": ")
-
-
-def _fields(loc: tuple[int | str, ...]) -> list[str]:
-    """What may be written at that place."""
-    model: Any = PolicyModel
-    for part in loc:
-        if isinstance(part, str):
-            fields = {field.alias: field.annotation for field in model.model_fields.values()}
-            model = _model_in(fields[part])
-    return [field.alias or "" for field in model.model_fields.values()]
-
-
-def _model_in(annotation: Any) -> Any:
-    """The model in ``Model``, ``Model | None``, ``tuple[Model, ...]`` or what is made of those."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for each in get_args(annotation) if (found := _model_in(each)) is not None), None)

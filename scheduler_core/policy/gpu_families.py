@@ -12,7 +12,7 @@ GPU_FAMILIES = (
 )  # fmt: skip
 
 
-# Where nodes are labelled by hand nothing but the product may be said. NVIDIA's data centre cards, by a word of it.
+# Nodes that are labelled by hand may have nothing but the product. NVIDIA's data centre GPUs, by a word of the product.
 _PRODUCTS = (
     ("kepler", ("K80", "K40")),
     ("maxwell", ("M40", "M60")),
@@ -27,7 +27,7 @@ _PRODUCTS = (
 
 
 def family_of(product: str | None) -> str | None:
-    """The family of a product that is named in the table above."""
+    """Return the family of a product; None if no word of it is in the table above."""
     spelled = None if product is None else gfd_value(product)
     if spelled is None:
         return None

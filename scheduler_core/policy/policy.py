@@ -1,6 +1,6 @@
-"""What the platform owner decides; the defaults are good without reading anything. Values only.
+"""The decisions of the platform owner, with defaults that suit most clusters. Values only.
 
-``policy_file`` reads them from a file; ``policies`` says which pod gets which.
+``file`` parses them from a policy file; ``profiles`` chooses the profile of a pod.
 """
 
 from __future__ import annotations
@@ -10,66 +10,47 @@ from typing import NamedTuple
 
 from gputopo.timing import STALE_AFTER_S
 from scheduler_core.policy.demand_mix import DEFAULT_MIX, DemandMix
+from scheduler_core.policy.factors import Weights
 
 
 class Handling(Enum):
-    """What to do with a node that is worse than it should be."""
+    """How placement treats a node that is degraded or stale."""
 
     IGNORE = "ignore"
     AVOID = "avoid"  # other nodes score better
     REFUSE = "refuse"
 
 
-class Weights(NamedTuple):
-    """How much each factor of a score counts, relative to the others. What each measures: ``scores``."""
-
-    bandwidth: float = 4.0
-    leftover: float = 3.0
-    numa: float = 1.0
-    nic: float = 1.0
-    health: float = 1.0
-    contiguous: float = 0.0
-    isolation: float = 6.0
-    siblings: float = 2.0
-    packing: float = 6.0
-    spread: float = 4.0
-    utilisation: float = 0.0
-    cost: float = 0.0
-    spot: float = 0.0
-    on_demand: float = 0.0
-    generation: float = 0.0
-
-
 class WorkloadWeights(NamedTuple):
-    """The weights for pods that are known to be something. ``Policy.weights`` are those of all others."""
+    """The weights for pods of each workload class. ``Policy.weights`` are for all other pods."""
 
-    # One slow link slows every rank. Training together on few nodes leaves others empty, which can be scaled down.
+    # One slow link slows every rank. Packed training leaves other nodes empty, which can be scaled down.
     training: Weights = Weights(health=3.0, contiguous=0.5, utilisation=2.0)
     inference: Weights = Weights()
     batch: Weights = Weights()
-    scavenger: Weights = Weights(leftover=6.0, spot=6.0)  # left-over fragments, and what may be taken away any time
+    scavenger: Weights = Weights(leftover=6.0, spot=6.0)  # leftover fragments and spot capacity
 
 
 class FillBand(NamedTuple):
-    """How full a card's memory should be, as shares of it. Above ``high`` little is placed, above 1 nothing."""
+    """The target fill level of a shared GPU's memory, 0 to 1. Above ``high`` GPUs are used last, above 1 never."""
 
     low: float = 0.7
     high: float = 0.8
 
 
 class Policy(NamedTuple):
-    """All decisions, in one value."""
+    """All decisions of a profile."""
 
     weights: Weights = Weights()
     degraded: Handling = Handling.AVOID
-    stale: Handling = Handling.AVOID  # required shapes are refused on a stale node in any case
+    stale: Handling = Handling.AVOID  # pods with a required shape are rejected on a stale node in any case
     stale_after_s: float = STALE_AFTER_S  # age of an observation; the agent confirms it every few minutes
-    prefer_numa_zero: bool = True  # the classic rule, where nothing but labels is known of a node
-    shortlist: int = 48  # nodes that Filter answers at most; kube-scheduler then scores dozens instead of thousands
+    prefer_numa_zero: bool = True  # the classic rule, for nodes that have nothing but labels
+    shortlist: int = 48  # nodes that Filter returns at most; kube-scheduler then scores dozens instead of thousands
     workload_weights: WorkloadWeights = WorkloadWeights()
     fill_bands: FillBand = FillBand()
-    half_cost: float = 2.0  # per GPU and hour: what costs that much is worth half of what costs nothing
-    enough_generation: int | None = None  # place in ``economy.FAMILIES`` that is as good as any newer one
-    name: str = "default"  # of the profile of a policy file that it is
-    demand_mix: DemandMix = DEFAULT_MIX  # what pods usually ask for: what is left over is judged by it
-    tolerance: float = 0.05  # points: nodes this close to the best are equals, and kube-scheduler chooses among them
+    half_cost: float = 2.0  # per GPU and hour; a GPU of this cost has half the raw score of a free one
+    enough_generation: int | None = None  # index in ``gpu_families.FAMILIES``; newer families are not better
+    name: str = "default"  # of the profile in the policy file
+    demand_mix: DemandMix = DEFAULT_MIX  # the usual requests, by which free GPUs count as usable or fragmented
+    tolerance: float = 0.05  # points; nodes this close to the best are equal, and kube-scheduler chooses among them

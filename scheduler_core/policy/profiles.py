@@ -1,4 +1,4 @@
-"""Which pod gets which policy, and what the owner requires of it beyond what it asks. Pure."""
+"""The profiles of a policy file: the policy of each pod, and the constraints that the policy adds to it. Pure."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from scheduler_core.request.workload_type import WorkloadType
 
 
 class WorkloadClass(Enum):
-    """What a pod is, for whoever writes a policy."""
+    """The workload class of a pod, as policy files name it."""
 
     TRAINING = "training"
     INFERENCE = "inference"
     BATCH = "batch"
     SCAVENGER = "scavenger"
-    DEFAULT = "default"  # none of these
+    DEFAULT = "default"  # none of the others
 
 
 class ProfileMatch(NamedTuple):
-    """For which pods a profile is. What is empty matches all; all that is not must match."""
+    """The pods that a profile is for. An empty criterion matches all pods; the others must all match."""
 
     schedulers: frozenset[str] = frozenset()  # spec.schedulerName
     namespaces: frozenset[str] = frozenset()
     workload_classes: frozenset[WorkloadClass] = frozenset()
 
     def matches_pod(self, request: PodRequest) -> bool:
-        """Whether that pod is one of them."""
+        """Return True if the profile is for this pod."""
         return (
             (not self.schedulers or request.scheduler in self.schedulers)
             and (not self.namespaces or request.namespace in self.namespaces)
@@ -47,32 +47,32 @@ class ProfileMatch(NamedTuple):
 
 
 class PolicyProfile(NamedTuple):
-    """One profile of a policy file."""
+    """A profile of a policy file."""
 
     policy: Policy = Policy()
     match: ProfileMatch = ProfileMatch()
-    interconnect: Interconnect | None = None  # required between the GPUs of pods with several: at least this
-    isolation: Strength | None = None  # REQUIRED of all, or what holds where a pod says nothing
+    interconnect: Interconnect | None = None  # at least required between the GPUs of a pod
+    isolation: Strength | None = None  # REQUIRED: of all pods; else the default for pods that do not set it
 
 
 class Policies(NamedTuple):
-    """A whole policy file. The first profile that matches counts; the last one matches all."""
+    """A whole policy file. The first profile that matches a pod is used; the last profile matches all pods."""
 
     profiles: tuple[PolicyProfile, ...] = (PolicyProfile(),)
     parsing: ParsingPolicy = DEFAULT_PARSING
 
     @property
     def node_policy(self) -> Policy:
-        """What holds for nodes whichever pod is asked about: when they are stale."""
+        """The policy for decisions about nodes that do not depend on a pod: when a node is stale."""
         return self.profiles[-1].policy
 
     def parse_pod(self, pod: Pod) -> PodRequest | InvalidRequest:
-        """What the pod asks for, and what its profile requires of it."""
+        """Parse what the pod requests, and add the constraints of its profile."""
         request = parse_request(pod, self.parsing)
         return request if isinstance(request, InvalidRequest) else _with_required(request, self.profile_for(request))
 
     def profile_for(self, request: PodRequest) -> PolicyProfile:
-        """The profile for that pod."""
+        """Return the profile of the pod."""
         return next(each for each in self.profiles if each.match.matches_pod(request))
 
 
@@ -80,21 +80,25 @@ BUILT_IN = Policies()
 
 
 def workload_class_of(profile: PodProfile) -> WorkloadClass:
-    """What the pod is."""
+    """Return the workload class of the pod."""
     if profile.scavenger:
         return WorkloadClass.SCAVENGER
     workload = profile.constraints.workload
     return WorkloadClass.DEFAULT if workload is None else _CLASS_OF_WORKLOAD[workload]
 
 
-def _with_required(request: PodRequest, placement: PolicyProfile) -> PodRequest:
+def _with_required(request: PodRequest, policy_profile: PolicyProfile) -> PodRequest:
     profile = request.profile
-    wishes = profile.constraints
-    if placement.interconnect is not None and profile.gpus > 1 and wishes.interconnect is not Interconnect.NVSWITCH:
-        wishes = wishes._replace(interconnect=placement.interconnect)
-    if placement.isolation is Strength.REQUIRED or wishes.isolation is None:
-        wishes = wishes._replace(isolation=placement.isolation)
-    return request._replace(profile=profile._replace(constraints=wishes))
+    constraints = profile.constraints
+    if (
+        policy_profile.interconnect is not None
+        and profile.gpus > 1
+        and constraints.interconnect is not Interconnect.NVSWITCH
+    ):
+        constraints = constraints._replace(interconnect=policy_profile.interconnect)
+    if policy_profile.isolation is Strength.REQUIRED or constraints.isolation is None:
+        constraints = constraints._replace(isolation=policy_profile.isolation)
+    return request._replace(profile=profile._replace(constraints=constraints))
 
 
 _CLASS_OF_WORKLOAD = {

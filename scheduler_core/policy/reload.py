@@ -1,7 +1,7 @@
-"""A policy file that may change while it is in use: the last good one holds, whatever comes after it.
+"""Reload of a policy file that changes while it is in use. An invalid file never replaces a valid one.
 
-Kubernetes swaps a mounted ConfigMap by a link, so the text is compared and not the time of the file. The caller says
-when to look again, and reads.
+Kubernetes replaces a mounted ConfigMap by a symbolic link, so the text is compared, not the file's modification time.
+The caller decides when to poll, and reads the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scheduler_core.policy.file import PolicyError, parse_policy_file
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile
 
-POLL_S = 2.0  # how often to look; the kubelet takes up to a minute to bring a changed ConfigMap anyway
+POLL_S = 2.0  # the kubelet takes up to a minute to update a mounted ConfigMap anyway
 _log = logging.getLogger(__name__)
 
 
@@ -22,27 +22,29 @@ class PolicyReload:
     """The policies in force."""
 
     def __init__(self, read: Callable[[], str] | None, name: str = "", base: Policy = BUILT_IN.node_policy) -> None:
-        """``read``: the file's text, raising ``OSError`` or ``ValueError`` where it cannot; None: there is no file.
+        """``read``: returns the text of the file, or raises ``OSError`` or ``ValueError``; None: there is no file.
 
-        ``base``: what holds where the file is silent.
+        ``base``: values that the file does not set.
 
-        Raises ``PolicyError`` where the first text is bad, and what ``read`` raises.
+        Raises ``PolicyError`` if the first text is invalid, and what ``read`` raises.
         """
         self._read = read
         self._base = base
         self._name = name
         self._text = None if read is None else read()
-        alone = Policies((PolicyProfile(base),))
-        self.current: Policies = alone if self._text is None else parse_policy_file(self._text, name, base).policies
-        self.error: str | None = None  # why a later text is not in force
-        self._next_look = -inf
-        self._refused: tuple[str, str] | None = None  # that text and why: it stays for hours, and is parsed once
+        without_file = Policies((PolicyProfile(base),))
+        self.current: Policies = (
+            without_file if self._text is None else parse_policy_file(self._text, name, base).policies
+        )
+        self.error: str | None = None  # why the current text of the file is not in use
+        self._next_poll = -inf
+        self._refused: tuple[str, str] | None = None  # the last invalid text and why, so that it is parsed only once
 
     def poll(self, now: float) -> bool:
-        """Look, where it is time to, and log what came of it. As ``look``. ``now``: monotonic seconds."""
-        if now < self._next_look:
+        """Reload if it is time, and log the result. Returns as ``reload``. ``now``: monotonic seconds."""
+        if now < self._next_poll:
             return False
-        self._next_look = now + POLL_S
+        self._next_poll = now + POLL_S
         before, changed = self.error, self.reload()
         if changed:
             _log.info("policy", extra={"fields": {"profiles": len(self.current.profiles)}})
@@ -51,7 +53,7 @@ class PolicyReload:
         return changed
 
     def reload(self) -> bool:
-        """Read again. Whether other policies are in force than before."""
+        """Read the file again. Return True if other policies are in use than before."""
         if self._read is None:
             return False
         try:
@@ -63,7 +65,7 @@ class PolicyReload:
                 self.error = self._refused[1]
                 return False
             found = self._parsed(text)
-        except (OSError, ValueError) as error:  # a PolicyError is a ValueError, and so is text that is not UTF-8
+        except (OSError, ValueError) as error:  # including PolicyError and UnicodeDecodeError
             self.error = str(error)
             return False
         self.error = None

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from gputopo.model import Interconnect
 from gputopo.render.report import render, text_table
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
+from scheduler_core.policy.factors import Weights
 from scheduler_core.policy.file import PolicyFile, WeightsModel
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
-from scheduler_core.policy.policy import Weights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.workload_type import DETECTION_RULES
 
@@ -72,7 +72,7 @@ def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveVa
     rows = (
         ("staleness.after", f"{common.stale_after_s:g}s", ("staleness", "after")),
         ("staleness.handling", common.stale.value, ("staleness", "handling")),
-        ("personality.demands", policies.parsing.demands.value, ("personality", "demands")),
+        ("personality.demands", policies.parsing.needs_strength.value, ("personality", "demands")),
         ("personality.rules", f"all but {', '.join(off)}" if off else "all", ("personality", "rules")),
     )
     for setting, value, path in rows:

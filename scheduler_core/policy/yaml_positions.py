@@ -1,4 +1,4 @@
-"""Where in a YAML text each value stands. PyYAML's nodes know; the values that it makes of them do not. No I/O."""
+"""The position of each value in a YAML text. PyYAML's nodes have it; the values made from them do not. No I/O."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import yaml
 
 
 class Position(NamedTuple):
-    """Both from 1, as editors count."""
+    """A position; both numbers start at 1."""
 
     line: int
     column: int
 
 
 class YamlPositions:
-    """A YAML document and the places of its parts."""
+    """A YAML document and the positions of its parts."""
 
     def __init__(self, value: Any, root: yaml.Node | None) -> None:
         self.value = value
@@ -24,16 +24,16 @@ class YamlPositions:
 
     @classmethod
     def parse_yaml(cls, text: str) -> YamlPositions:
-        """Of that text. Raises ``yaml.YAMLError``, also where a key is written twice."""
+        """Parse the text. Raises ``yaml.YAMLError``, also for duplicate keys."""
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             return cls(None, None)
-        _keys_differ(root, set())
+        _check_keys(root, set())
         return cls(loader.construct_document(root), root)
 
     def position_of(self, path: Sequence[int | str]) -> Position:
-        """Where that part stands: its key in a mapping, itself in a list; where it is missing what it should be in."""
+        """Return the position of a part: of its key in a mapping, of the item in a list; of the parent if missing."""
         node, mark = self._root, None if self._root is None else self._root.start_mark
         for part in path:
             if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
@@ -49,7 +49,7 @@ class YamlPositions:
 
 
 class _Loader(yaml.SafeLoader):
-    """Says where a value stands that is not what it looks like, as the date 2026-13-45."""
+    """Reports the position of an invalid value, such as the date 2026-13-45."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -57,24 +57,24 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, KeyError) as error:
             kind = node.tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(
-                problem=f"{node.value[:60]!r} is no {kind}", problem_mark=node.start_mark
+                problem=f"{node.value[:60]!r} is not a valid {kind}", problem_mark=node.start_mark
             ) from error
 
 
-def _keys_differ(node: yaml.Node, looked_at: set[int]) -> None:
-    """Each node once: aliases of aliases of a few hundred characters stand for billions of values."""
-    if id(node) in looked_at:
+def _check_keys(node: yaml.Node, visited: set[int]) -> None:
+    """Visit each node once: a few hundred characters of nested aliases can stand for billions of values."""
+    if id(node) in visited:
         return
-    looked_at.add(id(node))
+    visited.add(id(node))
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="a key should be a word", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem="a key should be a scalar", problem_mark=key.start_mark)
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} is there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value!r}", problem_mark=key.start_mark)
             seen.add(key.value)
-            _keys_differ(value, looked_at)
+            _check_keys(value, visited)
     elif isinstance(node, yaml.SequenceNode):
         for each in node.value:
-            _keys_differ(each, looked_at)
+            _check_keys(each, visited)

@@ -1,1 +1,1 @@
-"""What a pod asks: fields of a Pod, its annotations and its workload class, parsed into a ``PodRequest``. Pure."""
+"""Requests of pods: fields of a Pod, its annotations and its workload type, parsed into a ``PodRequest``. Pure."""

@@ -1,8 +1,8 @@
-"""How many devices of which resource a pod takes, container by container, as the kubelet hands them out. Pure.
+"""The devices of each resource that a pod requests, container by container, as the kubelet allocates them. Pure.
 
-The kubelet gives devices to one container after the other, init containers first. What an init container had is given
-again to later containers, unless it stays (a sidecar). Everything is the pod's until the pod ends, so the pod as a
-whole takes what its most demanding moment needs; that is also what kube-scheduler counts.
+The kubelet allocates devices to one container after the other, init containers first. It reuses the devices of an init
+container for later containers, unless the init container is a sidecar. The pod holds all of its devices until it ends,
+so it takes the maximum that it needs at any time; kube-scheduler counts the same.
 
 Source: ``pkg/kubelet/cm/devicemanager`` and KEP-753 of Kubernetes.
 """
@@ -22,88 +22,88 @@ from scheduler_core.request.pod import Container, PodSpec
 from scheduler_core.request.quantity import parse_count, parse_quantity
 
 WHOLE, SHARED = GPU_RESOURCES
-MAX_DEVICES = 1 << 16  # devices a container may ask for: beyond any node, and keeps arithmetic small
+MAX_DEVICES = 1 << 16  # devices that a container may request: more than any node has
 
 
 class ContainerStep(NamedTuple):
-    """One container's turn."""
+    """The devices that the kubelet allocates to one container."""
 
     devices: int
-    holds_until_end: bool = True  # False: an init container that ends, and whose devices later containers may have
+    holds_until_end: bool = True  # False: an init container that ends; later containers reuse its devices
 
 
 ContainerSteps = tuple[ContainerStep, ...]
 
 
 class DeviceRequest(NamedTuple):
-    """What a pod takes of each GPU resource, by name of the resource. Only steps that take something are kept."""
+    """The devices of each GPU resource that a pod requests. Containers without devices are left out."""
 
     steps_by_resource: tuple[tuple[str, ContainerSteps], ...] = ()
-    cpu_milli: int = 0  # CPU of the whole pod, in whole cores rounded up; 0: none asked, or it cannot be read
+    cpu_milli: int = 0  # CPU of the pod, rounded up to whole cores; 0: none requested, or invalid
 
     @property
     def whole_gpu_steps(self) -> ContainerSteps:
-        """Turns for whole GPUs."""
-        for resource, program in self.steps_by_resource:
+        """The steps that allocate whole GPUs."""
+        for resource, steps in self.steps_by_resource:
             if resource == WHOLE:
-                return program
+                return steps
         return ()
 
     @property
     def totals(self) -> tuple[tuple[str, int], ...]:
-        """Devices of each resource that the pod holds."""
+        """The number of devices of each resource that the pod holds."""
         return _totals(self.steps_by_resource)
 
 
 class MalformedDeviceRequestError(ValueError):
-    """A container asks for what is no number of devices; the text quotes it. Reading a request catches it."""
+    """A container requests an invalid number of devices; the message quotes it. ``parse_request`` catches it."""
 
 
 @lru_cache(maxsize=1 << 12)
-def total_devices(program: ContainerSteps) -> int:
-    """Devices that the pod holds in the end."""
+def total_devices(steps: ContainerSteps) -> int:
+    """Return the number of devices that the pod holds after its last container has started."""
     held = reusable = 0
-    for step in program:
-        again = min(step.devices, reusable)
-        held += step.devices - again
-        reusable += -again if step.holds_until_end else step.devices - again
+    for step in steps:
+        reused = min(step.devices, reusable)
+        held += step.devices - reused
+        reusable += -reused if step.holds_until_end else step.devices - reused
     return held
 
 
 @lru_cache(maxsize=1 << 12)
-def _totals(programs: tuple[tuple[str, ContainerSteps], ...]) -> tuple[tuple[str, int], ...]:
-    return tuple((resource, total_devices(program)) for resource, program in programs)
+def _totals(steps_by_resource: tuple[tuple[str, ContainerSteps], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple((resource, total_devices(steps)) for resource, steps in steps_by_resource)
 
 
 def requests_gpus(spec: PodSpec) -> bool:
-    """Whether a container names a GPU resource, however many of it. Most pods' do not."""
+    """Return True if a container names a GPU resource, even with quantity 0."""
     return any(
         is_gpu(resource)
         for container in (*(spec.init_containers or ()), *(spec.containers or ()))
-        for asked in (container.resources.limits, container.resources.requests)
-        for resource in asked or ()
+        for quantities in (container.resources.limits, container.resources.requests)
+        for resource in quantities or ()
     )
 
 
 def parse_device_request(spec: PodSpec) -> DeviceRequest:
-    """The GPU resources that a pod's containers ask for. Raises ``MalformedAskError``."""
-    programs: dict[str, list[ContainerStep]] = {}
+    """Return the GPU resources that the containers of a pod request. Raises ``MalformedDeviceRequestError``."""
+    steps_by_resource: dict[str, list[ContainerStep]] = {}
     for container in spec.init_containers or ():
-        _add_container(programs, container, stays=container.restart_policy == "Always")
+        _add_container(steps_by_resource, container, stays=container.restart_policy == "Always")
     for container in spec.containers or ():
-        _add_container(programs, container, stays=True)
-    found = tuple((resource, tuple(steps)) for resource, steps in sorted(programs.items()))
+        _add_container(steps_by_resource, container, stays=True)
+    found = tuple((resource, tuple(steps)) for resource, steps in sorted(steps_by_resource.items()))
     return DeviceRequest(found, _cpu(spec) if found else 0)
 
 
-def _add_container(programs: dict[str, list[ContainerStep]], container: Container, *, stays: bool) -> None:
-    for resource, wanted in _wanted(container):
-        if wanted:
-            programs.setdefault(resource, []).append(ContainerStep(wanted, stays))
+def _add_container(steps_by_resource: dict[str, list[ContainerStep]], container: Container, *, stays: bool) -> None:
+    for resource, devices in _requested_devices(container):
+        if devices:
+            steps_by_resource.setdefault(resource, []).append(ContainerStep(devices, stays))
 
 
 def _cpu(spec: PodSpec) -> int:
-    """What kube-scheduler counts, but for overhead: all that run together, or the most demanding init container."""
+    """As kube-scheduler counts, without overhead: the containers that run together, or the largest init container."""
     sidecars = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
     running = sum(map(_cores, (*(spec.containers or ()), *sidecars)))
     first = max((_cores(each) for each in spec.init_containers or ()), default=Fraction())
@@ -111,16 +111,16 @@ def _cpu(spec: PodSpec) -> int:
 
 
 def _cores(container: Container) -> Fraction:
-    asked = {**(container.resources.limits or {}), **(container.resources.requests or {})}
-    return parse_quantity(str(asked.get("cpu", 0))) or Fraction()
+    quantities = {**(container.resources.limits or {}), **(container.resources.requests or {})}
+    return parse_quantity(str(quantities.get("cpu", 0))) or Fraction()
 
 
-def _wanted(container: Container) -> Iterable[tuple[str, int]]:
-    """The limit counts, as for the kubelet; where only a request is written, that."""
-    asked = {**(container.resources.requests or {}), **(container.resources.limits or {})}
-    for resource, text in asked.items():
+def _requested_devices(container: Container) -> Iterable[tuple[str, int]]:
+    """The limit counts, as for the kubelet; the request if there is no limit."""
+    quantities = {**(container.resources.requests or {}), **(container.resources.limits or {})}
+    for resource, text in quantities.items():
         if is_gpu(resource):
-            wanted = parse_count(str(text))
-            if wanted is None or wanted > MAX_DEVICES:
+            devices = parse_count(str(text))
+            if devices is None or devices > MAX_DEVICES:
                 raise MalformedDeviceRequestError(malformed_text(resource, str(text), "a number of devices"))
-            yield resource, wanted
+            yield resource, devices

@@ -1,14 +1,43 @@
-"""The pod types with every field that some program reads, above the lean ones of ``pod``."""
+"""A Pod with every field that gputopo reads. The extender's watch decodes the lean types of ``pod`` instead."""
 
 from __future__ import annotations
 
 import msgspec
 
-from scheduler_core.request.pod import Pod, PodSpec, PodStatus
+from scheduler_core.request.pod import Affinity, Metadata, Pod, PodSpec, PodStatus, PreferredTerms, Requirement
+
+
+class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
+    """Of pods or namespaces. An empty one selects all."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class PodAffinityTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """A ``PodAffinityTerm``. ``matchLabelKeys`` are part of the selector already: the API server adds them."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None  # None: no pod
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: LabelSelector | None = None  # None, and no ``namespaces``: the pod's own
+
+
+class RequiredPodAffinity(PreferredTerms, frozen=True, rename="camel"):
+    """``affinity.podAffinity`` or ``affinity.podAntiAffinity``, all of it."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
+
+
+class FullAffinity(Affinity, frozen=True, rename="camel"):
+    """``spec.affinity``, all of it."""
+
+    pod_affinity: RequiredPodAffinity | None = None
+    pod_anti_affinity: RequiredPodAffinity | None = None
 
 
 class Toleration(msgspec.Struct, frozen=True):
-    """One of ``tolerations``."""
+    """An item of ``tolerations``."""
 
     key: str = ""
     operator: str = "Equal"
@@ -16,15 +45,33 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
-class FullPodSpec(PodSpec, frozen=True, rename="camel"):
-    """``spec`` with what kube-scheduler's own filters about nodes look at."""
+class PodSchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.schedulingGroup`` (Kubernetes 1.36)."""
 
+    pod_group_name: str | None = None
+
+
+class FullPodMetadata(Metadata, frozen=True, rename="camel"):
+    """``metadata`` with the fields that the planner needs to patch and delete pods."""
+
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    finalizers: tuple[str, ...] | None = None
+
+
+class FullPodSpec(PodSpec, frozen=True, rename="camel"):
+    """``spec`` with the fields that kube-scheduler's own filters read, the pod's priority and its deadline."""
+
+    affinity: FullAffinity | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
+    scheduling_group: PodSchedulingGroup | None = None
+    priority: int | None = None
+    active_deadline_seconds: int | None = None
 
 
 class PodCondition(msgspec.Struct, frozen=True):
-    """One of ``status.conditions``."""
+    """An item of ``status.conditions``."""
 
     type: str
     status: str
@@ -33,25 +80,26 @@ class PodCondition(msgspec.Struct, frozen=True):
 
 
 class FullPodStatus(PodStatus, frozen=True, rename="camel"):
-    """``status`` with what kube-scheduler said."""
+    """``status`` with its conditions."""
 
     conditions: tuple[PodCondition, ...] | None = None
 
-
-class FullPod(Pod, frozen=True, rename="camel"):
-    """The pod that somebody asks about."""
-
-    spec: FullPodSpec = FullPodSpec()
-    status: FullPodStatus = FullPodStatus()
-
     @property
     def scheduler_message(self) -> str | None:
-        """Why kube-scheduler has not placed it; None: it has, or has not tried."""
-        return next(
-            (
-                each.message
-                for each in self.status.conditions or ()
-                if (each.type, each.status) == ("PodScheduled", "False") and each.message
-            ),
-            None,
-        )
+        """Why kube-scheduler has not placed the pod; None: it has, or has not tried."""
+        failed = ("PodScheduled", "False")
+        found = (each.message for each in self.conditions or () if (each.type, each.status) == failed)
+        return next(filter(None, found), None)
+
+    @property
+    def unschedulable_message(self) -> str | None:
+        """Why kube-scheduler could not bind the pod; None: it could, or has not tried."""
+        return next((each.message for each in self.conditions or () if each.reason == "Unschedulable"), None)
+
+
+class FullPod(Pod, frozen=True, rename="camel"):
+    """A Pod."""
+
+    metadata: FullPodMetadata = FullPodMetadata()
+    spec: FullPodSpec = FullPodSpec()
+    status: FullPodStatus = FullPodStatus()

@@ -1,8 +1,8 @@
-"""Whether a GPU is of the model that a pod asks for. Pure.
+"""Matching of GPU products with the model that a pod requests. Pure.
 
-Products are compared as they are spelled in the label ``nvidia.com/gpu.product``, without regard to case. "A100" stands
-for every product that has this word: NVIDIA-A100-SXM4-80GB has, NVIDIA-A10 has not. A text with ``*``, ``?`` or ``[``
-is a glob over the whole product.
+Products are compared as spelled in the label ``nvidia.com/gpu.product``, ignoring case. "A100" matches every product
+that contains this word: NVIDIA-A100-SXM4-80GB, but not NVIDIA-A10. A text with ``*``, ``?`` or ``[`` is a glob over the
+whole product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BETWEEN_WORDS = re.compile(r"[ _-]+")
 
 @lru_cache(maxsize=1 << 12)
 def is_model(product: str, wanted: str) -> bool:
-    """Whether the product is what is wanted: the product itself, one or several of its words in a row, or a glob."""
+    """Return True if ``wanted`` is the product, one or several consecutive words of it, or a glob that matches it."""
     product, wanted = _words(product), _words(wanted)
     if _GLOB.search(wanted):
         return fnmatchcase(product, wanted)

@@ -1,6 +1,6 @@
-"""Pods as people write them: in YAML or JSON, bare or inside what makes them. Pure.
+"""The pods of a manifest in YAML or JSON: Pods, and the pod templates of Deployments, Jobs and others. Pure.
 
-ManifestError    there is no pod in it, or it cannot be read; the text says which and what to do
+ManifestError    the manifest has no pod, or cannot be parsed; the message says which
 """
 
 from __future__ import annotations
@@ -15,42 +15,47 @@ from gputopo.labels import keys
 from gputopo.process.decoding import convert
 from scheduler_core.request.full_pod import FullPod
 
-# Where a kind keeps the template of its pods: Deployment, Job and the like; CronJob; PodTemplate. PyTorchJob and its
-# kin are not among them: they have several templates.
-_WAYS = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
+# The path of the pod template: in Deployment, Job and similar kinds; in CronJob; in PodTemplate. PyTorchJob and similar
+# kinds are not supported: they have several templates.
+_TEMPLATE_PATHS = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
 
 
 class ManifestError(ValueError):
-    """There is no pod in it, or it cannot be read."""
+    """The manifest has no pod, or cannot be parsed."""
 
 
 class ManifestPod(NamedTuple):
-    """A pod as it is written."""
+    """A pod of a manifest."""
 
     pod: FullPod
-    left_out: tuple[str, ...] = ()  # keys of wishes that what makes it carries itself, and its template does not
+    left_out: tuple[str, ...] = ()  # gputopo keys that are set on the owner, but not on its pod template
 
 
 def parse_pods(text: str) -> list[FullPod]:
-    """The pods of ``read_written``."""
+    """Return the pods of ``parse_manifest``."""
     return [each.pod for each in parse_manifest(text)]
 
 
 def parse_manifest(text: str) -> list[ManifestPod]:
-    """The pods that are written there, in their order; one for each Deployment, Job and the like.
+    """Return the pods in their order, one for each Deployment, Job and similar object.
 
-    A pod without a name is called like what makes it. Raises ``ManifestError``.
+    A pod without a name gets the name of its owner. Raises ``ManifestError``.
     """
     try:
-        documents = list(yaml.safe_load_all(text))
+        documents = list(yaml.load_all(text, _Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ManifestError(f"it is neither YAML nor JSON: {' '.join(str(error).split())[:200]}") from error
+        raise ManifestError(f"invalid YAML or JSON: {' '.join(str(error).split())[:200]}") from error
     pods = [pod for each in documents for pod in _pods(each)]
     if not pods:
-        raise ManifestError(
-            "there is no Pod in it, nor anything with a pod template (Deployment, Job, StatefulSet ...)"
-        )
+        raise ManifestError("no Pod found, and no object with a pod template (Deployment, Job, StatefulSet ...)")
     return pods
+
+
+class _Loader(yaml.SafeLoader):
+    """Leaves a timestamp the text that it is, as Kubernetes does."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
 
 
 def _pods(document: Any) -> Iterator[ManifestPod]:
@@ -61,20 +66,20 @@ def _pods(document: Any) -> Iterator[ManifestPod]:
             yield from _pods(each)
         return
     named = _mapping(document.get("metadata"))
-    for way in ((), *_WAYS) if document.get("kind") == "Pod" else _WAYS:
+    for path in ((), *_TEMPLATE_PATHS) if document.get("kind") == "Pod" else _TEMPLATE_PATHS:
         found: Any = document
-        for step in way:
+        for step in path:
             found = found.get(step) if isinstance(found, dict) else None
         if isinstance(found, dict):
             pod = _pod(found, named)
-            yield ManifestPod(pod, _left_out(named, pod) if way else ())
+            yield ManifestPod(pod, _left_out(named, pod) if path else ())
             return
 
 
 def _left_out(owner: dict[str, Any], pod: FullPod) -> tuple[str, ...]:
-    said = {key for part in ("labels", "annotations") for key in _mapping(owner.get(part))}
-    there = {*(pod.metadata.labels or ()), *(pod.metadata.annotations or ())}
-    return tuple(key.key for key in keys.POD_KEYS if key.key in said - there)
+    on_owner = {key for part in ("labels", "annotations") for key in _mapping(owner.get(part))}
+    on_pod = {*(pod.metadata.labels or ()), *(pod.metadata.annotations or ())}
+    return tuple(key.key for key in keys.POD_KEYS if key.key in on_owner - on_pod)
 
 
 def _mapping(found: Any) -> dict[Any, Any]:
@@ -86,7 +91,7 @@ def _pod(found: dict[str, Any], owner: dict[str, Any]) -> FullPod:
         pod = convert({**found, "metadata": found.get("metadata") or {}}, FullPod)
     except msgspec.ValidationError as error:
         name = str(owner.get("name", ""))
-        raise ManifestError(f"its pod {name!r} is none that Kubernetes takes: {error}") from error
+        raise ManifestError(f"invalid pod {name!r}: {error}") from error
     metadata = pod.metadata
     named = msgspec.structs.replace(
         metadata,

@@ -1,7 +1,7 @@
-"""The few fields of a Pod that placement needs, typed as the API server and kube-scheduler write them.
+"""The fields of a Pod that every program needs, typed as the API server and kube-scheduler write them.
 
-Unknown fields are skipped while decoding, which is what makes it cheap. Keys absent, null and empty mean the same in
-Kubernetes; here too.
+Decoding skips all other fields, which keeps the extender's watch cheap. Absent, null and empty keys mean the same, as
+in Kubernetes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NODE_NAME = "metadata.name"  # the only field that ``matchFields`` of a node's a
 
 
 class PodOwner(msgspec.Struct, frozen=True, rename="camel"):
-    """One of ``ownerReferences``."""
+    """An item of ``ownerReferences``."""
 
     api_version: str = ""
     kind: str = ""
@@ -38,22 +38,22 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def owner(self) -> PodOwner | None:
-        """What made it, and makes others like it."""
+        """Return the controller that owns the pod."""
         return next((each for each in self.owner_references or () if each.controller), None)
 
 
 class ContainerResources(msgspec.Struct, frozen=True, rename="camel"):
-    """``resources`` of a container. Device plugins' resources have equal limits and requests; one may be left out."""
+    """``resources`` of a container. Limits and requests of extended resources are equal; either may be left out."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
 class EnvVar(msgspec.Struct, frozen=True):
-    """One of ``env``."""
+    """An item of ``env``."""
 
     name: str = ""
-    value: str | None = None  # None: it comes from elsewhere, or is empty
+    value: str | None = None  # None: empty, or from a source such as a Secret
 
 
 class Container(msgspec.Struct, frozen=True, rename="camel"):
@@ -69,17 +69,17 @@ class Container(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AffinityTerm(msgspec.Struct, frozen=True):
-    """That there is one is all that matters."""
+    """Any object; only its presence matters."""
 
 
 class PreferredTerms(msgspec.Struct, frozen=True, rename="camel"):
-    """An affinity of any of the three kinds, as far as it is soft."""
+    """The soft rules of any of the three kinds of affinity."""
 
     preferred_during_scheduling_ignored_during_execution: tuple[AffinityTerm, ...] | None = None
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """One of ``matchExpressions`` or ``matchFields``."""
+    """An item of ``matchExpressions`` or ``matchFields``."""
 
     key: str = ""
     operator: str = ""
@@ -87,14 +87,14 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class RequiredTerm(msgspec.Struct, frozen=True, rename="camel"):
-    """One of ``nodeSelectorTerms``."""
+    """An item of ``nodeSelectorTerms``."""
 
     match_expressions: tuple[Requirement, ...] | None = None
     match_fields: tuple[Requirement, ...] | None = None
 
 
 class RequiredTerms(msgspec.Struct, frozen=True, rename="camel"):
-    """A ``NodeSelector``: one of its terms must hold."""
+    """A ``NodeSelector``: at least one of its terms must match."""
 
     node_selector_terms: tuple[RequiredTerm, ...] | None = None
 
@@ -114,20 +114,20 @@ class Affinity(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SpreadConstraint(msgspec.Struct, frozen=True, rename="camel"):
-    """One of ``spec.topologySpreadConstraints``."""
+    """An item of ``spec.topologySpreadConstraints``."""
 
     when_unsatisfiable: str = "DoNotSchedule"
 
 
 class Volume(msgspec.Struct, frozen=True, rename="camel"):
-    """One of ``spec.volumes``: that there is a claim is all that matters."""
+    """An item of ``spec.volumes``; only the presence of a claim matters."""
 
     persistent_volume_claim: AffinityTerm | None = None
-    ephemeral: AffinityTerm | None = None  # a claim that is made for the pod
+    ephemeral: AffinityTerm | None = None  # a claim that Kubernetes creates for the pod
 
 
 class PodSchedulingGate(msgspec.Struct, frozen=True):
-    """One of ``spec.schedulingGates``."""
+    """An item of ``spec.schedulingGates``."""
 
     name: str = ""
 
@@ -150,8 +150,8 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     """``status``."""
 
     phase: str | None = None
-    start_time: str | None = None  # when the kubelet took note of it: it was admitted, or is Failed
-    nominated_node_name: str | None = None  # where kube-scheduler expects to place it
+    start_time: str | None = None  # when the kubelet accepted the pod: it was admitted, or is Failed
+    nominated_node_name: str | None = None  # the node that kube-scheduler expects to use
 
 
 class Pod(msgspec.Struct, frozen=True, rename="camel"):
@@ -162,13 +162,13 @@ class Pod(msgspec.Struct, frozen=True, rename="camel"):
     status: PodStatus = PodStatus()
 
     @property
-    def finished(self) -> bool:
-        """Whether it holds nothing any more. One that is being deleted still does, until it is gone."""
+    def is_finished(self) -> bool:
+        """True if the pod holds no devices any more. A terminating pod holds its devices until it is gone."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
 def has_soft_preferences(spec: PodSpec) -> bool:
-    """Whether the pod ranks nodes by wishes of its own, so that it deserves to see all of them."""
+    """Return True if the pod has soft preferences among nodes; Filter then returns all nodes that fit."""
     affinity = spec.affinity or Affinity()
     kinds = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
     if any(kind is not None and kind.preferred_during_scheduling_ignored_during_execution for kind in kinds):
@@ -177,7 +177,7 @@ def has_soft_preferences(spec: PodSpec) -> bool:
 
 
 def waits_for_volumes(spec: PodSpec) -> bool:
-    """Whether kube-scheduler may wait for volumes between its choice and the binding (WaitForFirstConsumer)."""
+    """Return True if kube-scheduler may wait for volumes before it binds the pod (WaitForFirstConsumer)."""
     return any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ())
 
 
@@ -209,7 +209,7 @@ def pin_claim(pod: Pod) -> PinClaim | None:
 
 
 def pinned_node(terms: RequiredTerms | None) -> str | None:
-    """The one node that they name; None: they name none, or several."""
+    """Return the node that the terms name; None if they name no node or several."""
     found = () if terms is None else terms.node_selector_terms or ()
     named = {value for term in found for each in term.match_fields or () for value in _named(each)}
     return named.pop() if len(named) == 1 else None

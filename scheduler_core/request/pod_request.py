@@ -1,4 +1,4 @@
-"""A pod -> what it asks of placement. Pure; what cannot be understood is a value with a reason, never an exception."""
+"""A pod -> what it requests of placement. Pure; an invalid request is a value with a reason, never an exception."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
 
 
 class Strength(Enum):
-    """How much a pod wants something. Nothing said is None: it is preferred, and weighs as usual."""
+    """The strength of a constraint. None, where it is used, means not set: preferred, with the usual weight."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"
@@ -45,118 +45,132 @@ class Strength(Enum):
 
 
 class Constraints(NamedTuple):
-    """What a pod asks beyond a number of GPUs. None: nothing said."""
+    """What a pod requests beyond a number of GPUs. None: not set."""
 
     model: str | None = None  # a product, a short name or a glob, as written
     island: Strength | None = None
     interconnect: Interconnect | None = None  # NVLINK or NVSWITCH, at least
     numa: Strength | None = None
     min_vram_mib: int | None = None  # of each GPU
-    vram_mib: int | None = None  # a share of one GPU's memory that the pod will use
-    min_gbps: float | None = None  # GB/s, both ways, of the ring through its GPUs
-    workload: WorkloadType | None = None  # what it says it is, or is recognised as
+    vram_mib: int | None = None  # memory that the pod will use of a shared GPU
+    min_gbps: float | None = None  # GB/s in both directions, of the ring through its GPUs
+    workload: WorkloadType | None = None  # as annotated, or as detected
     isolation: Strength | None = None  # training and inference on different nodes
     spread: Strength | None = None  # PREFERRED or IGNORE: replicas of one owner on different nodes and islands
-    parallel: int | None = None  # tensor-parallel degree: each group of so many GPUs, by index, in one island
+    parallel: int | None = None  # tensor-parallel degree: each group of this many GPUs, by index, in one island
 
 
 class SiblingHardware(NamedTuple):
-    """What the other pods of a job run on."""
+    """The product and driver that the other pods of a job run on."""
 
     product: str | None
     driver: str | None
 
 
 class PodProfile(NamedTuple):
-    """All that decides about a pod's nodes. Pods of one profile get the same answers, so answers are kept by it."""
+    """Everything that decides which nodes suit a pod. Equal profiles get equal decisions, so decisions are cached."""
 
     device_request: DeviceRequest = DeviceRequest()
     constraints: Constraints = Constraints()
-    scavenger: bool = False  # by its priority class: takes what is left over, and where it may end any time
-    sibling_hardware: SiblingHardware | None = None  # of training whose other pods are placed already
+    scavenger: bool = False  # by its priority class: prefers leftover GPUs and spot capacity
+    sibling_hardware: SiblingHardware | None = None  # of training with other pods placed already
 
     @property
     def gpus(self) -> int:
-        """Whole GPUs that the pod holds."""
+        """The number of whole GPUs that the pod holds."""
         return total_devices(self.device_request.whole_gpu_steps)
 
     @property
     def devices(self) -> int:
-        """Devices of all kinds that the pod holds."""
+        """The number of devices of all kinds that the pod holds."""
         return sum(devices for _, devices in self.device_request.totals)
 
     @property
-    def shape_required(self) -> bool:
-        """Whether something about the set of its GPUs must hold, which another pod could break."""
-        wishes = self.constraints
+    def requires_shape(self) -> bool:
+        """True if the pod has a required shape: a property of its set of GPUs that another pod could prevent."""
+        constraints = self.constraints
         return (
-            wishes.island is Strength.REQUIRED
-            or wishes.numa is Strength.REQUIRED
-            or wishes.interconnect is not None
-            or wishes.min_gbps is not None
-            or wishes.parallel is not None
+            constraints.island is Strength.REQUIRED
+            or constraints.numa is Strength.REQUIRED
+            or constraints.interconnect is not None
+            or constraints.min_gbps is not None
+            or constraints.parallel is not None
         ) and self.devices > 1
 
     @property
     def has_hard_constraints(self) -> bool:
-        """Whether something must hold that another pod on the node could break: then Filter answers one node."""
-        wishes = self.constraints
-        return self.shape_required or wishes.isolation is Strength.REQUIRED or wishes.vram_mib is not None
+        """True if another pod on the node could violate a requirement of the pod; Filter then returns one node."""
+        constraints = self.constraints
+        return self.requires_shape or constraints.isolation is Strength.REQUIRED or constraints.vram_mib is not None
+
+    @property
+    def is_isolation_sensitive(self) -> bool:
+        """True if the pod is training or inference, or has the annotation ``isolation``, unless it says ``ignore``."""
+        isolation, workload = self.constraints.isolation, self.constraints.workload
+        if isolation is Strength.IGNORE:
+            return False
+        return isolation is not None or workload in (WorkloadType.TRAINING, WorkloadType.INFERENCE)
+
+    @property
+    def wants_spread(self) -> bool:
+        """True if replicas should be on different nodes: of inference, and of pods that ask for it."""
+        spread = self.constraints.spread
+        return spread is Strength.PREFERRED or (spread is None and self.constraints.workload is WorkloadType.INFERENCE)
 
 
 class PodRequest(NamedTuple):
-    """A pod as placement sees it."""
+    """A pod, as far as placement needs it."""
 
     uid: str
     namespace: str
     name: str
     scheduler: str | None  # spec.schedulerName
     profile: PodProfile
-    has_soft_preferences: bool = False  # has preferences of its own among nodes: deserves to see all that pass
-    owner: str | None = None  # UID of what made it, and makes others like it
-    detection: tuple[str, ...] = ()  # why it is taken for what it is, and what follows, for people to read
+    has_soft_preferences: bool = False  # Filter returns all nodes that fit
+    owner: str | None = None  # UID of its controller
+    detection: tuple[str, ...] = ()  # why it has its workload type, and what follows, for people to read
 
 
 class InvalidRequest(NamedTuple):
-    """A pod that asks for something that cannot be understood."""
+    """A pod with an invalid request."""
 
-    reason: str  # quotes the key and the value; the same for every node and every call
+    reason: str  # quotes the key and the value; the same text for every node and call
 
 
 class _MalformedError(Exception):
-    """Carries the reason out of a parser to ``read_request``, the only one that catches it."""
+    """Carries the reason from a parser to ``parse_request``, which catches it."""
 
 
 class ParsingPolicy(NamedTuple):
-    """How pods are read: which rules count, and how strong what they demand is."""
+    """How pods are parsed: the detection rules in use, and the strength of the needs that they add."""
 
     rules: tuple[DetectionRule, ...] = DETECTION_RULES
-    demands: Strength = Strength.REQUIRED
+    needs_strength: Strength = Strength.REQUIRED
 
 
 DEFAULT_PARSING = ParsingPolicy()
 
 
 def parse_request(pod: Pod, reading: ParsingPolicy = DEFAULT_PARSING) -> PodRequest | InvalidRequest:
-    """What a pod asks for, and what follows from what it is."""
+    """Parse what a pod requests, and add what its workload type needs."""
     metadata, spec = pod.metadata, pod.spec
     try:
-        ask = parse_device_request(spec)
-        said = _constraints(metadata.labels or {}, metadata.annotations or {})
-        parse_gang_annotations(
-            metadata.annotations or {}
-        )  # the planner's to follow; what nobody can follow is refused here too
+        requested = parse_device_request(spec)
+        annotated = _constraints(metadata.labels or {}, metadata.annotations or {})
+        parse_gang_annotations(metadata.annotations or {})  # for the planner, but invalid values are rejected here too
     except (_MalformedError, MalformedDeviceRequestError, MalformedGangError) as error:
         return InvalidRequest(str(error))
     if (
-        ask.steps_by_resource
+        requested.steps_by_resource
         and (reason := unknown_key_reason(metadata.labels or {}, metadata.annotations or {})) is not None
     ):
         return InvalidRequest(reason)
-    found = detect_workload(pod, reading.rules) if ask.steps_by_resource else Detection()
+    found = detect_workload(pod, reading.rules) if requested.steps_by_resource else Detection()
     scavenger = spec.priority_class_name == SCAVENGER
     profile = PodProfile(
-        ask, _with_workload_needs(said, total_devices(ask.whole_gpu_steps), found, reading.demands), scavenger
+        requested,
+        _with_workload_needs(annotated, total_devices(requested.whole_gpu_steps), found, reading.needs_strength),
+        scavenger,
     )
     return PodRequest(
         metadata.uid,
@@ -170,43 +184,43 @@ def parse_request(pod: Pod, reading: ParsingPolicy = DEFAULT_PARSING) -> PodRequ
     )
 
 
-def _with_workload_needs(said: Constraints, gpus: int, found: Detection, demands: Strength) -> Constraints:
-    """What the pod says, and what its rules add where it says nothing."""
-    wishes = said if said.workload is not None else said._replace(workload=found.workload)
-    if gpus < 2 or said.island is not None or demands is Strength.IGNORE or not found.needs:
-        return wishes
+def _with_workload_needs(annotated: Constraints, gpus: int, found: Detection, demands: Strength) -> Constraints:
+    """Return the constraints of the pod, with the needs of its workload type where the pod sets none."""
+    constraints = annotated if annotated.workload is not None else annotated._replace(workload=found.workload)
+    if gpus < 2 or annotated.island is not None or demands is Strength.IGNORE or not found.needs:
+        return constraints
     degree = min(found.degree, gpus)
-    whole = WorkloadNeed.ISLAND in found.needs or degree == gpus  # a group that needs more than one pod fills this one
+    whole = WorkloadNeed.ISLAND in found.needs or degree == gpus  # a group of several pods uses all GPUs of this pod
     if demands is Strength.PREFERRED or (not whole and gpus % degree):
-        return wishes._replace(island=Strength.PREFERRED)
+        return constraints._replace(island=Strength.PREFERRED)
     if not whole:
-        return wishes._replace(parallel=degree)
-    parallel = WorkloadNeed.PARALLEL in found.needs and said.interconnect is None
-    return wishes._replace(
-        island=Strength.REQUIRED, interconnect=Interconnect.NVLINK if parallel else said.interconnect
+        return constraints._replace(parallel=degree)
+    parallel = WorkloadNeed.PARALLEL in found.needs and annotated.interconnect is None
+    return constraints._replace(
+        island=Strength.REQUIRED, interconnect=Interconnect.NVLINK if parallel else annotated.interconnect
     )
 
 
 def _constraints(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Constraints:
-    def said(key: Key, parse: Callable[[Key, str], T]) -> T | None:
+    def parsed(key: Key, parse: Callable[[Key, str], T]) -> T | None:
         return None if key.key not in annotations else parse(key, annotations[key.key])
 
     return Constraints(
         model=_model(labels, annotations),
-        island=said(keys.POD_ISLAND, _one_of(Strength)),
-        interconnect=said(keys.POD_INTERCONNECT, _interconnect),
-        numa=said(keys.POD_NUMA, _one_of(Strength)),
-        min_vram_mib=said(keys.POD_MIN_VRAM, _memory),
-        vram_mib=said(keys.POD_VRAM, _memory),
-        min_gbps=said(keys.POD_MIN_BANDWIDTH, _rate),
-        workload=said(keys.POD_WORKLOAD, _one_of(WorkloadType)),
-        isolation=said(keys.POD_ISOLATION, _one_of(Strength)),
-        spread=said(keys.POD_SPREAD, _spread),
+        island=parsed(keys.POD_ISLAND, _one_of(Strength)),
+        interconnect=parsed(keys.POD_INTERCONNECT, _interconnect),
+        numa=parsed(keys.POD_NUMA, _one_of(Strength)),
+        min_vram_mib=parsed(keys.POD_MIN_VRAM, _memory),
+        vram_mib=parsed(keys.POD_VRAM, _memory),
+        min_gbps=parsed(keys.POD_MIN_BANDWIDTH, _rate),
+        workload=parsed(keys.POD_WORKLOAD, _one_of(WorkloadType)),
+        isolation=parsed(keys.POD_ISOLATION, _one_of(Strength)),
+        spread=parsed(keys.POD_SPREAD, _spread),
     )
 
 
 def _model(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
-    """A label cannot hold a ``*``, so a glob comes as an annotation of the same key. Two that differ are refused."""
+    """A label cannot contain ``*``, so a glob is an annotation with the same key. Two different values are rejected."""
     found: dict[str, Key] = {}
     for where in (labels, annotations):
         for key in (keys.POD_GPU_MODEL, keys.POD_GPU_MODEL_SHORT):
@@ -217,8 +231,8 @@ def _model(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | N
     (text, key), *others = found.items()
     if others:
         other, other_key = others[0]
-        raise _MalformedError(malformed_text(other_key.key, other, f"what {key.key} says: {text[:63]!r}"))
-    if len(text) > 253 or _MODEL.fullmatch(text) is None:  # the longest name in Kubernetes
+        raise _MalformedError(malformed_text(other_key.key, other, f"the value of {key.key}: {text[:63]!r}"))
+    if len(text) > 253 or _MODEL.fullmatch(text) is None:  # the maximum length of a name in Kubernetes
         raise _MalformedError(malformed_text(key.key, text, "a GPU product, a short name like A100, or a glob"))
     return text
 
@@ -228,7 +242,9 @@ def _one_of(words: type[Any]) -> Callable[[Key, str], Any]:
         try:
             return words(text)
         except ValueError:
-            raise _MalformedError(malformed_text(key.key, text, _or([word.value for word in words]))) from None
+            raise _MalformedError(
+                malformed_text(key.key, text, _alternatives([word.value for word in words]))
+            ) from None
 
     return parse
 
@@ -238,12 +254,14 @@ def _interconnect(key: Key, text: str) -> Interconnect:
     for each in accepted:
         if each.value == text:
             return each
-    raise _MalformedError(malformed_text(key.key, text, _or([each.value for each in accepted])))
+    raise _MalformedError(malformed_text(key.key, text, _alternatives([each.value for each in accepted])))
 
 
 def _spread(key: Key, text: str) -> Strength:
     if text not in (Strength.PREFERRED.value, Strength.IGNORE.value):
-        raise _MalformedError(malformed_text(key.key, text, _or([Strength.PREFERRED.value, Strength.IGNORE.value])))
+        raise _MalformedError(
+            malformed_text(key.key, text, _alternatives([Strength.PREFERRED.value, Strength.IGNORE.value]))
+        )
     return Strength(text)
 
 
@@ -260,5 +278,5 @@ def _rate(key: Key, text: str) -> float:
     return float(text)
 
 
-def _or(words: list[str]) -> str:
+def _alternatives(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,6 +1,7 @@
 """Kubernetes quantities: "40Gi", "1.5G", "500m", "1e3". Pure.
 
-Source: ``k8s.io/apimachinery/pkg/api/resource`` (Quantity), whose grammar this follows.
+Source: ``k8s.io/apimachinery/pkg/api/resource`` (Quantity), the grammar followed here. ``kubernetes.utils.quantity`` is
+not used: it imports the whole official package, and raises exceptions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MIB = 1 << 20
 
 
 def parse_quantity(text: str) -> Fraction | None:
-    """The number that a quantity stands for; None where it is none, or is negative."""
+    """Return the number; None if the text is not a quantity, or is negative."""
     found = _QUANTITY.fullmatch(text)
     if found is None:
         return None
@@ -32,12 +33,12 @@ def parse_quantity(text: str) -> Fraction | None:
 
 
 def parse_count(text: str) -> int | None:
-    """The quantity of an extended resource, which is whole; None where it is none."""
+    """Return the quantity of an extended resource, which is a whole number; None if it is invalid."""
     found = parse_quantity(text)
     return None if found is None or found.denominator != 1 else int(found)
 
 
 def parse_mib(text: str) -> int | None:
-    """Bytes as a quantity, in MiB rounded up; None where it is none, or nothing."""
+    """Return a quantity of bytes in MiB, rounded up; None if it is invalid or 0."""
     found = parse_quantity(text)
     return None if not found else -(-found.numerator // (found.denominator * MIB))

@@ -1,7 +1,7 @@
-"""Wishes that nobody would read: under a key that is misspelled, or as a label where an annotation is meant. Pure.
+"""Constraints that would be ignored: under a misspelled key, or as a label instead of an annotation. Pure.
 
-A wish that is dropped in silence places the pod without it, which is noticed when the training is slow. So such a pod
-is refused, in words that name the key that was meant.
+If gputopo ignored them silently, the pod would be placed without them, and users would notice only that the training is
+slow. So such a pod is rejected, with a reason that names the correct key.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from difflib import get_close_matches
 from gputopo.labels import keys
 from gputopo.labels.reasons import misplaced_text, unknown_key_text
 
-_MODELS = (keys.POD_GPU_MODEL.key, keys.POD_GPU_MODEL_SHORT.key)  # read as labels and as annotations
+_MODELS = (keys.POD_GPU_MODEL.key, keys.POD_GPU_MODEL_SHORT.key)  # valid as label and as annotation
 _KNOWN = tuple(key.key for key in keys.POD_KEYS)
 _OURS = f"{keys.API_GROUP}/"
-_CLASSIC = keys.POD_GPU_MODEL.key.partition("/")[0] + "/"  # others may have keys of their own under it
-_ALIKE = 0.6  # of the letters
+_CLASSIC = keys.POD_GPU_MODEL.key.partition("/")[0] + "/"  # other projects may have keys under this prefix
+_SIMILARITY = 0.6  # of the letters
 
 
 def unknown_key_reason(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
-    """Why a GPU pod with those is refused; None: every wish that it has is read. Stable for the pod."""
+    """Return why a GPU pod with these keys is rejected; None: all keys are known. The same text at each call."""
     for key in sorted(labels):
         if key in _KNOWN and key not in _MODELS:
             return misplaced_text(key, labels[key])
     for where in (annotations, labels):
         for key in sorted(where):
-            if key not in _KNOWN and _is_wish(key, ours=where is annotations):
+            if key not in _KNOWN and _is_meant_for_us(key, annotation=where is annotations):
                 return unknown_key_text(key, where[key], _nearest(key))
     return None
 
 
-def _is_wish(key: str, *, ours: bool) -> bool:
-    """Whether somebody meant us. Labels of ours that are no wishes may be there to select pods by."""
-    return (ours and key.startswith(_OURS)) or (key.startswith(_CLASSIC) and _nearest(key) is not None)
+def _is_meant_for_us(key: str, *, annotation: bool) -> bool:
+    """Return True if the key is meant for gputopo. Unknown labels under our prefix may be there to select pods."""
+    return (annotation and key.startswith(_OURS)) or (key.startswith(_CLASSIC) and _nearest(key) is not None)
 
 
 def _nearest(key: str) -> str | None:
-    """The known key that was meant, by what follows the prefix."""
+    """Return the known key with the most similar name after the prefix."""
     names = {known.rpartition("/")[2]: known for known in reversed(_KNOWN)}
-    found = get_close_matches(key.partition("/")[2].casefold(), names, 1, _ALIKE)
+    found = get_close_matches(key.partition("/")[2].casefold(), names, 1, _SIMILARITY)
     return names[found[0]] if found else None

@@ -1,12 +1,11 @@
-"""What a pod is, recognised by who made it, how it is labelled and what it runs. Pure; the rules are data.
+"""The workload type of a pod, detected by its controller, labels and programs. Pure; the rules are data.
 
-What a pod says of itself (``gputopo.io/workload``) comes first. Else the first rule that matches says what it is: from
-controllers that are made for one thing, over the programs that its GPU containers run, to the kinds of Kubernetes'
-own workloads, which say least. What a pod *needs* is what all matching rules together say: a plain Job that runs
-torchrun is known by torchrun, and a PyTorchJob needs its island whatever it runs.
+The annotation ``gputopo.io/workload`` comes first. Otherwise the first matching rule decides: controllers for one kind
+of workload, then the programs that the GPU containers run, then Kubernetes' own workloads, which are the least
+specific. A pod has the *needs* of all matching rules: a plain Job that runs torchrun has the needs of torchrun, and a
+PyTorchJob needs one island whatever it runs.
 
-A demand is as strong as policy says (``required`` unless it says otherwise), and what the pod's own annotations say
-of the same thing always wins.
+The policy sets the strength of needs (default ``required``). The pod's own annotations override them.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from gputopo.labels import workloads as seen
+from gputopo.labels import workloads
 from gputopo.labels.resources import is_gpu
 from scheduler_core.request.pod import Container, Pod
 
-_WORDS = re.compile(r"[^\s;&|()\"'`\\]+")  # of a command, and of the scripts that are passed to a shell
-_REMARK = re.compile(r"^\s*#.*$", re.MULTILINE)  # of such a script
+_WORDS = re.compile(r"[^\s;&|()\"'`\\]+")  # of a command, or of a script that is passed to a shell
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)  # in such a script
 _VARIABLE = re.compile(r"\$[({]?(\w+)[)}]?")
-_DEGREE = frozenset({"--tensor-parallel-size", "--tensor_parallel_size", "-tp", "--tp", "--tp-size", "--tp_size"})
+_DEGREE_FLAGS = frozenset({"--tensor-parallel-size", "--tensor_parallel_size", "-tp", "--tp", "--tp-size", "--tp_size"})
 
 
-ANY = "*"
+ANY = "*"  # any value of a label
 
 
 class WorkloadType(Enum):
-    """What a pod is."""
+    """The workload type of a pod."""
 
     TRAINING = "training"
     INFERENCE = "inference"
@@ -38,45 +37,45 @@ class WorkloadType(Enum):
 
 
 class WorkloadNeed(Enum):
-    """What a rule says that a pod with more than one GPU needs."""
+    """What a pod with more than one GPU needs, by a rule."""
 
     ISLAND = "all GPUs in one NVLink island"
     PARALLEL = "NVLink or NVSwitch between the GPUs of each tensor-parallel group"
 
 
 class DetectionRule(NamedTuple):
-    """How a kind of pod is known: by any one of the marks below."""
+    """How a workload type is detected: at least one of the criteria below must match."""
 
     name: str
-    because: str  # the sentence that ``why`` shows
+    because: str  # shown by ``gputopo why pod``
     workload: WorkloadType | None
-    owners: tuple[str, ...] = ()  # group/kind of the controlling owner
+    owners: tuple[str, ...] = ()  # group/kind of the controller
     labels: tuple[tuple[str, str], ...] = ()  # key and value, or ``ANY``
-    images: tuple[str, ...] = ()  # how the last part of the image's name begins, without tag
+    images: tuple[str, ...] = ()  # prefixes of the last part of the image name, without tag
     programs: tuple[tuple[str, ...], ...] = ()  # consecutive words of the command; of paths the last part
     variables: tuple[str, ...] = ()  # of the environment
-    degree: bool = False  # a flag says a tensor-parallel degree above one
+    degree: bool = False  # a flag sets a tensor-parallel degree above one
     need: WorkloadNeed | None = None
 
 
 class PodTraits(NamedTuple):
-    """What rules look at."""
+    """The properties of a pod that rules read."""
 
     owner: str | None
     labels: Mapping[str, str]
     images: tuple[str, ...]
     words: tuple[str, ...]
     variables: Mapping[str, str]
-    degree: int  # tensor-parallel; 1 where nothing is said
+    degree: int  # tensor-parallel; 1 if not set
 
 
 class Detection(NamedTuple):
-    """What rules say of a pod."""
+    """The result of all rules for a pod."""
 
     workload: WorkloadType | None = None
     needs: frozenset[WorkloadNeed] = frozenset()
     degree: int = 1
-    reasons: tuple[str, ...] = ()  # of the rules that counted, in their order
+    reasons: tuple[str, ...] = ()  # of the rules that were used, in their order
 
 
 _TRAINING, _INFERENCE, _BATCH = WorkloadType.TRAINING, WorkloadType.INFERENCE, WorkloadType.BATCH
@@ -86,28 +85,31 @@ DETECTION_RULES: tuple[DetectionRule, ...] = (
         "pytorchjob",
         "a Kubeflow PyTorchJob made it: DDP reduces gradients among all of its GPUs",
         _TRAINING,
-        owners=(seen.PYTORCH_JOB,),
+        owners=(workloads.PYTORCH_JOB,),
         need=WorkloadNeed.ISLAND,
     ),
-    DetectionRule("mpijob", "a Kubeflow MPIJob made it", _TRAINING, owners=(seen.MPI_JOB,)),
+    DetectionRule("mpijob", "a Kubeflow MPIJob made it", _TRAINING, owners=(workloads.MPI_JOB,)),
     DetectionRule(
         "kubeflow",
         "a job of Kubeflow's training operator made it",
         _TRAINING,
-        owners=seen.KUBEFLOW_KINDS,
-        labels=((seen.KUBEFLOW_JOB, ANY),),
+        owners=workloads.KUBEFLOW_KINDS,
+        labels=((workloads.KUBEFLOW_JOB, ANY),),
     ),
-    DetectionRule("trainjob", "a Kubeflow TrainJob made it", _TRAINING, labels=((seen.TRAINJOB_STEP, ANY),)),
+    DetectionRule("trainjob", "a Kubeflow TrainJob made it", _TRAINING, labels=((workloads.TRAINJOB_STEP, ANY),)),
     DetectionRule(
-        "kserve", "KServe made it", _INFERENCE, labels=((seen.KSERVE, ANY), (seen.PART_OF, "llminferenceservice"))
+        "kserve",
+        "KServe made it",
+        _INFERENCE,
+        labels=((workloads.KSERVE, ANY), (workloads.PART_OF, "llminferenceservice")),
     ),
     DetectionRule(
         "rayservice",
         "a RayService made it",
         _INFERENCE,
-        labels=((seen.RAY_ORIGIN, "RayService"), (seen.RAY_SERVE, "true")),
+        labels=((workloads.RAY_ORIGIN, "RayService"), (workloads.RAY_SERVE, "true")),
     ),
-    DetectionRule("rayjob", "a RayJob made it", _TRAINING, labels=((seen.RAY_ORIGIN, "RayJob"),)),
+    DetectionRule("rayjob", "a RayJob made it", _TRAINING, labels=((workloads.RAY_ORIGIN, "RayJob"),)),
     DetectionRule(
         "tensor-parallel",
         "it asks for tensor parallelism, which exchanges every layer's activations",
@@ -161,52 +163,61 @@ DETECTION_RULES: tuple[DetectionRule, ...] = (
         variables=("WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE"),
         need=WorkloadNeed.ISLAND,
     ),
-    DetectionRule("jobset", "a JobSet made it", _TRAINING, labels=((seen.JOBSET, ANY),)),
-    DetectionRule("leaderworkerset", "a LeaderWorkerSet made it", _INFERENCE, labels=((seen.LEADER_WORKER_SET, ANY),)),
+    DetectionRule("jobset", "a JobSet made it", _TRAINING, labels=((workloads.JOBSET, ANY),)),
     DetectionRule(
-        "raycluster", "a RayCluster made it", _BATCH, owners=(seen.RAY_CLUSTER_KIND,), labels=((seen.RAY_CLUSTER, ANY),)
+        "leaderworkerset", "a LeaderWorkerSet made it", _INFERENCE, labels=((workloads.LEADER_WORKER_SET, ANY),)
     ),
-    DetectionRule("notebook", "it is a notebook", None, labels=((seen.NOTEBOOK, ANY),)),
-    DetectionRule("job", "a Job made it", _BATCH, owners=(seen.JOB,)),
     DetectionRule(
-        "service", "a Deployment or StatefulSet made it", _INFERENCE, owners=(seen.REPLICA_SET, seen.STATEFUL_SET)
+        "raycluster",
+        "a RayCluster made it",
+        _BATCH,
+        owners=(workloads.RAY_CLUSTER_KIND,),
+        labels=((workloads.RAY_CLUSTER, ANY),),
+    ),
+    DetectionRule("notebook", "it is a notebook", None, labels=((workloads.NOTEBOOK, ANY),)),
+    DetectionRule("job", "a Job made it", _BATCH, owners=(workloads.JOB,)),
+    DetectionRule(
+        "service",
+        "a Deployment or StatefulSet made it",
+        _INFERENCE,
+        owners=(workloads.REPLICA_SET, workloads.STATEFUL_SET),
     ),
 )
 DETECTION_RULE_NAMES = tuple(rule.name for rule in DETECTION_RULES)
 
 
 def detect_workload(pod: Pod, rules: Iterable[DetectionRule] = DETECTION_RULES) -> Detection:
-    """What rules say of a pod."""
+    """Apply the rules to a pod."""
     traits = traits_of(pod)
     matching = [rule for rule in rules if matches_rule(rule, traits)]
     if not matching:
         return Detection()
     first = matching[0]
-    counted = [rule for rule in matching if rule is first or rule.need is not None]
+    used = [rule for rule in matching if rule is first or rule.need is not None]
     return Detection(
         first.workload,
-        frozenset(rule.need for rule in counted if rule.need is not None),
+        frozenset(rule.need for rule in used if rule.need is not None),
         traits.degree,
-        tuple(f"{rule.name}: {rule.because}" for rule in counted),
+        tuple(f"{rule.name}: {rule.because}" for rule in used),
     )
 
 
 def matches_rule(rule: DetectionRule, traits: PodTraits) -> bool:
-    """Whether one of the rule's marks is on the pod."""
+    """Return True if one of the rule's criteria matches the pod."""
     return (
         traits.owner in rule.owners
         or any(value in (traits.labels.get(key), ANY) for key, value in rule.labels if key in traits.labels)
         or any(image.startswith(rule.images) for image in traits.images)
-        or any(_says(traits.words, phrase) for phrase in rule.programs)
+        or any(_contains_phrase(traits.words, phrase) for phrase in rule.programs)
         or any(name in traits.variables for name in rule.variables)
         or (rule.degree and traits.degree > 1)
     )
 
 
 def traits_of(pod: Pod) -> PodTraits:
-    """What rules look at: of containers only those that hold GPUs."""
+    """Return the properties that rules read; of containers only those with GPUs."""
     owner = pod.metadata.owner
-    containers = [each for each in pod.spec.containers or () if _holds_gpus(each)]
+    containers = [each for each in pod.spec.containers or () if _requests_gpus(each)]
     variables = {each.name: each.value or "" for container in containers for each in container.env or ()}
     words = tuple(word for container in containers for word in _words(container, variables))
     return PodTraits(
@@ -219,7 +230,7 @@ def traits_of(pod: Pod) -> PodTraits:
     )
 
 
-def _holds_gpus(container: Container) -> bool:
+def _requests_gpus(container: Container) -> bool:
     resources = container.resources
     return any(is_gpu(name) for name in (*(resources.limits or ()), *(resources.requests or ())))
 
@@ -229,14 +240,14 @@ def _image(image: str) -> str:
 
 
 def _words(container: Container, variables: Mapping[str, str]) -> Iterator[str]:
-    """Variables stand for their values, as for the kubelet (``$(NAME)``) and for shells; unknown ones stay."""
+    """Variables are expanded, as by the kubelet (``$(NAME)``) and by shells; unknown variables stay."""
     for text in (*(container.command or ()), *(container.args or ())):
-        script = _REMARK.sub("", text)
+        script = _COMMENT.sub("", text)
         yield from _WORDS.findall(_VARIABLE.sub(lambda found: variables.get(found[1], found[0]), script))
 
 
-def _says(words: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
-    """Whether these words follow each other. The first may end in ``*``, then it stands alone."""
+def _contains_phrase(words: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
+    """Return True if the words of the phrase follow each other. A first word with ``*`` at its end stands alone."""
     first, *others = phrase
     if first.endswith("*"):
         return any(word.startswith(first[:-1]) for word in words)
@@ -248,8 +259,8 @@ def _says(words: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
 def _degree(words: tuple[str, ...]) -> int:
     for at, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        if flag in _DEGREE:
-            said = value if equals else words[at + 1] if at + 1 < len(words) else ""
-            if said.isascii() and said.isdecimal() and len(said) < 6:
-                return max(1, int(said))
+        if flag in _DEGREE_FLAGS:
+            degree = value if equals else words[at + 1] if at + 1 < len(words) else ""
+            if degree.isascii() and degree.isdecimal() and len(degree) < 6:
+                return max(1, int(degree))
     return 1

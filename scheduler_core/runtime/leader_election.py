@@ -31,6 +31,7 @@ from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
 from gputopo.kube.objects import ObjectMeta
 from gputopo.kube.rbac import LEASES
+from gputopo.timestamps import format_micro_timestamp
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -88,7 +89,7 @@ def may_acquire(found: LeaseObservation, me: str, now: float, timing: LeaseTimin
 
 def held_lease_spec(spec: LeaseSpec | None, me: str, at: datetime, timing: LeaseTiming) -> LeaseSpec:
     """The Lease as its holder writes it."""
-    stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    stamp = format_micro_timestamp(at.timestamp())
     if spec is None:
         return LeaseSpec(me, timing.duration_s, stamp, stamp, 0)
     mine, transitions = spec.holder_identity == me, spec.lease_transitions or 0

@@ -1,5 +1,5 @@
-"""Placement quality, measured: a workload replayed on a cluster, by our policy and by others.
+"""Measurement of placement quality: replays of a workload on a cluster, with gputopo's policy and with others.
 
-``ours`` decides by the very code that answers kube-scheduler (``extender``). What is simulated is everything around it:
-arrivals and departures, kube-scheduler's own part, and the device plugin's choice inside the node.
+The policy ``ours`` decides by the same code that answers kube-scheduler (``extender``). Everything around it is
+simulated: arrivals and departures, kube-scheduler's own plugins, and the device plugin's choice inside the node.
 """

@@ -1,15 +1,15 @@
-"""Link matrices of machines that are known by a model name only, and of machines made up for a measurement. Pure.
+"""Assumed link matrices of machines that are known by model name only, and synthetic machines for benchmarks. Pure.
 
-The public "openb" trace names models and says nothing of links. What is assumed here is what such machines usually are;
-every figure that depends on it says so.
+The public "openb" trace has model names, but no links. These are the usual machines of each model; every figure that
+depends on this assumption says so.
 
     G2       8 GPUs, two islands of 4, each GPU joined to the 3 others by NVLink (its true model is not published)
     G3       8 GPUs on NVSwitch (its true model is not published)
     V100M16  SXM2: 8 GPUs as DGX-1's hybrid cube mesh, 4 fully meshed, fewer by PCIe
     V100M32  the same
-    others   PCIe only: P100, T4, A10, and whatever is not named here
+    others   PCIe only: P100, T4, A10, and all other models
 
-Of these nothing is said of NUMA nodes either, so those are unknown.
+The NUMA nodes of these machines are unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import combinations
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, PcieDistance, Uplink
 
-GPU_MEMORY = 1000  # nominal, so that a share in thousandths is as many MiB
+GPU_MEMORY = 1000  # MiB; nominal, so that a thousandth of a GPU is 1 MiB
 # Lanes between the GPUs of a DGX-1 with V100: two quads, joined GPU by GPU.
 _CUBE_MESH = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2,
@@ -29,7 +29,7 @@ _LANE_GBPS = 50.0  # both ways, from NVLink 2 to 4
 
 
 def islands(product: str, sizes: Iterable[int], lanes: int = 4, *, numa: bool = True) -> NodeTopology:
-    """A machine whose GPUs are islands of those sizes; in each all pairs are joined by that many lanes."""
+    """Return a machine with islands of these sizes; ``lanes`` join each pair of GPUs in an island."""
     joined: dict[tuple[int, int], int] = {}
     first = 0
     for size in sizes:
@@ -39,14 +39,14 @@ def islands(product: str, sizes: Iterable[int], lanes: int = 4, *, numa: bool = 
 
 
 def nvswitch(product: str, gpus: int, lanes: int = 18, *, numa: bool = True) -> NodeTopology:
-    """A machine whose GPUs are all on one NVSwitch."""
+    """Return a machine with all GPUs on one NVSwitch."""
     rate = lanes * _LANE_GBPS
     uplinks = [Uplink(gpu=gpu, fabric=0, lanes=lanes, expected_lanes=lanes, gbps=rate) for gpu in range(gpus)]
     return _machine(product, gpus, Nvlink(uplinks=tuple(uplinks)), numa=numa)
 
 
 def machine_of(model: str, gpus: int) -> NodeTopology:
-    """The machine that a node of that model with so many GPUs is taken to be."""
+    """Return the assumed machine of a node with this model and number of GPUs."""
     volta = model in ("V100M16", "V100M32")
     if model == "G2" and gpus == 8:
         return islands(model, (4, 4), numa=False)
@@ -68,7 +68,7 @@ def _direct(joined: Mapping[tuple[int, int], int]) -> Nvlink:
 
 
 def _machine(product: str, gpus: int, nvlink: Nvlink, *, numa: bool) -> NodeTopology:
-    """Two sockets with half of the GPUs each, or sockets unknown. Between GPUs there is at best a host bridge."""
+    """Return a machine with two sockets of half of the GPUs each, or unknown sockets. The best distance is NODE."""
     half = (gpus + 1) // 2
     socket = [place // half if numa else None for place in range(gpus)]
     near = [[PcieDistance.NODE if a == b else PcieDistance.SYS for b in socket] for a in socket]

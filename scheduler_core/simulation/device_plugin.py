@@ -1,6 +1,6 @@
-"""Which GPUs a node hands out: one of all outcomes that NVIDIA's device plugin may come to, by lot.
+"""The GPUs that a simulated node allocates: a random outcome of NVIDIA's device plugin.
 
-``prediction`` knows the outcomes; which of them comes depends on the random order in which the kubelet offers the GPUs.
+``allocation.device_plugin`` predicts the outcomes; the kubelet offers the GPUs in random order, which decides.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from scheduler_core.request.device_request import ContainerStep
 
 
 def draw_gpus(shape: MachineShape, free: int, size: int, random: Random) -> int:
-    """A set of so many of the free GPUs. There are enough."""
+    """Return a set of ``size`` free GPUs. There must be enough."""
     found = predict_sets(shape, ExactSets((free,)), (ContainerStep(size),)).sets
     if isinstance(found, SomeSet):
         return sum(random.sample(single_bits(found.among), size))
-    # Where only a padded set can win the plugin crashes; its pod gets what is there once it runs again.
+    # If only a padded set can win, the plugin crashes; after its restart, the pod gets any free GPUs.
     return random.choice(found.masks) if found.masks else sum(random.sample(single_bits(free), size))

@@ -1,7 +1,7 @@
-"""Replays a workload: arrivals in order, departures, and those who wait.
+"""Replay of a workload: arrivals in order, departures, and waiting pods.
 
-Pods that find no room wait, and are tried again in the order of their arrival whenever a pod ended: as in
-kube-scheduler's queue, later ones may pass those that still find none.
+Pods that do not fit wait. Whenever a pod ends, waiting pods are tried again in the order of their arrival; as in
+kube-scheduler's queue, pods that fit may pass pods that still do not fit.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
 
 class SimulatedScheduler(Protocol):
-    """A placement policy at work on one cluster. All that happens there it is told, or sees in ``Hosts.changed``."""
+    """A placement policy for a cluster. The engine calls it; ``Hosts.changed`` lists all changes."""
 
     def place(self, job: SimulatedJob, now: float) -> Placement | None:
-        """A node and GPUs for the job; None: there are none. The engine then gives them to it."""
+        """Return a node and GPUs for the job, which the engine then allocates; None: the job does not fit."""
         ...
 
     def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
-        """The job has ended, and the cluster has its GPUs back."""
+        """Handle the end of a job, after its GPUs were released."""
         ...
 
 
@@ -34,20 +34,20 @@ class Started(NamedTuple):
     job: SimulatedJob
     placement: Placement
     at: float  # seconds
-    latency_s: float  # that the decision took
+    latency_s: float  # of the decision
 
 
 class Moment(NamedTuple):
-    """The cluster after an arrival has been dealt with."""
+    """The cluster after an arrival was handled."""
 
     at: float  # seconds
-    submitted: int  # thousandths of GPUs asked for until now
+    submitted: int  # thousandths of GPUs requested until now
     allocated: int
     waiting: int  # jobs
 
 
 class ReplayResult(NamedTuple):
-    """What happened."""
+    """The result of a replay."""
 
     started: tuple[Started, ...]
     moments: tuple[Moment, ...]
@@ -60,22 +60,22 @@ def replay_jobs(
     scheduler: SimulatedScheduler,
     watch: Callable[[Moment], None] = lambda _: None,
 ) -> ReplayResult:
-    """Run to the last arrival. ``watch`` sees the cluster after each."""
-    course = _ReplayState(hosts, scheduler)
+    """Run to the last arrival. ``watch`` is called with the cluster after each arrival."""
+    state = _ReplayState(hosts, scheduler)
     moments = []
     submitted = 0
     for job in sorted(jobs, key=lambda each: each.arrival):
-        course.pass_time(job.arrival)
+        state.pass_time(job.arrival)
         submitted += job.kind.demand
-        if not course.start(job, job.arrival):
-            course.waiting.append(job)
-        moments.append(Moment(job.arrival, submitted, hosts.allocated, len(course.waiting)))
+        if not state.start(job, job.arrival):
+            state.waiting.append(job)
+        moments.append(Moment(job.arrival, submitted, hosts.allocated, len(state.waiting)))
         watch(moments[-1])
-    return ReplayResult(tuple(course.started), tuple(moments), tuple(course.waiting))
+    return ReplayResult(tuple(state.started), tuple(moments), tuple(state.waiting))
 
 
 class _ReplayState:
-    """Who runs and who waits."""
+    """The running and waiting jobs."""
 
     def __init__(self, hosts: SimulatedCluster, scheduler: SimulatedScheduler) -> None:
         self._hosts = hosts
@@ -85,7 +85,7 @@ class _ReplayState:
         self.started: list[Started] = []
 
     def pass_time(self, until: float) -> None:
-        """Let jobs end, and those who wait follow."""
+        """End jobs until this time, and start waiting jobs in their place."""
         for now, ending in self._ends(until):
             for job, placement in ending:
                 self._hosts.end_pod(job.kind, placement)
@@ -93,7 +93,7 @@ class _ReplayState:
             self._retry(now)
 
     def start(self, job: SimulatedJob, now: float) -> bool:
-        """Whether there is room."""
+        """Start the job if it fits. Return True if it does."""
         before = perf_counter()
         placement = self._scheduler.place(job, now)
         latency = perf_counter() - before
@@ -111,11 +111,11 @@ class _ReplayState:
             yield now, [(job, placement)]
 
     def _retry(self, now: float) -> None:
-        """In order of arrival. What a kind does not find, its next one does not find either."""
-        hopeless: set[JobKind] = set()
-        still = []
+        """Try waiting jobs in order of arrival. If a job does not fit, other jobs of its kind do not fit either."""
+        unplaceable: set[JobKind] = set()
+        still_waiting = []
         for job in self.waiting:
-            if job.kind in hopeless or not self.start(job, now):
-                hopeless.add(job.kind)
-                still.append(job)
-        self.waiting = still
+            if job.kind in unplaceable or not self.start(job, now):
+                unplaceable.add(job.kind)
+                still_waiting.append(job)
+        self.waiting = still_waiting

@@ -1,9 +1,9 @@
-"""Our policy in the simulated cluster: the ``Extender`` that answers kube-scheduler, asked as kube-scheduler asks it.
+"""gputopo's policy in the simulated cluster: the ``Extender``, called as kube-scheduler calls it.
 
-Around it is what kube-scheduler does by the profile for GPU pods that we ship (``config``): it names the nodes that
-have room, filters by the answer, adds our scores to those of NodeResourcesBalancedAllocation, and takes one of the
-best. Pods that take no GPU never reach the extender: they go by a stock profile that prefers nodes with few GPUs, and
-of those the emptiest, as we ship it (``daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml``).
+kube-scheduler is simulated with the shipped profile for GPU pods (``extender.scheduler_config``): it passes the nodes
+with enough capacity, filters by the result, adds our scores to the scores of NodeResourcesBalancedAllocation, and takes
+one of the best nodes. Pods without GPUs never reach the extender: they use a profile that prefers nodes with few GPUs,
+and the emptiest of these (``daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml``).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from scheduler_core.simulation.device_plugin import draw_gpus
 from scheduler_core.simulation.hosts import UNLIMITED, Placement, SimulatedCluster, SimulatedHost
 from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
-_EPOCH = 1_800_000_000.0  # when a simulation begins: seconds since 1970
+_EPOCH = 1_800_000_000.0  # the start of a simulation: seconds since 1970
 _NAMESPACE = "simulated"
-_TOPOLOGY = "simulated"  # hash of the annotation that the node would carry
+_TOPOLOGY = "simulated"  # topology hash of every node
 _MOST_SHARES = 1000  # pods that may share a GPU
-FEW_GPUS = (1, 2, 4, 8)  # "at most so many GPUs": each is a preference of the profile for pods without
-CPU_WEIGHT = 10  # of those preferences, against NodeResourcesFit's 1
+FEW_GPUS = (1, 2, 4, 8)  # preferences of the profile for pods without GPUs: nodes with at most this many GPUs
+CPU_WEIGHT = 10  # of these preferences; NodeResourcesFit has 1
 
 
 class GputopoScheduler:
@@ -51,15 +51,15 @@ class GputopoScheduler:
         random: Random,
         through: Callable[[Extender], ExtenderCalls] = lambda extender: extender,
     ) -> None:
-        """``through``: how the extender is asked, if not directly."""
+        """``through``: wraps the extender, to call it other than directly."""
         self._hosts = hosts
-        self._policy = policy._replace(stale_after_s=inf)  # agents that never fail need not be waited for
+        self._policy = policy._replace(stale_after_s=inf)  # simulated agents never fail
         self._random = random
         self._now = _EPOCH
         self._knowledge = ClusterCache(self._policy)
         self._extender = through(Extender(self._knowledge, self._policy, lambda: self._now, lambda _: None))
         self._number = {host.spec.name: host.number for host in hosts.all}
-        self._roomy: dict[JobKind, tuple[set[str], int]] = {}
+        self._fitting: dict[JobKind, tuple[set[str], int]] = {}
         self._held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
         self._others = RankedScheduler(hosts, _without_gpus, random)
         self._apply_nodes()
@@ -71,10 +71,10 @@ class GputopoScheduler:
         self._now = _EPOCH + now
         pod = pod_of(job)
         names = self._names(job.kind)
-        answered = self._extender.filter(pod, names).nodes if names else ()
-        if not answered:
+        returned = self._extender.filter(pod, names).nodes if names else ()
+        if not returned:
             return None
-        number = self._number[self._chosen(pod, job.kind, answered)]
+        number = self._number[self._chosen(pod, job.kind, returned)]
         placement = Placement(number, self._gpus(self._hosts.all[number], job.kind))
         self._bind(pod, job, placement)
         return placement
@@ -87,36 +87,36 @@ class GputopoScheduler:
             self._knowledge.apply_batch(Batch(PodUpdate, (), (job.name,)), self._now)
             self._knowledge.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
 
-    def _chosen(self, pod: Pod, kind: JobKind, answered: tuple[str, ...]) -> str:
-        """kube-scheduler's choice among the nodes that Filter answered."""
-        if len(answered) == 1:
-            return answered[0]
+    def _chosen(self, pod: Pod, kind: JobKind, returned: tuple[str, ...]) -> str:
+        """Choose among the nodes that Filter returned, as kube-scheduler does."""
+        if len(returned) == 1:
+            return returned[0]
         totals = {
             name: 10 * WEIGHT * score + balanced_allocation(kind, self._hosts.all[self._number[name]])
-            for name, score in self._extender.prioritize(pod, set(answered))
+            for name, score in self._extender.prioritize(pod, set(returned))
         }
         best = max(totals.values())
-        return self._random.choice([name for name in answered if totals[name] == best])
+        return self._random.choice([name for name in returned if totals[name] == best])
 
     def _gpus(self, host: SimulatedHost, kind: JobKind) -> int:
         if not kind.share:
             return draw_gpus(host.shape, host.free, kind.gpus, self._random)
         state = self._knowledge.table.states[host.spec.name]
         found = best_gpu_for_share(state, kind.share, self._policy.demand_mix, kind.cpu_milli)
-        assert found is not None  # the node has room
+        assert found is not None  # the pod fits on the node
         return 1 << found[0]
 
     def _bind(self, pod: Pod, job: SimulatedJob, placement: Placement) -> None:
-        """The watches show the pod bound, and then what the kubelet gave it."""
+        """Deliver the bound pod and then its allocation, as the watches would."""
         self._held[placement.host][job.name] = placement.gpus
         occupant = parse_occupant(pod)
-        assert occupant is not None  # it asks for GPUs
-        seen = PodUpdate(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
-        self._knowledge.apply_batch(Batch(PodUpdate, (seen,)), self._now)
+        assert occupant is not None  # it requests GPUs
+        update = PodUpdate(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
+        self._knowledge.apply_batch(Batch(PodUpdate, (update,)), self._now)
         self._knowledge.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
 
     def _kubelet_report(self, number: int) -> NodeGpusUpdate:
-        """What the agent of that node publishes."""
+        """Return the report that the agent of the node publishes."""
         host = self._hosts.all[number]
         allocations = tuple(
             Allocation(gpu=host.spec.topology.gpus[place].uuid or "", pod=PodRef(_NAMESPACE, name, "main"))
@@ -127,17 +127,17 @@ class GputopoScheduler:
         return NodeGpusUpdate(host.spec.name, NodeGpus(observed, _TOPOLOGY, "1", allocations))
 
     def _names(self, kind: JobKind) -> set[str]:
-        """The nodes that have room, as kube-scheduler's own filters count."""
-        names, mark = self._roomy.get(kind, (set[str](), 0))
-        changed: Any = set(self._hosts.changed[mark:]) if kind in self._roomy else range(len(self._hosts.all))
+        """Return the nodes that pass kube-scheduler's own filters."""
+        names, mark = self._fitting.get(kind, (set[str](), 0))
+        changed: Any = set(self._hosts.changed[mark:]) if kind in self._fitting else range(len(self._hosts.all))
         for number in changed:
             host = self._hosts.all[number]
             (names.add if host.fits(kind) else names.discard)(host.spec.name)
-        self._roomy[kind] = names, len(self._hosts.changed)
+        self._fitting[kind] = names, len(self._hosts.changed)
         return names
 
     def _apply_nodes(self) -> None:
-        """The first lists of the watches."""
+        """Deliver the initial lists of the watches."""
         nodes = tuple(NodeUpdate(host.spec.name, node_facts(host)) for host in self._hosts.all)
         self._knowledge.apply_batch(Batch(NodeUpdate, nodes, is_full_list=True), self._now)
         self._knowledge.apply_batch(Batch(PodUpdate, (), is_full_list=True), self._now)
@@ -146,7 +146,7 @@ class GputopoScheduler:
 
 
 def node_facts(host: SimulatedHost) -> NodeFacts:
-    """What the Node object would tell."""
+    """Return the facts of the simulated Node object."""
     return NodeFacts(
         topology=host.spec.topology,
         described=True,
@@ -172,6 +172,6 @@ def pod_of(job: SimulatedJob) -> Pod:
 
 
 def _without_gpus(kind: JobKind, host: SimulatedHost) -> RatedNode:
-    """Preferred nodes first, of those the emptiest."""
+    """Rate preferred nodes first, then the emptiest."""
     preferred = sum(host.gpus <= few for few in FEW_GPUS)
     return RatedNode(CPU_WEIGHT * 100 * preferred / len(FEW_GPUS) + least_allocated(kind, host, gpus=False))

@@ -1,4 +1,4 @@
-"""The simulated cluster: what is free where. What changes while time passes is here, and nowhere else."""
+"""The simulated cluster: the free capacity of each node. All mutable state of the cluster is here."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scheduler_core.policy.demand_mix import WHOLE_GPU
 from scheduler_core.simulation.assumed_machines import machine_of
 from scheduler_core.simulation.workload import JobKind
 
-UNLIMITED = 1 << 40  # CPU milli and MiB of a node of which neither is known
+UNLIMITED = 1 << 40  # CPU milli and MiB of a node if unknown
 
 
 class ClusterError(ValueError):
-    """A file that is no cluster; the text quotes what is wrong."""
+    """The file is not a valid cluster; the message quotes the fault."""
 
 
 class SimulatedNode(NamedTuple):
-    """A node, idle."""
+    """An idle node."""
 
     name: str
     topology: NodeTopology
@@ -31,14 +31,14 @@ class SimulatedNode(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a pod went."""
+    """The placement of a pod."""
 
     host: int  # its number
-    gpus: int  # set of GPUs, by place; of a share the one GPU
+    gpus: int  # set of GPUs, by place; a single GPU for a share
 
 
 class SimulatedHost:
-    """A node and what is free on it."""
+    """A node and its free capacity."""
 
     def __init__(self, number: int, spec: SimulatedNode) -> None:
         self.number = number
@@ -53,16 +53,16 @@ class SimulatedHost:
 
     @property
     def free(self) -> int:
-        """The GPUs that are free as a whole, as a set of places."""
+        """The GPUs that are entirely free, as a set of places."""
         return sum(1 << place for place, left in enumerate(self.free_fractions) if left == WHOLE_GPU)
 
     @property
     def free_milli(self) -> int:
-        """Thousandths of GPUs that are free."""
+        """The free thousandths of GPUs."""
         return sum(self.free_fractions)
 
     def fits(self, kind: JobKind) -> bool:
-        """Whether a pod of that kind has room, as kube-scheduler and the device plugins count."""
+        """Return True if a pod of this kind fits, as kube-scheduler and the device plugins count."""
         if kind.cpu_milli > self.cpu_milli or kind.memory_mib > self.memory_mib:
             return False
         if not kind.demand:
@@ -74,7 +74,7 @@ class SimulatedHost:
         )
 
     def allocate(self, kind: JobKind, gpus: int, sign: int = 1) -> None:
-        """Give those GPUs to a pod of that kind; with ``sign`` -1 they come back."""
+        """Allocate the GPUs to a pod of this kind; with ``sign`` -1, release them."""
         self.cpu_milli -= sign * kind.cpu_milli
         self.memory_mib -= sign * kind.memory_mib
         for place in member_places(gpus):
@@ -82,7 +82,7 @@ class SimulatedHost:
 
 
 class SimulatedCluster:
-    """All nodes, and which of them changed, in order."""
+    """All nodes, and the log of changed nodes in order."""
 
     def __init__(self, specs: Sequence[SimulatedNode]) -> None:
         self.all = [SimulatedHost(number, spec) for number, spec in enumerate(specs)]
@@ -91,20 +91,20 @@ class SimulatedCluster:
         self.changed: list[int] = []  # numbers
 
     def start_pod(self, kind: JobKind, placement: Placement) -> None:
-        """A pod starts."""
+        """Start a pod."""
         self.all[placement.host].allocate(kind, placement.gpus)
         self.allocated += kind.demand
         self.changed.append(placement.host)
 
     def end_pod(self, kind: JobKind, placement: Placement) -> None:
-        """A pod ends."""
+        """End a pod."""
         self.all[placement.host].allocate(kind, placement.gpus, -1)
         self.allocated -= kind.demand
         self.changed.append(placement.host)
 
 
 def read_nodes(text: str) -> list[SimulatedNode]:
-    """Nodes from CSV in the format of the public "openb" traces: sn, cpu_milli, memory_mib, gpu, model."""
+    """Parse nodes from CSV in the format of the public "openb" traces: sn, cpu_milli, memory_mib, gpu, model."""
     specs = []
     for number, row in enumerate(csv.DictReader(io.StringIO(text)), 1):
         try:
@@ -112,5 +112,7 @@ def read_nodes(text: str) -> list[SimulatedNode]:
             cpu_milli, memory_mib = int(row["cpu_milli"]), int(row["memory_mib"])
             specs.append(SimulatedNode(row["sn"], machine_of(row["model"], gpus), cpu_milli, memory_mib))
         except (KeyError, TypeError, ValueError) as error:
-            raise ClusterError(f"node {number}: {error!r} in {dict(row)!r}; there must be sn, cpu_milli, ...") from None
+            raise ClusterError(
+                f"node {number}: {error!r} in {dict(row)!r}; expected columns: sn, cpu_milli, ..."
+            ) from None
     return specs

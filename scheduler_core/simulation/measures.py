@@ -1,11 +1,11 @@
-"""How well a policy placed: figures of one replay. Pure.
+"""The quality of a policy's placements: figures of one replay. Pure.
 
-allocated     share of the GPU capacity in use (a share of a GPU counts as what it is)
+allocated     share of the GPU capacity in use (a share of a GPU counts as a fraction)
 fragments     free GPUs that are fragments, as a share of all GPUs: by FGD's definition (the node serves a request),
-              and by islands (a free GPU is a fragment for a request of size n when its free island cannot serve n)
-island_share  of the pods with several GPUs that some island of the cluster is large enough for: those inside one
-bandwidth     bottleneck ring of what a pod with several GPUs got, as a share of the best ring that as many GPUs of
-              any node of the cluster that will do can form; PCIe counts as 0 where NVLink was possible
+              and by islands (a free GPU is a fragment for n GPUs if its island has fewer than n free GPUs)
+island_share  share of pods inside one island, of pods with several GPUs for which some island is large enough
+bandwidth     ring bandwidth of a pod with several GPUs, as a share of the best ring of as many GPUs on any suitable
+              node of the cluster; PCIe counts as 0 if NVLink was possible
 wait          seconds until a pod got its GPUs
 """
 
@@ -25,7 +25,7 @@ from scheduler_core.simulation.hosts import SimulatedCluster, SimulatedHost
 
 
 class CoursePoint(NamedTuple):
-    """The cluster at one moment; all as shares of its GPU capacity."""
+    """The cluster at a moment; all values are shares of its GPU capacity."""
 
     submitted: float
     allocated: float
@@ -34,7 +34,7 @@ class CoursePoint(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What came of one replay."""
+    """The figures of a replay."""
 
     policy: str
     seed: int
@@ -42,7 +42,7 @@ class Figures(NamedTuple):
     mean_allocated: float  # over the second half of the arrivals
     fragments: float  # at the end
     island_fragments: float
-    island_share: float | None  # None: no pod had a chance
+    island_share: float | None  # None: no island was large enough for any pod
     bandwidth: float | None  # mean; None: no pod of several GPUs
     mean_wait_s: float
     p99_wait_s: float
@@ -54,7 +54,7 @@ class Figures(NamedTuple):
 
 
 class FragmentationMeter:
-    """Watches fragments while a replay runs: only nodes that changed are looked at again."""
+    """Measures fragments while a replay runs; measures only changed nodes again."""
 
     def __init__(self, hosts: SimulatedCluster, mix: DemandMix, points: int = 100) -> None:
         self._hosts = hosts
@@ -69,13 +69,13 @@ class FragmentationMeter:
             self._measure_host(host)
 
     def __call__(self, moment: Moment) -> None:
-        """After an arrival: keeps every so many."""
+        """Record a point after every ``points`` arrivals."""
         self._seen += 1
         if self._seen % self._every == 0:
             self.course.append(self.point(moment))
 
     def point(self, moment: Moment) -> CoursePoint:
-        """The cluster now."""
+        """Return the state of the cluster now."""
         for number in set(self._hosts.changed[self._mark :]):
             self._measure_host(self._hosts.all[number])
         self._mark = len(self._hosts.changed)
@@ -98,13 +98,13 @@ class FragmentationMeter:
 def compute_figures(
     policy: str, seed: int, hosts: SimulatedCluster, replayed: ReplayResult, meter: FragmentationMeter
 ) -> Figures:
-    """All of them."""
+    """Compute the figures of a replay."""
     last = meter.point(replayed.moments[-1])
     half = replayed.moments[len(replayed.moments) // 2 :]
     waits = sorted(each.at - each.job.arrival for each in replayed.started if each.job.kind.demand)
     latencies = sorted(each.latency_s for each in replayed.started if each.job.kind.demand)
-    several = [each for each in replayed.started if each.job.kind.gpus > 1]
-    shares = tuple(sorted(_bandwidth(each, hosts) for each in several))
+    multi_gpu = [each for each in replayed.started if each.job.kind.gpus > 1]
+    shares = tuple(sorted(_bandwidth(each, hosts) for each in multi_gpu))
     return Figures(
         policy=policy,
         seed=seed,
@@ -112,7 +112,7 @@ def compute_figures(
         mean_allocated=_mean([each.allocated / hosts.capacity for each in half]),
         fragments=last.fragments,
         island_fragments=last.island_fragments,
-        island_share=_island_share(several, hosts),
+        island_share=_island_share(multi_gpu, hosts),
         bandwidth=_mean(shares) if shares else None,
         mean_wait_s=_mean(waits),
         p99_wait_s=_at(waits, 0.99),
@@ -124,10 +124,10 @@ def compute_figures(
     )
 
 
-def _island_share(several: Iterable[Started], hosts: SimulatedCluster) -> float | None:
-    chances = [each for each in several if _largest_island(each.job.kind.products, hosts) >= each.job.kind.gpus]
-    inside = sum(bool(hosts.all[each.placement.host].shape.is_one_island(each.placement.gpus)) for each in chances)
-    return inside / len(chances) if chances else None
+def _island_share(multi_gpu: Iterable[Started], hosts: SimulatedCluster) -> float | None:
+    possible = [each for each in multi_gpu if _largest_island(each.job.kind.products, hosts) >= each.job.kind.gpus]
+    inside = sum(bool(hosts.all[each.placement.host].shape.is_one_island(each.placement.gpus)) for each in possible)
+    return inside / len(possible) if possible else None
 
 
 def _largest_island(products: frozenset[str] | None, hosts: SimulatedCluster) -> int:
@@ -141,12 +141,8 @@ def _bandwidth(started: Started, hosts: SimulatedCluster) -> float:
     return got / best if best else 1.0
 
 
-def _shapes(products: frozenset[str] | None, hosts: SimulatedCluster) -> frozenset[MachineShape]:
-    return _shapes_of(hosts, products)
-
-
 @lru_cache(maxsize=256)
-def _shapes_of(hosts: SimulatedCluster, products: frozenset[str] | None) -> frozenset[MachineShape]:
+def _shapes(products: frozenset[str] | None, hosts: SimulatedCluster) -> frozenset[MachineShape]:
     return frozenset(host.shape for host in hosts.all if products is None or host.product in products)
 
 
@@ -161,7 +157,7 @@ def _best_ring(shape: MachineShape, size: int) -> Ring | None:
 
 
 def _rate(ring: Ring | None) -> float:
-    """GB/s over NVLink, else 0."""
+    """Return GB/s over NVLink, else 0."""
     return 0.0 if ring is None or ring.kind in (PathKind.PCIE, PathKind.UNKNOWN) else ring.gbps or 0.0
 
 

@@ -1,4 +1,4 @@
-"""The policies that a workload can be replayed with, by name, and the replay of one."""
+"""The policies that a workload can be replayed with, by name, and the replay with a policy."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from scheduler_core.simulation.hosts import SimulatedCluster, SimulatedHost, Sim
 from scheduler_core.simulation.measures import Figures, FragmentationMeter, compute_figures
 from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
-_COVERAGE = 0.95  # of the pods by which FGD judges fragments
+_COVERAGE = 0.95  # share of pods by which FGD measures fragments
 
 
 class PolicyContext(NamedTuple):
-    """What a policy is made for."""
+    """The arguments that a policy is created with."""
 
     hosts: SimulatedCluster
-    jobs: Sequence[SimulatedJob]  # what kinds of pods come is known; when and in which order is not
-    policy: Policy  # ours
+    jobs: Sequence[SimulatedJob]  # a policy may use the kinds of jobs, but not their times and order
+    policy: Policy  # of gputopo
     random: Random
 
 
 class TypicalDemand(NamedTuple):
     """The kinds of pods that make up most of a workload."""
 
-    mix: DemandMix  # those that take GPUs
-    cpu_only: float  # share of those that take none
+    mix: DemandMix  # the kinds with GPUs
+    cpu_only: float  # share of the kinds without GPUs
 
 
 def typical_demand(jobs: Iterable[SimulatedJob], coverage: float = _COVERAGE) -> TypicalDemand:
-    """The most frequent kinds, until they make up so much of all."""
+    """Return the most frequent kinds that together cover this share of the jobs."""
     counts: dict[Demand, int] = {}
     for job in jobs:
-        want = Demand(job.kind.gpus, job.kind.share, job.kind.cpu_milli, job.kind.products)
-        counts[want] = counts.get(want, 0) + 1
+        demand = Demand(job.kind.gpus, job.kind.share, job.kind.cpu_milli, job.kind.products)
+        counts[demand] = counts.get(demand, 0) + 1
     needed = coverage * sum(counts.values())
     kept: dict[Demand, float] = {}
-    for want, count in sorted(counts.items(), key=lambda each: (-each[1], each[0][:3], sorted(each[0][3] or ()))):
+    for demand, count in sorted(counts.items(), key=lambda each: (-each[1], each[0][:3], sorted(each[0][3] or ()))):
         if sum(kept.values()) >= needed:
             break
-        kept[want] = count
-    idle = sum(count for want, count in kept.items() if not want.gpus and not want.share)
+        kept[demand] = count
+    idle = sum(count for demand, count in kept.items() if not demand.gpus and not demand.share)
     return TypicalDemand(DemandMix(tuple(kept.items())), idle / (sum(kept.values()) or 1.0))
 
 
@@ -62,68 +62,68 @@ def run_policy(
     *,
     as_served: bool = False,
 ) -> Figures:
-    """Replay the jobs on idle nodes with the policy of that name. The same seed gives the same placements.
+    """Replay the jobs on idle nodes with the named policy. The same seed gives the same placements.
 
-    ``as_served``: ours judges what is left over by its own mix, not by what the workload asks for.
+    ``as_served``: gputopo measures fragments by its own demand mix instead of the mix of the workload.
     """
     hosts = SimulatedCluster(specs)
     mix = typical_demand(jobs).mix
     meter = FragmentationMeter(hosts, mix, max(1, len(jobs) // 100))
-    asked = [_with_islands(job, hosts) for job in jobs] if name == "ours-required" else jobs
+    replayed = [_with_islands(job, hosts) for job in jobs] if name == "ours-required" else jobs
     ours = policy if as_served else policy._replace(demand_mix=mix)
-    setting = PolicyContext(hosts, asked, ours, Random(seed))  # noqa: S311  no secret
-    return compute_figures(name, seed, hosts, replay_jobs(asked, hosts, POLICIES[name](setting), meter), meter)
+    context = PolicyContext(hosts, replayed, ours, Random(seed))  # noqa: S311  not a secret
+    return compute_figures(name, seed, hosts, replay_jobs(replayed, hosts, POLICIES[name](context), meter), meter)
 
 
 def _with_islands(job: SimulatedJob, hosts: SimulatedCluster) -> SimulatedJob:
-    """Requires one island, where some island is large enough."""
+    """Let the job require one island, if some island is large enough."""
     largest = max((island.bit_count() for host in hosts.all for island in host.shape.islands or ()), default=0)
     return job._replace(kind=job.kind._replace(island=1 < job.kind.gpus <= largest))
 
 
-def _gputopo(setting: PolicyContext) -> SimulatedScheduler:
-    return GputopoScheduler(setting.hosts, setting.policy, setting.random)
+def _gputopo(context: PolicyContext) -> SimulatedScheduler:
+    return GputopoScheduler(context.hosts, context.policy, context.random)
 
 
-def _as(kind: str) -> Callable[[PolicyContext], SimulatedScheduler]:
-    """Ours, with all pods weighed as pods of that kind are."""
+def _with_weights_of(kind: str) -> Callable[[PolicyContext], SimulatedScheduler]:
+    """Return gputopo's policy with the weights of this workload class for all pods."""
 
-    def scheduler(setting: PolicyContext) -> SimulatedScheduler:
-        weights = setting.policy.workload_weights._asdict()[kind]
-        return GputopoScheduler(setting.hosts, setting.policy._replace(weights=weights), setting.random)
+    def scheduler(context: PolicyContext) -> SimulatedScheduler:
+        weights = context.policy.workload_weights._asdict()[kind]
+        return GputopoScheduler(context.hosts, context.policy._replace(weights=weights), context.random)
 
     return scheduler
 
 
-def _by(rate: Callable[[JobKind, SimulatedHost], float]) -> Callable[[PolicyContext], SimulatedScheduler]:
-    """By scores alone: shares go to any GPU that has room, equals are drawn."""
+def _by_score(rate: Callable[[JobKind, SimulatedHost], float]) -> Callable[[PolicyContext], SimulatedScheduler]:
+    """Return a policy by node scores only: shares go to any GPU with enough capacity, ties are broken at random."""
 
-    def scheduler(setting: PolicyContext) -> SimulatedScheduler:
+    def scheduler(context: PolicyContext) -> SimulatedScheduler:
         def rated(kind: JobKind, host: SimulatedHost) -> RatedNode:
-            return RatedNode(rate(kind, host), any_gpu(kind, host, setting.random))
+            return RatedNode(rate(kind, host), any_gpu(kind, host, context.random))
 
-        return RankedScheduler(setting.hosts, rated, setting.random)
+        return RankedScheduler(context.hosts, rated, context.random)
 
     return scheduler
 
 
 def _packing(rate: Rank) -> Callable[[PolicyContext], SimulatedScheduler]:
-    """As "Beware of Fragmentation" ran them: of equal nodes the first in an order drawn once."""
-    return lambda setting: RankedScheduler(setting.hosts, rate, setting.random, in_order=True)
+    """Return a policy as "Beware of Fragmentation" ran it: of equal nodes the first in a fixed random order."""
+    return lambda context: RankedScheduler(context.hosts, rate, context.random, in_order=True)
 
 
-def _fgd(setting: PolicyContext) -> SimulatedScheduler:
-    return _packing(fgd_rank(*typical_demand(setting.jobs)))(setting)
+def _fgd(context: PolicyContext) -> SimulatedScheduler:
+    return _packing(fgd_rank(*typical_demand(context.jobs)))(context)
 
 
 POLICIES: dict[str, Callable[[PolicyContext], SimulatedScheduler]] = {
     "ours": _gputopo,
     "ours-required": _gputopo,
-    **{f"ours-{kind}": _as(kind) for kind in WorkloadWeights._fields},
-    "spread": _by(least_allocated),
-    "pack": _by(most_allocated),
-    "kube-default": _by(default_mix),
-    "random": _by(lambda _kind, _host: 0.0),
+    **{f"ours-{kind}": _with_weights_of(kind) for kind in WorkloadWeights._fields},
+    "spread": _by_score(least_allocated),
+    "pack": _by_score(most_allocated),
+    "kube-default": _by_score(default_mix),
+    "random": _by_score(lambda _kind, _host: 0.0),
     "best-fit": _packing(best_fit),
     "dot-product": _packing(dot_product),
     "gpu-packing": _packing(gpu_packing),

@@ -1,6 +1,6 @@
 """A cluster as ``kubectl get nodes,pods,nodegpus -A -o json`` prints it. Pure.
 
-ClusterError    it is none; the text quotes what is wrong
+ClusterError    the input is not valid; the message quotes the fault
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _Kinded(msgspec.Struct):
 
 
 def read_snapshot(text: bytes, now: float, policy: Policy) -> ClusterSnapshot:
-    """Nodes, pods, and where there are any the kubelets' words. Raises ``ClusterError``.
+    """Parse nodes, pods and NodeGpus. Raises ``ClusterError``.
 
-    It is looked at as of the moment at which it was printed, as far as it tells: ``now`` where it has no ``NodeGpus``.
+    The cluster is evaluated at the time of the newest ``NodeGpus``; at ``now`` if there is none.
     """
     nodes: list[FullNode] = []
     pods: list[PodUpdate] = []
-    words: list[NodeGpusUpdate] = []
+    reports: list[NodeGpusUpdate] = []
     for item in _items(text):
         kind = item.get("kind")
         try:
@@ -46,27 +46,27 @@ def read_snapshot(text: bytes, now: float, policy: Policy) -> ClusterSnapshot:
             elif kind == "Pod":
                 pods += _pod(convert(item, FullPod))
             elif kind == "NodeGpus":
-                words.append(NodeGpusUpdate(item["metadata"]["name"], convert(item, NodeGpus)))
+                reports.append(NodeGpusUpdate(item["metadata"]["name"], convert(item, NodeGpus)))
         except (msgspec.ValidationError, KeyError) as error:
             name = (item.get("metadata") or {}).get("name")
-            raise ClusterError(f"{kind} {name!r} cannot be read: {error}") from None
+            raise ClusterError(f"invalid {kind} {name!r}: {error}") from None
     if not nodes:
-        raise ClusterError("there is no Node in it; print one with: kubectl get nodes,pods,nodegpus -A -o json")
+        raise ClusterError("no Node found; print nodes with: kubectl get nodes,pods,nodegpus -A -o json")
     seen = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
-    moment = max((observed_at(word.gpus) for word in words), default=now)
-    taken = node_records(seen, pods, words or _assumed(seen, moment))
+    moment = max((observed_at(each.gpus) for each in reports), default=now)
+    taken = node_records(seen, pods, reports or _assumed(seen, moment))
     return ClusterSnapshot(snapshot_of(taken, moment, policy), tuple(nodes))
 
 
 def _assumed(nodes: list[NodeUpdate], now: float) -> list[NodeGpusUpdate]:
-    """Words for a print that was made without any: the topologies held then, and who has which GPU is not known."""
+    """Return reports for a cluster without any: the topologies are trusted, and the allocations are unknown."""
     at = datetime.fromtimestamp(now, UTC).isoformat()
     hashes = [(node.key, node.facts.topology_hash) for node in nodes]
     return [NodeGpusUpdate(name, NodeGpus(at, found, agent_version="")) for name, found in hashes if found is not None]
 
 
 def idle_nodes(cluster: ClusterSnapshot) -> list[SimulatedNode]:
-    """Its GPU nodes without any pod, as far as their GPUs are known."""
+    """Return the GPU nodes without their pods, as far as their GPUs are known."""
     specs = []
     for node in cluster.nodes:
         topology = cluster.table.records[node.metadata.name].machine.topology
@@ -83,7 +83,7 @@ def _items(text: bytes) -> list[dict[str, Any]]:
     try:
         found = decode(text, _Kinded)
     except msgspec.MsgspecError as error:
-        raise ClusterError(f"it is no JSON that kubectl prints: {error}") from None
+        raise ClusterError(f"invalid JSON, or not printed by kubectl: {error}") from None
     return [decode(text, dict[str, Any])] if found.items is None else found.items
 
 

@@ -1,7 +1,7 @@
-"""Where a pod would land now, what it would get, and what would be left: as values and as text. Pure.
+"""The nodes that a pod would be placed on now, the GPUs that it may get, and what would stay free. Pure.
 
-Decided by ``evaluate``, like everything; what the pod gets inside the node is the device plugin's choice, so it is a
-list of possible sets.
+``evaluate`` decides, as for real pods. The device plugin chooses the GPUs inside the node, so they are a list of
+possible sets.
 """
 
 from __future__ import annotations
@@ -29,47 +29,49 @@ _MOST_OUTCOMES = 4
 
 
 class Remains(msgspec.Struct, frozen=True, rename="camel"):
-    """What is free on a node."""
+    """The free GPUs of a node."""
 
-    islands: tuple[int, ...]  # free whole GPUs in each, most first; one entry where islands are not known
-    fragments: float  # GPUs, by what pods usually ask for
+    islands: tuple[int, ...]  # free whole GPUs in each, largest first; one entry if islands are unknown
+    fragments: float  # GPUs, by the usual requests of pods
 
 
 class PossiblePlacement(msgspec.Struct, frozen=True, rename="camel"):
-    """A node where the pod may land."""
+    """A node that the pod may be placed on."""
 
     node: str
     points: float  # 0 to 10
-    gets: tuple[GpuSet, ...] | None  # possible sets, best first; None: nobody can tell
-    more: int  # that are not listed
+    gets: tuple[GpuSet, ...] | None  # possible sets, best first; None: unknown
+    more: int  # number of sets that are not listed
     before: Remains | None
-    after: Remains | None  # the worst of what may be left
+    after: Remains | None  # in the worst case
 
 
 class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
     """The whole answer."""
 
     pod: str
-    landings: tuple[PossiblePlacement, ...]  # the best first; kube-scheduler takes one of those that are equal to it
-    equals: int  # nodes that are as good as the best
-    suitable: int  # nodes
+    landings: tuple[
+        PossiblePlacement, ...
+    ]  # the best first; kube-scheduler takes one of the nodes that are equal to it
+    equals: int  # number of nodes that are as good as the best
+    suitable: int  # number of nodes
     refused: dict[str, int]  # reason -> nodes
 
 
 def what_if(request: PodRequest, table: Snapshot, names: Sequence[str], policy: Policy, most: int = 3) -> WhatIf:
-    """For a pod that does not exist yet."""
+    """Evaluate a pod that does not exist yet."""
     decision = evaluate(request, table, names, policy)
-    landings = tuple(
+    placements = tuple(
         _landing(name, request, table.states[name], decision.scores[name].points, policy)
         for name in decision.nodes[:most]
     )
     refused = Counter(reason.value for reason in decision.rejected.values())
     pod = f"{request.namespace}/{request.name}" if request.namespace else request.name
-    return WhatIf(pod, landings, len(decision.nodes), len(decision.scores), dict(refused.most_common()))
+    return WhatIf(pod, placements, len(decision.nodes), len(decision.scores), dict(refused.most_common()))
 
 
 def render_text(answer: WhatIf) -> str:
-    """For a person."""
+    """Return the result as text."""
     lines = []
     if not answer.landings:
         lines.append(f"{answer.pod} fits no node now.")
@@ -105,7 +107,7 @@ def _quality(state: NodeState, mask: int) -> tuple[object, ...]:
 
 
 def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
-    """What is free once that set is taken."""
+    """Return what stays free after this set is allocated."""
     assert state.shape is not None
     free = tuple(
         0 if mask >> place & 1 else each

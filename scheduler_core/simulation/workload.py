@@ -1,6 +1,6 @@
-"""What is asked for: jobs with arrivals and durations. Pure, but for ``random`` that the caller seeds.
+"""Workloads: jobs with arrivals and durations. Pure, but for ``random``, which the caller seeds.
 
-WorkloadError(ValueError)    a file that is no workload; the text quotes what is wrong
+WorkloadError(ValueError)    the file is not a valid workload; the message quotes the fault
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ _COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
 class WorkloadError(ValueError):
-    """A file that is no workload."""
+    """The file is not a valid workload."""
 
 
 class JobKind(NamedTuple):
-    """All that decides about a job's nodes."""
+    """Everything that decides which nodes suit a job."""
 
     gpus: int = 0  # whole GPUs
-    share: int = 0  # thousandths of one GPU, where it shares one
+    share: int = 0  # thousandths of a shared GPU
     cpu_milli: int = 0
     memory_mib: int = 0
-    products: frozenset[str] | None = None  # GPUs that will do; None: all
+    products: frozenset[str] | None = None  # accepted GPU models; None: all
     island: bool = False  # requires one NVLink island
 
     @property
     def demand(self) -> int:
-        """Thousandths of GPUs."""
+        """The requested thousandths of GPUs."""
         return self.share or WHOLE_GPU * self.gpus
 
 
 class SimulatedJob(NamedTuple):
-    """One pod."""
+    """A job of one pod."""
 
     name: str
     kind: JobKind
     arrival: float = 0.0  # seconds
-    duration: float = inf  # seconds; inf: it stays
+    duration: float = inf  # seconds; inf: it never ends
 
 
 def read_jobs(text: str) -> list[SimulatedJob]:
-    """Jobs from CSV in the format of the public "openb" traces, or from JSON (a list of objects with the same keys).
+    """Parse jobs from CSV in the format of the public "openb" traces, or from JSON (a list of objects with these keys).
 
-    ``arrival_s`` and ``duration_s`` are optional; without them jobs arrive one after the other and stay.
+    ``arrival_s`` and ``duration_s`` are optional; without them jobs arrive one after the other and never end.
     """
     rows: Sequence[Mapping[str, Any]] = (
         _json(text) if text.lstrip().startswith("[") else list(csv.DictReader(io.StringIO(text)))
@@ -61,10 +61,10 @@ def read_jobs(text: str) -> list[SimulatedJob]:
 
 
 def draw_jobs(kinds: Sequence[SimulatedJob], capacity: int, ratio: float, random: Random) -> list[SimulatedJob]:
-    """Jobs in random order until they ask for ``ratio`` of the capacity (thousandths of GPUs).
+    """Draw jobs in random order until they request ``ratio`` of the capacity (thousandths of GPUs).
 
-    Where all together ask for less, more are drawn from among them. They arrive one by one and stay: the protocol of
-    "Beware of Fragmentation" (USENIX ATC 2023).
+    If all jobs together request less, jobs are drawn again. They arrive one by one and never end, as in "Beware of
+    Fragmentation" (USENIX ATC 2023).
     """
     order = random.sample(list(kinds), len(kinds))
     chosen: list[SimulatedJob] = []
@@ -81,8 +81,8 @@ def draw_jobs(kinds: Sequence[SimulatedJob], capacity: int, ratio: float, random
 class WorkloadRecipe(NamedTuple):
     """A workload by its distributions: sizes as given, Poisson arrivals, exponential durations."""
 
-    sizes: Mapping[int, float]  # GPUs -> how often, in any unit
-    load: float = 0.9  # GPUs asked for over time, as a share of the capacity
+    sizes: Mapping[int, float]  # number of GPUs -> frequency, in any unit
+    load: float = 0.9  # requested GPUs over time, as a share of the capacity
     jobs: int = 4000
     mean_duration_s: float = 3600.0
     islands: bool = False  # jobs of several GPUs require one island
@@ -91,7 +91,7 @@ class WorkloadRecipe(NamedTuple):
 
 
 def generate_jobs(recipe: WorkloadRecipe, gpus: int, random: Random) -> list[SimulatedJob]:
-    """Jobs for a cluster of so many GPUs."""
+    """Generate jobs for a cluster with this many GPUs."""
     sizes, weights = zip(*sorted(recipe.sizes.items()), strict=True)
     mean = sum(size * weight for size, weight in recipe.sizes.items()) / sum(weights)
     rate = recipe.load * gpus / (mean * recipe.mean_duration_s)
@@ -111,7 +111,7 @@ def _json(text: str) -> Sequence[Mapping[str, Any]]:
     try:
         return decode(text, list[dict[str, Any]])
     except msgspec.MsgspecError as error:
-        raise WorkloadError(f"no workload: {error}") from None
+        raise WorkloadError(f"invalid workload: {error}") from None
 
 
 def _job(number: int, row: Mapping[str, Any]) -> SimulatedJob:

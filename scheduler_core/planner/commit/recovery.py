@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable, Iterator
 import msgspec
 
 from gputopo.crd.reservations import EntryPhase, ReservationSpec, ReservationState, Seat
-from gputopo.timestamps import timestamp
+from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CreateReservation, DeleteReservation
 from scheduler_core.planner.commit.controllers import is_recreated
@@ -56,7 +56,9 @@ def recover_unlisted(world: ReconcileInput, terms: CommitTerms, reservation: Res
         return ReservationStep(phase=EntryPhase.HELD)
     left = remaining_settle_s(world, terms)
     if left > 0:
-        reason = f"planned; the ledger is new, and extenders have until {timestamp(world.wall_time + left)} to see it"
+        reason = (
+            f"planned; the ledger is new, and extenders have until {format_timestamp(world.wall_time + left)} to see it"
+        )
         return (
             ReservationStep()
             if state is ReservationState.PROPOSED

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gputopo.crd.reservations import ExtenderAck, ReservationState, ReservationStatus
 from gputopo.render.wording import first_of
-from gputopo.timestamps import timestamp
+from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import WriteStatus
 from scheduler_core.planner.commit.ledger import Acknowledgement
@@ -22,7 +22,7 @@ def status_write(
     seats, held = members_of(world, reservation), reservation.spec.held
     deadline, estimate = reservation.status.deadline, world.estimates.get(reservation.key)
     if state is ReservationState.COMMITTED:
-        deadline = timestamp(world.wall_time + reservation.spec.timeout_s)
+        deadline = format_timestamp(world.wall_time + reservation.spec.timeout_s)
     status = ReservationStatus(
         state=state,
         reason=reason,
@@ -31,14 +31,16 @@ def status_write(
         nodes=len({seat.node for seat, _ in seats if seat.node is not None} | {each.node for each in held}),
         gpus=sum(number for seat, _ in seats for _, number in seat.gpus) + sum(each.gpus for each in held),
         deadline=deadline,
-        estimate=None if estimate is None else timestamp(estimate),
+        estimate=None if estimate is None else format_timestamp(estimate),
     )
     return WriteStatus(reservation, status)
 
 
 def hold_reason(reservation: ReservationUpdate, estimate: float | None) -> str:
     """The same as long as nothing changes. ``estimate``: when the room is free, in seconds since 1970."""
-    until = "when their pods end nobody can say" if estimate is None else f"their pods end by {timestamp(estimate)}"
+    until = (
+        "when their pods end nobody can say" if estimate is None else f"their pods end by {format_timestamp(estimate)}"
+    )
     nodes = first_names([each.node for each in reservation.spec.held])
     return f"does not fit yet; what becomes free on {nodes} is held: {until}"
 
@@ -61,7 +63,7 @@ def pending_acknowledgement(
     whom = first_names([_titled(name, each) for name, each in behind.items()])
     return (
         f"waits for the extender {whom}{ended} to vouch for it",
-        f"; it is left out at {timestamp(world.wall_time + left)} if it stays silent",
+        f"; it is left out at {format_timestamp(world.wall_time + left)} if it stays silent",
     )
 
 

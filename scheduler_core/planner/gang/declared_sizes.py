@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gputopo.labels.workloads import INITIALIZERS
-from gputopo.timestamps import since_epoch
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.gang.conventions import conventional_name
 from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 
@@ -185,7 +185,7 @@ def job_sizes(uid: str, job: BatchJob) -> DeclaredSizes:
     together = job.spec.completions is not None and parallelism >= job.spec.completions
     gang = conventional_name("job", job.metadata.namespace, job.metadata.name)
     size = DeclaredSize(gang, job.spec.completions if together else None, None if together else 1)
-    started, deadline = since_epoch(job.status.start_time), job.spec.active_deadline_seconds
+    started, deadline = parse_timestamp(job.status.start_time), job.spec.active_deadline_seconds
     return DeclaredSizes(uid, (size,), None if started is None or deadline is None else started + deadline)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scheduler_core.cache.kube_scheduler_filters import PodAffinityTerm, SchedulingRules
+from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
+from scheduler_core.request.full_pod import PodAffinityTerm
 from scheduler_core.request.pod import RequiredTerms
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 

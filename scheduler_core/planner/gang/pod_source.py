@@ -9,20 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
-
 from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import PODS
 from gputopo.labels.keys import GATE, POD_RESERVATION
-from gputopo.timestamps import since_epoch
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, PodUpdate
-from scheduler_core.cache.full_pods import (
-    FULL_POD_SOURCES,
-    AffinityPod,
-    AffinityPodSpec,
-    host_anti_affinity,
-    scheduling_rules,
-)
+from scheduler_core.cache.full_pods import FULL_POD_SOURCES, host_anti_affinity, scheduling_rules
 from scheduler_core.cache.watch import Sources, pod_update, uid_key
 from scheduler_core.planner.gang.conventions import (
     is_single_pod_gang,
@@ -33,53 +25,11 @@ from scheduler_core.planner.gang.conventions import (
 from scheduler_core.planner.gang.member import GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
-from scheduler_core.request.full_pod import PodCondition
-from scheduler_core.request.pod import Metadata, Pod, PodStatus, RequiredTerms, pin_claim
+from scheduler_core.request.full_pod import FullPod, FullPodSpec
+from scheduler_core.request.pod import Pod, RequiredTerms, pin_claim
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
 ParsePod = Callable[[Pod], PodRequest | InvalidRequest]
-
-
-class SchedulingGroupRef(msgspec.Struct, frozen=True, rename="camel"):
-    """``spec.schedulingGroup`` (Kubernetes 1.36)."""
-
-    pod_group_name: str | None = None
-
-
-class GangPodMetadata(Metadata, frozen=True, rename="camel"):
-    """``metadata`` with what deciding about a pod's life takes."""
-
-    resource_version: str = ""
-    creation_timestamp: str | None = None
-    finalizers: tuple[str, ...] | None = None
-
-
-class GangPodSpec(AffinityPodSpec, frozen=True, rename="camel"):
-    """``spec`` with what holds a pod back, and for how long it may run."""
-
-    scheduling_group: SchedulingGroupRef | None = None
-    priority: int | None = None
-    active_deadline_seconds: int | None = None
-
-
-class GangPodStatus(PodStatus, frozen=True, rename="camel"):
-    """``status`` with what kube-scheduler said."""
-
-    conditions: tuple[PodCondition, ...] | None = None
-
-    @property
-    def bind_error(self) -> str | None:
-        """Why kube-scheduler could not bind it; None: it could, or has not tried."""
-        said = (each.message for each in self.conditions or () if each.reason == "Unschedulable")
-        return next(said, None)
-
-
-class GangPod(AffinityPod, frozen=True, rename="camel"):
-    """A Pod as the planner reads it."""
-
-    metadata: GangPodMetadata = GangPodMetadata()
-    spec: GangPodSpec = GangPodSpec()
-    status: GangPodStatus = GangPodStatus()
 
 
 class PlannerPod(NamedTuple):
@@ -104,12 +54,12 @@ def planner_sources(read: ParsePod = parse_request, sizes: Sources = SIZE_SOURCE
 
     ``read``: what a pod asks for, by a policy; called on a watch's thread.
     """
-    pods: WatchSource[PlannerPod] = WatchSource(PODS, GangPod, uid_key, partial(planner_pod, read=read))
+    pods: WatchSource[PlannerPod] = WatchSource(PODS, FullPod, uid_key, partial(planner_pod, read=read))
     kept = {kind: source for kind, source in FULL_POD_SOURCES.items() if kind is not PodUpdate}
     return {**kept, PlannerPod: pods, **sizes}
 
 
-def planner_pod(uid: str, pod: GangPod, read: ParsePod = parse_request) -> PlannerPod | None:
+def planner_pod(uid: str, pod: FullPod, read: ParsePod = parse_request) -> PlannerPod | None:
     """What is kept of a pod; None: nothing."""
     seen, member = pod_update(uid, pod, read), _member(uid, pod, read)
     if seen is None and member is None:
@@ -139,14 +89,16 @@ def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
     )
 
 
-def _member(uid: str, pod: GangPod, read: ParsePod) -> Member | None:
+def _member(uid: str, pod: FullPod, read: ParsePod) -> Member | None:
     """The pod as a member; None where nothing is to be done about it, nor for anybody because of it."""
     metadata, spec = pod.metadata, pod.spec
     gates = tuple(gate.name for gate in spec.scheduling_gates or ())
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
     gated = GATE in gates
     wanted, refused = _wanted(pod)
-    if wanted is None or (not (gated or reservation) and (refused or is_single_pod_gang(wanted.gang) or pod.finished)):
+    if wanted is None or (
+        not (gated or reservation) and (refused or is_single_pod_gang(wanted.gang) or pod.is_finished)
+    ):
         return None
     started = pod.status.start_time is not None
     owner = metadata.owner
@@ -158,7 +110,7 @@ def _member(uid: str, pod: GangPod, read: ParsePod) -> Member | None:
         "" if started else metadata.resource_version,
         wanted,
         refused or read(pod),
-        since_epoch(metadata.creation_timestamp) or 0.0,
+        parse_timestamp(metadata.creation_timestamp) or 0.0,
         spec.priority or 0,
         gates,
         spec.node_name or None,
@@ -172,12 +124,12 @@ def _member(uid: str, pod: GangPod, read: ParsePod) -> Member | None:
         metadata.finalizers or (),
         metadata.labels or {},
         host_anti_affinity(spec),
-        pod.status.bind_error if reservation and not spec.node_name else None,
+        pod.status.unschedulable_message if reservation and not spec.node_name else None,
         None if claim is None else claim.node,
     )
 
 
-def _wanted(pod: GangPod) -> tuple[GangRequest | None, InvalidRequest | None]:
+def _wanted(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest | None]:
     """The pod's gang, and why what it says of it cannot be followed. Our gate alone asks for a place of its own."""
     group = None if pod.spec.scheduling_group is None else pod.spec.scheduling_group.pod_group_name
     found = parse_gang_request(pod.metadata, group)
@@ -186,12 +138,12 @@ def _wanted(pod: GangPod) -> tuple[GangRequest | None, InvalidRequest | None]:
     return found or single_pod_request(pod.metadata, "gate"), None
 
 
-def _required(spec: GangPodSpec) -> RequiredTerms | None:
+def _required(spec: FullPodSpec) -> RequiredTerms | None:
     own = None if spec.affinity is None else spec.affinity.node_affinity
     return None if own is None else own.required_during_scheduling_ignored_during_execution
 
 
-def _end(pod: GangPod) -> float | None:
+def _end(pod: FullPod) -> float | None:
     """The kubelet ends a pod so long after it took note of it."""
-    started, deadline = since_epoch(pod.status.start_time), pod.spec.active_deadline_seconds
+    started, deadline = parse_timestamp(pod.status.start_time), pod.spec.active_deadline_seconds
     return None if started is None or deadline is None else started + deadline

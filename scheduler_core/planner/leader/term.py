@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from gputopo.crd.reservations import EntryPhase
-from gputopo.timestamps import since_epoch
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
 from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker, policy_for_pod
 from scheduler_core.planner.commit.actions import CreateReservation, ProbeExtenderPod, WriteLedger
@@ -195,5 +195,5 @@ def _is_on_its_way(batch: Batch[Any]) -> bool:
 
 def _is_new(ledger: LedgerUpdate, settle_s: float, now: float) -> bool:
     """Whether extenders may not know of it yet: by two clocks, so with a minute between them."""
-    made = since_epoch(ledger.created)
+    made = parse_timestamp(ledger.created)
     return made is not None and now - made < settle_s + 60.0

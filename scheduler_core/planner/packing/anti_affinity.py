@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from scheduler_core.cache.kube_scheduler_filters import PodAffinityTerm, selector_matches
+from scheduler_core.cache.kube_scheduler_filters import selector_matches
 from scheduler_core.planner.gang.member import Member
+from scheduler_core.request.full_pod import PodAffinityTerm
 
 ANTI_AFFINITY_REASON = "another pod on the node and this one may not share a node, as their podAntiAffinity says"
 ConflictingPairs = frozenset[tuple[int, int]]  # of kinds, the smaller first; (1, 1): at most one of that kind on a node

@@ -14,7 +14,7 @@ from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.render.report import listed
-from gputopo.timestamps import timestamp
+from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.full_pods import OF_PODS, SPREAD
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.advice import SEE
@@ -120,7 +120,7 @@ def _eviction(seen: GangSnapshot, gang: Gang, room: HoldCandidate) -> GangEvicti
         nodes=room.nodes,
         pods=tuple(f"{each.namespace}/{each.name}" for each in pods),
         gpus=sum(each.profile.devices for each in pods),
-        at=None if room.estimate is None else timestamp(room.estimate),
+        at=None if room.estimate is None else format_timestamp(room.estimate),
     )
 
 

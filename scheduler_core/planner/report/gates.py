@@ -8,13 +8,14 @@ from gputopo.labels.gate import has_gate, other_gates
 from gputopo.labels.keys import GATE
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.gang.pod_source import GangPod, planner_pod
+from scheduler_core.planner.gang.pod_source import planner_pod
+from scheduler_core.request.full_pod import FullPod
 from scheduler_core.request.pod_request import InvalidRequest
 
 
-def gates_reason(pod: GangPod) -> str | None:
+def gates_reason(pod: FullPod) -> str | None:
     """Return why no scheduler sees the pod yet, or where the planner placed it; None: neither."""
-    if pod.finished:
+    if pod.is_finished:
         return None
     found = planner_pod(pod.metadata.uid, pod)
     member = None if found is None else found.member

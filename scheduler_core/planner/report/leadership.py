@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputopo.crd.reservations import LEDGER_KIND
-from gputopo.timestamps import since_epoch
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.packing.model import Levels
 from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
 from scheduler_core.planner.settings import parse_levels
@@ -44,7 +44,7 @@ def _absence(lease: PlannerLease, now: float) -> str | None:
         return f"its Lease {lease.lease} is gone"
     if not spec.holder_identity:
         return f"its Lease {lease.lease} has no holder" + (f" since {spec.renew_time}" if spec.renew_time else "")
-    renewed, duration = since_epoch(spec.renew_time), spec.lease_duration_seconds
+    renewed, duration = parse_timestamp(spec.renew_time), spec.lease_duration_seconds
     if renewed is None or duration is None or now - renewed <= (1 + _SLACK) * duration:
         return None
     return f"{spec.holder_identity} has not renewed its Lease {lease.lease} since {spec.renew_time}"

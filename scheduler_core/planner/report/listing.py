@@ -11,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from gputopo.crd.reservations import ReservationState
-from gputopo.timestamps import since_epoch, timestamp
+from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK, Progress, gang_progress, reservations_by_gang
 from scheduler_core.planner.gang.conventions import BY_ANNOTATIONS, is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
@@ -123,7 +123,7 @@ def gang_summary(
         nodes=tuple(sorted({*bound, *(node for node in (*to_be, *held) if node is not None)})),
         domain=None if plan is None else plan.spec.domain,
         gbps=None if plan is None else plan.spec.gbps,
-        created_at=timestamp(gang.created),
+        created_at=format_timestamp(gang.created),
         waiting_seconds=None if state.phase in _THERE else max(0, int(_waited(gang, now, said))),
         reservation=None if plan is None else plan.name,
         attempt=None if plan is None else plan.spec.attempt,
@@ -153,7 +153,7 @@ def _waited(gang: Gang, now: float, said: PlannerGangState | None) -> float:
 def _left(state: Progress, now: float) -> int | None:
     if state.open is None or state.open.status.state is not ReservationState.COMMITTED:
         return None
-    deadline = since_epoch(state.open.status.deadline)
+    deadline = parse_timestamp(state.open.status.deadline)
     return None if deadline is None else round(deadline - now)
 
 

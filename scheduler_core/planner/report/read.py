@@ -16,9 +16,10 @@ from scheduler_core.cache.full_pods import FULL_POD_SOURCES
 from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind
 from scheduler_core.planner.gang import size_sources
 from scheduler_core.planner.gang.gang import Gang, GangPhase
-from scheduler_core.planner.gang.pod_source import GangPod, PlannerPod, planner_sources
+from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.policy.profiles import Policies
+from scheduler_core.request.full_pod import FullPod
 from scheduler_core.runtime.leader_election import Lease, LeaseSpec, parse_lease_name
 
 # The kinds that declare the sizes of gangs, by the prefix of the gang's name.
@@ -77,9 +78,9 @@ def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
     return _read(kube, sources, None, policies, now)
 
 
-def read_gang_pod(kube: Kube, namespace: str, name: str) -> GangPod | None:
+def read_gang_pod(kube: Kube, namespace: str, name: str) -> FullPod | None:
     """Return a pod; None: no pod has that name. Raises ``KubeError``."""
-    return next(iter(kube.list_objects(PODS, GangPod, ListOptions(namespace, fields=f"metadata.name={name}"))), None)
+    return next(iter(kube.list_objects(PODS, FullPod, ListOptions(namespace, fields=f"metadata.name={name}"))), None)
 
 
 def read_opted_in(kube: Kube, namespace: str) -> bool | None:

@@ -1,1 +1,1 @@
-"""Placement policies to compare with: each scores nodes, and the best one gets the pod."""
+"""Placement policies to compare with: each scores nodes, and the pod goes to the best node."""

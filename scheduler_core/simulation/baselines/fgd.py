@@ -1,7 +1,8 @@
 """Fragmentation gradient descent, as published (Weng et al., "Beware of Fragmentation", USENIX ATC 2023).
 
-The node, and of a shared GPU's node the GPU, where the expected fragments grow least. Knows the workload's kinds, the
-CPU that is left, and nothing of links. The score is the gradient through a sigmoid, as a whole number from 0 to 100.
+It takes the node, and for a share the GPU, on which the expected fragments grow least. It uses the kinds of pods in
+the workload and the free CPU, but not the links. The score is the gradient through a sigmoid, as a whole number from 0
+to 100.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from scheduler_core.simulation.workload import JobKind
 
 
 def fgd_rank(mix: DemandMix, cpu_only: float) -> Rank:
-    """``mix``: the typical pods that take GPUs; ``cpu_only``: how many of all typical pods take none."""
+    """``mix``: the typical pods with GPUs; ``cpu_only``: share of typical pods without GPUs."""
 
     def lost(free: list[int], host: SimulatedHost, cpu_milli: int) -> float:
         ascending = tuple(sorted(free))
@@ -30,14 +31,14 @@ def fgd_rank(mix: DemandMix, cpu_only: float) -> Rank:
             score = int(100 / (1 + exp(-gradient)))
             if best is None or score > best.score:
                 best = RatedNode(score, share)
-        assert best is not None  # the node has room
+        assert best is not None  # the pod fits on the node
         return best
 
     return rate
 
 
 def _ways(kind: JobKind, host: SimulatedHost) -> list[tuple[int, list[int]]]:
-    """The GPUs that a share may go on, as sets, with what is left then. Of whole GPUs one way: all are alike."""
+    """Return the GPUs that a share may use, as sets, with what stays free. For whole GPUs one way: they are equal."""
     if not kind.share:
         taken, left = kind.gpus, []
         for each in host.free_fractions:

@@ -1,7 +1,7 @@
-"""What kube-scheduler's own plugins make of a node, 0 to 100. GPUs inside the node: any.
+"""The scores of kube-scheduler's own plugins for a node, 0 to 100.
 
 Sources: ``noderesources`` of Kubernetes 1.37: ``least_allocated.go``, ``most_allocated.go``,
-``balanced_allocation.go``. For NodeResourcesFit a pod that asks for no CPU or memory counts as 100 milli and 200 MiB.
+``balanced_allocation.go``. For NodeResourcesFit a pod without CPU or memory requests counts as 100 milli and 200 MiB.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LEAST_CPU, _LEAST_MEMORY = 100, 200
 
 
 def requested(kind: JobKind, host: SimulatedHost, *, gpus: bool) -> list[float]:
-    """Of CPU and memory (and GPUs, where the pod wants some) the share that would be in use; where limited."""
+    """Return the shares of CPU and memory (and GPUs, if requested) that would be in use, as far as they are limited."""
     spec, shares = host.spec, []
     if spec.cpu_milli < UNLIMITED:
         shares.append(1 - (host.cpu_milli - (kind.cpu_milli or _LEAST_CPU)) / spec.cpu_milli)
@@ -28,19 +28,19 @@ def requested(kind: JobKind, host: SimulatedHost, *, gpus: bool) -> list[float]:
 
 
 def least_allocated(kind: JobKind, host: SimulatedHost, *, gpus: bool = True) -> int:
-    """The emptiest node: spread."""
+    """Score the emptiest node highest: spread."""
     shares = requested(kind, host, gpus=gpus)
     return sum(int(100 - 100 * share) for share in shares) // len(shares) if shares else 0
 
 
 def most_allocated(kind: JobKind, host: SimulatedHost) -> int:
-    """The fullest node: pack."""
+    """Score the fullest node highest: pack."""
     shares = requested(kind, host, gpus=True)
     return sum(int(100 * share) for share in shares) // len(shares) if shares else 0
 
 
 def balanced_allocation(kind: JobKind, host: SimulatedHost, *, gpus: bool = True) -> int:
-    """How much more alike CPU, memory and GPUs would be in use than they are: 75 where nothing changes, 50 to 100."""
+    """Score how much more evenly CPU, memory and GPUs would be used: 50 to 100, 75 if nothing changes."""
     spec = host.spec
     limits = [
         (spec.cpu_milli, host.cpu_milli, kind.cpu_milli),
@@ -54,12 +54,12 @@ def balanced_allocation(kind: JobKind, host: SimulatedHost, *, gpus: bool = True
 
 
 def default_mix(kind: JobKind, host: SimulatedHost) -> int:
-    """What a cluster does that nobody configured: both plugins, by CPU and memory."""
+    """Score as kube-scheduler does by default: both plugins, by CPU and memory."""
     return least_allocated(kind, host, gpus=False) + balanced_allocation(kind, host, gpus=False)
 
 
 def _balance(shares: list[float]) -> int:
-    """100 less the standard deviation."""
+    """Return 100 minus the standard deviation."""
     if not shares:
         return 100
     mean = sum(shares) / len(shares)

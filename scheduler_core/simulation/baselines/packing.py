@@ -1,6 +1,6 @@
 """The packing policies that "Beware of Fragmentation" (USENIX ATC 2023) compares with: BestFit, DotProd, GpuPacking.
 
-Scores are whole numbers from 0 to 100 there, and so they are here: what that rounds together are equals.
+As there, scores are whole numbers from 0 to 100: nodes that round to the same number are equal.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ _MOST_CPU, _MOST_GPU = 128_000, 8_000  # of the largest node, milli
 
 
 def best_fit(kind: JobKind, host: SimulatedHost) -> RatedNode:
-    """Least CPU and GPU left, each weighing half."""
+    """Score by the least CPU and GPUs left, with equal weights."""
     left = (host.cpu_milli - kind.cpu_milli) / _MOST_CPU + (host.free_milli - kind.demand) / _MOST_GPU
     return RatedNode(int((1 - left / 2) * 100), tightest_gpu(kind, host))
 
 
 def dot_product(kind: JobKind, host: SimulatedHost) -> RatedNode:
-    """Of what is free and what is asked for, as vectors: the smaller their product, the better (Tetris, reversed)."""
+    """Score by the dot product of free and requested capacity: the smaller, the better (Tetris, reversed)."""
     product = host.cpu_milli * kind.cpu_milli / _MOST_CPU**2 + host.free_milli * kind.demand / _MOST_GPU**2
     return RatedNode(int((1 - product / 2) * 100), tightest_gpu(kind, host))
 
 
 def gpu_packing(kind: JobKind, host: SimulatedHost) -> RatedNode:
-    """GPUs in use first, then free ones of nodes in use, then idle nodes."""
+    """Score GPUs in use first, then free GPUs of nodes in use, then idle nodes."""
     share = tightest_gpu(kind, host)
     if not kind.demand:
         return RatedNode(0, share)

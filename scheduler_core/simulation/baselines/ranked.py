@@ -1,4 +1,4 @@
-"""Chooses the node with the highest score, of equals by lot or in order, and scores again only what changed."""
+"""A scheduler by scores: chooses the node with the highest score, and scores only changed nodes again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
 
 class RatedNode(NamedTuple):
-    """What a policy thinks of a node that has room."""
+    """The rating of a node that the pod fits on."""
 
     score: float
-    share: int = 0  # for a share of a GPU: the one it would go on, as a set
+    share: int = 0  # for a share of a GPU: the GPU, as a set
 
 
 Rank = Callable[[JobKind, SimulatedHost], RatedNode]
@@ -28,10 +28,10 @@ class _Board:
     def __init__(self) -> None:
         self.rated: dict[int, RatedNode] = {}
         self.by_score: dict[float, set[int]] = {}
-        self.mark = 0  # in ``Hosts.changed``; 0: nothing has been rated
+        self.mark = 0  # index in ``Hosts.changed``; 0: no node is rated
 
     def set_rating(self, number: int, rated: RatedNode | None) -> None:
-        """What is thought of that node now; None: it has no room."""
+        """Set the rating of the node; None: the pod does not fit."""
         old = self.rated.pop(number, None)
         if old is not None:
             equal = self.by_score[old.score]
@@ -44,7 +44,7 @@ class _Board:
 
 
 class RankedScheduler:
-    """A scheduler by scores. ``in_order``: of equals the first in an order drawn once; else any, each time."""
+    """A scheduler by scores. ``in_order``: of equal nodes the first in a fixed random order; else any of them."""
 
     def __init__(self, hosts: SimulatedCluster, rate: Rank, random: Random, *, in_order: bool = False) -> None:
         self._hosts = hosts
@@ -70,16 +70,16 @@ class RankedScheduler:
         return Placement(number, gpus)
 
     def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
-        """See ``engine.Scheduler``. ``Hosts.changed`` tells."""
+        """See ``engine.Scheduler``. ``Hosts.changed`` has all changes."""
 
     def _board(self, kind: JobKind) -> _Board:
         board = self._boards.get(kind)
         if board is None:
             board = self._boards[kind] = _Board()
-            stirred = set(range(len(self._hosts.all)))
+            changed = set(range(len(self._hosts.all)))
         else:
-            stirred = set(self._hosts.changed[board.mark :])
-        for number in stirred:
+            changed = set(self._hosts.changed[board.mark :])
+        for number in changed:
             host = self._hosts.all[number]
             board.set_rating(number, self._rate(kind, host) if host.fits(kind) else None)
         board.mark = len(self._hosts.changed)
@@ -87,14 +87,14 @@ class RankedScheduler:
 
 
 def tightest_gpu(kind: JobKind, host: SimulatedHost) -> int:
-    """The GPU with the least left that has room for a share, as a set; 0 for pods that share none."""
+    """Return the fullest GPU with enough capacity for a share, as a set; 0 for other pods."""
     if not kind.share:
         return 0
     return 1 << min((left, place) for place, left in enumerate(host.free_fractions) if left >= kind.share)[1]
 
 
 def any_gpu(kind: JobKind, host: SimulatedHost, random: Random) -> int:
-    """One of the GPUs that have room for a share, as a set."""
+    """Return a random GPU with enough capacity for a share, as a set."""
     if not kind.share:
         return 0
     return random.choice(

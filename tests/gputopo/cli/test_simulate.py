@@ -94,7 +94,7 @@ def test_cluster_as_kubectl_prints_it(files: Path) -> None:
         pytest.param(["--policies", "best"], "there is no policy 'best'", id="policy"),
         pytest.param(["--sizes", "1-2"], "say GPUS:WEIGHT", id="sizes"),
         pytest.param(["--workload", "NODES"], "has no name", id="workload"),
-        pytest.param(["--cluster", "PODS"], "there must be sn", id="cluster"),
+        pytest.param(["--cluster", "PODS"], "expected columns: sn", id="cluster"),
     ],
 )
 def test_what_is_not_understood(files: Path, arguments: list[str], said: str) -> None:
@@ -127,8 +127,8 @@ def test_what_if_for_programs(files: Path) -> None:
     ("pod", "cluster", "said"),
     [
         pytest.param("plain.yaml", "cluster.json", "asks for no GPU", id="no GPU"),
-        pytest.param("nodes.csv", "cluster.json", "no Pod in it", id="no pod"),
-        pytest.param("pod.yaml", "nodes.csv", "no JSON that kubectl prints", id="no cluster"),
+        pytest.param("nodes.csv", "cluster.json", "no Pod found", id="no pod"),
+        pytest.param("pod.yaml", "nodes.csv", "invalid JSON, or not printed by kubectl", id="no cluster"),
     ],
 )
 def test_what_if_of_nothing(files: Path, pod: str, cluster: str, said: str) -> None:

@@ -397,7 +397,7 @@ def test_a_pod_that_a_gate_holds_says_so_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        pytest.param(b"kind: ConfigMap", "there is no Pod in it, nor anything with a pod template", id="no pod"),
+        pytest.param(b"kind: ConfigMap", "no Pod found, and no object with a pod template", id="no pod"),
         pytest.param(b"\xff\xfe", "codec can't decode byte", id="no text"),
     ],
 )

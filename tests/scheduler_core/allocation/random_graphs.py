@@ -1,4 +1,4 @@
-"""Random machines, and a kubelet whose device plugin prefers by the best-effort policy."""
+"""Random machines, and a simulated kubelet with the device plugin's best-effort policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulated_node.preferred import PluginCrashError, Scores, best_effort
 
 @st.composite
 def graphs(draw: st.DrawFn, most: int = 6) -> NodeTopology:
-    """Small machines with any PCIe tree and any links: ties, near ties, and what breaks the plugin."""
+    """Small machines with any PCIe tree and any links: ties, near ties, and crashes of the plugin."""
     size = draw(st.integers(2, most))
     pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
     distance = {pair: draw(st.sampled_from(PcieDistance)) for pair in pairs}
@@ -34,7 +34,7 @@ def _gpus(size: int, numa: list[int] | None = None) -> tuple[Gpu, ...]:
 def kubelet(
     topology: NodeTopology, scores: Scores, random: Random, policy: NumaPolicy = NumaPolicy.NONE
 ) -> DeviceManager:
-    """A node whose plugin prefers by the best-effort policy."""
+    """A node with the plugin's best-effort policy."""
     devices = tuple(Device(gpu.uuid or "", gpu.index, gpu.numa_node) for gpu in topology.gpus)
     by_index = {device.gpu: device for device in devices}
 

@@ -46,7 +46,7 @@ def test_best_set(machine: str, free: int, size: int, chosen: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 3], ids=["none", "fewer than none", "more than are free"])
-def test_there_is_no_such_set(size: int) -> None:
+def test_impossible_size(size: int) -> None:
     assert best_set(shape_of(MACHINES["a100_bridged"]()), 0b0011, size) is None
 
 
@@ -65,7 +65,7 @@ def test_quality_of_a_set() -> None:
     )
 
 
-def test_quality_where_little_is_known() -> None:
+def test_quality_with_few_facts() -> None:
     blind = shape_of(NodeTopology(gpus=MACHINES["cloud_vm"]().gpus[:3]))
 
     assert set_quality(blind, 0b111, 0b011) == SetQuality(
@@ -73,7 +73,7 @@ def test_quality_where_little_is_known() -> None:
     )
 
 
-def test_sixteen_gpus_are_exact_and_more_are_grown() -> None:
+def test_sixteen_gpus_are_exact_and_more_are_greedy() -> None:
     dgx2 = MACHINES["dgx2"]()
     found = best_set(shape_of(dgx2), 0xFFFF, 8)
     assert found is not None
@@ -92,7 +92,7 @@ def test_sixteen_gpus_are_exact_and_more_are_grown() -> None:
 @settings(deadline=None, max_examples=100)
 @given(graphs(most=5), st.data())
 def test_no_set_is_better(bare: NodeTopology, data: st.DataObject) -> None:
-    """Against the definition, set by set: ring, NUMA nodes, then the islands that stay."""
+    """Compared with the definition, set by set: ring, NUMA nodes, then the islands that stay whole."""
     assert bare.nvlink is not None
     links = tuple(msgspec.structs.replace(each, gbps=each.lanes * 50.0) for each in bare.nvlink.links)
     topology = msgspec.structs.replace(bare, nvlink=Nvlink(links=links))

@@ -1,4 +1,4 @@
-"""What the node may hand out, held against a model of the device plugin that is written apart from it."""
+"""Predicted allocations, compared with an independent model of the device plugin."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_preferred(shape: MachineShape, free: int, size: int, sets: set[int]) ->
     assert preferred_sets(shape, free, size) == Prediction(exact_sets(sets))
 
 
-def test_search_is_bounded_over_all_that_may_be_free() -> None:
-    """Each of the 120 searches is within bounds by itself; together they took seconds, and kube-scheduler waits."""
+def test_search_is_bounded_over_all_free_sets() -> None:
+    """Each of the 120 searches is within bounds; together they took seconds, while kube-scheduler waits."""
     two_are_taken = exact_sets(frozenset(subsets(0xFFFF, 14)))
 
     assert predict_sets(DGX2, two_are_taken, (ContainerStep(8),)) == Prediction(SomeSet(0xFFFF, 8))
@@ -79,15 +79,15 @@ def test_padded_set_that_may_win_is_a_possible_crash() -> None:
         pytest.param(DGX2, 0x1FFF, 2, id="seven sets: too"),
     ],
 )
-def test_what_cannot_be_told_may_be_any(shape: MachineShape, free: int, size: int) -> None:
+def test_unpredictable_allocation_may_be_any_set(shape: MachineShape, free: int, size: int) -> None:
     assert preferred_sets(shape, free, size) == Prediction(exact_sets(set(subsets(free, size))))
 
 
-def test_any_of_very_many_is_not_listed() -> None:
+def test_very_many_sets_are_not_listed() -> None:
     assert preferred_sets(DGX2, 0xFFFF, 6) == Prediction(SomeSet(0xFFFF, 6))
 
 
-def test_containers_choose_one_after_the_other() -> None:
+def test_containers_are_served_one_after_the_other() -> None:
     assert predict_sets(PAIRS, ExactSets((0b1111,)), (ContainerStep(2), ContainerStep(2))) == Prediction(
         ExactSets((0b1111,))
     )
@@ -110,7 +110,7 @@ def test_containers_choose_one_after_the_other() -> None:
         ),
     ],
 )  # fmt: skip
-def test_init_containers_gpus_are_given_again(program: ContainerSteps, sets: set[int]) -> None:
+def test_gpus_of_init_containers_are_reused(program: ContainerSteps, sets: set[int]) -> None:
     assert predict_sets(PAIRS, ExactSets((0b1111,)), program) == Prediction(exact_sets(sets))
 
 
@@ -120,7 +120,7 @@ def test_each_free_set_adds_its_outcomes() -> None:
     )
 
 
-def test_unknown_free_gpus_may_give_any() -> None:
+def test_unknown_free_gpus_give_any_set() -> None:
     assert predict_sets(PAIRS, SomeSet(0b0111, 2), (ContainerStep(2),)) == Prediction(
         exact_sets({0b0011, 0b0101, 0b0110})
     )
@@ -136,7 +136,7 @@ def test_unknown_free_gpus_may_give_any() -> None:
         pytest.param((ContainerStep(4, False), ContainerStep(10)), 10, id="too many ways to add"),
     ],
 )
-def test_what_is_too_much_to_list_is_any(program: ContainerSteps, wanted: int) -> None:
+def test_too_many_outcomes_are_any_set(program: ContainerSteps, wanted: int) -> None:
     assert predict_sets(DGX2, ExactSets((0xFFFF,)), program).sets == SomeSet(0xFFFF, wanted)
 
 
@@ -148,7 +148,7 @@ def test_outcomes_of_many_free_sets_may_be_too_many_to_list() -> None:
 
 
 class TestSingleNumaNode:
-    """The Topology Manager's policy: all GPUs of a container from the lowest NUMA node that has enough."""
+    """The Topology Manager's policy: all GPUs of a container from the lowest NUMA node with enough GPUs."""
 
     @pytest.mark.parametrize(
         ("free", "size", "sets"),
@@ -164,12 +164,12 @@ class TestSingleNumaNode:
             exact_sets(sets)
         )
 
-    def test_it_has_no_say_where_no_gpu_tells_its_node(self) -> None:
+    def test_no_effect_if_no_gpu_has_a_numa_node(self) -> None:
         vm = shape_of(MACHINES["cloud_vm"]())
 
         assert predict_sets(vm, ExactSets((ALL,)), (ContainerStep(7),), single_numa=True) == preferred_sets(vm, ALL, 7)
 
-    def test_anything_may_come_where_some_do_not_tell(self) -> None:
+    def test_any_set_if_some_gpus_have_no_numa_node(self) -> None:
         odd = shape_of(NodeTopology(gpus=(Gpu(index=0, numa_node=0), Gpu(index=1)), nvlink=Nvlink()))
 
         assert predict_sets(odd, ExactSets((0b11,)), (ContainerStep(1),), single_numa=True) == Prediction(
@@ -180,7 +180,7 @@ class TestSingleNumaNode:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs(most=5), st.data())
-def test_predicted_are_exactly_the_outcomes_of_all_orders(topology: NodeTopology, data: st.DataObject) -> None:
+def test_prediction_equals_the_outcomes_of_all_orders(topology: NodeTopology, data: st.DataObject) -> None:
     free = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
     size = data.draw(st.integers(1, free.bit_count()))
     scores = pair_scores(topology)
@@ -199,7 +199,7 @@ def test_predicted_are_exactly_the_outcomes_of_all_orders(topology: NodeTopology
 
 @settings(deadline=None, max_examples=150)
 @given(graphs(most=8), st.data())
-def test_no_order_brings_what_was_not_predicted(topology: NodeTopology, data: st.DataObject) -> None:
+def test_no_order_gives_an_unpredicted_set(topology: NodeTopology, data: st.DataObject) -> None:
     free = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
     size = data.draw(st.integers(1, free.bit_count()))
     order = data.draw(st.permutations(list(member_places(free))))
@@ -234,10 +234,10 @@ _steps = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(graphs(most=6), _steps, st.integers(0, 2**32), st.sampled_from(NumaPolicy))
-def test_kubelet_gives_what_was_predicted(
+def test_kubelet_allocates_a_predicted_set(
     topology: NodeTopology, program: list[ContainerStep], seed: int, policy: NumaPolicy
 ) -> None:
-    """The kubelet with its device plugin, container by container, as the simulated nodes run it."""
+    """The simulated kubelet with its device plugin, container by container."""
     scores = pair_scores(topology)
     manager = kubelet(topology, scores, Random(seed), policy)
     everything = (1 << len(topology.gpus)) - 1
@@ -273,5 +273,5 @@ def _listed(found: Prediction) -> set[int]:
         pytest.param(SomeSet(0b111, 2), 0b1001, PredictionResult.MISS, id="one that was thought busy"),
     ],
 )
-def test_prediction_is_checked(predicted: Sets, actual: int, found: PredictionResult) -> None:
+def test_check_prediction(predicted: Sets, actual: int, found: PredictionResult) -> None:
     assert check_prediction(predicted, actual) is found

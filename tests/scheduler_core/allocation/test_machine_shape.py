@@ -1,4 +1,4 @@
-"""What is known of a machine's GPUs, as tables."""
+"""The tables of a machine's GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.machines import MACHINES
 from tests.scheduler_core.builders import mask
 
 
-def test_gpus_that_are_handed_out_whole_and_those_that_are_cut() -> None:
+def test_whole_and_partitioned_gpus() -> None:
     mig = shape_of(MACHINES["a100_mig"]())
     lost = shape_of(MACHINES["h100_lost_gpu"]())
 
@@ -24,7 +24,7 @@ def test_islands_are_sets_of_places() -> None:
     assert shape_of(MACHINES["nvlink_unknown"]()).islands is None
 
 
-def test_machines_that_differ_in_names_only_are_one_shape() -> None:
+def test_machines_that_differ_in_names_only_share_a_shape() -> None:
     one = MACHINES["hgx_h100"]()
     gpus = tuple(msgspec.structs.replace(gpu, uuid=f"other-{gpu.index}", bus_id=None, minor=7) for gpu in one.gpus)
     other = msgspec.structs.replace(one, gpus=gpus, machine="else", boot_id="x", driver_version="1", problems=())
@@ -38,7 +38,7 @@ def test_products_are_spelled_as_in_labels() -> None:
     assert shape_of(NodeTopology(gpus=())).gpus == ()
 
 
-def test_points_are_the_device_plugins() -> None:
+def test_points_equal_those_of_the_device_plugin() -> None:
     """Bridged pair across two host bridges of a node: 20 + 12 x 100; across the sockets: 10."""
     assert shape_of(MACHINES["a100_bridged"]()).points == (
         (0, 1220, 10, 10),
@@ -48,7 +48,7 @@ def test_points_are_the_device_plugins() -> None:
     )
 
 
-def test_points_are_not_known_where_a_distance_is_not() -> None:
+def test_points_are_unknown_if_a_distance_is_unknown() -> None:
     whole = MACHINES["a100_bridged"]()
     row = (None, None, PcieDistance.SYS, PcieDistance.SYS)
     torn = (row, *((row[at] if at < 1 else None, *whole.pcie[at][1:]) for at in (1, 2, 3)))
@@ -84,7 +84,7 @@ def test_nic_of_unknown_distance_is_not_near() -> None:
         ("gpu77", mask(*range(8))),
     ],
 )
-def test_degradations_name_gpus_or_concern_all(what: str, hurt: int) -> None:
+def test_degradations_name_gpus_or_affect_all(what: str, hurt: int) -> None:
     topology = msgspec.structs.replace(MACHINES["hgx_h100"](), degraded=(Degradation(what, "why"),))
 
     assert shape_of(topology).degraded == hurt

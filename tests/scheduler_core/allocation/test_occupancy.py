@@ -1,4 +1,4 @@
-"""Which GPUs are free: by hand on four and eight GPUs, and held against a kubelet whose life is made up."""
+"""Free GPUs: by hand on four and eight GPUs, and compared with a random simulated kubelet."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def _state(observed: NodeRecord) -> NodeState:
     return state_of(observed, NOW, Policy())
 
 
-def test_kubelets_word_is_believed() -> None:
+def test_kubelet_report_is_used() -> None:
     found = _state(record(topology=PAIRS, held={"a": [0, 2]}, pods=[occupant("a", 2)]))
 
     assert found.free == ExactSets((0b1010,))
     assert found.counts == (("nvidia.com/gpu", 2),)
 
 
-def test_pod_bound_since_may_have_what_the_plugin_may_choose() -> None:
+def test_pod_bound_since_the_report_has_a_predicted_set() -> None:
     found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 2, admitted=True)]))
 
     assert found.free == ExactSets((0b0011, 0b1100))
 
 
-def test_pod_that_is_not_admitted_yet_may_come_after_the_next() -> None:
+def test_pod_may_be_admitted_after_the_next_pod() -> None:
     found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 2)]))
 
     assert found.free == ExactSets((0b0011, 0b1100, 0b1111))
 
 
-def test_order_of_admission_is_not_known() -> None:
-    """One GPU first, any; then two: a whole pair if one is left, and one always is: but never both of one pair."""
+def test_order_of_admission_is_unknown() -> None:
+    """Any single GPU first, then two GPUs: always a whole pair, since one pair is always left."""
     pods = [occupant("one", 1, admitted=True), occupant("two", 2, admitted=True)]
 
     found = _state(record(topology=PAIRS, held={}, pods=pods))
@@ -60,7 +60,7 @@ def test_order_of_admission_is_not_known() -> None:
     assert found.free == ExactSets((0b0001, 0b0010, 0b0100, 0b1000))
 
 
-def test_pod_that_has_gone_may_have_been_in_the_way() -> None:
+def test_departed_pod_may_have_held_gpus_at_admission() -> None:
     """``old`` had a pair and has gone, so the pair is free; ``new`` may have been admitted before that, or after."""
     held = {"old": [0, 1]}
 
@@ -72,8 +72,8 @@ def test_pod_that_has_gone_may_have_been_in_the_way() -> None:
     )
 
 
-def test_pods_that_came_and_went_unseen_may_have_been_in_the_way_too() -> None:
-    """While two single GPUs were taken, one of each pair perhaps, ``new`` could get no pair."""
+def test_unreported_departed_pods_may_have_held_gpus_too() -> None:
+    """While two single GPUs were in use, perhaps one of each pair, ``new`` could get no pair."""
     gone = [occupant("gone-1", 1), occupant("gone-2", 1)]
     new = occupant("new", 2, admitted=True)
 
@@ -82,8 +82,8 @@ def test_pods_that_came_and_went_unseen_may_have_been_in_the_way_too() -> None:
     assert found.free == ExactSets((0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100))
 
 
-def test_pod_of_a_name_that_was_there_before_is_not_taken_for_the_former() -> None:
-    """A StatefulSet's pod came back under its name: the kubelet's word is about its predecessor."""
+def test_pod_with_a_reused_name_is_another_pod() -> None:
+    """A StatefulSet's pod was replaced under the same name: the report is about its predecessor."""
     former = occupant("web-0", 2)._replace(uid="former")
 
     found = _state(record(topology=PAIRS, held={"web-0": [0, 1]}, pods=[occupant("web-0", 2)], departed=[former]))
@@ -91,19 +91,19 @@ def test_pod_of_a_name_that_was_there_before_is_not_taken_for_the_former() -> No
     assert found.free == ExactSets((0b0011, 0b1100, 0b1111))
 
 
-def test_nobody_asked_the_kubelet() -> None:
+def test_no_kubelet_report() -> None:
     assert _state(record(topology=PAIRS)).free == ExactSets((0b1111,))
     assert _state(record(topology=PAIRS, pods=[occupant("a", 1)])).free == SomeSet(0b1111, 3)
 
 
-def test_word_that_covers_a_part_of_a_pod_only() -> None:
-    """The kubelet does not tell what init containers keep from others."""
+def test_report_of_a_part_of_a_pod() -> None:
+    """The kubelet does not report the devices that init containers keep."""
     found = _state(record(topology=PAIRS, held={"a": [0]}, pods=[occupant("a", 2)]))
 
     assert found.free == SomeSet(0b1110, 2)
 
 
-def test_gpus_that_nobody_knows_make_the_word_worthless() -> None:
+def test_report_with_unknown_gpus_is_ignored() -> None:
     other = MACHINES["dgx1"]()
     observed = record(topology=PAIRS, pods=[occupant("a", 2)])
 
@@ -124,22 +124,22 @@ def test_mig_devices_and_replicas_are_not_whole_gpus() -> None:
         assert _state(msgspec.structs.replace(observed, gpus=gpus, pods=pods)).free == waiting
 
 
-class TestSickGpus:
-    """The device plugin offers fewer GPUs than there are, and does not tell which it left out."""
+class TestUnhealthyGpus:
+    """The device plugin offers fewer GPUs than exist, and does not tell which are missing."""
 
-    def test_any_may_be_sick(self) -> None:
+    def test_any_gpu_may_be_unhealthy(self) -> None:
         found = _state(record(topology=PAIRS, held={}, allocatable={"nvidia.com/gpu": 3}))
 
         assert found.free == ExactSets((0b0111, 0b1011, 0b1101, 0b1110))
 
-    def test_pods_keep_what_falls_ill(self) -> None:
+    def test_pods_keep_unhealthy_gpus(self) -> None:
         found = _state(
             record(topology=PAIRS, held={"a": [0, 1]}, pods=[occupant("a", 2)], allocatable={"nvidia.com/gpu": 3})
         )
 
         assert found.free == ExactSets((0b0100, 0b1000, 0b1100))
 
-    def test_with_pods_that_wait_too_nothing_is_known_but_numbers(self) -> None:
+    def test_with_waiting_pods_only_the_number_is_known(self) -> None:
         found = _state(record(topology=PAIRS, held={}, pods=[occupant("a", 1)], allocatable={"nvidia.com/gpu": 3}))
 
         assert found.free == SomeSet(0b1111, 2)
@@ -161,21 +161,21 @@ class TestSickGpus:
         ),
     ],
 )  # fmt: skip
-def test_what_is_too_much_to_follow_is_any(pods: list[Occupant]) -> None:
+def test_too_many_orders_give_any_set(pods: list[Occupant]) -> None:
     found = _state(record(topology=DGX2, held={}, pods=pods))
 
     assert found.free == SomeSet(0xFFFF, 16 - sum(pod.profile.gpus for pod in pods))
     assert found.unsettled is None
 
 
-def test_word_that_contradicts_the_pods_is_not_followed() -> None:
-    """Three pods of two on four GPUs."""
+def test_report_that_contradicts_the_pods_is_not_followed() -> None:
+    """Three pods of two GPUs on four GPUs."""
     pods = [occupant(name, 2, admitted=True) for name in "abc"]
 
     assert _state(record(topology=PAIRS, held={}, pods=pods)).free == SomeSet(0b1111, 0)
 
 
-def test_a_pod_that_has_gone_may_have_been_refused() -> None:
+def test_departed_pod_may_have_been_rejected() -> None:
     """go-gpuallocator pads a set of three on such a machine, and the device plugin crashes."""
     near, far = PcieDistance.PIX, PcieDistance.PXB
     topology = NodeTopology(
@@ -190,7 +190,7 @@ def test_a_pod_that_has_gone_may_have_been_refused() -> None:
     assert found.free == ExactSets((0b01111, 0b10111, 0b11011, 0b11101, 0b11110, 0b11111))
 
 
-def test_course_tells_what_each_pod_may_have_met() -> None:
+def test_outcomes_have_the_free_gpus_at_each_admission() -> None:
     shape = shape_of(PAIRS)
     course = follow_admissions(
         shape, OpenAdmissions(0b1111, (PendingAdmission(profile(2)), PendingAdmission(profile(1))))
@@ -203,8 +203,8 @@ def test_course_tells_what_each_pod_may_have_met() -> None:
     }
 
 
-def test_pods_that_ask_for_as_many_gpus_are_followed_as_one_kind() -> None:
-    """Whatever else they wish: eight that all differ would else be too much."""
+def test_pods_with_equal_requests_are_followed_as_one_kind() -> None:
+    """Other constraints do not matter: eight different pods would be too many."""
     shape = shape_of(H100)
     alike = follow_admissions(shape, OpenAdmissions(shape.whole, (PendingAdmission(profile(1)),) * 8))
     differing = [profile(1, min_vram=f"{at}Gi") for at in range(1, 9)]
@@ -218,8 +218,8 @@ def test_pods_that_ask_for_as_many_gpus_are_followed_as_one_kind() -> None:
 
 @settings(deadline=None, max_examples=120)
 @given(graphs(most=6), st.integers(0, 2**32))
-def test_what_is_free_at_the_kubelet_was_held_possible(topology: NodeTopology, seed: int) -> None:
-    """A made-up life: pods bound, admitted late and out of order, ended; the agent looks now and then."""
+def test_free_gpus_of_the_kubelet_were_predicted(topology: NodeTopology, seed: int) -> None:
+    """Random events: pods bound, admitted late and out of order, ended; the agent reports now and then."""
     random = Random(seed)
     manager = kubelet(topology, pair_scores(topology), random)
     everything = (1 << len(topology.gpus)) - 1
@@ -258,8 +258,8 @@ def test_what_is_free_at_the_kubelet_was_held_possible(topology: NodeTopology, s
 
 @settings(deadline=None, max_examples=60)
 @given(graphs(most=6), st.data())
-def test_any_of_contains_what_each_set_gives(topology: NodeTopology, data: st.DataObject) -> None:
-    """To say ``AnyOf`` in place of the sets never hides an outcome."""
+def test_some_set_contains_the_outcomes_of_each_set(topology: NodeTopology, data: st.DataObject) -> None:
+    """``SomeSet`` instead of the exact sets never hides an outcome."""
     shape = shape_of(topology)
     among = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
     size = data.draw(st.integers(1, among.bit_count()))

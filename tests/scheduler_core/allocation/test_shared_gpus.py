@@ -1,4 +1,4 @@
-"""Memory of shared GPUs: what is taken, what fits, and that nothing is ever given twice."""
+"""Memory of shared GPUs: what is in use, what fits, and that nothing is allocated twice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _claim(name: str, share: str | None = None, replicas: int = 1) -> ReplicaCla
 
 
 def _word(**held: str) -> list[Allocation]:
-    """Pod -> the last letter of each card that it has a replica of."""
+    """Pod -> the last letter of each GPU that it has a replica of."""
     return [
         Allocation(f"GPU-{card}", PodRef("team", name, "c"), replica=0)
         for name, cards in held.items()
@@ -60,7 +60,7 @@ def _offer(replicas: int = 8, each: int | None = 4, choice: ReplicaPolicy = Repl
 
 
 def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: Any) -> SharedGpus:
-    """Cards of 80 MiB with four replicas."""
+    """GPUs of 80 MiB with four replicas."""
     return SharedGpus(
         WHOLE, tuple(SharedGpu(80, shares) for shares in cards), 4, 4, 20, unplaced, has_memory_requests=True
     )._replace(**fields)
@@ -69,7 +69,7 @@ def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: A
 @pytest.mark.parametrize(
     ("claims", "told", "departed", "cards", "rest"),
     [
-        pytest.param([], [], [], ((), ()), {}, id="nobody"),
+        pytest.param([], [], [], ((), ()), {}, id="zero"),
         pytest.param(
             [_claim("p", "30Mi"), _claim("q", "10Mi")],
             _word(p="a", q="a"),
@@ -101,7 +101,7 @@ def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: A
         pytest.param([], _word(), [_claim("p", "9Mi")], ((), ()), {"ended_replicas": 1}, id="a pod that came and went"),
     ],
 )
-def test_ledger(
+def test_shared_gpus_of(
     claims: list[ReplicaClaim],
     told: list[Allocation],
     departed: list[ReplicaClaim],
@@ -117,19 +117,19 @@ def test_ledger(
     )
 
 
-def test_what_nobody_asked_the_kubelet_may_be_on_any_card() -> None:
+def test_without_a_report_a_share_may_be_on_any_gpu() -> None:
     found = shared_gpus_of(_offer(), [_claim("p", "30Mi")], None)
 
     assert (found.replica_policy, found.unplaced) == (ReplicaPolicy.UNKNOWN, (30,))
 
 
-def test_one_card_leaves_no_choice() -> None:
+def test_single_gpu_leaves_no_choice() -> None:
     found = shared_gpus_of(SharingConfig(WHOLE, {"GPU-a": 80}, 4, 4), [_claim("p", "30Mi")], None)
 
     assert (found.gpus, found.unplaced) == ((SharedGpu(80, (30,)),), ())
 
 
-def test_where_nobody_says_how_many_replicas_a_card_has_it_may_have_all_that_are_offered() -> None:
+def test_with_unknown_replicas_a_gpu_may_have_all_of_them() -> None:
     found = shared_gpus_of(SharingConfig(WHOLE, TWO, 4), [], [])
 
     assert (found.min_replicas, found.max_replicas, found.default_mib) == (2, 4, 40)
@@ -174,7 +174,7 @@ def test_where_nobody_says_how_many_replicas_a_card_has_it_may_have_all_that_are
         pytest.param(_ledger(gpus=(SharedGpu(None),)), 500, True, id="memory unknown is the model filter's business"),
     ],
 )
-def test_fits_wherever_it_may_land(there: SharedGpus, share: int | None, expected: bool) -> None:
+def test_fits_on_any_gpu_that_it_may_get(there: SharedGpus, share: int | None, expected: bool) -> None:
     assert replicas_fit(there, share) is expected
 
 
@@ -194,7 +194,7 @@ def test_fits_wherever_it_may_land(there: SharedGpus, share: int | None, expecte
         pytest.param(_ledger(gpus=(SharedGpu(None),)), 20, [1.0], id="memory unknown"),
     ],
 )
-def test_saturation(there: SharedGpus, share: int | None, expected: list[float]) -> None:
+def test_fill_levels(there: SharedGpus, share: int | None, expected: list[float]) -> None:
     assert fill_levels(there, share) == expected
 
 
@@ -210,7 +210,7 @@ def test_saturation(there: SharedGpus, share: int | None, expected: list[float])
         pytest.param(1.0, 0.0, id="full"),
     ],
 )
-def test_band(share: float, value: float) -> None:
+def test_fill_score(share: float, value: float) -> None:
     assert fill_score(share, BAND) == pytest.approx(value)
 
 
@@ -229,7 +229,7 @@ _SHARED_LABELS = {
 
 
 def _shared(*shares: str, name: str = "n", cards: int = 1, resource: str = WHOLE) -> NodeRecord:
-    """Cards of 80 GiB that are handed out ten times each, known by GPU Feature Discovery's labels only."""
+    """GPUs of 80 GiB with ten replicas each, known by GPU Feature Discovery's labels only."""
     pods = [occupant(f"p{at}", 1, resource=resource, vram=share) for at, share in enumerate(shares)]
     labels = {**_SHARED_LABELS, "nvidia.com/gpu.count": str(cards)}
     return NodeRecord(name, parse_node(node(labels=labels, allocatable={resource: 10 * cards})), pods=tuple(pods))
@@ -256,7 +256,7 @@ def _state(*shares: str, cards: int = 1, resource: str = WHOLE) -> NodeState:
         pytest.param(_state("41Gi", resource=SHARED), profile(1, resource=SHARED, vram="39Gi"), None, id="and room"),
     ],
 )
-def test_room_on_a_node(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
+def test_verdict_of_a_node(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
     assert rejection_reason(asked, state, POLICY) is reason
 
 
@@ -269,7 +269,7 @@ def test_room_on_a_node(state: NodeState, asked: PodProfile, reason: Reason | No
         pytest.param(record("n"), id="nothing known"),
     ],
 )
-def test_no_ledger(observed: NodeRecord) -> None:
+def test_no_shared_gpus(observed: NodeRecord) -> None:
     assert state_of(observed, NOW, POLICY).ledger is None
 
 
@@ -282,7 +282,7 @@ def test_no_ledger(observed: NodeRecord) -> None:
         (None, ReplicaPolicy.DISTRIBUTED),
     ],
 )
-def test_how_replicas_are_chosen_is_the_operators_word(said: str | None, choice: ReplicaPolicy) -> None:
+def test_label_sets_how_replicas_are_chosen(said: str | None, choice: ReplicaPolicy) -> None:
     assert parse_node(node(labels={} if said is None else {"gputopo.io/sharing": said})).choice is choice
 
 
@@ -308,8 +308,8 @@ def test_packing(state: NodeState, asked: PodProfile, raw: float) -> None:
     assert packing(asked, state, POLICY) == pytest.approx(raw)
 
 
-def test_mig_device_is_as_large_as_it_is() -> None:
-    """15 GiB of a device of that profile."""
+def test_mig_device_counts_with_its_own_size() -> None:
+    """15 GiB of a MIG device."""
     (resource, size) = _mig_device()
     machine = record(topology=MIG, held={}, allocatable={resource: 1})
 
@@ -318,15 +318,15 @@ def test_mig_device_is_as_large_as_it_is() -> None:
     assert found == pytest.approx(1.0)
 
 
-def test_unknown_memory_fills_a_card() -> None:
+def test_unknown_memory_fills_a_gpu() -> None:
     bare = node(labels={"nvidia.com/gpu.count": "2"}, allocatable={WHOLE: 2})
     state = state_of(NodeRecord("n", parse_node(bare)), NOW, POLICY)
 
     assert packing(profile(1, vram="1Gi"), state, POLICY) == 0.0
 
 
-def test_inference_packs_onto_the_warm_card_until_80_percent_and_then_opens_the_next() -> None:
-    """Two cold nodes of one card; pods of 15 GiB: four make 60 / 80 = 75 %, a fifth would make 94 %."""
+def test_inference_fills_a_gpu_to_80_percent_and_then_uses_the_next() -> None:
+    """Two idle nodes with one GPU; pods of 15 GiB: four make 60 / 80 = 75 %, a fifth would make 94 %."""
     records = {name: _shared(name=name) for name in ("a", "b")}
     went: list[str] = []
     for at in range(9):
@@ -402,7 +402,7 @@ class Node(RuleBasedStateMachine):
 
 
 class PackedNode(Node):
-    """The same where the plugin packs."""
+    """The same with a plugin that packs."""
 
     choice = ReplicaPolicy.PACKED
 

@@ -1,4 +1,4 @@
-"""Pods that arrive together: what was promised to one is kept, whatever the kubelets do and in whatever order."""
+"""Pods that arrive together: required shapes hold, in whatever order the kubelets admit pods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODES = {
 
 
 class Cluster:
-    """Nodes with kubelets, and what the watch shows of them."""
+    """Nodes with kubelets, and the state that the watch has delivered."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -46,7 +46,7 @@ class Cluster:
         self.kept = 0
 
     def arrive(self, serial: int) -> None:
-        """kube-scheduler asks about a pod, and binds it to one of the nodes answered."""
+        """Filter a pod, and bind it to one of the returned nodes, as kube-scheduler does."""
         size = self.random.choice((1, 1, 2, 2, 3, 4))
         wishes = {"island": "required"} if self.random.random() < 0.6 else {}
         asked = request(size, f"p{serial}", **wishes)
@@ -65,14 +65,14 @@ class Cluster:
             self._show(node, pod)
 
     def watch(self) -> None:
-        """The watch catches up."""
+        """Deliver all pending events of the watch."""
         while self.unseen:
             node, pod = self.unseen.pop()
             self._show(node, pod)
             self.assumptions.drop_pod(pod.uid)
 
     def admit(self) -> None:
-        """Some kubelet admits one of its pods, not the first one in order."""
+        """Let a random kubelet admit a random pod of its own."""
         if not self.bound:
             return
         node, pod = self.bound.pop(self.random.randrange(len(self.bound)))
@@ -80,7 +80,7 @@ class Cluster:
         self.watch()
         container = Container("c", {"nvidia.com/gpu": pod.profile.gpus})
         if manager.admit(Pod(pod.uid, "team", pod.name, (container,))):
-            assert not pod.profile.shape_required  # neither rejected, nor a crash of the plugin
+            assert not pod.profile.requires_shape  # neither rejected, nor a crash of the plugin
             self._change(node, without=pod.uid)
             return
         given_gpus = {device.gpu for device in manager.devices_of(pod.uid)}
@@ -91,7 +91,7 @@ class Cluster:
             self.kept += 1
 
     def end(self) -> None:
-        """A pod ends somewhere."""
+        """End a random pod."""
         running = [(node, pod.uid) for node, manager in self.kubelets.items() for pod, _ in manager.pods]
         if running:
             node, uid = self.random.choice(running)
@@ -99,7 +99,7 @@ class Cluster:
             self._change(node, without=uid)
 
     def look(self) -> None:
-        """An agent publishes what its kubelet says."""
+        """Let an agent publish the report of its kubelet."""
         node = self.random.choice(list(NODES))
         held = {
             pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
@@ -117,7 +117,7 @@ class Cluster:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32))
-def test_no_required_island_is_ever_broken_and_no_pod_too_many_is_sent(seed: int) -> None:
+def test_no_required_island_is_violated_and_no_node_is_overcommitted(seed: int) -> None:
     random = Random(seed)
     cluster = Cluster(random)
     for serial in range(60):
@@ -130,8 +130,8 @@ def test_no_required_island_is_ever_broken_and_no_pod_too_many_is_sent(seed: int
         cluster.admit()
 
 
-def test_required_pods_do_get_placed() -> None:
-    """The law above would hold of a scheduler that refuses everything."""
+def test_pods_with_required_shapes_are_placed() -> None:
+    """The property above would also hold for a scheduler that rejects everything."""
     cluster = Cluster(Random(7))
     for serial in range(40):
         cluster.arrive(serial)

@@ -31,7 +31,7 @@ NODES = {
 
 
 class Crowd:
-    """What happens in the cluster, and what of it has been shown."""
+    """The events of the cluster, and the events that the watch has delivered."""
 
     def __init__(self, random: Random, *, lag: bool) -> None:
         self.random = random
@@ -83,7 +83,7 @@ class Crowd:
         self._show(self.bound[-1])
 
     def admit(self) -> None:
-        """Some kubelet admits one of its pods, not the first one in order."""
+        """Let a random kubelet admit a random pod of its own."""
         if not self.bound:
             return
         pod = self.bound.pop(self.random.randrange(len(self.bound)))
@@ -92,7 +92,7 @@ class Crowd:
         if manager.admit(
             Pod(holder.uid, "team", holder.name, (Container("c", {"nvidia.com/gpu": holder.profile.gpus}),))
         ):
-            assert not holder.profile.shape_required  # neither rejected, nor a crash of the plugin
+            assert not holder.profile.requires_shape  # neither rejected, nor a crash of the plugin
             self.counted[node] += holder.profile.gpus
             self._gone(pod.key)
             return
@@ -101,7 +101,7 @@ class Crowd:
         self._hold_against_the_wish(node, holder)
 
     def end(self) -> None:
-        """The kubelet lets go first, then the pod is no more."""
+        """The kubelet releases the GPUs first, then the pod is deleted."""
         if self.ends:
             pod = self.ends.pop(self.random.randrange(len(self.ends)))
             self.kubelets[pod.node or ""].remove(pod.key)
@@ -109,7 +109,7 @@ class Crowd:
             self._gone(pod.key)
 
     def look(self) -> None:
-        """An agent publishes what its kubelet says."""
+        """Let an agent publish the report of its kubelet."""
         node = self.random.choice(list(NODES))
         held = {
             pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
@@ -142,13 +142,13 @@ def live(seed: int, *, lag: bool, steps: int = 80) -> Crowd:
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 2**32))
-def test_no_promise_is_broken_however_the_watches_lag(seed: int) -> None:
+def test_no_required_shape_is_violated_however_the_watches_lag(seed: int) -> None:
     live(seed, lag=True)
 
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 2**32))
-def test_every_prediction_comes_true_where_the_watches_keep_up(seed: int) -> None:
+def test_every_prediction_is_right_if_the_watches_do_not_lag(seed: int) -> None:
     crowd = live(seed, lag=False)
 
     assert [each for each in crowd.settled if each.check is PredictionResult.MISS] == []
@@ -156,8 +156,8 @@ def test_every_prediction_comes_true_where_the_watches_keep_up(seed: int) -> Non
 
 
 @pytest.mark.parametrize("lag", [False, True], ids=["keeping up", "lagging"])
-def test_pods_do_get_placed_and_predicted(lag: bool) -> None:
-    """The laws above would hold of an extender that refuses everything."""
+def test_pods_are_placed_and_predicted(lag: bool) -> None:
+    """The properties above would also hold for an extender that rejects everything."""
     crowd = live(11, lag=lag, steps=400)
 
     checks = [each.check for each in crowd.settled]

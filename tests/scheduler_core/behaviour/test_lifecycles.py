@@ -1,4 +1,4 @@
-"""The lives of pods, as the watches and kube-scheduler tell them in turn: required shapes hold in all of them."""
+"""Lifecycles of pods, by events of the watches and calls of kube-scheduler: required shapes hold in all."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def placed(node: str) -> FilterResult:
 
 
 def refused(**reasons: str) -> FilterResult:
-    """kube-scheduler asks again where it counts more free GPUs than we do, and where others are on their way."""
+    """kube-scheduler retries if it counts more free GPUs than gputopo, and if other pods are in flight."""
     return FilterResult((), reasons, may_fit_soon=not {NO_ROOM, RESERVED}.isdisjoint(reasons.values()))
 
 
 def full(stage: Stage) -> None:
-    """A pod that wants four GPUs finds none."""
+    """A pod that requests four GPUs fits on no node."""
     assert stage.ask(asking("full", 3, island="ignore")) == refused(a=NO_ROOM)
 
 
-def test_next_pod_is_asked_about_before_the_watch_shows_the_first_bound() -> None:
+def test_next_pod_comes_before_the_watch_shows_the_first_bound() -> None:
     stage = Stage.set(ONE_NODE)
 
     assert [stage.ask(asking(name, 2, island="required")) for name in ("p", "q", "r")] == [
@@ -44,8 +44,8 @@ def test_next_pod_is_asked_about_before_the_watch_shows_the_first_bound() -> Non
     ]
 
 
-def test_pod_that_is_asked_about_again_is_not_in_its_own_way() -> None:
-    """A PreBind failed: kube-scheduler takes the pod back and starts over."""
+def test_pod_that_is_tried_again_does_not_block_itself() -> None:
+    """A PreBind failed: kube-scheduler forgets the pod and starts over."""
     stage = Stage.set(ONE_NODE)
     stage.ask(asking("other", 2, island="required"))
 
@@ -53,7 +53,7 @@ def test_pod_that_is_asked_about_again_is_not_in_its_own_way() -> None:
         assert stage.ask(asking("p", 2, island="required")) == placed("a")
 
 
-def test_pod_that_starts_over_leaves_its_first_node_to_others() -> None:
+def test_pod_that_is_tried_again_releases_its_first_node() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS})
     assert stage.ask(asking("p", 4, numa="ignore", min_bandwidth="1"), "a") == refused(a=Reason.BANDWIDTH.value)
     assert stage.ask(asking("p", 2, island="required"), "a") == placed("a")
@@ -63,7 +63,7 @@ def test_pod_that_starts_over_leaves_its_first_node_to_others() -> None:
     assert stage.state("b").free_devices("nvidia.com/gpu") == 2
 
 
-def test_pod_that_is_refused_in_the_end_is_assumed_nowhere() -> None:
+def test_rejected_pod_is_assumed_nowhere() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS})
     stage.ask(asking("p", 2, island="required"), "a")
 
@@ -71,7 +71,7 @@ def test_pod_that_is_refused_in_the_end_is_assumed_nowhere() -> None:
     assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
 
-def test_nominated_pod_is_asked_about_with_its_node_alone_and_then_with_all() -> None:
+def test_nominated_pod_is_filtered_with_its_node_and_then_with_all_nodes() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("old", 4, "a"))
 
     assert stage.ask(asking("p", 2, island="required"), "a") == refused(a=NO_ROOM)
@@ -79,7 +79,7 @@ def test_nominated_pod_is_asked_about_with_its_node_alone_and_then_with_all() ->
 
 
 def test_nominated_pod_is_expected_on_its_node() -> None:
-    """It preempted others, who end one after the other; what they leave is not given away."""
+    """It preempted other pods, which end one after the other; their GPUs are kept for it."""
     stage = Stage.set(ONE_NODE, seen("old", 2, "a"))
     stage.pods(seen("p", 2, nominated="a", island="required"))
 
@@ -87,7 +87,7 @@ def test_nominated_pod_is_expected_on_its_node() -> None:
     assert stage.ask(asking("p", 2, island="required"), "a") == placed("a")
 
 
-def test_nomination_that_is_taken_back_frees_the_node() -> None:
+def test_removed_nomination_frees_the_node() -> None:
     stage = Stage.set(ONE_NODE)
     stage.pods(seen("p", 4, nominated="a"))
     assert stage.ask(asking("q", 2, island="required")) == refused(a=NO_ROOM)
@@ -97,7 +97,7 @@ def test_nomination_that_is_taken_back_frees_the_node() -> None:
     assert stage.ask(asking("q", 2, island="required")) == placed("a")
 
 
-def test_nomination_that_is_taken_back_leaves_what_filter_answered_since() -> None:
+def test_removed_nomination_keeps_the_later_filter_result() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS})
     stage.pods(seen("p", 4, nominated="a"))
     stage.ask(asking("p", 4), "b")
@@ -107,8 +107,8 @@ def test_nomination_that_is_taken_back_leaves_what_filter_answered_since() -> No
     assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
 
 
-def test_older_nomination_does_not_outweigh_a_younger_answer() -> None:
-    """It was nominated to a when it preempted, and the watch shows that late."""
+def test_older_nomination_does_not_override_a_later_filter_result() -> None:
+    """It was nominated to a when it preempted, and the watch delivers that late."""
     stage = Stage.set({"a": PAIRS, "b": PAIRS})
     stage.ask(asking("p", 4), "b")
 
@@ -117,7 +117,7 @@ def test_older_nomination_does_not_outweigh_a_younger_answer() -> None:
     assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
 
 
-def test_refused_pod_is_not_expected_where_it_is_still_nominated() -> None:
+def test_rejected_pod_is_not_expected_on_its_nominated_node() -> None:
     stage = Stage.set(ONE_NODE, seen("old", 2, "a"))
     stage.pods(seen("p", 4, nominated="a"))
     assert stage.ask(asking("p", 4)) == refused(a=NO_ROOM)
@@ -128,7 +128,7 @@ def test_refused_pod_is_not_expected_where_it_is_still_nominated() -> None:
     assert stage.ask(asking("q", 2, island="required")) == placed("a")
 
 
-def test_pod_deleted_between_filter_and_bind_leaves_at_once() -> None:
+def test_pod_deleted_between_filter_and_bind_is_removed_at_once() -> None:
     stage = Stage.set(ONE_NODE)
     stage.pods(seen("p", 4))
     stage.ask(asking("p", 4))
@@ -139,8 +139,8 @@ def test_pod_deleted_between_filter_and_bind_leaves_at_once() -> None:
     assert stage.ask(asking("q", 2, island="required")) == placed("a")
 
 
-def test_restart_between_filter_and_bind_keeps_what_the_api_server_knows() -> None:
-    """kube-scheduler waits for a volume: it has written where the pod will go, and asks no more."""
+def test_restart_between_filter_and_bind_keeps_the_nomination() -> None:
+    """kube-scheduler waits for a volume: it has nominated a node, and does not call again."""
     before = Stage.set(ONE_NODE)
     before.ask(with_claim(asking("p", 2, island="required")))
 
@@ -155,8 +155,8 @@ def test_restart_between_filter_and_bind_keeps_what_the_api_server_knows() -> No
     assert after.ask(asking("s", 2, island="required")) == refused(a=NO_ROOM)
 
 
-def test_pod_that_waits_for_a_volume_keeps_its_gpus_for_the_minutes_that_takes() -> None:
-    """WaitForFirstConsumer: the volume is made after the node was chosen, and before the pod is bound."""
+def test_pod_that_waits_for_a_volume_keeps_its_gpus_for_minutes() -> None:
+    """WaitForFirstConsumer: the volume is created after the node is chosen, and before the pod is bound."""
     stage = Stage.set(ONE_NODE)
     stage.pods(seen("p", 4))
     stage.ask(with_claim(asking("p", 4)))
@@ -168,7 +168,7 @@ def test_pod_that_waits_for_a_volume_keeps_its_gpus_for_the_minutes_that_takes()
     full(stage)
 
 
-def test_pod_without_volumes_is_believed_for_seconds() -> None:
+def test_pod_without_volumes_is_assumed_for_seconds() -> None:
     stage = Stage.set(ONE_NODE)
     stage.ask(asking("p", 4))
 
@@ -178,7 +178,7 @@ def test_pod_without_volumes_is_believed_for_seconds() -> None:
     assert stage.ask(asking("q", 2, island="required")) == placed("a")
 
 
-def test_nomination_by_a_slow_volume_makes_filters_answer_last() -> None:
+def test_nomination_with_a_slow_volume_keeps_the_filter_result() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS})
     assert set(stage.ask(asking("p", 4)).nodes) == {"a", "b"}
 
@@ -200,8 +200,8 @@ def test_pod_is_bound_elsewhere_than_assumed() -> None:
     assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
 
-class TestDoubts:
-    """Pods that were answered with several nodes, and one of them is to get a required shape."""
+class TestInFlightPods:
+    """Pods with several nodes in the Filter result, and a pod that requires a shape."""
 
     @pytest.fixture
     def stage(self) -> Stage:
@@ -209,21 +209,21 @@ class TestDoubts:
         assert set(stage.ask(asking("plain", 1)).nodes) == {"a", "b"}
         return stage
 
-    def test_plain_pods_are_not_held_up(self, stage: Stage) -> None:
+    def test_pods_without_a_shape_do_not_wait(self, stage: Stage) -> None:
         assert set(stage.ask(asking("other", 4)).nodes) == {"a", "b"}
 
-    def test_shape_that_holds_wherever_they_go_is_promised(self, stage: Stage) -> None:
-        """The device plugin gives a single GPU any place, and then a pair is left, for one of them."""
+    def test_shape_that_holds_wherever_they_go_is_accepted(self, stage: Stage) -> None:
+        """The device plugin allocates any single GPU, and then a pair is left, for one of them."""
         assert stage.ask(asking("p", 2, island="required")).single
 
-    def test_shape_that_one_of_them_may_break_is_not(self, stage: Stage) -> None:
+    def test_shape_that_one_of_them_may_violate_is_rejected(self, stage: Stage) -> None:
         first = stage.ask(asking("p", 2, island="required"))
         second = stage.ask(asking("q", 2, island="required"))
         assert {*first.nodes, *second.nodes} == {"a", "b"}  # two pairs and the plain pod do not fit on one
 
         assert stage.ask(asking("r", 2, island="required")) == refused(a=RESERVED, b=RESERVED)
 
-    def test_plain_pod_keeps_off_a_promise_that_it_and_a_doubtful_one_could_break(self, stage: Stage) -> None:
+    def test_pod_is_rejected_if_it_and_an_in_flight_pod_could_violate_a_shape(self, stage: Stage) -> None:
         stage.ask(asking("p", 2, island="required"), "a")
 
         assert stage.ask(asking("other", 1)).nodes == ("b",)
@@ -238,7 +238,7 @@ class TestDoubts:
 
         assert stage.ask(asking("p", 2, island="required")) == placed("b")
 
-    def test_until_they_are_too_old(self, stage: Stage) -> None:
+    def test_until_they_expire(self, stage: Stage) -> None:
         for at in range(5):
             stage.ask(asking(f"plain-{at}", 1))
         assert stage.ask(asking("p", 2, island="required")) == refused(a=RESERVED, b=RESERVED)
@@ -248,7 +248,7 @@ class TestDoubts:
         assert stage.ask(asking("p", 2, island="required")).single
 
 
-def test_prediction_is_held_against_what_the_kubelet_says() -> None:
+def test_prediction_is_compared_with_the_report() -> None:
     stage = Stage.set(ONE_NODE)
     stage.ask(asking("p", 2, island="required"))
     stage.pods(seen("p", 2, "a", island="required"))
@@ -260,7 +260,7 @@ def test_prediction_is_held_against_what_the_kubelet_says() -> None:
     assert (found.check, found.violated) == (PredictionResult.AMBIGUOUS, None)
 
 
-def test_shape_that_the_kubelet_broke_all_the_same_is_told() -> None:
+def test_shape_violated_by_the_kubelet_is_reported() -> None:
     stage = Stage.set(ONE_NODE, seen("p", 2, "a", island="required"))
 
     (found,) = stage.checks({"a": {"p": [0, 2]}})

@@ -1,4 +1,4 @@
-"""What Filter promised to pods that the kubelet has not admitted yet, no later pod breaks, in any order."""
+"""No later pod violates the required shape of a pod that the kubelet has not admitted yet, in any order."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class TestOrdersThatCanBeFollowed:
         waiting = [occupant(name, 2, admitted=admitted, island="required") for name in pods]
         return state_of(record(topology=topology, held={}, pods=waiting), NOW, Policy())
 
-    def test_what_could_take_a_half_of_each_pair_is_refused(self) -> None:
+    def test_pod_that_could_split_each_pair_is_rejected(self) -> None:
         assert _on(self._state("a"), profile(1)) is None  # one GPU leaves it a pair
         both = self._state("a", "b")
         busy = record(topology=H100, held={}, pods=[occupant("a", 2, island="required")])
         assert _on(both, profile(1)) is Reason.TOO_FEW_GPUS
         assert _on(state_of(busy, NOW, Policy()), profile(4)) is None  # one island: nothing can be broken
 
-    def test_two_single_gpus_could_break_both_pairs(self) -> None:
+    def test_two_single_gpus_could_split_both_pairs(self) -> None:
         pods = [occupant("a", 2, island="required"), occupant("one", 1)]
         state = state_of(record(topology=PAIRS, held={}, pods=pods), NOW, Policy())
 
@@ -69,15 +69,15 @@ class TestOrdersThatCanBeFollowed:
             pytest.param(occupant("a", 2, island="required"), None, id="one island: nothing can be broken"),
         ],
     )
-    def test_what_cannot_be_followed_must_not_matter(self, waiting: Occupant, reason: Reason | None) -> None:
-        """Seven pods that have just ended, the one that waits, and now another: in any order."""
+    def test_orders_that_cannot_be_followed_must_not_matter(self, waiting: Occupant, reason: Reason | None) -> None:
+        """Seven pods that have just ended, a waiting pod, and now another pod, in any order."""
         ended = {f"ended-{gpu}": [gpu] for gpu in range(7)}
         state = state_of(record(topology=H100, held=ended, pods=[waiting]), NOW, Policy())
 
         assert state.unsettled is not None
         assert _on(state, profile(1)) is reason
 
-    def test_pods_without_gpus_of_their_own_are_no_danger(self) -> None:
+    def test_pods_without_whole_gpus_cannot_violate_shapes(self) -> None:
         found = parse_request(pod("p", 1, resource="nvidia.com/gpu.shared"))
         assert isinstance(found, PodRequest)
         waiting = [occupant("a", 2, island="required")]
@@ -88,23 +88,23 @@ class TestOrdersThatCanBeFollowed:
 
 
 def _unasked(topology: NodeTopology, *pods: Occupant) -> NodeState:
-    """A node whose kubelet nobody asks."""
+    """A node without a kubelet report."""
     return state_of(record(topology=topology, held=None, pods=pods), NOW, Policy())
 
 
 def _crowded(topology: NodeTopology, *pods: Occupant) -> NodeState:
-    """Ten pods have just ended, and nobody knows if the kubelet admitted these before: too many orders to follow."""
+    """Ten pods have just ended, perhaps before the kubelet admitted these pods: too many orders to follow."""
     return state_of(record(topology=topology, held=TEN_ENDED, pods=pods), NOW, Policy())
 
 
 def _sick(topology: NodeTopology, *pods: Occupant) -> NodeState:
-    """The device plugin offers one GPU less than there are, and does not tell which."""
+    """The device plugin offers one GPU less than exist, and does not tell which is missing."""
     offered = {"nvidia.com/gpu": len(topology.gpus) - 1}
     return state_of(record(topology=topology, held={}, pods=pods, allocatable=offered), NOW, Policy())
 
 
 class TestOrdersThatCannotBeFollowed:
-    """There a promise counts as broken if any set at all of the GPUs that may be free would break it."""
+    """There a required shape counts as violated if any set of the possibly free GPUs would violate it."""
 
     @pytest.mark.parametrize(
         ("empty", "promised"),
@@ -114,23 +114,23 @@ class TestOrdersThatCannotBeFollowed:
             pytest.param(_sick(PAIRS), _sick(PAIRS, PAIR), id="a sick GPU"),
         ],
     )
-    def test_who_comes_after_a_promise_does_not_break_it(self, empty: NodeState, promised: NodeState) -> None:
+    def test_later_pod_does_not_violate_the_shape(self, empty: NodeState, promised: NodeState) -> None:
         assert _on(empty, PAIR.profile) is None
         assert _on(promised, profile(1)) is Reason.RESERVED
         assert _on(promised, profile(2)) in (Reason.RESERVED, Reason.TOO_FEW_GPUS)
         assert has_commitments(promised)
         assert promised.unsettled is None
 
-    def test_pod_whose_containers_still_start_leaves_open_which_gpus_it_has(self) -> None:
-        """Two of its three GPUs are named."""
+    def test_pod_with_starting_containers_has_unknown_gpus(self) -> None:
+        """The report has two of its three GPUs."""
         pods = [PAIR, occupant("starting", 3, admitted=True)]
         state = state_of(record(topology=TEN_IN_PAIRS, held={"starting": [0, 1]}, pods=pods), NOW, Policy())
 
         assert isinstance(state.free, SomeSet)
         assert _on(state, profile(1)) is Reason.RESERVED
 
-    def test_graph_that_is_gone_vouches_for_nothing(self) -> None:
-        """In part, where the agent sees four of eight GPUs; or as a whole."""
+    def test_untrusted_link_graph_proves_no_shape(self) -> None:
+        """In part, if the agent sees four of eight GPUs, or as a whole."""
         part = record(topology=MACHINES["h100_partial"](), pods=[PAIR], allocatable={"nvidia.com/gpu": 8})
         whole = record(pods=[PAIR], allocatable={"nvidia.com/gpu": 4})
 
@@ -156,10 +156,10 @@ class TestOrdersThatCannotBeFollowed:
             ),
         ],
     )
-    def test_what_nobody_can_break_keeps_nobody_out(self, state: NodeState) -> None:
+    def test_shape_that_cannot_be_violated_rejects_no_pod(self, state: NodeState) -> None:
         assert _on(state, profile(1)) is None
 
-    def test_shares_take_no_gpus_from_others(self) -> None:
+    def test_shares_use_no_whole_gpus(self) -> None:
         allocatable = {"nvidia.com/gpu": 4, "nvidia.com/gpu.shared": 4}
         state = state_of(record(topology=PAIRS, pods=[PAIR], allocatable=allocatable), NOW, Policy())
 
@@ -175,7 +175,7 @@ class TestOrdersThatCannotBeFollowed:
         pytest.param({"numa": "required", "model": "RTX 3090"}, Reason.RESERVED, id="another model may come"),
     ],
 )
-def test_all_that_was_asked_beside_a_shape_is_promised_with_it(wishes: dict[str, str], reason: Reason | None) -> None:
+def test_other_constraints_are_kept_with_a_shape(wishes: dict[str, str], reason: Reason | None) -> None:
     """The bridged cards are the plugin's choice, as long as both are free."""
     model, others = wishes.get("model"), {key: value for key, value in wishes.items() if key != "model"}
     asked = profile(2, model=model, **others)
@@ -185,8 +185,8 @@ def test_all_that_was_asked_beside_a_shape_is_promised_with_it(wishes: dict[str,
     assert _on(state_of(record(topology=MIXED, held={}, pods=[waiting]), NOW, Policy()), profile(1)) is reason
 
 
-def test_memory_that_was_asked_beside_a_shape_is_promised_with_it() -> None:
-    """A small card in place of one of the bridged ones."""
+def test_memory_is_kept_with_a_shape() -> None:
+    """A small card instead of one of the bridged cards."""
     small = msgspec.structs.replace(PAIRS.gpus[3], numa_node=0, memory_mib=40_960)
     gpus = (*(msgspec.structs.replace(gpu, numa_node=0) for gpu in PAIRS.gpus[:3]), small)
     topology = msgspec.structs.replace(PAIRS, gpus=gpus, nvlink=bonded({(0, 1): 12}, 50.0))
@@ -197,7 +197,7 @@ def test_memory_that_was_asked_beside_a_shape_is_promised_with_it() -> None:
     assert _on(state, profile(1)) is Reason.RESERVED
 
 
-def test_nobody_leaves_so_many_gpus_that_the_plugin_may_crash_over_the_next() -> None:
+def test_no_pod_leaves_a_number_of_gpus_that_may_crash_the_plugin() -> None:
     """Six GPUs divide into threes. Of five a padded set may win (see ``prediction``)."""
     links = [Link(a=0, b=1, lanes=12, gbps=600.0)]
     links += [Link(a=a, b=b, lanes=1, gbps=50.0) for a in range(6) for b in range(a + 1, 6) if (a, b) != (0, 1)]
@@ -235,7 +235,7 @@ class _Kubelet:
         self.chosen = lru_cache(self._chosen)
 
     def _chosen(self, free: frozenset[int], size: int) -> frozenset[frozenset[int] | None]:
-        """The sets that the plugin may choose; None: it crashes."""
+        """Return the sets that the plugin may choose; None: it crashes."""
         found = set[frozenset[int] | None]()
         for order in permutations(free):
             try:
@@ -245,7 +245,7 @@ class _Kubelet:
         return frozenset(found)
 
     def keeps(self, free: frozenset[int], pods: Sequence[Asked]) -> bool:
-        """Whether each of them gets what it asks, whatever happens."""
+        """Return True if each pod gets its required shape in every order."""
         worlds = [(free, tuple(sorted(pods)))]
         seen = set(worlds)
         for left, waiting in worlds:  # grows while it is walked
@@ -269,10 +269,10 @@ def _with_gbps(bare: NodeTopology) -> NodeTopology:
 @pytest.mark.parametrize("about", ["the kubelet is asked", "nobody asks it", "many have just ended", "one GPU is sick"])
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs(most=4), st.lists(_ASKED, min_size=2, max_size=4))
-def test_what_was_promised_holds_for_every_order_of_admission(
+def test_required_shapes_hold_for_every_order_of_admission(
     about: str, bare: NodeTopology, arriving: list[Asked]
 ) -> None:
-    """Pods that Filter lets in one after the other, and that the kubelet admits in every order."""
+    """Filter accepts pods one after the other, and the kubelet admits them in every order."""
     topology = _with_gbps(bare)
     number = len(topology.gpus)
     offered = number - (about == "one GPU is sick")

@@ -1,4 +1,4 @@
-"""Pods of one owner, and profiles of a policy file, as kube-scheduler meets them: asked one after the other."""
+"""Pods of one owner, and profiles of a policy file, with calls of kube-scheduler one after the other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _placed(name: str, on: str | None, owner: str = "uid-o", gpus: int = 1) -> P
     return found._replace(occupant=owned(found.occupant, owner))
 
 
-def test_replicas_go_to_nodes_without_one() -> None:
+def test_replicas_go_to_nodes_without_a_replica() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("other", "b", "uid-x"), policy=ALL)
 
     assert stage.ask(_replica("two")).nodes == ("b", "a")
@@ -45,7 +45,7 @@ def test_replicas_go_to_nodes_without_one() -> None:
     assert stage.records[-1].scores[0].points > stage.records[-1].scores[1].points
 
 
-def test_replica_that_is_only_assumed_counts_too() -> None:
+def test_assumed_replica_counts_too() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", None), _placed("two", None))
     (first,) = stage.ask(_replica("one", vram="10Gi")).nodes
 
@@ -54,7 +54,7 @@ def test_replica_that_is_only_assumed_counts_too() -> None:
     assert {first, second} == {"a", "b"}
 
 
-def test_replicas_that_ended_or_were_answered_several_nodes_are_nowhere() -> None:
+def test_ended_and_in_flight_replicas_do_not_count() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("two", None), policy=ALL)
     stage.ask(_replica("two"))
     assert [each.node for each in stage.knowledge.placed_pods_of("uid-o")] == ["a"]
@@ -71,9 +71,7 @@ def test_replicas_that_ended_or_were_answered_several_nodes_are_nowhere() -> Non
     st.sampled_from(("inference", "training", "batch")),
     st.integers(1, 2),
 )
-def test_answers_are_those_of_evaluation_and_can_be_made_again(
-    there: Mapping[str, str], workload: str, gpus: int
-) -> None:
+def test_results_equal_evaluation_and_can_be_replayed(there: Mapping[str, str], workload: str, gpus: int) -> None:
     machines = {name: H100 if name in "ab" else PAIRS for name in "abcdef"}
     owners = {"mine": "uid-o", "other": "uid-x"}
     stage = Stage.set(machines, *(_placed(f"p-{name}", name, owners[owner]) for name, owner in there.items()))
@@ -91,7 +89,7 @@ def test_answers_are_those_of_evaluation_and_can_be_made_again(
     assert told[answer.nodes[0]] == max(told.values())
 
 
-def test_node_with_a_replica_that_does_not_suit_is_refused_with_its_reason() -> None:
+def test_node_with_a_replica_is_rejected_with_its_own_reason() -> None:
     stage = Stage.set({"a": PAIRS}, _placed("one", "a", gpus=4))
 
     found = stage.ask(_replica("two"))
@@ -119,8 +117,8 @@ def test_same_pod_under_two_names_of_one_scheduler(scheduler: str, best: str) ->
     assert stage.records[-1].policy.name == scheduler
 
 
-def test_knowledge_follows_another_idea_of_what_is_old() -> None:
-    """The agents' word is 400 seconds old."""
+def test_cache_follows_another_staleness_limit() -> None:
+    """The reports are 400 seconds old."""
     stage = Stage.set({"a": PAIRS})
     assert not stage.state("a").stale
 
@@ -134,7 +132,7 @@ def test_knowledge_follows_another_idea_of_what_is_old() -> None:
     assert stage.state("a").stale
 
 
-def test_scores_of_the_answer_are_those_of_the_pod() -> None:
+def test_scores_of_filter_equal_those_of_the_pod() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), policy=ALL)
     stage.ask(_replica("two"))
 
@@ -143,7 +141,7 @@ def test_scores_of_the_answer_are_those_of_the_pod() -> None:
     assert spread == [1.0, 0.5]
 
 
-def test_explanation_names_the_rule_and_sees_the_other_replicas() -> None:
+def test_explanation_has_the_rule_and_the_other_replicas() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS}, _placed("one", "a"))
     stage.ask(_replica("two"))
     request = stage.records[-1].request._replace(detection=("triton: it runs NVIDIA Triton",))
@@ -151,4 +149,4 @@ def test_explanation_names_the_rule_and_sees_the_other_replicas() -> None:
     told = explain(request, stage.knowledge.table, None, Policy(), NOW)
 
     assert [each.node for each in told.best] == ["b", "a"]
-    assert told.notes[-1] == "the rule triton counts: it runs NVIDIA Triton (gputopo policy show)"
+    assert told.notes[-1] == "the rule triton applies: it runs NVIDIA Triton (gputopo policy show)"

@@ -1,4 +1,4 @@
-"""What planners keep is not for others, and never in the way of those for whom it is kept."""
+"""Reserved capacity is closed to other pods and open to the members of its gang."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def a_gang(*, phase: EntryPhase = COMMITTED) -> Stage:
 
 
 @pytest.mark.parametrize("phase", [PROPOSED, COMMITTED])
-def test_others_go_elsewhere(phase: EntryPhase) -> None:
+def test_other_pods_go_to_other_nodes(phase: EntryPhase) -> None:
     assert a_gang(phase=phase).ask(asking("x", 1)).nodes == ("c",)
 
 
-def test_where_only_a_reservation_is_in_the_way_that_is_the_reason() -> None:
+def test_reservation_is_the_reason_if_nothing_else_rejects() -> None:
     stage = a_gang()
     stage.pods(seen("y", 1, on="c"))
     found = stage.ask(asking("x", 8))
@@ -39,7 +39,7 @@ def test_where_only_a_reservation_is_in_the_way_that_is_the_reason() -> None:
     assert found.may_fit_soon  # the members will be there soon, which kube-scheduler need not hear of
 
 
-def test_a_node_that_would_not_suit_anyway_says_why() -> None:
+def test_other_reasons_come_before_the_reservation() -> None:
     stage = a_gang()
 
     found = stage.ask(asking("x", 4, min_vram="900Gi"))
@@ -47,8 +47,8 @@ def test_a_node_that_would_not_suit_anyway_says_why() -> None:
     assert dict(found.rejected) == dict.fromkeys("abc", Reason.VRAM.value)
 
 
-def test_room_that_is_held_is_refused_for_good() -> None:
-    """It may be held for hours: kube-scheduler is to ask again when something happens, not every ten seconds."""
+def test_capacity_hold_is_unresolvable() -> None:
+    """A hold may last for hours: kube-scheduler retries at the next event, not every ten seconds."""
     stage = Stage.planned({"a": H100})
     stage.keep((plan("r", held={"a": 8}), HELD))
 
@@ -65,7 +65,7 @@ def test_room_that_is_held_is_refused_for_good() -> None:
         pytest.param("nvidia.com/gpu.shared", {"vram": "10Gi"}, id="shares of a size"),
     ],
 )
-def test_room_is_held_of_parts_of_gpus_too(resource: str, wishes: dict[str, str]) -> None:
+def test_capacity_hold_of_shares_and_mig_devices(resource: str, wishes: dict[str, str]) -> None:
     stage = Stage.planned({"a": H100})
     stage.offer("a", {resource: 8})
     stage.keep((plan("r", held={"a": 6}, resource=resource), HELD))
@@ -82,7 +82,7 @@ def test_room_is_held_of_parts_of_gpus_too(resource: str, wishes: dict[str, str]
         pytest.param(4, {"min_vram": "900Gi"}, Reason.VRAM.value, False, id="it would not suit anyway"),
     ],
 )
-def test_while_others_may_be_on_their_way_nobody_goes_beside_what_is_kept(
+def test_in_flight_pods_close_a_node_with_a_reservation(
     gpus: int, wishes: dict[str, str], reason: str, soon: bool
 ) -> None:
     stage = Stage.planned({"a": H100}, seen("m0", 4))
@@ -94,7 +94,7 @@ def test_while_others_may_be_on_their_way_nobody_goes_beside_what_is_kept(
     assert (found.nodes, dict(found.rejected), found.may_fit_soon) == ((), {"a": reason}, soon)
 
 
-def test_room_that_is_held_is_refused_for_good_while_others_may_be_on_their_way() -> None:
+def test_capacity_hold_is_unresolvable_with_in_flight_pods_too() -> None:
     stage = Stage.planned({"a": H100, "b": MACHINES["rtx4090"]()}, seen("m0", 1))
     stage.keep((plan("r", held={"a": 8}), HELD), (plan("g", {"m0": ("b", 1)}), PROPOSED))
     stage.extender.settling = True
@@ -104,7 +104,7 @@ def test_room_that_is_held_is_refused_for_good_while_others_may_be_on_their_way(
     assert (dict(found.rejected), found.may_fit_soon) == ({"a": RESERVED, "b": Reason.VRAM.value}, False)
 
 
-def test_a_member_gets_in() -> None:
+def test_member_fits_on_its_place() -> None:
     stage = a_gang()
 
     for name, node in (("m0", "a"), ("m1", "a"), ("m2", "b"), ("m3", "b")):
@@ -112,14 +112,14 @@ def test_a_member_gets_in() -> None:
     assert stage.knowledge.table.states["a"].free_devices("nvidia.com/gpu") == 0
 
 
-def test_a_member_does_not_get_the_place_of_another() -> None:
+def test_member_does_not_get_the_place_of_another_member() -> None:
     stage = a_gang()
     stage.ask(asking("m0", 4), "a")
 
     assert dict(stage.ask(asking("m0", 4), "b").rejected) == {"b": RESERVED}
 
 
-def test_a_member_is_ranked_as_if_its_place_were_free() -> None:
+def test_member_is_ranked_as_if_its_place_were_free() -> None:
     stage = a_gang()
     alone = dict(stage.extender.prioritize(asking("x", 4), {"a", "b", "c"}))
     own = dict(stage.extender.prioritize(asking("m0", 4), {"a", "b", "c"}))
@@ -131,7 +131,7 @@ def test_a_member_is_ranked_as_if_its_place_were_free() -> None:
     assert dict(stage.extender.prioritize(asking("m0", 4), {"a", "b", "c"})) == own
 
 
-def test_a_place_is_kept_beside_what_is_held() -> None:
+def test_place_is_kept_beside_a_hold() -> None:
     stage = Stage.planned({"a": PAIRS}, seen("m0", 2))
     stage.keep((plan("r", held={"a": 4}), HELD), (plan("g", {"m0": ("a", 2)}), COMMITTED))
 
@@ -139,8 +139,8 @@ def test_a_place_is_kept_beside_what_is_held() -> None:
     assert stage.ask(asking("m0", 2, island="required")).nodes == ("a",)
 
 
-def test_those_in_doubt_leave_enough_for_what_is_kept() -> None:
-    """Each of two pods would fit beside the member; kube-scheduler, which knows of no reservation, might take both."""
+def test_in_flight_pods_leave_enough_for_a_reservation() -> None:
+    """Each of two pods fits beside the member; kube-scheduler, which sees no reservation, might place both."""
     stage = Stage.planned({"a": PAIRS, "b": PAIRS}, seen("m0", 3), seen("y", 3, on="b"))
     stage.keep((plan("g", {"m0": ("a", 3)}), COMMITTED))
 
@@ -150,10 +150,10 @@ def test_those_in_doubt_leave_enough_for_what_is_kept() -> None:
     assert stage.ask(asking("x3", 1), "a").may_fit_soon
 
 
-def test_what_is_kept_changes_with_what_happens_to_its_pod() -> None:
+def test_reserved_capacity_follows_the_state_of_its_pod() -> None:
     stage = a_gang()
     stage.pods(seen("m0", 4, island="required"))
-    assert stage.knowledge.table.records["a"].pods[0].profile.shape_required
+    assert stage.knowledge.table.records["a"].pods[0].profile.requires_shape
 
     stage.pods(seen("m0", 4, on="c"))
     assert stage.knowledge.table.records["a"].reserved == ("uid-m1",)
@@ -164,7 +164,7 @@ def test_what_is_kept_changes_with_what_happens_to_its_pod() -> None:
     assert stage.knowledge.table.records["a"].pods[0].profile.constraints == seen("m1", 4).occupant.profile.constraints
 
 
-def test_a_planner_sees_what_it_could_do_without_a_reservation() -> None:
+def test_planner_can_evaluate_without_a_reservation() -> None:
     stage = a_gang()
     knowledge = stage.knowledge
 
@@ -175,7 +175,7 @@ def test_a_planner_sees_what_it_could_do_without_a_reservation() -> None:
     assert knowledge.table_without({"uid-unknown"}) is knowledge.table
 
 
-def test_nothing_is_known_before_reservations_and_ledgers_were_listed() -> None:
+def test_no_decision_before_reservations_and_ledgers_are_listed() -> None:
     stage = Stage({"a": H100}, reservations=True)
     stage.nodes(complete=True)
     stage.pods(complete=True)
@@ -188,7 +188,7 @@ def test_nothing_is_known_before_reservations_and_ledgers_were_listed() -> None:
     assert stage.knowledge.synced
 
 
-def test_a_node_may_be_shown_after_what_is_kept_there() -> None:
+def test_node_may_appear_after_its_reservation() -> None:
     stage = a_gang()
     stage.knowledge.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
     assert sorted(stage.knowledge.table_without({"uid-g"}).states) == ["b", "c"]
@@ -198,14 +198,14 @@ def test_a_node_may_be_shown_after_what_is_kept_there() -> None:
     assert stage.knowledge.table.records["a"].reserved == ("uid-m0", "uid-m1")
 
 
-def test_a_member_whose_node_is_gone_is_refused_like_any_pod() -> None:
+def test_member_without_its_node_is_rejected_like_any_pod() -> None:
     stage = a_gang()
     stage.knowledge.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
 
     assert dict(stage.ask(asking("m0", 4), "a").rejected) == {"a": Reason.UNKNOWN_NODE.value}
 
 
-def test_a_decision_beside_reservations_is_made_again_as_it_was() -> None:
+def test_decision_with_reservations_is_replayed() -> None:
     stage = a_gang()
     for name, gpus in (("x", 8), ("m0", 4), ("y", 1)):
         stage.ask(asking(name, gpus), "a", "b")
@@ -215,7 +215,7 @@ def test_a_decision_beside_reservations_is_made_again_as_it_was() -> None:
     assert [bool(each.answer.nodes) for each in stage.records] == [False, True, False]
 
 
-def test_a_pod_that_was_let_go_comes_to_its_place_whatever_becomes_of_its_plan() -> None:
+def test_ungated_pod_keeps_its_place_whatever_happens_to_its_plan() -> None:
     stage = Stage.planned({"a": H100}, seen("m0", 4), seen("m1", 4))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
     stage.keep((gang, COMMITTED))

@@ -116,4 +116,4 @@ def test_barred(pod: FullPodSpec, node: FullNode, why: str | None) -> None:
     ],
 )
 def test_what_kube_scheduler_said(conditions: object, said: str | None) -> None:
-    assert msgspec.convert({"status": {"conditions": conditions}}, FullPod).scheduler_message == said
+    assert msgspec.convert({"status": {"conditions": conditions}}, FullPod).status.scheduler_message == said

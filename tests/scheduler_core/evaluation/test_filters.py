@@ -284,7 +284,7 @@ def test_required_wishes_hold_for_every_order_of_the_offer(
         try:
             held &= holds(topology, frozenset(best_effort(order, (), size, scores)), wishes)
         except PluginCrashError:
-            held &= not asked.shape_required
+            held &= not asked.requires_shape
     if found is None:
         assert held
     elif held:  # refused for fear of a crash only

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from gputopo.model import NodeTopology
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.evaluation.filters import rejection_reason
-from scheduler_core.evaluation.score import FACTORS, FactorScore, Score, score_state, scoring_key
-from scheduler_core.policy.policy import Handling, Policy, Weights
+from scheduler_core.evaluation.score import RAW_SCORES, FactorScore, Score, score_state, scoring_key
+from scheduler_core.policy.factors import Weights
+from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
 from tests.property.strategies import topologies
@@ -33,7 +34,7 @@ def _labelled(**labels: str) -> NodeState:
 
 
 def _raw(factor: str, node: NodeState, asked: PodProfile, policy: Policy = POLICY) -> float:
-    return FACTORS[factor](asked, node, policy)
+    return RAW_SCORES[factor](asked, node, policy)
 
 
 def test_score_taken_apart() -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_state import NodeState, state_of, with_owner_pods
-from scheduler_core.evaluation.score import FACTORS, MAX_POINTS, MEASURES, combine_factors, score_state
+from scheduler_core.evaluation.score import MAX_POINTS, RAW_SCORES, combine_factors, score_state
+from scheduler_core.policy.factors import FACTORS, Weights
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
-from scheduler_core.policy.policy import Policy, Weights, WorkloadWeights
+from scheduler_core.policy.policy import Policy, WorkloadWeights
 from scheduler_core.request.pod_request import PodProfile, SiblingHardware
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, mask, occupant, profile, record
@@ -92,11 +93,12 @@ _TRAINS = (occupant("t", 1, workload="training"),)
     ],
 )  # fmt: skip
 def test_raw_value(factor: str, asked: PodProfile, node: NodeState, policy: Policy, raw: float) -> None:
-    assert FACTORS[factor](asked, node, policy) == pytest.approx(raw)
+    assert RAW_SCORES[factor](asked, node, policy) == pytest.approx(raw)
 
 
-def test_registry_measures_and_weights_are_of_the_same_factors() -> None:
-    assert tuple(FACTORS) == tuple(MEASURES) == Weights._fields
+def test_each_weight_has_a_factor_and_a_raw_score() -> None:
+    assert tuple(RAW_SCORES) == tuple(FACTORS) == Weights._fields
+    assert all(raw.__name__ == name for name, raw in RAW_SCORES.items())
 
 
 @pytest.mark.parametrize(
@@ -162,12 +164,12 @@ def test_scavenger_takes_the_fragment_on_spot() -> None:
     assert len(set(points)) == 3
 
 
-_VALUES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 100)), min_size=1, max_size=len(FACTORS))
+_VALUES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 100)), min_size=1, max_size=len(RAW_SCORES))
 
 
 @given(_VALUES, st.data())
 def test_score_is_bounded_and_monotone_in_each_factor(values: list[tuple[float, float]], data: st.DataObject) -> None:
-    named = [(name, raw, weight) for name, (raw, weight) in zip(FACTORS, values, strict=False)]
+    named = [(name, raw, weight) for name, (raw, weight) in zip(RAW_SCORES, values, strict=False)]
     at = data.draw(st.integers(0, len(named) - 1))
     name, raw, weight = named[at]
     better = [*named[:at], (name, data.draw(st.floats(raw, 1)), weight), *named[at + 1 :]]

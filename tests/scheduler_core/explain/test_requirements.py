@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels import keys
-from scheduler_core.evaluation.score import FACTORS, MEASURES
+from scheduler_core.evaluation.score import RAW_SCORES
 from scheduler_core.explain.requirements import (
     WORDING,
     goal_words,
@@ -13,6 +13,7 @@ from scheduler_core.explain.requirements import (
     requirements,
     without_requirement,
 )
+from scheduler_core.policy.factors import FACTORS
 from scheduler_core.request.device_request import ContainerStep, DeviceRequest
 from scheduler_core.request.pod_request import Constraints, PodProfile
 from tests.scheduler_core.builders import profile
@@ -20,7 +21,7 @@ from tests.scheduler_core.builders import profile
 
 def test_every_wish_and_every_factor_has_words() -> None:
     assert set(WORDING) == set(Constraints._fields)
-    assert set(MEASURES) == set(FACTORS)
+    assert set(RAW_SCORES) == {name for name, factor in FACTORS.items() if factor.measure}
 
 
 @pytest.mark.parametrize(

@@ -205,10 +205,13 @@ def test_one_that_may_not_see_reservations_says_so_and_can_do_without(tmp_path: 
     with api_server(serving_of(scripts)) as server:
         config = server.kubeconfig(tmp_path / "config")
         with extender(config) as running:
+            wait_for(
+                lambda: "all placementreservations, placementledgers of" in running.ask("/readyz")[1],
+                "the lists that the API server allows",
+            )
             wait_for(lambda: running.ask("/readyz")[1].count("403: no") == 2, "what the API server says")
             status, told = running.ask("/readyz")
             assert status == 503
-            assert "all placementreservations, placementledgers of" in told
             assert told.endswith("; where there is no planner, say --reservations off\n")
             assert 'gputopo_watch_synced{kind="placementledgers"} 0.0' in running.ask("/metrics")[1]
         with extender(config, "--reservations", "off") as running:

@@ -9,20 +9,21 @@ import msgspec
 
 from gputopo.model import NodeTopology
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
-from scheduler_core.cache.full_pods import AffinityPodSpec, scheduling_rules
+from scheduler_core.cache.full_pods import scheduling_rules
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import parse_occupant
 from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.observer import Observer
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.full_pod import FullPodSpec
 from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
 
 
 def bound(name: str, gpus: int, on: str | None, spec: Mapping[str, Any] | None = None, **wishes: str) -> PodUpdate:
     """A pod; ``spec``: its rules about nodes, as in a manifest."""
     holder = occupant(name, gpus, admitted=False, **wishes)
-    said = scheduling_rules(msgspec.convert(spec or {}, AffinityPodSpec))
+    said = scheduling_rules(msgspec.convert(spec or {}, FullPodSpec))
     return PodUpdate(holder.uid, holder, on, scheduler="default-scheduler", rules=said)
 
 

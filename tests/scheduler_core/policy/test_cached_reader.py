@@ -1,4 +1,4 @@
-"""Pods that say the same are read once; those that do not are not mistaken for each other."""
+"""Pods with the same content are parsed once; different pods are never mixed up."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _pod(**parts: Any) -> Pod:
 @given(
     st.lists(st.fixed_dictionaries({place: st.sampled_from(values) for place, values in _PARTS.items()}), max_size=6)
 )
-def test_whatever_was_read_before_a_pod_is_read_as_the_policies_read_it(all_parts: list[dict[str, Any]]) -> None:
+def test_cached_requests_equal_parsed_requests(all_parts: list[dict[str, Any]]) -> None:
     pods = [_pod(**parts) for parts in all_parts]
     reader = MemoizedParser(lambda: _STRICT, most=3)
 
@@ -88,7 +88,7 @@ def test_whatever_was_read_before_a_pod_is_read_as_the_policies_read_it(all_part
         for at, value in enumerate(others)
     ],
 )
-def test_what_differs_in_one_place_only_is_not_mistaken(place: str, value: object) -> None:
+def test_one_different_field_is_enough(place: str, value: object) -> None:
     reader, usual, other = MemoizedParser(lambda: _STRICT), _pod(), _pod(**{place: value})
 
     reader(usual)
@@ -96,7 +96,7 @@ def test_what_differs_in_one_place_only_is_not_mistaken(place: str, value: objec
     assert reader(other) == _STRICT.parse_pod(other)
 
 
-def test_replicas_share_what_they_ask_for_and_a_pod_that_is_let_go_still_says_the_same() -> None:
+def test_replicas_share_a_request_and_an_ungated_pod_keeps_it() -> None:
     reader = MemoizedParser(lambda: BUILT_IN)
     first = reader(_pod())
     again = reader(_pod(name="b", uid="uid-b", nodeName="node-1", annotations={"gputopo.io/reservation": "pods-1"}))
@@ -106,14 +106,14 @@ def test_replicas_share_what_they_ask_for_and_a_pod_that_is_let_go_still_says_th
     assert again.profile is first.profile
 
 
-def test_what_nobody_understands_is_refused_each_time() -> None:
+def test_invalid_request_is_returned_each_time() -> None:
     reader, pod = MemoizedParser(lambda: BUILT_IN), _pod(annotations={"gputopo.io/island": "perhaps"})
 
     assert isinstance(reader(pod), InvalidRequest)
     assert reader(pod) is reader(pod)
 
 
-def test_another_policy_reads_anew() -> None:
+def test_another_policy_clears_the_cache() -> None:
     in_force = [BUILT_IN]
     reader = MemoizedParser(lambda: in_force[0])
     reader(_pod())

@@ -1,4 +1,4 @@
-"""Fragments, counted by hand."""
+"""Fragments, calculated by hand."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def test_fragments(want: Demand, room: FreeCapacity, lost: float) -> None:
     assert _mix(want).fragmented_gpus(room) == pytest.approx(lost)
 
 
-def test_kinds_count_by_how_often_they_come() -> None:
-    """Of three pods one wants both GPUs: (1 x 0 + 1 x 0 + 1 x 1) / 3 where one is free. CPU-only pods do not count."""
+def test_kinds_are_weighted_by_frequency() -> None:
+    """Of three pods one requests both GPUs: (1 x 0 + 1 x 0 + 1 x 1) / 3 if one is free. CPU-only pods do not count."""
     mix = DemandMix(((Demand(1), 2.0), (Demand(2), 1.0), (Demand(cpu_milli=1000), 5.0)))
 
     assert mix.fragmented_gpus(FreeCapacity(((0, FULL),))) == pytest.approx(1 / 3)
 
 
-def test_cpu_of_a_kind_is_graded() -> None:
-    """A third asks for more CPU than there is."""
+def test_cpu_of_a_kind_is_a_distribution() -> None:
+    """One third of the pods request more CPU than is free."""
     mix = DemandMix(
         ((Demand(1, cpu_milli=1000), 1.0), (Demand(1, cpu_milli=2000), 1.0), (Demand(1, cpu_milli=4000), 1.0))
     )
@@ -68,7 +68,7 @@ _UNITS = st.lists(st.lists(st.integers(0, FULL), min_size=1, max_size=4), min_si
 
 
 @given(_UNITS)
-def test_never_more_than_is_free(free: list[list[int]]) -> None:
+def test_fragments_never_exceed_the_free_gpus(free: list[list[int]]) -> None:
     found: Units = tuple(sorted(tuple(sorted(each)) for each in free))
     total = sum(map(sum, found)) / FULL
 

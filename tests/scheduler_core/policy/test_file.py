@@ -1,4 +1,4 @@
-"""Policy files: what they come to, and what their writers are told."""
+"""Policy files: the resulting policies, and the texts of faults."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import yaml
 
 from gputopo.model import Interconnect
 from scheduler_core.policy.demand_mix import Demand, DemandMix
+from scheduler_core.policy.factors import Weights
 from scheduler_core.policy.file import PolicyError, WeightsModel, parse_policy_file, policy_schema
-from scheduler_core.policy.policy import FillBand, Handling, Policy, Weights, WorkloadWeights
+from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
 from scheduler_core.policy.show import EffectiveSection, EffectiveValue, effective_values, effective_values_text
 from scheduler_core.request.pod_request import ParsingPolicy, Strength
@@ -103,7 +104,7 @@ def test_whole_file() -> None:
     )
 
 
-def test_file_that_says_nothing_is_what_is_built_in() -> None:
+def test_empty_file_is_the_built_in_policy() -> None:
     assert parse_policy_file(HEAD, "p").policies == BUILT_IN
 
 
@@ -161,11 +162,11 @@ def test_file_that_says_nothing_is_what_is_built_in() -> None:
         pytest.param("defaults: {mix: []}", "p:3:12: defaults.mix: should name at least one", id="empty mix"),
         pytest.param(
             "defaults:\n  mix:\n    - {gpus: 1, share: 0.5, weight: 1.0}",
-            "p:5:7: defaults.mix.0: should say either gpus or share",
+            "p:5:7: defaults.mix.0: should set either gpus or share",
             id="two sizes",
         ),
         pytest.param(
-            "defaults: {mix: [{weight: 1.0}]}", "p:3:18: defaults.mix.0: should say either gpus or share", id="no size"
+            "defaults: {mix: [{weight: 1.0}]}", "p:3:18: defaults.mix.0: should set either gpus or share", id="no size"
         ),
         pytest.param("defaults: {mix: [{gpus: 1}]}", "p:3:18: defaults.mix.0.weight is missing", id="no frequency"),
         pytest.param(
@@ -191,32 +192,32 @@ def test_file_that_says_nothing_is_what_is_built_in() -> None:
         ),
         pytest.param(
             "profiles: [{name: a, match: {}}, {name: a, match: {}}]",
-            "p:1:1: profiles should have names of their own; several are called a",
+            "p:1:1: profiles should have different names; several are called a",
             id="same name",
         ),
         pytest.param(
             "profiles: [{name: default, match: {}}]", "p:1:1: no profile should be called default", id="taken name"
         ),
-        pytest.param("defaults: {}\ndefaults: {}", "p:4:1: this is no YAML: 'defaults' is there twice", id="twice"),
-        pytest.param("? [a]\n: b", "p:3:3: this is no YAML: a key should be a word", id="strange key"),
-        pytest.param("defaults: [", "p:3:12: this is no YAML: expected the node content", id="open bracket"),
-        pytest.param("defaults: \x00", "p:1:1: this is no YAML: unacceptable character #x0000", id="no text"),
+        pytest.param("defaults: {}\ndefaults: {}", "p:4:1: invalid YAML: duplicate key 'defaults'", id="twice"),
+        pytest.param("? [a]\n: b", "p:3:3: invalid YAML: a key should be a scalar", id="strange key"),
+        pytest.param("defaults: [", "p:3:12: invalid YAML: expected the node content", id="open bracket"),
+        pytest.param("defaults: \x00", "p:1:1: invalid YAML: unacceptable character #x0000", id="no text"),
         pytest.param("defaults: &a [*a]", "p:3:1: defaults should be a mapping", id="a thing in itself"),
-        pytest.param("defaults: " + "[" * 5000, "p:1:1: this is no YAML: maximum recursion depth", id="too deep"),
-        pytest.param("defaults: 2026-13-45", "p:3:11: this is no YAML: '2026-13-45' is no timestamp", id="no date"),
-        pytest.param("defaults: !!bool maybe", "p:3:11: this is no YAML: 'maybe' is no bool", id="no such boolean"),
-        pytest.param(f"defaults: {'9' * 5000}", f"p:3:11: this is no YAML: '{'9' * 60}' is no int", id="digits"),
-        pytest.param("#" * 2**20, "p:1:1: this has 10486", id="too large"),
+        pytest.param("defaults: " + "[" * 5000, "p:1:1: invalid YAML: maximum recursion depth", id="too deep"),
+        pytest.param("defaults: 2026-13-45", "p:3:11: invalid YAML: '2026-13-45' is not a valid timestamp", id="date"),
+        pytest.param("defaults: !!bool maybe", "p:3:11: invalid YAML: 'maybe' is not a valid bool", id="boolean"),
+        pytest.param(f"defaults: {'9' * 5000}", f"p:3:11: invalid YAML: '{'9' * 60}' is not a valid int", id="digits"),
+        pytest.param("#" * 2**20, "p:1:1: the file has 10486", id="too large"),
     ],
 )  # fmt: skip
-def test_fault_is_named_with_its_line_and_what_is_allowed(body: str, said: str) -> None:
+def test_fault_has_its_position_and_what_is_allowed(body: str, said: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse_policy_file(HEAD + body, "p")
 
     assert str(caught.value).startswith(said)
 
 
-def test_aliases_that_stand_for_billions_of_values_are_looked_at_once() -> None:
+def test_nested_aliases_are_visited_once() -> None:
     bomb = "a: &a [x]\n" + "".join(
         f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in pairwise("abcdefghijklmnop")
     )
@@ -225,7 +226,7 @@ def test_aliases_that_stand_for_billions_of_values_are_looked_at_once() -> None:
         parse_policy_file(bomb, "p")
 
 
-def test_all_faults_are_named_in_the_order_of_the_file() -> None:
+def test_all_faults_are_reported_in_the_order_of_the_file() -> None:
     with pytest.raises(PolicyError) as caught:
         parse_policy_file("kind: Policy\ndefaults: {shortlist: 0}\n", "p")
 
@@ -237,16 +238,16 @@ def test_all_faults_are_named_in_the_order_of_the_file() -> None:
 
 
 @pytest.mark.parametrize("body", ["", "# nothing\n", "[]", "just words"])
-def test_what_is_no_mapping_is_refused(body: str) -> None:
+def test_document_that_is_not_a_mapping_is_rejected(body: str) -> None:
     with pytest.raises(PolicyError, match="p:1:1"):
         parse_policy_file(body, "p")
 
 
-def test_every_weight_can_be_written() -> None:
+def test_every_weight_can_be_set() -> None:
     assert set(WeightsModel.model_fields) == set(Weights._fields)
 
 
-def test_published_schema_takes_what_we_take() -> None:
+def test_published_schema_accepts_what_the_parser_accepts() -> None:
     validator = jsonschema.Draft202012Validator(policy_schema())
     jsonschema.Draft202012Validator.check_schema(policy_schema())
 
@@ -256,7 +257,7 @@ def test_published_schema_takes_what_we_take() -> None:
 
 
 class TestShow:
-    """Effective values, and where each comes from."""
+    """Effective values and their origins."""
 
     def _values(self, part: EffectiveSection) -> dict[str, tuple[str, str]]:
         return {value.setting: (value.value, value.origin) for value in part.values}
@@ -280,7 +281,7 @@ class TestShow:
         assert values["generation.enough"] == ("none: the newer the better", "built in")
         assert values["mix"] == ("1 GPU 50%, 2 GPUs 20%, 4 GPUs 15%, 8 GPUs 15%", "built in")
 
-    def test_own_words_come_before_the_defaults_and_those_before_what_is_built_in(self) -> None:
+    def test_profile_overrides_defaults_and_defaults_override_built_in_values(self) -> None:
         everything, cheap, fast, default = effective_values(parse_policy_file(WHOLE, "p"))
 
         assert cheap.title == (

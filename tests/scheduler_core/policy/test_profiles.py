@@ -1,4 +1,4 @@
-"""Which pod gets which profile, and what owners require beyond what pods ask."""
+"""The profile of each pod, and the constraints that profiles add."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_match(match: ProfileMatch, asked: PodRequest, covers: bool) -> None:
         (profile(1, workload="training").constraints, True, WorkloadClass.SCAVENGER),
     ],
 )
-def test_personality(wishes: Constraints, scavenger: bool, personality: WorkloadClass) -> None:
+def test_workload_class(wishes: Constraints, scavenger: bool, personality: WorkloadClass) -> None:
     assert workload_class_of(profile(1)._replace(constraints=wishes, scavenger=scavenger)) is personality
 
 
-def test_first_profile_that_matches_counts() -> None:
+def test_first_matching_profile_is_used() -> None:
     named = [PolicyProfile(Policy(name=name), ProfileMatch(frozenset(schedulers))) for name, schedulers in
              (("a", {"s"}), ("b", {"s", "t"}), ("c", set[str]()))]  # fmt: skip
     policies = Policies(tuple(named))
@@ -72,11 +72,11 @@ def test_first_profile_that_matches_counts() -> None:
     assert policies.node_policy.name == "c"
 
 
-def test_pod_that_cannot_be_understood_stays_so() -> None:
+def test_invalid_request_stays_invalid() -> None:
     assert isinstance(BUILT_IN.parse_pod(pod(annotations={"island": "?"})), InvalidRequest)
 
 
-def test_built_in_reads_as_pods_say() -> None:
+def test_built_in_policy_adds_no_constraints() -> None:
     asked = BUILT_IN.parse_pod(pod(gpus=2, annotations={"island": "required"}))
 
     assert isinstance(asked, PodRequest)
@@ -123,7 +123,7 @@ _NVLINK, _NVSWITCH = Interconnect.NVLINK, Interconnect.NVSWITCH
         ),
     ],
 )  # fmt: skip
-def test_what_the_owner_requires(
+def test_constraints_of_the_profile(
     placement: PolicyProfile, gpus: int, said: dict[str, str], expected: Constraints
 ) -> None:
     found = Policies((placement,)).parse_pod(pod(gpus=gpus, annotations=said))
@@ -132,7 +132,7 @@ def test_what_the_owner_requires(
     assert found.profile.constraints == expected
 
 
-def test_pods_on_nodes_are_held_to_the_same() -> None:
+def test_pods_on_nodes_get_the_same_constraints() -> None:
     policies = Policies((PolicyProfile(interconnect=_NVLINK),))
     found = parse_occupant(msgspec.structs.replace(pod(gpus=2), spec=pod(gpus=2).spec), policies.parse_pod)
 

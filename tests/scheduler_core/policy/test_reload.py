@@ -21,17 +21,17 @@ def _reload(path: Path) -> PolicyReload:
 
 
 def _look(reload: PolicyReload) -> tuple[bool, str | None]:
-    """Whether something changed, and the trouble."""
+    """Reload; return whether the policies changed, and the error."""
     return reload.reload(), reload.error
 
 
-def test_without_a_file_what_is_built_in_holds_for_ever() -> None:
+def test_without_a_file_the_built_in_policy_is_used() -> None:
     reload = PolicyReload(None)
 
     assert (reload.current, reload.reload(), reload.error) == (BUILT_IN, False, None)
 
 
-def test_bad_file_at_the_start_is_an_error(tmp_path: Path) -> None:
+def test_invalid_file_at_the_start_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(BAD)
 
@@ -39,7 +39,7 @@ def test_bad_file_at_the_start_is_an_error(tmp_path: Path) -> None:
         _reload(path)
 
 
-def test_good_file_comes_into_force_and_a_bad_one_does_not(tmp_path: Path) -> None:
+def test_valid_file_is_used_and_an_invalid_file_is_not(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(GOOD)
     reload = _reload(path)
@@ -56,7 +56,7 @@ def test_good_file_comes_into_force_and_a_bad_one_does_not(tmp_path: Path) -> No
     assert reload.current == parse_policy_file(BETTER, "p").policies
 
 
-def test_bad_file_stays_bad_and_is_bad_again_after_it_was_away(tmp_path: Path) -> None:
+def test_invalid_file_is_reported_again_after_a_valid_file(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(GOOD)
     reload = _reload(path)
@@ -70,7 +70,7 @@ def test_bad_file_stays_bad_and_is_bad_again_after_it_was_away(tmp_path: Path) -
     assert _look(reload) == first
 
 
-def test_old_file_put_back_is_no_trouble_any_more(tmp_path: Path) -> None:
+def test_restored_file_clears_the_error(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(GOOD)
     reload = _reload(path)
@@ -81,7 +81,7 @@ def test_old_file_put_back_is_no_trouble_any_more(tmp_path: Path) -> None:
     assert _look(reload) == (False, None)
 
 
-def test_other_words_for_the_same_change_nothing(tmp_path: Path) -> None:
+def test_equal_policies_in_other_words_are_no_change(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(GOOD)
     reload = _reload(path)
@@ -91,7 +91,7 @@ def test_other_words_for_the_same_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"\xff\xfe\xfa")], ids=["gone", "binary"])
-def test_file_that_cannot_be_read_keeps_the_old(tmp_path: Path, spoil: object) -> None:
+def test_unreadable_file_keeps_the_current_policies(tmp_path: Path, spoil: object) -> None:
     path = tmp_path / "p"
     path.write_text(GOOD)
     reload = _reload(path)

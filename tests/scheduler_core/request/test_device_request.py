@@ -1,4 +1,4 @@
-"""What pods take, held against the kubelet's way (step by step) and kube-scheduler's (a formula)."""
+"""Device requests, compared with the kubelet (step by step) and kube-scheduler (a formula)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _asking(count: object, resource: str = "nvidia.com/gpu", **more: object) -> 
     return {"resources": {"limits": {resource: count, "cpu": "1"}}, **more}
 
 
-def test_init_containers_come_first_and_say_whether_they_stay() -> None:
+def test_init_containers_come_first_and_may_be_sidecars() -> None:
     spec = _spec([_asking("2"), _asking("1")], [_asking("4"), _asking("1", restartPolicy="Always")])
 
     assert parse_device_request(spec).steps_by_resource == (
@@ -36,9 +36,9 @@ def test_init_containers_come_first_and_say_whether_they_stay() -> None:
 @pytest.mark.parametrize(
     ("containers", "init", "milli"),
     [
-        pytest.param(["500m", "700m"], [], 2000, id="what runs together, rounded up to cores"),
-        pytest.param(["1"], ["7"], 7000, id="the init container asks for more"),
-        pytest.param([None], [], 0, id="nothing asked"),
+        pytest.param(["500m", "700m"], [], 2000, id="containers together, rounded up to cores"),
+        pytest.param(["1"], ["7"], 7000, id="the init container requests more"),
+        pytest.param([None], [], 0, id="no request"),
         pytest.param(["a lot"], [], 0, id="no quantity"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_sidecar_runs_beside_the_others() -> None:
     assert parse_device_request(_spec([_asking("1")], [_asking("1", restartPolicy="Always")])).cpu_milli == 2000
 
 
-def test_resources_are_told_apart() -> None:
+def test_resources_are_counted_separately() -> None:
     renamed = _spec([_asking("2", "nvidia.com/gpu.a100"), _asking("1", "nvidia.com/hostdev")])
     assert parse_device_request(renamed).totals == (("nvidia.com/gpu.a100", 2),)
     spec = _spec([_asking("1", "nvidia.com/gpu.shared"), _asking("2", "nvidia.com/mig-1g.5gb"), _asking("3")])
@@ -83,12 +83,12 @@ def test_two_gpus(resources: dict[str, object]) -> None:
     [_asking("0"), {"resources": {}}, {}, _asking("1", "amd.com/gpu")],
     ids=["zero", "no limits", "no resources", "another vendor"],
 )
-def test_nothing_asked(container: dict[str, object]) -> None:
+def test_no_devices(container: dict[str, object]) -> None:
     assert parse_device_request(_spec([container])) == DeviceRequest()
 
 
 @pytest.mark.parametrize("text", ["two", "1.5", "-1", "99999999"])
-def test_what_is_no_number_of_devices_is_quoted(text: str) -> None:
+def test_invalid_number_of_devices_is_quoted(text: str) -> None:
     message = f"the pod's request is malformed: nvidia.com/gpu: '{text}' is not a number of devices"
 
     with pytest.raises(MalformedDeviceRequestError) as caught:
@@ -102,7 +102,9 @@ def test_what_is_no_number_of_devices_is_quoted(text: str) -> None:
     [
         pytest.param((), 0, id="nothing"),
         pytest.param((ContainerStep(2), ContainerStep(1)), 3, id="containers side by side: 2 + 1"),
-        pytest.param((ContainerStep(4, False), ContainerStep(2)), 4, id="init container's are given again: max(4, 2)"),
+        pytest.param(
+            (ContainerStep(4, False), ContainerStep(2)), 4, id="the init container's GPUs are reused: max(4, 2)"
+        ),
         pytest.param(
             (ContainerStep(2, False), ContainerStep(3, False), ContainerStep(1)),
             3,
@@ -114,7 +116,7 @@ def test_what_is_no_number_of_devices_is_quoted(text: str) -> None:
         pytest.param(
             (ContainerStep(2, False), ContainerStep(2), ContainerStep(1)),
             3,
-            id="sidecar takes over the init container's: 2 + 1",
+            id="the sidecar reuses the init container's GPUs: 2 + 1",
         ),
     ],
 )
@@ -127,7 +129,7 @@ _turns = st.lists(st.tuples(st.integers(1, 4), st.booleans()).map(lambda each: C
 
 @given(_turns, st.lists(st.integers(1, 4).map(ContainerStep), max_size=3))
 def test_kubelet_and_kube_scheduler_count_the_same(init: list[ContainerStep], containers: list[ContainerStep]) -> None:
-    """kube-scheduler: the most that any moment needs (``resourcehelpers.PodRequests``)."""
+    """kube-scheduler: the maximum needed at any time (``resourcehelpers.PodRequests``)."""
     sidecars, most = 0, 0
     for step in init:
         sidecars += step.devices if step.holds_until_end else 0

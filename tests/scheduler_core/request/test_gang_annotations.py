@@ -1,4 +1,4 @@
-"""What a pod says of its gang by our annotations."""
+"""The annotations of a pod about its gang."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def said(**annotations: str) -> GangAnnotations:
     return parse_gang_annotations({f"gputopo.io/{key.replace('_', '-')}": value for key, value in annotations.items()})
 
 
-def test_most_pods_say_nothing() -> None:
+def test_most_pods_have_no_gang_annotations() -> None:
     assert parse_gang_annotations({"team": "a"}) == GangAnnotations()
 
 
-def test_all_that_can_be_said() -> None:
+def test_all_annotations() -> None:
     assert said(
         gang="llm-7",
         gang_size="16",
@@ -51,7 +51,7 @@ def test_times(text: str, seconds: float) -> None:
         pytest.param("gang", "", "a name: at most 63 lower-case letters, digits and -", id="empty name"),
         pytest.param("gang", "jobset.llm", "a name: at most 63 lower-case letters, digits and -", id="dot"),
         pytest.param("gang", "a" * 64, "a name: at most 63 lower-case letters, digits and -", id="long name"),
-        pytest.param("gang-size", "0", "a number of pods, 1 to 65536", id="nobody"),
+        pytest.param("gang-size", "0", "a number of pods, 1 to 65536", id="zero"),
         pytest.param("gang-size", "abc", "a number of pods, 1 to 65536", id="no number"),
         pytest.param("gang-size", "65537", "a number of pods, 1 to 65536", id="too many"),
         pytest.param("gang-minimum", "-1", "a number of pods, 1 to 65536", id="negative"),
@@ -74,9 +74,7 @@ def test_times(text: str, seconds: float) -> None:
         pytest.param("planned", "yes", "true or false", id="neither"),
     ],
 )
-def test_what_cannot_be_understood_is_quoted_and_refused_by_the_extender_too(
-    key: str, value: str, expected: str
-) -> None:
+def test_invalid_value_is_quoted_and_rejected_by_the_extender_too(key: str, value: str, expected: str) -> None:
     reason = f"the pod's request is malformed: gputopo.io/{key}: {value[:63]!r} is not {expected}"
 
     with pytest.raises(MalformedGangError) as caught:
@@ -85,7 +83,7 @@ def test_what_cannot_be_understood_is_quoted_and_refused_by_the_extender_too(
     assert parse_request(pod(gpus=1, annotations={key: value})) == InvalidRequest(reason)
 
 
-def test_a_minimum_is_no_more_than_the_size() -> None:
+def test_minimum_above_the_size_is_rejected() -> None:
     with pytest.raises(MalformedGangError) as caught:
         said(gang="llm", gang_size="8", gang_minimum="9")
 
@@ -95,12 +93,12 @@ def test_a_minimum_is_no_more_than_the_size() -> None:
 
 
 @given(st.integers(min_value=1, max_value=MAX_MEMBERS))
-def test_numbers_read_as_they_were_written(number: int) -> None:
+def test_numbers_are_parsed(number: int) -> None:
     assert parse_member_count(str(number)) == number
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_a_number_in_bounds_or_none(text: str) -> None:
+def test_any_text_gives_a_number_in_bounds_or_none(text: str) -> None:
     found = parse_member_count(text)
 
     assert found is None or (1 <= found <= MAX_MEMBERS and str(found) == text)

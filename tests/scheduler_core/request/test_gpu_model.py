@@ -1,4 +1,4 @@
-"""Products and what people call them."""
+"""GPU products and the names that pods request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods as people write them."""
+"""The pods of a manifest."""
 
 from __future__ import annotations
 
@@ -33,13 +33,22 @@ TEMPLATE = {"metadata": {"annotations": {"gputopo.io/island": "required"}}, "spe
         ),
     ],
 )
-def test_pod_of(document: dict[str, Any], name: str, annotated: bool) -> None:
+def test_pod_of_a_document(document: dict[str, Any], name: str, annotated: bool) -> None:
     (pod,) = parse_pods(yaml.safe_dump(document))
 
     assert pod.metadata.name == name
     assert bool(pod.metadata.annotations) == annotated
     assert pod.spec.containers is not None
     assert pod.spec.containers[0].resources.limits == {"nvidia.com/gpu": 2}
+
+
+def test_a_timestamp_without_quotes_is_text_as_in_kubernetes() -> None:
+    (pod,) = parse_pods(
+        "{kind: Pod, metadata: {creationTimestamp: 2026-11-18T11:06:40Z, annotations: {since: 2026-11-18}}, spec: {}}"
+    )
+
+    assert pod.metadata.creation_timestamp == "2026-11-18T11:06:40Z"
+    assert pod.metadata.annotations == {"since": "2026-11-18"}
 
 
 def test_several_documents_and_lists_are_read_in_order() -> None:
@@ -52,27 +61,27 @@ def test_several_documents_and_lists_are_read_in_order() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("", "there is no Pod in it", id="empty"),
-        pytest.param("- a\n- b", "there is no Pod in it", id="a list of words"),
-        pytest.param("kind: Job\nspec: {template: none}", "there is no Pod in it", id="a template that is none"),
-        pytest.param("kind: Job\nspec: what", "there is no Pod in it", id="a spec that is none"),
-        pytest.param("a: [", "it is neither YAML nor JSON: while parsing", id="not YAML"),
+        pytest.param("", "no Pod found", id="empty"),
+        pytest.param("- a\n- b", "no Pod found", id="a list of words"),
+        pytest.param("kind: Job\nspec: {template: none}", "no Pod found", id="invalid template"),
+        pytest.param("kind: Job\nspec: what", "no Pod found", id="invalid spec"),
+        pytest.param("a: [", "invalid YAML or JSON: while parsing", id="not YAML"),
         pytest.param(
             "kind: Pod\nmetadata: {name: p, annotations: {gputopo.io/min-bandwidth: 300}}",
-            "its pod 'p' is none that Kubernetes takes: Expected `str`, got `int`",
-            id="a number where Kubernetes wants a text",
+            "invalid pod 'p': Expected `str`, got `int`",
+            id="a number instead of a string",
         ),
-        pytest.param("kind: Pod\nmetadata: what", "its pod", id="metadata that is none"),
+        pytest.param("kind: Pod\nmetadata: what", "invalid pod", id="invalid metadata"),
     ],
 )
-def test_what_is_no_pod(text: str, told: str) -> None:
+def test_manifest_without_a_valid_pod(text: str, told: str) -> None:
     with pytest.raises(ManifestError) as caught:
         parse_pods(text)
 
     assert told in str(caught.value)
 
 
-def test_wish_that_the_template_lacks_is_named() -> None:
+def test_key_that_the_template_lacks_is_named() -> None:
     metadata = {"annotations": {"gputopo.io/island": "required", "gputopo.io/numa": "required"}, "labels": ["odd"]}
     job = {"kind": "Job", "metadata": metadata, "spec": {"template": TEMPLATE}}
     bare = {"kind": "Pod", "metadata": {"annotations": metadata["annotations"]}, "spec": SPEC}

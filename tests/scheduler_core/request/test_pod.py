@@ -1,4 +1,4 @@
-"""The fields of a Pod that placement needs, as the API server writes them."""
+"""The fields of a Pod that every program needs, as the API server writes them."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def pod(terms: list[object] | None, metadata: dict[str, object] | None = None, *
         pytest.param(
             pod([N1 | {"matchExpressions": [ZONE]}, {}, N1]), N1_CLAIM, id="every term is narrowed, but empty ones"
         ),
-        pytest.param(pod(None), None, id="a member without GPUs has none"),
+        pytest.param(pod(None), None, id="not pinned: a member without GPUs"),
         pytest.param(pod([{"matchExpressions": [ZONE]}]), None, id="no node is named"),
         pytest.param(
             pod([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}]),
             None,
-            id="one that it may not go to",
+            id="an excluded node",
         ),
         pytest.param(
             pod([N1, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]),
             None,
-            id="two are named",
+            id="two nodes are named",
         ),
         pytest.param(pod([N1], {"annotations": None}), None, id="somebody else pinned it"),
         pytest.param(pod([N1], {"annotations": {POD_RESERVATION.key: "x" * 254}}), None, id="that is no name"),

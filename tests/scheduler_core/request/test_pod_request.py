@@ -1,4 +1,4 @@
-"""What a pod may ask, and what it is told when it cannot be understood."""
+"""Requests of pods, and the reasons of invalid requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_whole_request() -> None:
     )
 
 
-def test_pod_of_which_everything_is_null_asks_nothing() -> None:
+def test_pod_with_null_fields_requests_nothing() -> None:
     text = b'{"metadata": {"labels": null, "annotations": null}, "spec": {"containers": null, "affinity": null}}'
 
     assert parse_request(msgspec.json.decode(text, type=Pod)) == PodRequest("", "", "", None, PodProfile())
@@ -90,26 +90,26 @@ def test_malformed_number_of_gpus_is_quoted() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "a/b", "A" * 254, "A100\n"])
-def test_text_that_is_no_model_is_refused(text: str) -> None:
+def test_invalid_model_is_rejected(text: str) -> None:
     expected = f"{_MODEL}: {text[:63]!r} is not a GPU product, a short name like A100, or a glob"
 
     assert parse_request(pod(labels={_MODEL: text})) == InvalidRequest(f"the pod's request is malformed: {expected}")
 
 
-def test_both_keys_may_say_the_same_model() -> None:
+def test_both_keys_may_have_the_same_model() -> None:
     found = parse_request(pod(labels={_MODEL: "A100", "gpu-model": "A100"}))
 
     assert isinstance(found, PodRequest)
     assert found.profile.constraints.model == "A100"
 
 
-def test_two_models_are_refused() -> None:
+def test_two_different_models_are_rejected() -> None:
     assert parse_request(pod(labels={_MODEL: "A100", "gpu-model": "H100"})) == InvalidRequest(
-        f"the pod's request is malformed: gpu-model: 'H100' is not what {_MODEL} says: 'A100'"
+        f"the pod's request is malformed: gpu-model: 'H100' is not the value of {_MODEL}: 'A100'"
     )
 
 
-def test_glob_comes_as_an_annotation_since_a_label_cannot_hold_it() -> None:
+def test_glob_is_an_annotation() -> None:
     with_glob = msgspec.convert({"metadata": {"annotations": {"gpu-model": "*A100*80GB"}}}, Pod)
     found = parse_request(with_glob)
 
@@ -153,7 +153,7 @@ def test_soft_preferences(spec: dict[str, object], soft: bool) -> None:
     ],
 )
 def test_shape_required(asked: PodProfile, required: bool) -> None:
-    assert asked.shape_required is required
+    assert asked.requires_shape is required
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,12 @@ def test_shape_required(asked: PodProfile, required: bool) -> None:
         pytest.param(profile(4, island="required"), True, id="a shape"),
         pytest.param(profile(1, isolation="required"), True, id="isolation: an inference pod could come"),
         pytest.param(profile(1, vram="15Gi"), True, id="a share: another could fill the card"),
-        pytest.param(profile(4, island="preferred", isolation="preferred", spread="ignore"), False, id="wishes"),
+        pytest.param(
+            profile(4, island="preferred", isolation="preferred", spread="ignore"), False, id="soft constraints"
+        ),
     ],
 )
-def test_what_another_pod_could_break_gets_one_node(asked: PodProfile, must_hold: bool) -> None:
+def test_has_hard_constraints(asked: PodProfile, must_hold: bool) -> None:
     assert asked.has_hard_constraints is must_hold
 
 
@@ -173,7 +175,7 @@ _UNREAD = [
     pytest.param(
         {"labels": {"gputopo.io/island": "required"}},
         "gputopo.io/island: 'required' is a label, and read as an annotation only",
-        id="a wish as a label",
+        id="an annotation as a label",
     ),
     pytest.param(
         {"annotations": {"islnad": "required"}},
@@ -194,7 +196,7 @@ _UNREAD = [
     pytest.param(
         {"annotations": {"xyz": "1"}},
         "gputopo.io/xyz: '1' is the value of an unknown key: docs/pods.md lists the known keys",
-        id="like no key",
+        id="similar to no key",
     ),
     pytest.param(
         {"labels": {"accelerator.sched.io/gpu-modle": "A100"}},
@@ -206,13 +208,13 @@ _UNREAD = [
         {"labels": {"accelerator.sched.io/island": "required"}},
         "accelerator.sched.io/island: 'required' is the value of an unknown key: "
         "the nearest known key is gputopo.io/island",
-        id="a wish under the classic prefix",
+        id="a constraint under the classic prefix",
     ),
 ]
 
 
 @pytest.mark.parametrize(("said", "reason"), _UNREAD)
-def test_wish_that_nobody_would_read_refuses_the_pod(said: dict[str, dict[str, str]], reason: str) -> None:
+def test_unknown_key_rejects_the_pod(said: dict[str, dict[str, str]], reason: str) -> None:
     expected = InvalidRequest(f"the pod's request is malformed: {reason}")
     labels, annotations = said.get("labels"), said.get("annotations")
 
@@ -220,7 +222,7 @@ def test_wish_that_nobody_would_read_refuses_the_pod(said: dict[str, dict[str, s
     assert isinstance(parse_request(pod(gpus=0, labels=labels, annotations=annotations)), PodRequest)
 
 
-def test_keys_of_others_are_theirs() -> None:
+def test_keys_of_other_projects_are_ignored() -> None:
     labels = {"gputopo.io/team": "a", "accelerator.sched.io/queue": "b", "app": "island", "gpu-model": "A100"}
 
     assert isinstance(parse_request(pod(gpus=2, labels=labels)), PodRequest)

@@ -30,9 +30,9 @@ from scheduler_core.request.quantity import parse_count, parse_mib, parse_quanti
         pytest.param("Gi", None, id="suffix only"),
         pytest.param("40GB", None, id="no such suffix"),
         pytest.param("40 Gi", None, id="blank inside"),
-        pytest.param("1e400", None, id="beyond reason"),
+        pytest.param("1e400", None, id="too large"),
         pytest.param("four", None, id="a word"),
-        pytest.param("４０Gi", None, id="digits that Kubernetes does not read"),  # noqa: RUF001
+        pytest.param("４０Gi", None, id="non-ASCII digits"),  # noqa: RUF001
     ],
 )
 def test_quantity(text: str, number: Fraction | None) -> None:
@@ -53,8 +53,8 @@ def test_devices_are_whole(text: str, number: int | None) -> None:
     [
         pytest.param("40Gi", 40960, id="40 * 1024"),
         pytest.param("80G", 76294, id="80e9 / 1048576 = 76293.9, rounded up"),
-        pytest.param("1", 1, id="a byte is a MiB at least"),
-        pytest.param("0", None, id="nothing is not an amount"),
+        pytest.param("1", 1, id="at least 1 MiB"),
+        pytest.param("0", None, id="zero"),
         pytest.param("much", None, id="a word"),
     ],
 )

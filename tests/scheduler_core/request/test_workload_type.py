@@ -1,4 +1,4 @@
-"""What pods are recognised as, by the marks that controllers and programs leave on them."""
+"""Detection of workload types, by controllers, labels and programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _pod(
     env: Mapping[str, str] | None = None,
     **container: Any,
 ) -> Pod:
-    """As the API server would write it, with a sidecar that has nothing to say."""
+    """A pod as the API server writes it, with an unrelated sidecar."""
     metadata: dict[str, Any] = {
         "name": "p",
         "uid": "u",
@@ -148,19 +148,19 @@ def test_every_rule_has_a_row_above() -> None:
     "pod",
     [
         pytest.param(_pod("python", "train.py"), id="a bare pod"),
-        pytest.param(_pod("sh", "-c", "set -e\n  # torchrun comes later\npython t.py"), id="a remark in a script"),
-        pytest.param(_pod("python", "vllm_notes.py", "accelerate"), id="names that only look alike"),
-        pytest.param(_pod("server", "--tp", "1"), id="tensor parallelism over one GPU is none"),
+        pytest.param(_pod("sh", "-c", "set -e\n  # torchrun comes later\npython t.py"), id="a comment in a script"),
+        pytest.param(_pod("python", "vllm_notes.py", "accelerate"), id="similar names"),
+        pytest.param(_pod("server", "--tp", "1"), id="tensor parallelism of one GPU"),
         pytest.param(_pod("server", "--tp"), id="a flag without a value"),
         pytest.param(_pod("server", "--tp=$(NOBODY)"), id="a variable from elsewhere"),
         pytest.param(_pod(labels={"ray.io/serve": "false"}), id="another value"),
     ],
 )
-def test_pod_that_shows_nothing_is_nothing(pod: Pod) -> None:
+def test_pod_that_matches_no_rule_has_no_type(pod: Pod) -> None:
     assert detect_workload(pod) == Detection()
 
 
-def test_all_needs_count_and_the_first_rule_says_what_it_is() -> None:
+def test_first_rule_sets_the_type_and_all_rules_add_needs() -> None:
     found = detect_workload(_pod("torchrun", "t.py", owner=("kubeflow.org/v1", "MPIJob")))
 
     assert found == Detection(
@@ -198,16 +198,16 @@ def test_tensor_parallel_degree(command: tuple[str, ...], env: dict[str, str], d
     ("pod", "wishes"),
     [
         pytest.param(_pod("torchrun"), Constraints(workload=_TRAINING, island=Strength.REQUIRED), id="DDP: one island"),
-        pytest.param(_pod("torchrun", gpus=1), Constraints(workload=_TRAINING), id="one GPU demands nothing"),
+        pytest.param(_pod("torchrun", gpus=1), Constraints(workload=_TRAINING), id="one GPU has no needs"),
         pytest.param(
             _pod("torchrun", annotations={"island": "ignore"}),
             Constraints(workload=_TRAINING, island=Strength.IGNORE),
-            id="what the pod says of the same thing wins",
+            id="the annotation wins",
         ),
         pytest.param(
             _pod("torchrun", annotations={"workload": "batch"}),
             Constraints(workload=_BATCH, island=Strength.REQUIRED),
-            id="what it says it is does not change what it runs",
+            id="an annotated workload type keeps the needs",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "8"),
@@ -217,12 +217,12 @@ def test_tensor_parallel_degree(command: tuple[str, ...], env: dict[str, str], d
         pytest.param(
             _pod("vllm", "serve", "--tp", "16"),
             Constraints(workload=_INFERENCE, island=Strength.REQUIRED, interconnect=Interconnect.NVLINK),
-            id="over several pods: all of this one's",
+            id="over several pods: all GPUs of this pod",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "8", annotations={"interconnect": "nvswitch"}),
             Constraints(workload=_INFERENCE, island=Strength.REQUIRED, interconnect=Interconnect.NVSWITCH),
-            id="the stronger interconnect that the pod asks for stays",
+            id="a stronger requested interconnect stays",
         ),
         pytest.param(
             _pod("vllm", "serve", "--tp", "2"),
@@ -237,11 +237,11 @@ def test_tensor_parallel_degree(command: tuple[str, ...], env: dict[str, str], d
         pytest.param(
             _pod("torchrun", "--tp", "2"),
             Constraints(workload=_INFERENCE, island=Strength.REQUIRED, interconnect=Interconnect.NVLINK),
-            id="both needs: the greater one",
+            id="both needs: the stronger",
         ),
     ],
 )
-def test_what_follows_for_placement(pod: Pod, wishes: Constraints) -> None:
+def test_needs_become_constraints(pod: Pod, wishes: Constraints) -> None:
     found = parse_request(pod)
 
     assert isinstance(found, PodRequest)
@@ -251,31 +251,33 @@ def test_what_follows_for_placement(pod: Pod, wishes: Constraints) -> None:
 @pytest.mark.parametrize(
     ("reading", "wishes"),
     [
-        pytest.param(DEFAULT_PARSING, Constraints(workload=_TRAINING, island=Strength.REQUIRED), id="as built"),
+        pytest.param(DEFAULT_PARSING, Constraints(workload=_TRAINING, island=Strength.REQUIRED), id="default"),
         pytest.param(
-            ParsingPolicy(demands=Strength.PREFERRED),
+            ParsingPolicy(needs_strength=Strength.PREFERRED),
             Constraints(workload=_TRAINING, island=Strength.PREFERRED),
-            id="demands are wishes",
+            id="needs are preferred",
         ),
-        pytest.param(ParsingPolicy(demands=Strength.IGNORE), Constraints(workload=_TRAINING), id="demands are ignored"),
+        pytest.param(
+            ParsingPolicy(needs_strength=Strength.IGNORE), Constraints(workload=_TRAINING), id="needs are ignored"
+        ),
         pytest.param(
             ParsingPolicy(rules=tuple(rule for rule in DETECTION_RULES if rule.name != "torchrun")),
             Constraints(workload=_BATCH),
-            id="that rule is off: only the Job is left",
+            id="the rule is off: only the Job matches",
         ),
         pytest.param(
-            ParsingPolicy(rules=(DetectionRule("mine", "it does", None),)), Constraints(), id="a rule without marks"
+            ParsingPolicy(rules=(DetectionRule("mine", "it does", None),)), Constraints(), id="a rule without criteria"
         ),
     ],
 )
-def test_policy_decides_which_rules_count_and_how_much(reading: ParsingPolicy, wishes: Constraints) -> None:
+def test_policy_sets_rules_and_strength(reading: ParsingPolicy, wishes: Constraints) -> None:
     found = parse_request(_pod("torchrun", owner=("batch/v1", "Job")), reading)
 
     assert isinstance(found, PodRequest)
     assert found.profile.constraints == wishes
 
 
-def test_request_tells_why_and_who_made_it() -> None:
+def test_request_has_the_reasons_and_the_owner() -> None:
     found = parse_request(_pod("tritonserver", owner=("apps/v1", "ReplicaSet")))
 
     assert isinstance(found, PodRequest)
@@ -283,7 +285,7 @@ def test_request_tells_why_and_who_made_it() -> None:
     assert found.detection == ("triton: it runs NVIDIA Triton",)
 
 
-def test_scavenger_is_known_by_its_priority_class() -> None:
+def test_scavenger_by_priority_class() -> None:
     spec = {"containers": [], "priorityClassName": "gputopo-scavenger"}
     found = parse_request(msgspec.convert({"spec": spec}, Pod))
 

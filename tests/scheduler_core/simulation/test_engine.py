@@ -18,7 +18,7 @@ POLICY = Policy()
 
 
 class First:
-    """The first node that has room, and its first GPUs."""
+    """The first node that fits, and its first GPUs."""
 
     def __init__(self, hosts: SimulatedCluster) -> None:
         self._hosts = hosts
@@ -38,7 +38,7 @@ class First:
         self.heard.append((job.name, now))
 
 
-def test_who_finds_no_room_waits_for_an_end_and_may_be_passed() -> None:
+def test_pod_that_does_not_fit_waits_and_may_be_passed() -> None:
     hosts = SimulatedCluster(QUADS[:1])
     first = First(hosts)
     conforming: SimulatedScheduler = first
@@ -69,7 +69,7 @@ def test_who_finds_no_room_waits_for_an_end_and_may_be_passed() -> None:
     assert found.never == ()
 
 
-def test_who_is_too_large_waits_for_ever() -> None:
+def test_pod_that_is_too_large_waits_for_ever() -> None:
     hosts = SimulatedCluster(QUADS[:1])
 
     found = replay_jobs(
@@ -86,7 +86,7 @@ def test_who_is_too_large_waits_for_ever() -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES, ids=str)
-def test_nothing_is_given_twice_and_all_comes_back(name: str) -> None:
+def test_nothing_is_allocated_twice_and_everything_is_released(name: str) -> None:
     """Shares, whole GPUs, CPU-only pods, on two models, with departures."""
     hosts = SimulatedCluster(MIXED)
     random = Random(3)
@@ -116,7 +116,7 @@ def test_same_seed_same_placements(name: str) -> None:
     assert placements(5) != placements(6)
 
 
-def test_every_policy_is_explained() -> None:
+def test_every_policy_has_a_description() -> None:
     assert DESCRIPTIONS.keys() == POLICIES.keys()
 
 
@@ -132,7 +132,7 @@ def test_ours_keeps_pods_inside_islands() -> None:
     assert spread.island_share < 0.9
 
 
-def test_who_requires_an_island_gets_it() -> None:
+def test_required_island_is_given() -> None:
     assert run_policy("ours-required", QUADS, jobs(2, 400), POLICY, 2).island_share == 1.0
 
 

@@ -1,4 +1,4 @@
-"""The simulator decides as the extender does: the same replay, with the extender asked over HTTP."""
+"""The simulator decides as the extender does: the same replay, with the extender called over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.scheduler_core.simulation.clusters import MIXED, MIXED_JOBS, QUADS, j
 
 
 class OverHttp:
-    """Asks as kube-scheduler does."""
+    """Calls the extender as kube-scheduler does."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -64,14 +64,14 @@ def test_placements_equal_those_over_http() -> None:
     assert _placements(QUADS, asked, http=True) == _placements(QUADS, asked, http=False)
 
 
-def test_placements_equal_those_over_http_where_gpus_are_shared() -> None:
+def test_placements_of_shared_gpus_equal_those_over_http() -> None:
     asked = draw_jobs(MIXED_JOBS, 30_000, 1.3, Random(1))
 
     assert _placements(MIXED, asked, http=True) == _placements(MIXED, asked, http=False)
 
 
-def test_placements_of_a_seed_stay() -> None:
-    """What makes decisions faster must not change them. What is meant to change them changes this."""
+def test_placements_of_a_seed_do_not_change() -> None:
+    """Faster code must not change decisions. Intended changes of decisions change this test."""
     asked = draw_jobs(MIXED_JOBS, 30_000, 1.3, Random(1))
 
     placed = _placements(MIXED, asked, http=False)
@@ -84,7 +84,7 @@ def test_placements_of_a_seed_stay() -> None:
     )
 
 
-def test_pods_without_gpus_go_by_the_profile_that_is_shipped() -> None:
+def test_pods_without_gpus_use_the_shipped_profile() -> None:
     file = Path(__file__).parents[3] / "daemonset/scheduler/examples/cpu-beside-gpus-profile.yaml"
     (profile,) = yaml.safe_load(file.read_text(encoding="utf-8"))["profiles"]
     arguments = {each["name"]: each["args"] for each in profile["pluginConfig"]}

@@ -50,7 +50,7 @@ def test_figures() -> None:
     assert [point.allocated for point in found.course] == [5 / 8, 5 / 8]
 
 
-def test_without_islands_nobody_had_a_chance() -> None:
+def test_without_islands_there_is_no_island_share() -> None:
     hosts = SimulatedCluster([SimulatedNode("n", machine_of("T4", 2))])
     found = compute_figures("mine", 1, hosts, _started(hosts, (0, 0b11)), FragmentationMeter(hosts, PAIRS))
 
@@ -58,7 +58,7 @@ def test_without_islands_nobody_had_a_chance() -> None:
     assert found.bandwidth == 1.0  # there is nothing better
 
 
-def test_chances_depend_on_the_products_that_will_do() -> None:
+def test_island_share_depends_on_the_accepted_products() -> None:
     hosts = SimulatedCluster([SimulatedNode("a", machine_of("T4", 2)), SimulatedNode("b", machine_of("G2", 8))])
     job = SimulatedJob("j", JobKind(2, products=frozenset({"T4"})))
     hosts.start_pod(job.kind, Placement(0, 0b11))

@@ -1,4 +1,4 @@
-"""The published protocol on the public trace; skipped where the trace is not at hand."""
+"""The published protocol on the public trace; skipped without the trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: what they say, and that they need nothing else."""
+"""Reports: their content, and that they are self-contained."""
 
 from __future__ import annotations
 

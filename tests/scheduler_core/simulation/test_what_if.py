@@ -63,7 +63,7 @@ def _answer(gpus: int, items: list[dict[str, Any]] | None = None, **wishes: str)
     return what_if(request(gpus, **wishes), table, list(table.records), POLICY)
 
 
-def test_pair_fills_the_pair_that_is_left() -> None:
+def test_pair_gets_the_free_pair() -> None:
     answer = _answer(2)
     (landing,) = answer.landings
 
@@ -76,7 +76,7 @@ def test_pair_fills_the_pair_that_is_left() -> None:
     assert (answer.equals, answer.suitable) == (1, 2)
 
 
-def test_text_says_where_what_and_what_is_left() -> None:
+def test_text() -> None:
     assert render_text(_answer(2)).splitlines()[1:4] == [
         "  gets  GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
         "  left  2+0 free by island (0.60 GPUs stranded) before, 0+0 free by island (0.00 GPUs stranded) after",
@@ -84,7 +84,7 @@ def test_text_says_where_what_and_what_is_left() -> None:
     ]
 
 
-def test_nowhere() -> None:
+def test_no_node() -> None:
     answer = _answer(4, CLUSTER[1:], island="required")
 
     assert answer.landings == ()
@@ -106,7 +106,7 @@ def test_equal_nodes_are_listed() -> None:
     assert "or on" in render_text(answer)
 
 
-def test_where_labels_are_all_that_is_known_nobody_can_tell() -> None:
+def test_with_labels_only_the_gpus_are_unknown() -> None:
     labelled = {"nvidia.com/gpu.product": "NVIDIA-A100", "nvidia.com/gpu.count": "4"}
     node = {"kind": "Node", "metadata": {"name": "n", "labels": labelled}}
     answer = _answer(2, [{**node, "status": {"allocatable": {"nvidia.com/gpu": "6"}}}])
@@ -132,17 +132,17 @@ def test_single_node_is_a_cluster_too() -> None:
 @pytest.mark.parametrize(
     ("text_", "said"),
     [
-        pytest.param(b"nodes:", "no JSON", id="no JSON"),
+        pytest.param(b"nodes:", "invalid JSON", id="invalid JSON"),
         pytest.param(_printed([CLUSTER[3]]), "no Node", id="pods alone"),
         pytest.param(_printed([{"kind": "Node", "metadata": {"name": 5}}]), "Node 5", id="a broken node"),
     ],
 )
-def test_what_is_no_cluster(text_: bytes, said: str) -> None:
+def test_invalid_cluster(text_: bytes, said: str) -> None:
     with pytest.raises(ClusterError, match=said):
         read_snapshot(text_, NOW, POLICY)
 
 
-def test_print_is_looked_at_as_of_its_own_moment() -> None:
+def test_cluster_is_evaluated_at_the_time_of_its_newest_report() -> None:
     years = 10 * 365 * 86_400.0
 
     states = read_snapshot(_printed(CLUSTER), NOW + years, POLICY).table.states
@@ -150,7 +150,7 @@ def test_print_is_looked_at_as_of_its_own_moment() -> None:
     assert {name: state.stale for name, state in states.items()} == {"switch": True, "pairs": False, "cpu-only": False}
 
 
-def test_print_without_any_node_gpus_is_believed_but_for_who_holds_what() -> None:
+def test_cluster_without_node_gpus_has_unknown_allocations() -> None:
     states = read_snapshot(_printed([each for each in CLUSTER if each["kind"] != "NodeGpus"]), NOW, POLICY).table.states
 
     assert not any(state.stale for state in states.values())

@@ -1,4 +1,4 @@
-"""Workloads: read, drawn and made."""
+"""Workloads: parsed, drawn and generated."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def test_json() -> None:
     [
         pytest.param(HEAD + "a,1,2,,1000,,,", "job 1 has no num_gpu", id="a column is empty"),
         pytest.param(HEAD + "a,much,2,1,1000,,,", "'much'", id="no number"),
-        pytest.param("[1]", "no workload", id="no objects"),
+        pytest.param("[1]", "invalid workload", id="no objects"),
     ],
 )
-def test_what_is_no_workload(text: str, said: str) -> None:
+def test_invalid_workload(text: str, said: str) -> None:
     with pytest.raises(WorkloadError, match=said):
         read_jobs(text)
 
 
-def test_all_are_drawn_before_any_comes_twice() -> None:
+def test_all_jobs_are_drawn_before_any_is_drawn_again() -> None:
     kinds = [SimulatedJob(f"j{number}", JobKind(1)) for number in range(10)]
 
     found = draw_jobs(kinds, 10_000, 1.3, Random(1))
@@ -68,7 +68,7 @@ def test_all_are_drawn_before_any_comes_twice() -> None:
     assert found != draw_jobs(kinds, 10_000, 1.3, Random(2))
 
 
-def test_generated_load_is_what_was_asked_for() -> None:
+def test_generated_load_is_the_requested_load() -> None:
     """GPU seconds over the time of arrivals, next to what 100 GPUs have: 90 % within a few."""
     found = generate_jobs(WorkloadRecipe({1: 1, 4: 1}, 0.9, 4000), 100, Random(1))
 

@@ -16,7 +16,8 @@ from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.watch import pod_update
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.gang.pod_source import GangPod, PlannerPod, planner_pod
+from scheduler_core.planner.gang.pod_source import PlannerPod, planner_pod
+from scheduler_core.request.full_pod import FullPod
 from scheduler_core.request.pod import NODE_NAME, Pod
 
 GPU = "nvidia.com/gpu"
@@ -323,7 +324,7 @@ def seen_of(pod: Json) -> PodUpdate | None:
 
 @lru_cache(maxsize=4096)
 def _candidate(pod: bytes) -> PlannerPod | None:
-    found = msgspec.json.decode(pod, type=GangPod)
+    found = msgspec.json.decode(pod, type=FullPod)
     return planner_pod(found.metadata.uid, found)
 
 

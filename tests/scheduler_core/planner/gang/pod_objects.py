@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core.planner.gang.pod_source import GangPod
+from scheduler_core.request.full_pod import FullPod
 
 LLM = {"gputopo.io/gang": "llm", "gputopo.io/gang-size": "2"}
 
@@ -30,5 +30,5 @@ def pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec, "status": changed.get("status", {"phase": "Pending"})}
 
 
-def gang_pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> GangPod:
-    return msgspec.convert(pod(name, gpus, **changed), GangPod)
+def gang_pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> FullPod:
+    return msgspec.convert(pod(name, gpus, **changed), FullPod)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cache.events import Batch
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodAffinityTerm
 from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes, Gang, GangPhase, gang_of
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.members import GangMembers
+from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED, LLM, RUNNING, member, members
 
 OTHER = GangName("team", "other")

@@ -13,7 +13,7 @@ from gputopo.kube.rbac import PODS
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.full_pods import FULL_POD_SOURCES
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodAffinityTerm, SchedulingRules
+from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.planner.gang.gang import DeclaredSizes, GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.members import GangMembers
@@ -21,7 +21,7 @@ from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
 from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out, planner_pod, planner_sources
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.full_pod import FullPodSpec
+from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Pod, RequiredTerm, RequiredTerms, Requirement
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod, pod

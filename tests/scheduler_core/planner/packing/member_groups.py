@@ -13,14 +13,7 @@ from gputopo.crd.reservations import Seat
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.full_pods import HOSTNAME
-from scheduler_core.cache.kube_scheduler_filters import (
-    FullNode,
-    FullNodeSpec,
-    LabelSelector,
-    PodAffinityTerm,
-    SchedulingRules,
-    Taint,
-)
+from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec, SchedulingRules, Taint
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import Snapshot, snapshot_of, state_if
 from scheduler_core.evaluation.evaluate import evaluate_state
@@ -28,7 +21,7 @@ from scheduler_core.evaluation.score import Score
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.full_pod import FullPodSpec
+from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES

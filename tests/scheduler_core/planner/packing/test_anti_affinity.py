@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.cache.full_pods import HOSTNAME
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodAffinityTerm
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import (
     AntiAffinities,
@@ -13,6 +12,7 @@ from scheduler_core.planner.packing.anti_affinity import (
     are_conflicting,
     conflicting_pairs,
 )
+from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Requirement
 from tests.scheduler_core.planner.packing.member_groups import member
 

@@ -436,7 +436,7 @@ class _Brute:
         """Whether what others on their way there need holds too."""
         table = self.seen.table
         pods = table.records[name].pods
-        waiting = [pod for pod in pods if pod.profile.shape_required and pod.name == "late"]
+        waiting = [pod for pod in pods if pod.profile.requires_shape and pod.name == "late"]
         return not those or all(
             isinstance(
                 evaluate_state(

@@ -6,13 +6,13 @@ import pytest
 
 from gputopo.crd.reservations import EntryPhase
 from scheduler_core.cache.full_pods import HOSTNAME, OF_PODS, SPREAD
-from scheduler_core.cache.kube_scheduler_filters import LabelSelector, PodAffinityTerm, SchedulingRules
+from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.explain import NoGangError
 from scheduler_core.planner.report.leadership import planner_levels
-from scheduler_core.request.full_pod import FullPodSpec
+from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import NOW, occupant, record

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.timestamps import timestamp
+from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
 from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
@@ -21,7 +21,7 @@ def led(**spec: Any) -> PlannerLease:
     """A Lease that was renewed so many seconds ago."""
     ago = spec.pop("ago", 1.0)
     return PlannerLease(
-        "gputopo/gputopo-planner", LeaseSpec("planner-0_1b2c", 15, None, timestamp(NOW - ago), 1, **spec)
+        "gputopo/gputopo-planner", LeaseSpec("planner-0_1b2c", 15, None, format_timestamp(NOW - ago), 1, **spec)
     )
 
 
@@ -33,12 +33,13 @@ def led(**spec: Any) -> PlannerLease:
         pytest.param(
             seen(led=led(ago=46.0)),
             "no planner works: planner-0_1b2c has not renewed its Lease gputopo/gputopo-planner since "
-            f"{timestamp(NOW - 46.0)}. {OR}",
+            f"{format_timestamp(NOW - 46.0)}. {OR}",
             id="it has ended",
         ),
         pytest.param(
-            seen(led=PlannerLease("gputopo/gputopo-planner", LeaseSpec("", 15, None, timestamp(NOW - 1.0)))),
-            f"no planner works: its Lease gputopo/gputopo-planner has no holder since {timestamp(NOW - 1.0)}. {OR}",
+            seen(led=PlannerLease("gputopo/gputopo-planner", LeaseSpec("", 15, None, format_timestamp(NOW - 1.0)))),
+            "no planner works: its Lease gputopo/gputopo-planner has no holder since "
+            f"{format_timestamp(NOW - 1.0)}. {OR}",
             id="it was stopped",
         ),
         pytest.param(
@@ -57,7 +58,7 @@ def led(**spec: Any) -> PlannerLease:
         pytest.param(seen(ledger=NONE, unread=("placementledgers.gputopo.io",)), None, id="ledgers may not be read"),
         pytest.param(seen(led=PlannerLease("a/b", LeaseSpec("x", 15, None, "soon"))), None, id="a time that is none"),
         pytest.param(
-            seen(led=PlannerLease("a/b", LeaseSpec("x", None, None, timestamp(0.0)))),
+            seen(led=PlannerLease("a/b", LeaseSpec("x", None, None, format_timestamp(0.0)))),
             None,
             id="a Lease without duration",
         ),

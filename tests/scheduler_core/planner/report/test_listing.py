@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.crd.reservations import EntryPhase, ReservationState, ReservationStatus
 from gputopo.render.report import Table, table_lines
-from gputopo.timestamps import timestamp
+from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.report.document import gang_list
@@ -65,7 +65,7 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         nodes=("a", "b", "n1"),
         domain=None,
         gbps=None,
-        created_at=timestamp(CREATED),
+        created_at=format_timestamp(CREATED),
         waiting_seconds=720,
         reservation="llm-1",
         attempt=1,
@@ -250,9 +250,9 @@ def test_the_document() -> None:
 
     assert (found["apiVersion"], found["kind"]) == ("gputopo.io/v1", "GangList")
     assert [(each["name"], each["phase"], each["createdAt"]) for each in found["items"]] == [
-        ("bad", "refused", timestamp(CREATED)),
-        ("llm", "held", timestamp(CREATED)),
-        ("far", "running", timestamp(CREATED)),
+        ("bad", "refused", format_timestamp(CREATED)),
+        ("llm", "held", format_timestamp(CREATED)),
+        ("far", "running", format_timestamp(CREATED)),
     ]
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputopo.crd.reservations import ReservationState, ReservationStatus, Seat, spec_hash
 from gputopo.labels.keys import GATE
-from gputopo.timestamps import timestamp
+from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
@@ -203,7 +203,9 @@ STORIES = {
         seen(
             crew(2),
             FREE,
-            led=PlannerLease("gputopo/gputopo-planner", LeaseSpec("planner-0_1b2c", 15, None, timestamp(NOW - 90.0))),
+            led=PlannerLease(
+                "gputopo/gputopo-planner", LeaseSpec("planner-0_1b2c", 15, None, format_timestamp(NOW - 90.0))
+            ),
         )
     ),
     "settling": story(seen(crew(2), FREE, planned=[SETTLING], ledger=ledger())),
@@ -212,11 +214,11 @@ STORIES = {
         seen(
             [member("w-0", **LET_GO), member("w-1", **LET_GO, bind_error="0/2 nodes are available: no volume.")],
             FREE,
-            **committed(deadline=timestamp(NOW + 12.0)),
+            **committed(deadline=format_timestamp(NOW + 12.0)),
         )
     ),
     "deadline-passed": story(
-        seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], FREE, **committed(deadline=timestamp(NOW - 2.0)))
+        seen([*crew(2, 4, BOUND)[:1], member("w-1", **LET_GO)], FREE, **committed(deadline=format_timestamp(NOW - 2.0)))
     ),
     "rolling-back": story(
         seen(

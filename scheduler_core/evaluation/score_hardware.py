@@ -1,0 +1,122 @@
+"""The raw scores of a node's hardware, each between 0 and 1: a function for each factor. Pure.
+
+Each is that of the worst set of GPUs that the device plugin may choose. What is unknown is 0.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gputopo.model import Interconnect, PcieDistance
+from gputopo.paths import PathKind
+from gputopo.rings import Ring
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, member_places
+from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.cache.node_state import NodeState
+from scheduler_core.evaluation.filters import may_be_degraded
+from scheduler_core.evaluation.possible_gpus import candidate_sets, possible_gpus, possible_rings, whole_gpu_outcome
+from scheduler_core.evaluation.score_fragmentation import fragmentation_score as left_over
+from scheduler_core.policy.policy import Handling, Policy
+from scheduler_core.request.pod_request import PodProfile
+
+_REMEMBERED = 1 << 14
+_HALF_AT_GBPS = 300.0
+_PCIE = {distance: 0.1 - 0.02 * place for place, distance in enumerate(PcieDistance)}
+_HINT = {Interconnect.NVSWITCH: 0.2, Interconnect.NVLINK: 0.15}
+
+
+def bandwidth(profile: PodProfile, node: NodeState, _: Policy) -> float:
+    """Return g / (g + 300) of the ring with g GB/s: 900 is 0.75, 600 is 0.67, 300 is 0.5, 50 is 0.14.
+
+    Over PCIe by distance instead: PIX 0.10, PXB 0.08, PHB 0.06, NODE 0.04, SYS 0.02. Where the labels name only the
+    kind of interconnect: 0.2 for NVSwitch, 0.15 for NVLink.
+    """
+    found = whole_gpu_outcome(profile.device_request, node)
+    if node.shape is None or found is None:
+        return _HINT.get(node.interconnect, 0.0) if node.interconnect else 0.0
+    return _slowest(node.shape, found.sets, node.interconnect)
+
+
+def leftover(profile: PodProfile, node: NodeState, policy: Policy) -> float:
+    """Return 1 / (1 + e^(-2 gain)), in steps; the gain is the number of free GPUs that cease to be fragments."""
+    found = whole_gpu_outcome(profile.device_request, node)
+    return left_over(profile, node, policy.demand_mix, None if found is None else found.sets)
+
+
+def numa(profile: PodProfile, node: NodeState, policy: Policy) -> float:
+    """Return 1 / (number of NUMA nodes of the GPUs).
+
+    Where labels are all that is known: 1 on NUMA node 0, 0.5 on another (the classic rule; policy can turn it off).
+    """
+    if node.shape is None:
+        return 0.0
+    classic = policy.prefer_numa_zero and not node.described and profile.constraints.numa is None
+    return min(
+        (_least_local(node.shape, each.sets, classic) for each in possible_gpus(profile.device_request, node)),
+        default=0.0,
+    )
+
+
+def nic(profile: PodProfile, node: NodeState, _: Policy) -> float:
+    """Return the mean nearness of each GPU's nearest NIC: PIX 1.0, PXB 0.8, PHB 0.6, NODE 0.4, SYS 0.2, none 0."""
+    if node.shape is None:
+        return 0.0
+    return min(
+        (_farthest_from_nics(node.shape, each.sets) for each in possible_gpus(profile.device_request, node)),
+        default=0.0,
+    )
+
+
+def health(profile: PodProfile, node: NodeState, policy: Policy) -> float:
+    """Return 0 if a GPU may be degraded, the node is stale, or the device plugin may crash over the pod; else 1."""
+    if policy.stale is not Handling.IGNORE and node.stale:
+        return 0.0
+    if policy.degraded is not Handling.IGNORE and may_be_degraded(profile, node):
+        return 0.0
+    return 0.0 if any(each.may_crash for each in possible_gpus(profile.device_request, node)) else 1.0
+
+
+def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
+    if ring.kind is PathKind.PCIE:
+        return 0.0 if ring.distance is None else _PCIE[ring.distance]
+    if ring.kind is PathKind.UNKNOWN or ring.gbps is None:
+        return _HINT.get(hint, 0.0) if hint else 0.0
+    return ring.gbps / (ring.gbps + _HALF_AT_GBPS)
+
+
+# Nodes of one shape with the same GPUs to come are many, and profiles that ask for as many GPUs: so the worst of some
+# sets is remembered. Where no set may come at all it is 0.
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _slowest(shape: MachineShape, sets: Sets, hint: Interconnect | None) -> float:
+    return min((_of_ring(ring, hint) for ring in possible_rings(shape, sets)), default=0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _least_local(shape: MachineShape, sets: Sets, classic: bool) -> float:
+    return min((_locality(shape, mask, classic=classic) for mask in candidate_sets(sets)), default=0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _farthest_from_nics(shape: MachineShape, sets: Sets) -> float:
+    near = shape.nic_nearness
+    if near is None:
+        return 0.0
+    means = (_worst_mean([near[place] for place in member_places(mask)], sets, mask) for mask in candidate_sets(sets))
+    return min(means, default=0.0)
+
+
+def _locality(shape: MachineShape, mask: int, *, classic: bool) -> float:
+    count = shape.count_numa_nodes(mask)
+    if count is None:
+        return 0.0
+    if classic and count == 1:
+        return 1.0 if shape.on_numa(0, mask) == mask else 0.0
+    return 1 / count
+
+
+def _worst_mean(near: list[float], sets: Sets, mask: int) -> float:
+    """Of one set its mean; of any ``count`` of them that of the worst."""
+    size = mask.bit_count() if isinstance(sets, ExactSets) else sets.size
+    return sum(sorted(near)[:size]) / size
