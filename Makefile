@@ -1,12 +1,12 @@
-# Two commands for a newcomer: `make demo` and `make test`. Each does all its own set-up.
+# Start with `make demo` and `make test`. Each target does its own set-up.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Half of the tests' time is waiting. More workers than these do not pay: each starts a Python anew.
+# Half of the tests' time is waiting. More workers are not faster: each starts a Python interpreter.
 WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
-# Of the end-to-end tests' time it is three quarters, so four of them wait side by side, however few the cores are. More
-# do not pay: each starts a control plane, of 700 MiB.
+# Three quarters of the end-to-end tests' time is waiting, so four workers run even on few cores. More are not faster:
+# each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
 .PHONY: demo test e2e manifests check bench bench-scheduler bench-planner docs lock clean
@@ -48,7 +48,7 @@ e2e: $(VENV)/.e2e
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/python -m pytest $(WAITERS) -m e2e tests/e2e
 
-# Manifests, chart, image and alerts, with helm, kubectl and promtool: what `make test` skips without them.
+# Manifests, chart, image and alerts, with helm, kubectl and promtool; `make test` skips these tests without them.
 manifests: $(VENV)/.manifests
 	PYTHON=$(BIN)/python scripts/tools
 	IMAGE_STEPS=1 $(BIN)/python -m pytest -rs tests/daemonset
@@ -71,7 +71,7 @@ lock: $(VENV)/.run
 	cd daemonset && ../$(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all \
 		--generate-hashes --custom-compile-command 'make lock' -o requirements.lock ../pyproject.toml
 
-# Ratios measured side by side in one run; see the head of each file.
+# Ratios measured in one run; see the docstring of each file.
 bench: $(VENV)/.test
 	$(BIN)/python bench/start_up.py
 	$(BIN)/python bench/discovery.py

@@ -1,8 +1,8 @@
-"""What the agent costs: ``python bench/agent_costs.py``.
+"""The cost of the agent: ``python bench/agent_costs.py``.
 
-A process with everything loaded (NVML bindings on a described driver of 8 H100s, the official client's transport
-against a local server, the kubelet's socket with 110 pods, metrics, health server) is compared with a bare interpreter
-that imports the same libraries, in the same run. The times of a real driver and of a real API server come on top.
+A complete agent (NVML bindings on a fake driver with 8 H100s, the official client's transport to a local server, a
+kubelet socket with 110 pods, metrics, health server) is compared with a bare interpreter that imports the same
+libraries, in the same run. The times of a real driver and of a real API server are not included.
 
 Not measured here: the resident memory of the real libnvidia-ml.so (allow 10 MiB).
 """
@@ -31,7 +31,7 @@ ROUNDS = 5
 
 
 class _Taker(BaseHTTPRequestHandler):
-    """A server that takes every PATCH and POST, and counts their bytes; a GET finds a Node without labels."""
+    """A server that accepts every PATCH and POST, and counts their bytes; a GET returns a Node without labels."""
 
     protocol_version = "HTTP/1.1"
     taken: list[tuple[str, int]] = []  # noqa: RUF012  for the whole process
@@ -58,12 +58,12 @@ class _Taker(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def _cluster(folder: Path) -> Iterator[Path]:
-    """A kubeconfig for such a server."""
+    """Write a kubeconfig for such a server."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Taker)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -95,7 +95,7 @@ def _wall(*arguments: str) -> float:
 
 
 def main() -> None:
-    """Run both in turns and print what they cost."""
+    """Run both in turns and print their costs."""
     pods = [pod(f"pod-{n}", {"nvidia.com/gpu": [f"GPU-{n}"] if n < 8 else []}) for n in range(110)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

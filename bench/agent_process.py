@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 PASSES = 100
-SETTLED = 10  # passes before anything is counted
+SETTLED = 10  # passes before the measurement
 LIBRARIES = (
     "click, msgspec, pynvml, prometheus_client, http.server, h2.connection, kubernetes.config, "
     "kubernetes.client.api_client"
@@ -18,15 +18,15 @@ LIBRARIES = (
 
 
 def bare() -> dict[str, float]:
-    """A process that only imports the libraries."""
-    exec(f"import {LIBRARIES}")  # one list for this and for the start of an interpreter
+    """Import the libraries only."""
+    exec(f"import {LIBRARIES}")  # the same list as for the start of an interpreter
     return {"memory": _memory_mib()}
 
 
 def full(config: str, socket: str) -> dict[str, float]:
-    """A whole agent, turned as fast as it goes."""
+    """Run a complete agent, pass after pass without pauses."""
     os.environ["KUBECONFIG"] = config
-    # Here, because the bare process must not have them.
+    # In the function, because the bare process must not import them.
     from agent.daemon import settings  # noqa: PLC0415
     from agent.daemon.health_server import serve_health  # noqa: PLC0415
     from agent.daemon.loop import AgentLoop, Now, ProbeResult  # noqa: PLC0415

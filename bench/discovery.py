@@ -21,7 +21,7 @@ SNAPSHOT = Path(__file__).parents[1] / "fixtures" / "machines" / "16v100-2n-nvsw
 
 
 def cpu_us(work: Callable[[], object]) -> float:
-    """CPU time of one call, microseconds."""
+    """Return the CPU time of a call, in microseconds."""
     start = time.process_time_ns()
     work()
     return (time.process_time_ns() - start) / 1000

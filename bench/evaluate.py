@@ -1,8 +1,8 @@
-"""Deciding about a pod: anew (``evaluate``), and as the extender does, which keeps standings between requests.
+"""Decisions about a pod: from scratch (``evaluate``), and as the extender does, with rankings kept between requests.
 
-500, 5,000 and 15,000 nodes of six shapes, each with its own pods, so that some hundred states differ. Names come as
-bytes off the wire: fresh strings whose hashes are not known yet. Ratios are to decoding them into a set, which is the
-least that an answer costs; whatever includes that says so. Run: make bench
+500, 5,000 and 15,000 nodes of six shapes, each with its own pods, so that some hundred states differ. Names are decoded
+from bytes: new strings without cached hashes. Ratios are to decoding the names into a set, the minimum cost of an
+answer; steps that include the decoding say so. Run: make bench
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _anew(table: Snapshot, body: bytes) -> dict[str, Step]:
 
 
 def _served(table: Snapshot, body: bytes) -> dict[str, Step]:
-    """As the server does: with all that is kept, and caught up with what changed since."""
+    """Decide as the server does: with rankings kept between requests, and updated with the changes."""
     knowledge = _known(table)
     extender = Extender(knowledge, POLICY, lambda: NOW, lambda _: None)
     serial = iter(range(10**9))
@@ -134,7 +134,7 @@ def _served(table: Snapshot, body: bytes) -> dict[str, Step]:
 
 
 def _known(table: Snapshot) -> ClusterCache:
-    """The same nodes, as the watches show them."""
+    """Return the same nodes as updates of the watches."""
     knowledge = ClusterCache(POLICY)
     records = table.records.values()
     pods = [
@@ -151,7 +151,7 @@ def _known(table: Snapshot) -> ClusterCache:
 
 
 def fleet(size: int) -> Snapshot:
-    """Nodes of six shapes in turn, up to half of the GPUs in use; a fifth has a pod whose GPUs nobody has named."""
+    """Return nodes of six shapes, up to half of their GPUs in use; a fifth has a pod without reported allocation."""
     random = Random(size)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in SHAPES]
     return snapshot_of(
@@ -160,7 +160,7 @@ def fleet(size: int) -> Snapshot:
 
 
 def node(name: str, topology: NodeTopology, told: NodeFacts, random: Random) -> NodeRecord:
-    """One node with a life of its own."""
+    """Return a node with random pods."""
     busy = random.sample(topology.gpus, random.randint(0, len(topology.gpus) // 2))
     held = tuple(Allocation(gpu=gpu.uuid or "", pod=PodRef("team", "busy", "c")) for gpu in busy)
     pods = [pod("busy", len(busy))] if busy else []
@@ -170,7 +170,7 @@ def node(name: str, topology: NodeTopology, told: NodeFacts, random: Random) -> 
 
 
 def machine(topology: NodeTopology) -> NodeFacts:
-    """What its Node object tells."""
+    """Return the facts of the Node object."""
     facts = encode_topology(topology)
     metadata = {"labels": facts.labels, "annotations": facts.annotations}
     status = {"allocatable": {WHOLE: str(len(topology.gpus))}}
@@ -178,14 +178,14 @@ def machine(topology: NodeTopology) -> NodeFacts:
 
 
 def request(name: str, gpus: int, wishes: dict[str, str]) -> PodRequest:
-    """What a pod asks."""
+    """Return the request of a pod."""
     found = parse_request(_pod(name, gpus, wishes))
     assert isinstance(found, PodRequest)
     return found
 
 
 def pod(name: str, gpus: int) -> Occupant:
-    """A pod on a node."""
+    """Return a pod on a node."""
     found = parse_occupant(_pod(name, gpus, {}))
     assert found is not None
     return found

@@ -1,7 +1,7 @@
-"""A call of kube-scheduler's from its first byte to the last of its answer, as ratios to what no answer can do without.
+"""Latency of a request of kube-scheduler, from its first byte to the last byte of the response, as ratios to a floor.
 
-The floor is the same server, which only decodes the body and encodes an answer of the same size. Real processes, one
-keep-alive connection to each, calls in turns, medians (p50); on a busy machine the server's CPU time says more. Aim:
+The floor is the same server, but it only decodes the body and encodes a response of the same size. Real processes, a
+keep-alive connection to each, requests in turns, medians (p50); on a busy machine compare the server's CPU time. Aim:
 p50 within 2.5 times the floor. The nodes are those of bench/evaluate.py, with some hundred states. Run: make bench
 """
 
@@ -43,18 +43,18 @@ from scheduler_core.runtime.http_server import Listener, serve_listeners
 SIZES = (500, 5_000, 15_000)
 ROUNDS = 160
 REASON = Reason.ISLAND.value
-PODS = 16  # that ask in turn; a pod that asks again replaces what was assumed of it
+PODS = 16  # requests are for these in turn; a repeated request replaces the assumed pod
 
 
 class Case(NamedTuple):
-    """What is asked."""
+    """A kind of request."""
 
     title: str
     verb: str
     gpus: int
     wishes: tuple[tuple[str, str], ...] = ()
-    names: int | None = None  # how many are asked about; None: all
-    soft: bool = False  # preferences of its own among nodes: all that pass are answered
+    names: int | None = None  # number of node names; None: all
+    soft: bool = False  # with preferences for nodes: all nodes that pass are in the response
 
 
 CASES = (
@@ -78,14 +78,14 @@ def main() -> None:
                 told = json.loads(ours.ask(case.verb, body(case, size, 0, "0")))
                 answer = "0"
                 if case.verb == "filter":
-                    refused = told.get("FailedAndUnresolvableNodes")  # none where the answer is an error, and short
+                    refused = told.get("FailedAndUnresolvableNodes")  # none if the response is an error, and short
                     answer = f"{len(refused)} refused" if refused else f"{len(told.get('NodeNames', ()))} passed"
                 bodies = [body(case, size, number, answer) for number in range(PODS)]
                 row(f"{size:>6} {case.title:<34}", case.verb, {"floor": floor, "ours": ours}, bodies)
 
 
 def row(title: str, verb: str, peers: dict[str, Peer], bodies: list[bytes]) -> None:
-    """One row."""
+    """Print a row."""
     times: dict[str, list[float]] = {name: [] for name in peers}
     before = [peer.cpu_us() for peer in peers.values()]
     for number in range(ROUNDS):
@@ -99,7 +99,7 @@ def row(title: str, verb: str, peers: dict[str, Peer], bodies: list[bytes]) -> N
 
 
 def body(case: Case, size: int, number: int, answer: str) -> bytes:
-    """What kube-scheduler sends: the pod as it has become in the API server, and names."""
+    """Return kube-scheduler's body: the pod as in the API server, and node names."""
     annotations = {f"gputopo.io/{key}": value for key, value in case.wishes} | {"bench/answer": answer}
     term = {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}}
     pod: dict[str, Any] = {
@@ -131,7 +131,7 @@ def body(case: Case, size: int, number: int, answer: str) -> bytes:
 
 
 class Peer:
-    """A server in a process of its own, and one connection to it."""
+    """A server process, and a connection to it."""
 
     def __init__(self, kind: str, size: int) -> None:
         command = [sys.executable, __file__, kind, str(size)]
@@ -150,11 +150,11 @@ class Peer:
         self._process.wait()
 
     def cpu_us(self) -> float:
-        """Time that its main thread, which does all the work, has run on a CPU."""
+        """Return the CPU time of its main thread, which does all the work."""
         return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1000
 
     def ask(self, verb: str, sent: bytes) -> bytes:
-        """One request and its answer."""
+        """Send a request and return the response."""
         head = f"POST /{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n\r\n".encode()
         self._connection.sendall(head + sent)
         received = self._connection.recv(1 << 18)
@@ -171,7 +171,7 @@ class Peer:
 
 
 def floor_verbs() -> dict[str, Handler]:
-    """Decode, and encode as much as the extender would."""
+    """Decode, and encode as much as the extender does."""
 
     def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         asked = parse_extender_args(sent)
@@ -188,13 +188,13 @@ def floor_verbs() -> dict[str, Handler]:
 
 
 def wanted(pod: Pod) -> tuple[int, bool]:
-    """How many names the floor answers, and whether as refused."""
+    """The number of names in the floor's response, and whether they are rejected."""
     count, _, kind = (pod.metadata.annotations or {})["bench/answer"].partition(" ")
     return int(count), kind == "refused"
 
 
 def our_verbs(table: Snapshot) -> dict[str, Handler]:
-    """The extender's, which knows the nodes."""
+    """Return the extender's handlers, with the nodes in its cache."""
     knowledge = ClusterCache(POLICY)
     for batch in batches(table):
         knowledge.apply_batch(batch, NOW)
@@ -208,7 +208,7 @@ def our_verbs(table: Snapshot) -> dict[str, Handler]:
 
 
 def batches(table: Snapshot) -> Iterator[Batch[Any]]:
-    """What the watches would deliver."""
+    """Return the updates of the watches."""
     nodes, pods, words = [], [], []
     for name, record in table.records.items():
         nodes.append(NodeUpdate(name, record.machine))
@@ -227,7 +227,7 @@ def batches(table: Snapshot) -> Iterator[Batch[Any]]:
 
 
 def serve_one(kind: str, size: int) -> None:
-    """Be the floor, or ours; prints the port."""
+    """Serve the floor or the extender; print the port."""
     answers = floor_verbs() if kind == "floor" else our_verbs(fleet(size))
     listener = Listener(extender_app(answers, lambda: None, 1 << 26, "", time.monotonic), bind_socket(("127.0.0.1", 0)))
     gc.collect()

@@ -1,6 +1,6 @@
-"""How many NVML calls one pass makes, by call: ``python -m bench.nvml_calls``.
+"""NVML calls of a pass, by call: ``python -m bench.nvml_calls``.
 
-The driver is the tests' fake one, so the numbers are exact, and the time is that of our side alone: a real call takes
+The driver is the fake driver of the tests, so the numbers are exact, and the time is gputopo's alone: a real call takes
 microseconds to milliseconds (nvmlInit and the first call to a sleeping GPU take longest).
 """
 
@@ -19,7 +19,7 @@ H100 = FakeGpu(fabric=FakeFabric(), links=(FakeLink(),) * 18)
 
 
 def measure(gpus: int) -> tuple[Counter[str], float]:
-    """``(calls by name, seconds)`` of one pass over so many H100s behind NVSwitches."""
+    """Return ``(calls by name, seconds)`` of a pass over a number of H100s behind NVSwitches."""
     driver = FakeDriver(*[H100] * gpus)
     lib = plug(driver)
     start = time.perf_counter()
@@ -35,7 +35,7 @@ def main() -> None:
     for name, _ in columns[-1][0].most_common():
         print(f"{name:45}" + "".join(f"{calls[name]:>9}" for calls, _ in columns))
     print(f"{'total':45}" + "".join(f"{calls.total():>9}" for calls, _ in columns))
-    print(f"{'our time, ms':45}" + "".join(f"{seconds * 1000:>9.1f}" for _, seconds in columns))
+    print(f"{'gputopo, ms':45}" + "".join(f"{seconds * 1000:>9.1f}" for _, seconds in columns))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What a gang and a planned pod cost a real cluster: kube-scheduler with the planner beside it, and without.
+"""The cost of gangs and planned pods in a real control plane: kube-scheduler with and without the planner.
 
 Fake nodes with labels, topology annotation and ``NodeGpus``; etcd, API server, kube-scheduler and planner share the
-machine. No kubelet answers. ``--pool gated``: nobody has to vouch, and kube-scheduler calls no extender.
+machine. There are no kubelets. ``--pool gated``: no extender needs to acknowledge, and kube-scheduler calls none.
 
-    single pods     pods that ask to be planned, against the same pods ungated under kube-scheduler alone: with
-                    all nodes scored and with its default sampling, in turns in one run (how: ``bench/scheduler.py``).
-                    All pods are there before the first of them may be bound
-    small gangs     of 4 times 1 GPU, so many a minute for as long as asked; those that were whole first leave. How long
-                    each waited, and what the planner wrote for it, from the API server's audit log
+    single pods     planned pods, compared with the same pods ungated and with kube-scheduler alone: with all nodes
+                    scored and with its default sampling, in turns in one run (see ``bench/scheduler.py``). All pods
+                    exist before the first pod is bound
+    small gangs     gangs of 4 pods with 1 GPU, a number per minute; the oldest complete gangs are deleted. Measured are
+                    the waiting time of each gang, and the planner's writes, from the API server's audit log
 
 Run: make bench-planner (15 minutes; the control plane of docs/testing.md). --only, --nodes, --pods, --rounds, --minutes
 for less.
@@ -42,7 +42,7 @@ from tests.e2e.scheduler.running import gpu_pod
 NODES, PODS, ROUNDS = 5_000, 600, 3
 GANG_NODES, A_MINUTE, MINUTES = 1_000, 200, 2
 SMALL = members.Asked(4, 1)
-KEPT = 20  # gangs that stay, before the oldest leaves
+KEPT = 20  # gangs that stay before the oldest is deleted
 POLL_S = 0.1
 PATIENCE_S = 300.0
 ALL, SAMPLED, PLANNED = "all nodes", "default sampling", "planned"
@@ -50,7 +50,7 @@ WORKLOADS = {"1 GPU each": (1,), "1, 2, 1 and 4 GPUs in turn": (1, 2, 1, 4)}
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Print the results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", choices=("single", "gangs"))
     options.add_argument("--nodes", type=int, default=NODES)
@@ -70,7 +70,7 @@ def main() -> None:
 
 @contextmanager
 def populated(size: int) -> Iterator[Cluster]:
-    """A control plane with so many nodes."""
+    """Start a control plane with a number of nodes."""
     found = binaries.find(os.environ)
     with tempfile.TemporaryDirectory() as folder, servers.control_plane(found, Path(folder)) as plane:
         cluster = Cluster(plane, plane.client(), "bench")
@@ -84,7 +84,7 @@ def populated(size: int) -> Iterator[Cluster]:
 
 
 def measure(cluster: Cluster, title: str, sizes: tuple[int, ...], pods: int, rounds: int) -> None:
-    """One table: all three in turns, so that what else the machine does hits all alike."""
+    """Print a table: all three in turns, so that other load on the machine affects all of them."""
     rates: dict[str, list[Rate]] = {ALL: [], SAMPLED: [], PLANNED: []}
     for _ in range(rounds):
         for name, found in rates.items():
@@ -104,19 +104,19 @@ def measure(cluster: Cluster, title: str, sizes: tuple[int, ...], pods: int, rou
 
 
 def create_singles(cluster: Cluster, sizes: tuple[int, ...], pods: int, *, planned: bool) -> None:
-    """The pods; those to be planned wait behind their gate."""
+    """Create the pods; planned pods are gated."""
     wanted = (single(at, sizes[at % len(sizes)], planned=planned) for at in range(pods))
     cluster.api.create_all([(cluster.pods(), each) for each in wanted])
 
 
 def single(number: int, gpus: int, *, planned: bool) -> Object:
-    """One pod."""
+    """Return a pod."""
     gates = {"schedulingGates": members.GATES} if planned else {}
     return gpu_pod(f"train-{number}", gpus, {keys.POD_PLANNED.key: "true"} if planned else {}, **gates)
 
 
 def rate(cluster: Cluster, name: str, pods: int) -> Rate:
-    """What kube-scheduler binds, with the planner or alone; CPU of both."""
+    """Measure how fast kube-scheduler binds, with the planner or alone, and the CPU time of both."""
     with ExitStack() as parts:
         text = configuration(Setup(name, all_nodes=name == ALL), None)
         scheduler = parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler"))
@@ -129,7 +129,7 @@ def rate(cluster: Cluster, name: str, pods: int) -> Rate:
 
 
 def samples(cluster: Cluster, scheduler: Server, processes: list[psutil.Process], pods: int) -> Iterator[Sample]:
-    """Until all are bound."""
+    """Wait until all pods are bound."""
     deadline = time.monotonic() + PATIENCE_S
     bound = 0.0
     while bound < pods:
@@ -144,18 +144,18 @@ def samples(cluster: Cluster, scheduler: Server, processes: list[psutil.Process]
 
 
 class Bound:
-    """When the last member of each gang got its node, by a watch."""
+    """The times when the last member of each gang was bound, from a watch."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.whole: dict[str, float] = {}
-        self._nodes: dict[str, set[str]] = {}  # names of members that have one
+        self._nodes: dict[str, set[str]] = {}  # names of bound members
         version = cluster.api.get(cluster.pods(), limit="1")["metadata"]["resourceVersion"]
         self._watch = cluster.api.watch(cluster.pods(), version)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop."""
         self._watch.stop()
         self._thread.join()
 
@@ -170,7 +170,7 @@ class Bound:
 
 
 def sustain(cluster: Cluster, minutes: float) -> None:
-    """Gangs come at their rate, whoever waits; the oldest leaves."""
+    """Create gangs at a fixed rate; delete the oldest."""
     text = configuration(Setup("gangs", all_nodes=True), None)
     with ExitStack() as parts:
         parts.enter_context(servers.scheduler(cluster.plane, text, "bench-scheduler"))
@@ -183,12 +183,12 @@ def sustain(cluster: Cluster, minutes: float) -> None:
         came = arrive(cluster, count, bound)
         backlog = len(came) - len(bound.whole)
         wait_for(lambda: len(bound.whole) == count, "the last gang to be whole", PATIENCE_S)
-        time.sleep(2.0)  # what the planner still writes about the last of them
+        time.sleep(2.0)  # for the planner's last writes
         report([bound.whole[name] - at for name, at in came.items()], backlog, writes(cluster, offset))
 
 
 def arrive(cluster: Cluster, count: int, bound: Bound) -> dict[str, float]:
-    """When each gang was there. Only a gang that is whole leaves."""
+    """Create the gangs and return their creation times. Only complete gangs are deleted."""
     began, came, left = time.perf_counter(), dict[str, float](), 0
     for number in range(count):
         time.sleep(max(0.0, began + number * 60 / A_MINUTE - time.perf_counter()))
@@ -203,16 +203,16 @@ def arrive(cluster: Cluster, count: int, bound: Bound) -> dict[str, float]:
 
 
 def writes(cluster: Cluster, offset: int) -> Counter[str]:
-    """What the planner wrote since then."""
+    """Return the planner's writes since a time."""
     mine = user(cluster, planners.ACCOUNT)
     found = (each for each in audit.read_writes(cluster.plane.audit_log, offset) if each.user == mine)
     return Counter(f"{each.verb} {each.resource} {each.status}" for each in found)
 
 
 def report(waits: list[float], backlog: int, written: Counter[str]) -> None:
-    """What became of the gangs."""
+    """Print the results of the gangs."""
     ordered, count = sorted(waits), len(waits)
-    print(f"\n{count} gangs of {SMALL.size}, {A_MINUTE} a minute: all whole, {backlog} of them after the last had come")
+    print(f"\n{count} gangs of {SMALL.size}, {A_MINUTE} a minute: all complete, {backlog} after the last was created")
     for title, part in (("p50", 0.5), ("p95", 0.95), ("most", 1.0)):
         print(f"  waited, {title:<5} {ordered[min(count - 1, int(part * count))]:6.2f} s")
     print(f"  writes of the planner: {sum(written.values()) / count:.2f} for each gang")

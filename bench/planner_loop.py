@@ -1,17 +1,16 @@
-"""What a planned pod costs the planner itself: CPU time of each part of it, in one process and on one thread.
+"""The planner's CPU time per planned pod, by part, in one process and on one thread.
 
-An API server and a kube-scheduler of a few lines answer at once, with objects as long as theirs, so that nothing else
-is measured and every run does the same. 5,000 nodes; 600 single pods, ``--rate`` of which are let go and bound each
-second.
+A minimal API server and kube-scheduler in the same process answer at once, with objects of realistic size, so that
+every run does the same. 5,000 nodes; 600 single pods, ``--rate`` of which are ungated and bound each second.
 
-    read     bytes of the pods' watch to what is kept of them
-    take     that into what is known
-    round    what is due next
-    plan     where the next pods go
-    answer   what became of a write
+    read     decode the watch events of pods
+    take     apply them to the cluster cache
+    round    find the next actions
+    plan     plan the next pods
+    answer   process the result of a write
 
-Not in it: the calls of the API server themselves. ``--profile`` shows where it goes; ``--running``: so many members of
-gangs run already. Run: make bench
+Calls to the API server are not included. ``--profile`` prints a profile; ``--running``: number of running members of
+gangs. Run: make bench
 """
 
 from __future__ import annotations
@@ -88,12 +87,12 @@ def main() -> None:
         for part, seconds in spent.seconds.items():
             print(f"  {part:<7} {1000 * seconds / asked.pods:6.3f}")
         print(f"  {'all':<7} {1000 * sum(spent.seconds.values()) / asked.pods:6.3f}   in {stage.rounds} rounds")
-        print(f"  all nodes worked out once: {stage.first_s:.2f} s", flush=True)
+        print(f"  all node states computed once: {stage.first_s:.2f} s", flush=True)
         spent.show()
 
 
 class Spent:
-    """CPU time of each part."""
+    """The CPU time of each part."""
 
     def __init__(self, profiled: tuple[str, ...]) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -101,7 +100,7 @@ class Spent:
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
-        """What is done within is that part's."""
+        """Add the CPU time of the block to a part."""
         profile = self._profiles.get(part)
         if profile is not None:
             profile.enable()
@@ -112,17 +111,17 @@ class Spent:
             profile.disable()
 
     def show(self) -> None:
-        """Where it went."""
+        """Return the profile."""
         for profile in self._profiles.values():
             pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
 
 
 class Stage:
-    """A term of leadership, an API server and a kube-scheduler that take one step after the other."""
+    """A term of leadership, an API server and a kube-scheduler that run in turns."""
 
     def __init__(self, spent: Spent, nodes: int, rate: float) -> None:
         self.rounds = 0
-        self.first_s = 0.0  # to work out all nodes once
+        self.first_s = 0.0  # to compute all node states once
         self._now = self._due = 0.0
         self._spent, self._count, self._rate = spent, nodes, rate
         self._sources = {**planner_sources(MemoizedParser(lambda: BUILT_IN)), **RESERVATION_SOURCES}
@@ -139,7 +138,7 @@ class Stage:
         self._term = LeaderTerm(settled, lambda: BUILT_IN, "bench", self, clock)
 
     def begin(self, gangs: int, pods: list[Object]) -> None:
-        """Everything is listed; ``gangs`` run already."""
+        """Deliver the lists; ``gangs`` are running."""
         self._term.apply_ledger(None)
         self._term.run_round()
         (create,) = self._writes
@@ -154,7 +153,7 @@ class Stage:
                 found = [MAKERS[kind](at, self._count) for at in range(many if kind in MAKERS else 0)]
             self._take(kind, self._reductions[kind].apply_list(msgspec.Raw(_encode(each)) for each in found))
         began = time.thread_time()
-        self._term.view.cache.table  # noqa: B018  all of it is worked out once: that is no pod's to pay
+        self._term.view.cache.table  # noqa: B018  computes all node states once, which is not a cost per pod
         self.first_s = time.thread_time() - began
         self._spent.seconds.clear()
 
@@ -173,7 +172,7 @@ class Stage:
                 with self._spent.on("round"):
                     self._term.apply_plan(found)
             if self._now >= self._due:
-                self.rounds, self._due = self.rounds + 1, self._now + 1.0  # it ticks once a second
+                self.rounds, self._due = self.rounds + 1, self._now + 1.0  # a tick per second
                 with self._spent.on("round"):
                     self._term.run_round()
 
@@ -191,7 +190,7 @@ class Stage:
                 self._term.apply_answer(answer)
 
     def _show(self) -> None:
-        """The watch of pods: each event comes in a chunk of its own."""
+        """Deliver the events of the pods' watch, each in its own chunk."""
         lines, self._lines = self._lines, []
         with self._spent.on("read"):
             deltas = [
@@ -242,46 +241,46 @@ class Stage:
             self._term.apply_batch(Batch(kind, *delta))
 
     def execute_action(self, what: Action) -> None:
-        """Carry it out."""
+        """Execute it."""
         self._writes.append(what)
 
     def start_plan(self, task: PlanTask) -> None:
-        """Work it out."""
+        """Compute it."""
         self._tasks.append(task)
 
     def start_hold_search(self, task: HoldTask) -> None:
-        """Nobody waits for so long."""
+        """Do nothing."""
 
     def schedule_round(self, seconds: float) -> None:
-        """Have a round after that time, or sooner."""
+        """Request a round after that time, or sooner."""
         self._due = min(self._due, self._now + seconds)
 
     def count_answer(self, answer: WriteAnswer) -> None:
-        """Nobody counts."""
+        """Do nothing."""
 
     def write_event(self, what: EventDraft) -> None:
-        """Nobody listens."""
+        """Do nothing."""
 
     def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
-        """Nobody counts."""
+        """Do nothing."""
 
 
 class Chunks:
-    """What a connection brings."""
+    """A connection that returns prepared chunks."""
 
     def __init__(self, chunks: list[bytes]) -> None:
         self._left = iter(chunks)
 
     def read1(self, _: int) -> bytes:
-        """The next one."""
+        """Return the next chunk."""
         return next(self._left, b"")
 
     def close(self) -> None:
-        """It is over."""
+        """Close the connection."""
 
 
 def node(at: int, _: int) -> Object:
-    """As its agent published it, of the simulated shapes in turn."""
+    """Return a Node with published topology, of the simulated shapes in turn."""
     name = _name(at)
     facts = encode_topology(on_node(_shape(at), name))
     found = gpu_node(name, 8, {**facts.labels, **facts.mirrors})
@@ -290,7 +289,7 @@ def node(at: int, _: int) -> Object:
 
 
 def word(at: int, _: int) -> Object:
-    """Its kubelet has given out nothing."""
+    """Return a NodeGpus without allocations."""
     text = encode_topology(on_node(_shape(at), _name(at))).annotations[keys.TOPOLOGY.key]
     return {
         "metadata": {"name": _name(at)},
@@ -310,7 +309,7 @@ def _shape(at: int) -> Any:
 
 
 def planned(at: int, gpus: int) -> Object:
-    """A pod as the API server has it: with what it fills in."""
+    """Return a pod as the API server stores it, with defaults."""
     pod = gpu_pod(f"train-{at}", gpus, {keys.POD_PLANNED.key: "true"}, schedulingGates=list(members.GATES))
     pod["metadata"] |= {
         "namespace": "default",
@@ -338,7 +337,7 @@ def planned(at: int, gpus: int) -> Object:
 
 
 def member(gang: int, at: int, nodes: int) -> Object:
-    """One of a gang that runs: two gangs to a node."""
+    """Return a running member of a gang: two gangs per node."""
     pod = planned(PODS * 10 + gang * GANG + at, 1)
     annotations = {keys.POD_GANG.key: f"gang-{gang}", keys.POD_GANG_SIZE.key: str(GANG)}
     pod["metadata"]["annotations"] = annotations | {keys.POD_RESERVATION.key: f"gang-{gang}-a1b2c3"}
@@ -349,7 +348,7 @@ def member(gang: int, at: int, nodes: int) -> Object:
 
 
 def reservation(gang: int, nodes: int) -> Object:
-    """That of such a gang."""
+    """Return the reservation of such a gang."""
     pods = [member(gang, at, nodes) for at in range(GANG)]
     seats = [
         {"uid": each["metadata"]["uid"], "name": each["metadata"]["name"], "node": each["spec"]["nodeName"]}

@@ -1,11 +1,11 @@
-"""Planning a gang, as a ratio to a plain first-fit of the same gang, which looks at counts of free GPUs only.
+"""Planning a gang, as a ratio to first-fit of the same gang, which uses numbers of free GPUs only.
 
-5,000 nodes with 8 GPUs each in racks of 16, blocks of 256 and zones of 2,000; half of them partly in use, so that a
-thousand or so states differ. "first" is the first plan on a snapshot of which nothing has been worked out; "again" the
-median of the next ones, as for the next gang in the queue. Single pods: a batch of 500. Room to hold: the search for
-the nodes that are free soonest, if all their pods ended. Times are of the process alone.
-With ``--count`` and valgrind instructions are counted instead, of few nodes and members: they do not depend on who else
-uses the machine.
+5,000 nodes with 8 GPUs each in racks of 16, blocks of 256 and zones of 2,000; half of them partly in use, so that about
+a thousand states differ. "first" is the first plan on a snapshot without cached results; "again" is the median of the
+next plans, as for the next gang in the queue. Single pods: a batch of 500. Capacity hold: the search for the nodes that
+are free soonest. Times are CPU times of the process.
+With ``--count`` and valgrind, instructions are counted instead, for few nodes and members: they do not depend on other
+load on the machine.
 Run: make bench
 """
 
@@ -46,7 +46,7 @@ BATCH = 500
 
 
 class Gang(NamedTuple):
-    """What is planned."""
+    """A gang to plan."""
 
     members: int
     gpus: int
@@ -80,7 +80,7 @@ FEW = (Gang(100, 1),)  # instructions are counted at a fiftieth of the speed
 
 
 def main() -> None:
-    """Print a row per gang; with ``--count`` instructions instead of times; with a number and what, only that, once."""
+    """Print a row per gang. ``--count``: instructions instead of times. A number and a step: run that step once."""
     if sys.argv[1:] == ["--count"]:
         _counted()
     elif sys.argv[1:]:
@@ -104,7 +104,7 @@ def _timed() -> None:
     first = _took(lambda: plan_single_pods(pods, view, PlanOptions()))
     again = _median(lambda: plan_single_pods(pods, view, PlanOptions()))
     print(f"{BATCH} single pods: first {first:.0f} ms, again {again:.0f} ms, {BATCH / again * 1000:.0f} pods/s")
-    print(f"\n{'room to hold, 5,000 nodes':<36} {'ms':>9} {'nodes':>6}")
+    print(f"\n{'capacity hold, 5,000 nodes':<36} {'ms':>9} {'nodes':>6}")
     for seed, gang in enumerate(ROOMS):
         job = _job(fleet(seed), gang)
         took = _took(lambda job=job: search_hold(job))  # type: ignore[misc]
@@ -113,7 +113,7 @@ def _timed() -> None:
 
 
 def _job(view: NodeView, gang: Gang) -> HoldTask:
-    """Half of the pods have deadlines."""
+    """Return gangs and pods; half of the pods have deadlines."""
     random, ends, members = Random(0), PodDeadlines(), tuple(crew(gang))
     pods = (pod.uid for record in view.table.records.values() for pod in record.pods)
     ends.apply_pod_deadlines(
@@ -127,7 +127,7 @@ def _job(view: NodeView, gang: Gang) -> HoldTask:
 
 
 def _counted() -> None:
-    """Instructions of a process that plans, less those of one that only sets everything up."""
+    """Print the instructions of a process that plans, without those of the set-up."""
     if shutil.which("valgrind") is None:
         print("valgrind is not installed: no instructions are counted")
         return
@@ -138,7 +138,7 @@ def _counted() -> None:
 
 
 def _instructions(*arguments: str) -> float:
-    """Millions."""
+    """Return millions of instructions."""
     command = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, __file__, *arguments)
     told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = re.search(r"Collected : (\d+)", told)
@@ -155,7 +155,7 @@ def _once(at: int, what: str) -> None:
 
 
 def first_fit(view: NodeView, gang: Gang) -> int:
-    """Each member on the first node with enough free GPUs. Answers how many found one."""
+    """Put each member on the first node with enough free GPUs. Return how many fit."""
     free = {name: state.free_devices("nvidia.com/gpu") for name, state in view.table.states.items()}
     found = 0
     for _ in range(gang.members):
@@ -168,7 +168,7 @@ def first_fit(view: NodeView, gang: Gang) -> int:
 
 
 def fleet(seed: int, nodes: int = NODES) -> NodeView:
-    """Nodes of four shapes in turn."""
+    """Return nodes of four shapes in turn."""
     random = Random(seed)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in SHAPES]
     records = [node(f"gpu-node-{at:05}", *machines[at // 16 % len(SHAPES)], random) for at in range(nodes)]
@@ -185,7 +185,7 @@ def fleet(seed: int, nodes: int = NODES) -> NodeView:
 
 
 def crew(gang: Gang) -> list[Member]:
-    """Its members."""
+    """Return the members of a gang."""
     wanted = GangRequest(GangName("team", "bench"), gang.members, required=gang.required)
     rules = SchedulingRules(FullPodSpec())
     requests = (request(f"w-{gang.gpus}-{at}", gang.gpus, gang.wishes) for at in range(gang.members))
@@ -193,7 +193,7 @@ def crew(gang: Gang) -> list[Member]:
 
 
 def _took(step: Callable[[], object]) -> float:
-    """Milliseconds of this process alone: it shares the machine with others."""
+    """Return milliseconds of CPU time of this process."""
     start = time.process_time()
     step()
     return (time.process_time() - start) * 1000

@@ -1,8 +1,8 @@
-"""How well pods are placed: regenerates the tables in docs/quality.md.
+"""Placement quality: regenerates the tables in docs/quality.md.
 
 Run: PYTHONPATH=. python bench/quality.py. ``--traces DIR`` names the folder with the public "openb" traces; without it
 only the island tables are made. All cores are used; two take about 10 minutes for ten seeds of three traces, and
-``--seeds 2`` is enough to see what changed.
+``--seeds 2`` is enough to see a change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TRACES = ("default", "multigpu50", "gpuspec33")
 
 
 def main() -> None:
-    """Measure, and write the tables between their marks."""
+    """Run the simulations, and write the tables between their marks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--seeds", type=int, default=10)
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def island_table() -> str:
-    """Island share and mean wait at 90 % load, three seeds."""
+    """Return island share and mean wait at 90 % load, three seeds."""
     found = iter(_each(on_shape, product(SHAPES, ISLAND_POLICIES, ISLAND_SEEDS)))
     rows = []
     for shape in SHAPES:
@@ -65,7 +65,7 @@ def island_table() -> str:
 
 
 def on_shape(shape: str, policy: str, seed: int) -> Figures:
-    """One replay of the islands' workload."""
+    """Simulate the islands' workload once."""
     machine, sizes = SHAPES[shape]
     specs = [SimulatedNode(f"n{number}", machine) for number in range(NODES)]
     jobs = generate_jobs(WorkloadRecipe(sizes, 0.9, JOBS), NODES * len(machine.gpus), Random(seed))
@@ -73,7 +73,7 @@ def on_shape(shape: str, policy: str, seed: int) -> Figures:
 
 
 def trace_table(folder: Path, seeds: int) -> str:
-    """Allocation and island share by the published protocol."""
+    """Return allocation and island share by the published protocol."""
     found = iter(_each(partial(on_trace, folder), product(TRACE_POLICIES, TRACES, range(42, 42 + seeds))))
     rows = []
     for policy in TRACE_POLICIES:
@@ -86,7 +86,7 @@ def trace_table(folder: Path, seeds: int) -> str:
 
 
 def on_trace(folder: Path, policy: str, trace: str, seed: int) -> Figures:
-    """One replay of a trace."""
+    """Simulate a trace once."""
     specs = read_nodes((folder / "openb_node_list_gpu_node.csv").read_text())
     kinds = read_jobs((folder / f"openb_pod_list_{trace}.csv").read_text())
     return run_policy(
@@ -95,7 +95,7 @@ def on_trace(folder: Path, policy: str, trace: str, seed: int) -> Figures:
 
 
 def replace(name: str, text: str) -> None:
-    """Put a table between its marks."""
+    """Write a table between its marks."""
     begin, end = f"<!-- {name}: made by bench/quality.py -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = DOCS.read_text().partition(begin)
     _, _, after = rest.partition(end)
@@ -104,18 +104,18 @@ def replace(name: str, text: str) -> None:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
+    """Return a table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def mean(values: Iterable[float | None]) -> float:
-    """Of those there are."""
+    """Return the mean of the existing values."""
     return fmean(value for value in values if value is not None)
 
 
 def _each(replayed: Callable[[str, str, int], Figures], settings: Iterable[tuple[str, str, int]]) -> Iterable[Figures]:
-    """The figures of each setting, in their order; as many at a time as there are cores."""
+    """Return the figures of each setting, in order; as many processes as cores."""
     with ProcessPoolExecutor() as cores:
         yield from cores.map(replayed, *zip(*settings, strict=True))
 

@@ -3,18 +3,18 @@
 1,000 and 5,000 fake nodes with labels, topology annotation and ``NodeGpus``; etcd, API server, kube-scheduler and
 extender share the machine, as do all rows of a table. All pods are there before the scheduler starts; its client limits
 are raised. The rate is that between the first and the last tenth of the pods; the CPU time per pod, of kube-scheduler
-and extender together, says more where other work shares the machine. No kubelet and no agent answers: which GPUs a
-bound pod got is never said, which is harder for the extender than a real cluster.
+and extender together, says more where other work shares the machine. There are no kubelets and agents: the
+GPUs of bound pods are never reported, which is harder for the extender than a real cluster.
 
-    default sampling     no extender; kube-scheduler looks at a part of the nodes (percentageOfNodesToScore unset)
+    default sampling     no extender; kube-scheduler samples the nodes (percentageOfNodesToScore unset)
     all nodes            no extender; percentageOfNodesToScore: 100
-    all, one by one      the same without OpportunisticBatching, which lets a pod take what was worked out for an equal
-                         one just before; every extender turns it off
-    no-op extender       the same server and wire, which passes every node and scores all alike; all nodes
+    all, one by one      the same without OpportunisticBatching, which reuses results for equal pods; every extender
+                         disables it
+    no-op extender       the same server; it passes every node with the same score; all nodes
     gputopo              the extender as shipped; all nodes
 
-The storm: 200 pods that every node is refused for wait beside the others, and kube-scheduler asks about each of them
-again whenever something happens. What refuses them is the extender; the no-op one knows them by an annotation.
+The storm: 200 additional pods for which every node is rejected. kube-scheduler retries each of them after every event.
+The extender rejects their nodes; the no-op extender recognises them by an annotation.
 
 Run: make bench-scheduler (20 minutes; the control plane of docs/testing.md). --rounds, --sizes, --pods and --workloads
 for less.
@@ -68,7 +68,7 @@ PATIENCE_S = 300.0
 
 
 class Setup(NamedTuple):
-    """What is measured."""
+    """A configuration to measure."""
 
     title: str
     all_nodes: bool
@@ -86,21 +86,21 @@ SETUPS = (
 
 
 class Rate(NamedTuple):
-    """What was measured of one scheduler."""
+    """The results of a scheduler."""
 
     pods_s: float
     cpu_ms: float  # of kube-scheduler and extender, per pod
 
 
 class Sample(NamedTuple):
-    """A moment."""
+    """A measurement."""
 
     at: float  # seconds
     bound: float  # pods
     cpu: float  # seconds that kube-scheduler and extender have used
 
 
-# What pods ask for: GPUs and annotations.
+# The requests of pods: GPUs and annotations.
 WORKLOADS: dict[str, tuple[tuple[int, dict[str, str]], ...]] = {
     "1 GPU each": ((1, {}),),
     "half of them require an island": ((1, {}), (2, {"island": "required"}), (1, {}), (4, {"island": "required"})),
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def measure(cluster: Cluster, title: str, asks: tuple[tuple[int, dict[str, str]], ...], pods: int, rounds: int) -> None:
-    """One table: all set-ups in turns, so that what else the machine does hits all alike."""
+    """Print a table: all set-ups in turns, so that other load on the machine affects all of them."""
     storm = STORM if str(STORM) in title else 0
     setups = [each for each in SETUPS if not storm or each.extender is not None]
     rates: dict[str, list[Rate]] = {each.title: [] for each in setups}
@@ -152,7 +152,7 @@ def measure(cluster: Cluster, title: str, asks: tuple[tuple[int, dict[str, str]]
 
 
 def rate(cluster: Cluster, setup: Setup, pods: int) -> Rate:
-    """What a scheduler does with that set-up."""
+    """Run a scheduler with a set-up."""
     with ExitStack() as parts:
         extender = None if setup.extender is None else parts.enter_context(EXTENDERS[setup.extender](cluster))
         text = configuration(setup, None if extender is None else extender.prefix)
@@ -172,7 +172,7 @@ def rate(cluster: Cluster, setup: Setup, pods: int) -> Rate:
 
 
 def slope(samples: list[Sample], pods: int) -> Rate:
-    """Between a tenth and nine tenths of the pods."""
+    """Return the rate between a tenth and nine tenths of the pods."""
     low, high = (next(at for at, each in enumerate(samples) if each.bound >= pods * part) for part in (0.1, 0.9))
     first, last = samples[low], samples[max(high, low + 1)]
     bound_between = last.bound - first.bound
@@ -180,7 +180,7 @@ def slope(samples: list[Sample], pods: int) -> Rate:
 
 
 def bound_pods(cluster: Cluster, scheduler: Server) -> float:
-    """How many pods a scheduler has bound, as it says."""
+    """Return the number of bound pods, from the scheduler's metrics."""
     with urllib3.PoolManager(retries=False, timeout=10.0, ca_certs=str(cluster.plane.authority.certificate)) as pool:
         text = pool.request("GET", f"{scheduler.url}/metrics").data.decode()
     name = "scheduler_schedule_attempts_total"
@@ -191,7 +191,7 @@ def bound_pods(cluster: Cluster, scheduler: Server) -> float:
 
 
 def configuration(setup: Setup, prefix: str | None) -> str:
-    """The shipped configuration, but for what the set-up changes."""
+    """Return the shipped configuration with the changes of the set-up."""
     document: Object = yaml.safe_load(scheduler_config.render_configuration([GPU]))
     document["leaderElection"] = {"leaderElect": False}
     document["clientConnection"] = {"qps": 5000, "burst": 10000}
@@ -205,11 +205,11 @@ def configuration(setup: Setup, prefix: str | None) -> str:
 
 
 def populate(cluster: Cluster, size: int) -> None:
-    """Nodes of the simulated shapes in turn, as their agents would have published them."""
+    """Create nodes of the simulated shapes in turn, as published by agents."""
     running.prepare(cluster)
     shapes = [make() for make in SHAPES.values()]
     nodes, words = [], []
-    # Nobody confirms it meanwhile, and of nodes whose word is too old, or too far ahead, less is gone by.
+    # No agent confirms it meanwhile, and reports that are too old or too far in the future are not trusted.
     observed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + MAX_CLOCK_AHEAD_S - 60.0))
     for at in range(size):
         name = f"gpu-node-{at:05}-pool-a1b2c3"
@@ -232,7 +232,7 @@ def populate(cluster: Cluster, size: int) -> None:
 
 
 def create(cluster: Cluster, asks: tuple[tuple[int, dict[str, str]], ...], pods: int, storm: int) -> None:
-    """The pods, those that nobody will place first."""
+    """Create the pods, first the pods of the storm."""
     waiting = [running.gpu_pod(f"gang-{at}", 8, {"min-bandwidth": "99999", REFUSED: "true"}) for at in range(storm)]
     cluster.api.create_all([(cluster.pods(), each) for each in waiting])
     others = (running.gpu_pod(f"train-{at}", *asks[at % len(asks)]) for at in range(pods))
@@ -240,7 +240,7 @@ def create(cluster: Cluster, asks: tuple[tuple[int, dict[str, str]], ...], pods:
 
 
 class Called(NamedTuple):
-    """An extender that runs."""
+    """A running extender."""
 
     prefix: str
     server: Server
@@ -248,7 +248,7 @@ class Called(NamedTuple):
 
 @contextmanager
 def gputopo(cluster: Cluster) -> Iterator[Called]:
-    """The extender as it is shipped."""
+    """Start the shipped extender."""
     with running.running(cluster) as extender:
         extender.wait_until_ready()
         yield Called(extender.prefix, extender.server)
@@ -256,7 +256,7 @@ def gputopo(cluster: Cluster) -> Iterator[Called]:
 
 @contextmanager
 def no_op(cluster: Cluster) -> Iterator[Called]:
-    """An extender on the same server that only decodes and encodes."""
+    """Start an extender on the same server that only decodes and encodes."""
     port = free_port()
     log = cluster.plane.folder / "logs" / "no-op.log"
     process = Server("no-op extender", [sys.executable, __file__, "--no-op", str(port)], log, dict(os.environ))
@@ -280,7 +280,7 @@ def _listens(prefix: str) -> bool:
 
 
 def serve_no_op(port: int) -> None:
-    """Be the no-op extender."""
+    """Run the no-op extender."""
     listener = Listener(
         extender_app(no_op_verbs(), lambda: None, 1 << 26, "", time.monotonic), bind_socket(("127.0.0.1", port))
     )
@@ -288,7 +288,7 @@ def serve_no_op(port: int) -> None:
 
 
 def no_op_verbs() -> dict[str, Handler]:
-    """Pass every node, score all alike; refuse what is marked."""
+    """Pass every node with the same score; reject the nodes of marked pods."""
 
     def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
         asked = parse_extender_args(sent)

@@ -1,7 +1,7 @@
 """Start-up of `gputopo show --from`, as a ratio to a bare interpreter and to an empty click command.
 
 Whole processes, in turns (A B C A B C ...), medians of CPU time: wall time means little on a busy machine. Bytecode
-comes from its cache, as in an installed package; PYTHONDONTWRITEBYTECODE would have our side alone compiled each time.
+is cached, as in an installed package; with PYTHONDONTWRITEBYTECODE gputopo alone would be compiled each time.
 Aim: below 1.5 times the empty click command. Run: make bench
 """
 
@@ -20,7 +20,7 @@ MACHINES = Path(__file__).parents[1] / "fixtures" / "machines"
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """Name -> command line. The pasted matrix is the recorded DGX A100's own."""
+    """Return name -> command line. The pasted matrix is that of the recorded DGX A100."""
     recorded = MACHINES / "8a100-8n-nvswitch12" / "snapshot.json"
     show = [sys.executable, "-c", "from gputopo.cli.main import main; main()", "show", "--from"]
     matrix = subprocess.run([*show, "dgx-a100", "-o", "matrix", "--ascii"], capture_output=True, text=True, check=True)
@@ -36,7 +36,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def cpu_ms(command: list[str]) -> float:
-    """User and system time of one run, milliseconds."""
+    """Return user and system time of a run, in milliseconds."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     _, status, usage = os.wait4(process.pid, 0)
     if status:

@@ -1,6 +1,6 @@
-"""What the watch costs, as ratios to what cannot be saved: reading the same bytes and decoding the same fields.
+"""The cost of the watch, as ratios to the minimum: reading the same bytes and decoding the same fields.
 
-Against a server of generated objects in a process of its own, each measurement in a fresh process, in turns. Sync:
+With a server of generated objects in its own process; each measurement in a new process, in turns. Sync:
 15,000 nodes, 100,000 pods of which 30,000 have GPUs, 15,000 NodeGpus: 730 MB. Events: one per chunk, as kube-apiserver
 sends them. Run: make bench
 """
@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NODES, PODS = 15_000, 100_000
-SAMPLE = (1_000, 2_000)  # for the official package's models, which would take minutes for all
+SAMPLE = (1_000, 2_000)  # for the official package's models, which take minutes for all objects
 ROUNDS = 3
 HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Print the results."""
     with served(NODES, PODS) as port:
         runs = [{way: child(way, port) for way in ("read", "sync")} for _ in range(ROUNDS)]
     print(f"\nsync of {NODES:,} nodes and {PODS:,} pods")
@@ -49,7 +49,7 @@ def main() -> None:
 
 @contextmanager
 def served(nodes: int, pods: int) -> Iterator[int]:
-    """A server of that many objects; its port."""
+    """Start a server with a number of objects; return its port."""
     command = [sys.executable, str(HERE / "watch_server.py"), str(nodes), str(pods)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL) as server:
         assert server.stdout is not None
@@ -60,7 +60,7 @@ def served(nodes: int, pods: int) -> Iterator[int]:
 
 
 def child(way: str, port: int) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in a new process."""
     command = [sys.executable, str(HERE / "watch_client.py"), way, str(port)]
     answer: dict[str, float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return answer

@@ -1,4 +1,4 @@
-"""One measurement of ``bench/watch.py``, in a process of its own: ``python bench/watch_client.py WAY PORT``."""
+"""A measurement of ``bench/watch.py``, in its own process: ``python bench/watch_client.py WAY PORT``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 def main() -> None:
-    """Print what one way costs, as JSON."""
+    """Print the costs of a way, as JSON."""
     way, port = sys.argv[1], int(sys.argv[2])
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def measured(work: Callable[[], object]) -> dict[str, float]:
-    """Wall and CPU seconds, memory in MiB: what is held afterwards more than before, and at most."""
+    """Return wall and CPU seconds, and memory in MiB: the increase, and the maximum."""
     process = psutil.Process()
     before, wall, cpu = process.memory_info().rss, time.perf_counter(), time.process_time()
     kept = work()
@@ -59,7 +59,7 @@ def measured(work: Callable[[], object]) -> dict[str, float]:
 
 
 def read(kube: Kube) -> int:
-    """Read and decode what the watch reads and decodes, and keep nothing."""
+    """Read and decode the same data as the watch, and keep nothing."""
     number = 0
     for source in SOURCES.values():
         for page in kube.list_pages(source.resource, source.kind, source.query):
@@ -68,7 +68,7 @@ def read(kube: Kube) -> int:
 
 
 def sync(kube: Kube) -> dict[type[Any], Batch[Any]]:
-    """Until all three kinds were delivered; what was."""
+    """Run until all three kinds are delivered; return them."""
     delivered: dict[type[Any], Batch[Any]] = {}
     done = threading.Event()
 
@@ -83,7 +83,7 @@ def sync(kube: Kube) -> dict[type[Any], Batch[Any]]:
 
 
 def models(config: str) -> dict[str, float]:
-    """The same lists by the official package, into its models."""
+    """Read the same lists with the official package, into its models."""
     from kubernetes import client  # noqa: PLC0415
     from kubernetes import config as loading  # noqa: PLC0415
 
@@ -102,7 +102,7 @@ def models(config: str) -> dict[str, float]:
 
 
 def events(kube: Kube, url: str) -> dict[str, float]:
-    """CPU microseconds of an event, story by story: decoded only, and through the watch."""
+    """Return CPU microseconds per event, by story: decoded only, and through the watch."""
     done = threading.Event()
     delivered: set[type[Any]] = set()
 

@@ -1,8 +1,8 @@
 """An API server of generated objects, for ``bench/watch.py``: ``python bench/watch_server.py NODES PODS``.
 
-Prints its port. Lists come in pages as large as kube-apiserver's would be: a Node has 10 kB, a Pod 6 kB, three pods of
-ten have GPUs. A watch is silent until somebody asks for ``/go/<story>/<number>``: then it tells that many events, and
-at last one of an object whose key has ``last`` in it.
+Prints its port. Lists have pages as large as kube-apiserver's: a Node has 10 kB, a Pod 6 kB, three of ten pods have
+GPUs. A watch is silent until a request ``/go/<story>/<number>``: then it sends that many events, and finally an event
+of an object whose key contains ``last``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Object = dict[str, Any]
 
 
 def _padded(made: Object, size: int) -> bytes:
-    """As text of about that size: what is missing is what field managers and container runtimes write."""
+    """Return JSON of about that size, filled up like managedFields and container statuses."""
     missing = size - len(msgspec.json.encode(made))
     names = [f"f:field-{number}" for number in range(max(0, missing) // 38)]
     field: Object = {"f:status": {name: {".": {}, "f:type": {}} for name in names}}
@@ -52,7 +52,7 @@ def _node() -> bytes:
     }
     status = {"allocatable": allocatable, "capacity": allocatable, "conditions": conditions, "images": images}
     text = _padded({"metadata": metadata, "spec": {}, "status": status}, NODE_BYTES)
-    for gpu in topology.gpus:  # each node has GPUs of its own
+    for gpu in topology.gpus:  # each node has its own GPUs
         assert gpu.uuid is not None
         text = text.replace(gpu.uuid.encode(), b"GPU-@hex@" + gpu.uuid[12:].encode())
     return text
@@ -80,18 +80,18 @@ NODE, PLAIN, TRAIN = _node(), _pod(0), _pod(4)
 
 
 def node(number: int) -> bytes:
-    """A Node."""
+    """Return a Node."""
     return NODE.replace(b"@name@", b"gpu-node-%05d" % number).replace(b"@hex@", b"%08x" % number)
 
 
 def pod(number: int, ip: int = 0) -> bytes:
-    """A Pod; three of ten have GPUs."""
+    """Return a Pod; three of ten have GPUs."""
     text = (TRAIN if number % 10 < 3 else PLAIN).replace(b"@name@", b"uid-%08d" % number)
     return text.replace(b"@node@", b"gpu-node-%05d" % (number // 7)).replace(b"@ip@", b"10.%d" % ip)
 
 
 def told(number: int) -> bytes:
-    """A NodeGpus: eight GPUs, two pods."""
+    """Return a NodeGpus: eight GPUs, two pods."""
     held = [
         {"gpu": f"GPU-{number:08x}-{gpu}", "pod": {"namespace": "team", "name": f"pod-{gpu // 4}", "container": "main"}}
         for gpu in range(8)
@@ -102,7 +102,7 @@ def told(number: int) -> bytes:
 
 
 def line(text: bytes) -> bytes:
-    """An event of it."""
+    """Return an event of an object."""
     return b'{"type":"MODIFIED","object":' + text + b"}\n"
 
 
@@ -119,7 +119,7 @@ STORIES: dict[str, tuple[str, Callable[[int], bytes], bytes]] = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Lists, watches and stories."""
+    """Serves lists, watches and stories."""
 
     protocol_version = "HTTP/1.1"
     counts: dict[str, int] = {}  # noqa: RUF012  of the process
@@ -169,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Explaining a pod, as a ratio to deciding about it for the first time: the slowest that a Filter call is.
+"""Explaining a pod, as a ratio to the first decision about it, the slowest case of a Filter request.
 
-500, 5,000 and 15,000 nodes; with some room, and full of small pods, where no node suits and what would have to change
-is searched for (bounds: ``scheduler_core/explain/evictions.py``). Run: make bench
+500, 5,000 and 15,000 nodes; with free GPUs, and full of small pods, where no node fits and the necessary evictions are
+searched (limits: ``scheduler_core/explain/evictions.py``). Run: make bench
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _row(table: Snapshot, head: str, gpus: int, wishes: dict[str, str]) -> None:
     serial = iter(range(10**9))
 
     def fresh() -> dict[str, str]:
-        """The same wishes for a profile that nothing has been remembered of."""
+        """Return an equal request with a new profile, without cached results."""
         return {"vram": f"{next(serial) + 1}Mi", **wishes}
 
     decide = _median(lambda: evaluate(request("p", gpus, fresh()), table, table.states, POLICY))
@@ -64,7 +64,7 @@ def _median(step: Callable[[], object]) -> float:
 
 
 def full(size: int) -> Snapshot:
-    """Nodes with at most two free GPUs, the others held by pods of one or two."""
+    """Return nodes with at most two free GPUs; pods of one or two GPUs hold the others."""
     random = Random(size)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in FULL]
     records = []

@@ -1,6 +1,6 @@
-"""Write the manifests that are copies of something else, or with --check say which of them are stale (exit code 1).
+"""Write the generated and copied manifests, or with --check list the stale files (exit code 1).
 
-Helm reads no file outside of its chart, and kustomize none outside of its tree, so what both need is there twice.
+Helm reads no file outside of its chart, and kustomize none outside of its tree, so shared files exist twice.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ PLANNER_RULES = "alerts/planner.yaml"
 
 
 def definition() -> str:
-    """The CustomResourceDefinition of ``NodeGpus``."""
+    """Return the CustomResourceDefinition of ``NodeGpus``."""
     return _head("gputopo/crd/nodegpus.py") + yaml.safe_dump(nodegpus.nodegpus_crd(), sort_keys=False, width=120)
 
 
 def planner_definitions() -> str:
-    """The CustomResourceDefinitions of ``PlacementReservation`` and ``PlacementLedger``."""
+    """Return the CustomResourceDefinitions of ``PlacementReservation`` and ``PlacementLedger``."""
     definitions = (reservations.reservation_crd(), reservations.ledger_crd())
     return _head("gputopo/crd/reservations.py") + yaml.safe_dump_all(definitions, sort_keys=False, width=120)
 
 
 def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
-    """Policies that gate pods."""
+    """Return policies that gate pods."""
     return _head("daemonset/gating.py and the rules of scheduler_core/planner/gang/conventions.py") + gating.manifest(
         of()
     )
 
 
 def guard() -> str:
-    """The policies that keep the planner to its own pods, and others from writing the planner's annotations."""
+    """Return the policies that restrict the planner to its own pods, and its annotations to the planner."""
     return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner(), *guarding.pod_annotations()))
 
 
 def copy(source: str) -> str:
-    """Another file of this folder, verbatim."""
+    """Return another file of this folder, unchanged."""
     return _head(f"daemonset/{source}") + (HERE / source).read_text(encoding="utf-8")
 
 
 def prometheus_rule(name: str, source: str) -> str:
-    """A file of alerts as an object of the Prometheus operator."""
+    """Return a file of alerts as an object of the Prometheus operator."""
     metadata = {"name": name, "namespace": "gputopo"}
     rule = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": metadata}
     rules = (HERE / source).read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def _head(source: str) -> str:
 FILES: dict[str, Callable[[], str]] = {
     "base/crd.yaml": definition,
     "components/monitoring/prometheus-rule.yaml": partial(prometheus_rule, "gputopo-agent", RULES),
-    # Without a head of its own: what `gputopo scheduler-config` prints in a cluster whose nodes have no MIG devices.
+    # Without a header: the output of `gputopo scheduler-config` in a cluster without MIG devices.
     "scheduler/default/scheduler-config.yaml": partial(render_configuration, ()),
     "scheduler/cluster-scheduler/scheduler-config.yaml": partial(render_configuration, (), Caller.CLUSTER),
     "scheduler/components/monitoring/prometheus-rule.yaml": partial(
@@ -97,7 +97,7 @@ FILES: dict[str, Callable[[], str]] = {
 
 
 def stale(folder: Path = HERE) -> list[str]:
-    """The names of files that differ from what they are made of."""
+    """Return the names of files that differ from their source."""
     return [
         name
         for name, text in FILES.items()
@@ -106,7 +106,7 @@ def stale(folder: Path = HERE) -> list[str]:
 
 
 def main(check: bool) -> int:
-    """Write what is stale, or only name it."""
+    """Write the stale files, or only list them."""
     names = stale()
     for name in names:
         if not check:

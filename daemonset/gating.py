@@ -1,8 +1,7 @@
-"""The MutatingAdmissionPolicies that gate the pods of gangs as they are created. Pure: generated from keys and rules.
+"""The MutatingAdmissionPolicies that gate the pods of gangs at creation. Pure: generated from keys and rules.
 
-Which pods name a gang is what ``scheduler_core.planner.gang.conventions`` says: its rules, as expressions. A pod is
-gated only where it opted in, by our scheduler's name or by a labelled namespace: what another scheduler places is never
-touched.
+The expressions are generated from the rules of ``scheduler_core.planner.gang.conventions``. Only pods that have opted
+in are gated: by gputopo's scheduler name or by a labelled namespace. Pods of other schedulers are never changed.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from gputopo.labels.keys import SCHEDULER_NAME
 from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS, GangConvention
 
 API_VERSION = "admissionregistration.k8s.io/v1"
-STOCK_SCHEDULER = "default-scheduler"  # what the API server fills in where a pod names none
-# Labels and annotations, as the rules look for keys. A list of that one thing, since CEL has no other way to name it.
-_SAID = "[[object.metadata.?labels.orValue({}), object.metadata.?annotations.orValue({})]]"
+STOCK_SCHEDULER = "default-scheduler"  # the API server's default for pods without a scheduler name
+# Labels and annotations, in which the rules look for keys. In a list with one element, to bind it to a variable in CEL.
+_METADATA = "[[object.metadata.?labels.orValue({}), object.metadata.?annotations.orValue({})]]"
 
 
 class Gated(NamedTuple):
-    """Some pods that are gated."""
+    """A policy that gates pods."""
 
     name: str  # of the policy
-    schedulers: tuple[str, ...]  # whose pods
-    which: str  # of them: those for which this expression holds
+    schedulers: tuple[str, ...]  # scheduler names of the pods
+    which: str  # expression that selects among them
     namespaces: dict[str, str] | None = None  # labels that the namespace must have; None: any namespace
 
 
 def gangs() -> list[dict[str, Any]]:
-    """For pods that name a gang, or are to be planned, of our scheduler or of a labelled namespace."""
+    """Return policies for pods of gangs and planned pods, of gputopo's scheduler or of a labelled namespace."""
     named = (_has([keys.POD_GANG.key]), _says(keys.POD_PLANNED.key, ["true"]), *map(_named_by, GANG_CONVENTIONS))
-    which = f"{_SAID}.exists(said,\n{_either(named)})"
+    which = f"{_METADATA}.exists(said,\n{_either(named)})"
     label = {keys.GANGS_ENABLED.key: keys.GANGS_ENABLED.example}
     ours = Gated("gputopo-gangs", (SCHEDULER_NAME,), which)
     labelled = Gated("gputopo-gangs-of-namespaces", (SCHEDULER_NAME, STOCK_SCHEDULER), which, label)
@@ -42,7 +41,7 @@ def gangs() -> list[dict[str, Any]]:
 
 
 def planned() -> list[dict[str, Any]]:
-    """For all pods with GPUs of our scheduler."""
+    """Return the policy for all GPU pods of gputopo's scheduler."""
     gpu = f"name in {_list(keys.GPU_RESOURCES)} || name.startsWith('{keys.MIG_RESOURCE_PREFIX}')"
     asks = f"each.?resources.?limits.orValue({{}}).exists(name, {gpu})"
     which = (f"object.spec.{of}.exists(each, {asks})" for of in ("containers", "?initContainers.orValue([])"))
@@ -50,7 +49,7 @@ def planned() -> list[dict[str, Any]]:
 
 
 def manifest(documents: Iterable[dict[str, Any]]) -> str:
-    """As YAML, with expressions as they are read best."""
+    """Return the documents as YAML, with multi-line expressions as blocks."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
@@ -59,16 +58,16 @@ def _policy(gated: Gated) -> list[dict[str, Any]]:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     conditions = {
         "not-gated-yet": f"!object.spec.?schedulingGates.orValue([]).exists(each, each.name == '{keys.GATE}')",
-        # A DaemonSet's, say: kube-scheduler never sees it, and it cannot be gated.
+        # kube-scheduler does not place such a pod, and it cannot be gated.
         "not-on-a-node-already": "object.spec.?nodeName.orValue('') == ''",
         "opted-in": f"object.spec.?schedulerName.orValue('') in {_list(gated.schedulers)}",
         "of-those-that-are-gated": gated.which,
     }
     selector = {} if gated.namespaces is None else {"namespaceSelector": {"matchLabels": gated.namespaces}}
     spec = {
-        # A gang of which one member slipped through would start in part.
+        # If one member were not gated, a part of the gang would start.
         "failurePolicy": "Fail",
-        # A webhook that comes later may give the pod its scheduler or its annotations.
+        # A later webhook may set the scheduler name or the annotations of the pod.
         "reinvocationPolicy": "IfNeeded",
         "matchConstraints": {"resourceRules": [rule], **selector},
         "matchConditions": [{"name": name, "expression": text} for name, text in conditions.items()],
@@ -96,7 +95,7 @@ def _policy(gated: Gated) -> list[dict[str, Any]]:
 
 
 def _named_by(rule: GangConvention) -> str:
-    """Whether a pod is known as a gang's by a rule."""
+    """Return the expression of a rule: whether it finds a gang in a pod."""
     terms = ["has(object.spec.schedulingGroup)" if rule.native else _has(rule.keys, " && each[key] != ''")]
     if rule.needs:
         terms.append(_has(rule.needs))
@@ -121,7 +120,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Expressions of several lines stay so."""
+    """Writes multi-line texts as blocks."""
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:

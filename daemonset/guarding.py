@@ -1,10 +1,10 @@
-"""The ValidatingAdmissionPolicies about the planner and pods: what RBAC cannot say. Pure.
+"""The ValidatingAdmissionPolicies about the planner and pods: restrictions that RBAC cannot express. Pure.
 
-``planner``: RBAC lets the planner patch and delete any pod. It needs that of pods which its gate holds, or which it let
-go itself: whoever takes its token over can touch no other.
+``planner``: RBAC allows the planner to patch and delete any pod. The policy restricts that to pods with gputopo's
+scheduling gate and pods that the planner has ungated, so that a stolen token of the planner cannot change other pods.
 
-``pod_annotations``: RBAC lets everybody who may create or patch pods write any annotation. The planner's say where a
-pod was placed, so nobody else may write them.
+``pod_annotations``: RBAC allows all users who may create or patch pods to write any annotation. The planner's
+annotations say where a pod was placed, so the policy allows only the planner to write them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ NAME = "gputopo-planner-pods"
 ANNOTATIONS_NAME = "gputopo-pod-annotations"
 _WRITTEN = [key.key for key in keys.WRITTEN_ON_PODS]
 _RESERVATION = keys.POD_RESERVATION.key
-# What of a pod's spec the API server lets be changed, but for the gates and the affinity.
-_KEPT = (
+# The mutable fields of a pod's spec, except the gates and the affinity.
+_UNCHANGED_FIELDS = (
     "containers", "initContainers", "tolerations", "nodeSelector", "activeDeadlineSeconds",
     "terminationGracePeriodSeconds",
 )  # fmt: skip
 
 
 def planner() -> list[dict[str, Any]]:
-    """The policy, and its binding."""
+    """Return the policy and its binding."""
     return _policy(
         NAME,
         _rule(["UPDATE", "DELETE"], ["pods", "pods/*"]),
@@ -40,7 +40,7 @@ def planner() -> list[dict[str, Any]]:
 
 
 def pod_annotations() -> list[dict[str, Any]]:
-    """The policy by which only the planner sets, changes or removes its annotations on pods, and its binding.
+    """Return the policy by which only the planner sets, changes or removes its annotations on pods, and its binding.
 
     The subresources are matched too: an update of ``pods/status`` may change annotations, and those of a Binding are
     copied to the pod.
@@ -92,7 +92,7 @@ def _named(expressions: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "expression": text} for name, text in expressions.items()]
 
 
-# By its name in any namespace, so that an install in another one is bound as well.
+# The account's name in any namespace, so that an installation in another namespace is restricted as well.
 _BY_THE_PLANNER = (
     "request.userInfo.username.startsWith('system:serviceaccount:') &&\n"
     "request.userInfo.username.endsWith(':gputopo-planner')"
@@ -131,7 +131,7 @@ def _variables() -> dict[str, str]:
 
 def _validations() -> dict[str, str]:
     stripped = sorted({owner.finalizer for owner in CONTROLLER_KINDS.values() if owner.finalizer is not None})
-    same = " && ".join(f"object.spec.?{field} == oldObject.spec.?{field}" for field in _KEPT)
+    same = " && ".join(f"object.spec.?{field} == oldObject.spec.?{field}" for field in _UNCHANGED_FIELDS)
     return {
         "changes pods, and none of their subresources": "request.operation == 'DELETE' || variables.isUpdate",
         "deletes pods that it let go, and no others": "request.operation != 'DELETE' || variables.letGo",

@@ -1,4 +1,4 @@
-"""Write the generated pages below docs/, or with --check say which of them are stale (exit code 1)."""
+"""Write the generated pages below docs/, or with --check list the stale pages (exit code 1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scheduler_core.policy.file import policy_schema
 
 
 def command_line() -> str:
-    """The page docs/cli.md: `--help` of every command."""
+    """Return the page docs/cli.md: `--help` of every command."""
     parts = ["# The command line\n\nThis page is generated from `--help`; `make docs` rewrites it.\n"]
     group = click.Context(cli.main)
     commands: list[tuple[str, click.Command]] = [("gputopo", cli.main)]
@@ -40,7 +40,7 @@ def command_line() -> str:
 
 
 def metrics() -> str:
-    """The page docs/metrics.md."""
+    """Return the page docs/metrics.md."""
     tables = (
         "\n".join(
             f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |"
@@ -95,22 +95,22 @@ not lead.
 
 
 def snapshots() -> str:
-    """The JSON Schema of a snapshot."""
+    """Return the JSON Schema of a snapshot."""
     return json.dumps(snapshot_schema(), indent=2, sort_keys=True) + "\n"
 
 
 def policies() -> str:
-    """The JSON Schema of a policy file."""
+    """Return the JSON Schema of a policy file."""
     return json.dumps(policy_schema(), indent=2, sort_keys=True) + "\n"
 
 
 def picture(name: str) -> Callable[[], str]:
-    """A recorded machine, drawn."""
+    """Return a function that draws a bundled example machine."""
 
     def draw() -> str:
         snapshot = find_recording(name, bundled_directory())
         if snapshot is None:
-            raise SystemExit(f"there is no recorded machine {name!r}")
+            raise SystemExit(f"no bundled example machine is named {name!r}")
         return renderer("svg")(read_observation(Path(snapshot).read_text(encoding="utf-8")).topology)
 
     return draw
@@ -130,7 +130,7 @@ PAGES = {
 
 
 def stale() -> list[str]:
-    """The names of pages that differ from what the code says."""
+    """Return the names of stale pages."""
     return [
         name
         for name, page in PAGES.items()
@@ -139,7 +139,7 @@ def stale() -> list[str]:
 
 
 def main(check: bool) -> int:
-    """Write what is stale, or only name it."""
+    """Write the stale pages, or only list them."""
     names = stale()
     for name in names:
         if not check:

@@ -8,6 +8,6 @@ import sys
 if not sys.flags.safe_path and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH120  no pathlib yet
     del sys.path[0]
 
-from gputopo.cli.main import run
+from gputopo.cli import run
 
 run()

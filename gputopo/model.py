@@ -1,9 +1,9 @@
-"""What a GPU machine is: frozen values and the invariants that hold between them.
+"""The model of a GPU machine: frozen values and their invariants.
 
-Nothing here reads a file, calls a driver or knows a label. Unknown is ``None``, never 0 or "". Every value checks its
-invariants when it is made and raises ``ModelError``, so a ``NodeTopology`` that exists is consistent.
+This module reads no file, calls no driver and contains no label. Unknown is ``None``, never 0 or "". Every value checks
+its invariants on construction and raises ``ModelError``, so every ``NodeTopology`` is consistent.
 
-    ModelError(ValueError)      a value would break an invariant; the message quotes it
+    ModelError(ValueError)      a value breaks an invariant; the message quotes it
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class ModelError(ValueError):
-    """A value would break an invariant of the model."""
+    """A value breaks an invariant of the model."""
 
 
 class PcieDistance(Enum):
@@ -80,7 +80,7 @@ class Degradation(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
 
 class Pcie(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A GPU's PCIe link. Current values drop when the GPU is idle; only the maxima are slow facts.
+    """A GPU's PCIe link. Current values drop while the GPU is idle; only the maxima are stable.
 
     Source: ``nvmlDeviceGet{Curr,Max}PcieLink{Generation,Width}``; sysfs ``{current,max}_link_{speed,width}``.
     """
@@ -92,7 +92,7 @@ class Pcie(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MigDevice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One MIG device. Source: ``nvmlDeviceGetMigDeviceHandleByIndex``."""
+    """A MIG device. Source: ``nvmlDeviceGetMigDeviceHandleByIndex``."""
 
     profile: str  # "1g.10gb"
     uuid: str | None = None
@@ -103,14 +103,14 @@ class GpuFabric(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU's membership in a multi-node NVLink fabric. Source: ``nvmlDeviceGetGpuFabricInfoV``."""
 
     state: FabricState
-    cluster_uuid: str | None = None  # None where NVML says all zeroes: registered, but with no multi-node fabric
+    cluster_uuid: str | None = None  # None if NVML reports zeroes: registered, but in no multi-node fabric
     clique: int | None = None
     status: str | None = None  # None is NVML_SUCCESS; else the NVML error's name
     unhealthy: tuple[str, ...] = ()  # names of the healthMask fields that report a fault
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One physical GPU. ``index`` is NVML's and may move when a card is lost: identity is ``uuid`` and ``bus_id``."""
+    """A physical GPU. ``index`` is NVML's and may change if a GPU is lost; ``uuid`` and ``bus_id`` identify the GPU."""
 
     index: int
     uuid: str | None = None  # nvmlDeviceGetUUID
@@ -120,7 +120,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     architecture: str | None = None  # "hopper"; GPU Feature Discovery's family names
     compute_capability: tuple[int, int] | None = None
     memory_mib: int | None = None  # total including reserved; None on GPUs that share the host's memory
-    numa_node: int | None = None  # the one CPU NUMA node it hangs off; None when unknown or several
+    numa_node: int | None = None  # its CPU NUMA node; None if unknown or several
     numa_affinity: str | None = None  # the text as printed: "0", "0-1", "0,5-11"
     memory_numa_node: int | None = None  # Grace: the NUMA node that IS this GPU's memory
     cpu_affinity: str | None = None  # cpulist: "0-63,128-191"
@@ -142,20 +142,20 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def usable(self) -> bool:
-        """Whether a pod could be given this GPU."""
+        """Return whether a pod can use this GPU."""
         return self.health is Health.OK
 
 
 class _Bond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """NVLinks with the same two ends."""
 
-    lanes: int  # active on both sides: the weaker side counts
-    expected_lanes: int | None = None  # what it should be; None: nothing to compare with
-    gbps: float | None = None  # GB/s, both ways together, of the active lanes
+    lanes: int  # active on both sides
+    expected_lanes: int | None = None  # of a healthy edge; None: unknown
+    gbps: float | None = None  # GB/s, both directions together, of the active lanes
 
     @property
     def short(self) -> bool:
-        """Whether lanes are missing."""
+        """Return whether lanes are missing."""
         return self.expected_lanes is not None and self.lanes < self.expected_lanes
 
 
@@ -175,18 +175,18 @@ class Uplink(_Bond, frozen=True, kw_only=True, omit_defaults=True):
 
     gpu: int  # GPU index
     fabric: int  # 0, 1, ...: GPUs of one fabric reach each other at full bandwidth
-    assumed: bool = False  # the far end did not say what it is (virtual machines, NVLink 5): taken for an NVSwitch
+    assumed: bool = False  # the far end has an unknown type (virtual machines, NVLink 5): assumed to be an NVSwitch
 
     def __post_init__(self) -> None:
         _check_lanes(self, f"uplink of GPU {self.gpu}")
 
 
 class Nvlink(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The graph of active NVLinks. An edge with 0 lanes is a link that is down and should not be."""
+    """The graph of active NVLinks. An edge with 0 lanes is a link that is down, but should be up."""
 
     links: tuple[Link, ...] = ()
     uplinks: tuple[Uplink, ...] = ()
-    unknown: tuple[tuple[int, int], ...] = ()  # pairs a < b of which nobody told whether NVLinks join them
+    unknown: tuple[tuple[int, int], ...] = ()  # pairs a < b for which no source reports whether NVLinks connect them
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -205,7 +205,7 @@ class NumaNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A NUMA node of the machine. Source: ``/sys/devices/system/node/node<id>``."""
 
     id: int
-    cpus: str | None = None  # cpulist; "" where the node has memory only (a Grace GPU's)
+    cpus: str | None = None  # cpulist; "" if the node has memory only (of a Grace GPU)
     memory_mib: int | None = None
 
 
@@ -214,7 +214,7 @@ class Island(msgspec.Struct, frozen=True, omit_defaults=True):
 
     gpus: tuple[int, ...]  # GPU indices, ascending
     interconnect: Interconnect
-    gbps: float | None  # GB/s per GPU over NVLink, both ways, of its weakest member; None: unknown or no NVLink
+    gbps: float | None  # NVLink GB/s per GPU, both directions, of its slowest GPU; None: unknown or no NVLink
 
     @property
     def size(self) -> int:
@@ -223,10 +223,10 @@ class Island(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One machine, as far as it is known.
+    """A machine.
 
-    ``nvlink`` is None where nobody could tell what NVLinks there are; that is not the same as having none.
-    ``pcie`` is a symmetric matrix in the order of ``gpus``; None on the diagonal and where unknown.
+    ``nvlink`` is None if no source reports the NVLinks; a machine without NVLink has an empty ``Nvlink``.
+    ``pcie`` is a symmetric matrix in the order of ``gpus``; None on the diagonal and for unknown distances.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -237,8 +237,8 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     machine: str | None = None  # /sys/class/dmi/id/product_name
     driver_version: str | None = None
     cuda_version: str | None = None  # the newest CUDA the driver supports: "13.0"
-    boot_id: str | None = None  # /proc/sys/kernel/random/boot_id: which boot this was seen in
-    partial: bool = False  # only some GPUs of the machine are visible here
+    boot_id: str | None = None  # /proc/sys/kernel/random/boot_id at the time of the observation
+    partial: bool = False  # not all GPUs of the machine are visible
     degraded: tuple[Degradation, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -256,22 +256,22 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def usable(self) -> tuple[Gpu, ...]:
-        """The GPUs that a pod could be given."""
+        """Return the GPUs that a pod can use."""
         return tuple(gpu for gpu in self.gpus if gpu.usable)
 
     @property
     def joinable(self) -> frozenset[int]:
-        """Indices of the GPUs that NVLink can join to others: usable, and not in MIG mode, which forbids it."""
+        """Return the indices of the GPUs that can use NVLink: usable, and not in MIG mode."""
         return frozenset(gpu.index for gpu in self.usable if gpu.mig_enabled is not True)
 
     @property
     def islands(self) -> tuple[Island, ...] | None:
-        """The islands of usable GPUs, those of one included, by their first GPU; None where NVLink is unknown."""
+        """Return the islands of usable GPUs, also those of a single GPU, by first GPU; None if NVLink is unknown."""
         return None if self.nvlink is None else _islands(self.usable, self.nvlink, self.joinable)
 
     @property
     def uncertain_gpus(self) -> frozenset[int]:
-        """The GPUs whose island could be larger than ``islands`` says: an unknown pair leads out of it."""
+        """Return the GPUs whose island may be larger than in ``islands``: an unknown pair leads out of it."""
         if self.nvlink is None or self.islands is None:
             return frozenset()
         island = {index: place for place, each in enumerate(self.islands) for index in each.gpus}
@@ -281,7 +281,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def fabric(self) -> GpuFabric | None:
-        """The multi-node NVLink domain, where every usable GPU is in the same one and registered in it."""
+        """Return the multi-node NVLink domain if every usable GPU is registered in the same domain."""
         fabrics = {gpu.fabric for gpu in self.usable}
         if len(fabrics) != 1 or (fabric := fabrics.pop()) is None:
             return None
@@ -289,10 +289,10 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return fabric if complete and fabric.cluster_uuid is not None and fabric.clique is not None else None
 
     def stable_facts(self) -> NodeTopology:
-        """The same without what moves while the machine stays as it is.
+        """Return the topology without the facts that change while the machine stays the same.
 
-        A GPU's PCIe speed drops while it is idle; the rate of a NIC goes and comes with its cable and the far switch;
-        problems tell of the observation: a source that did not answer once is no change of the machine.
+        A GPU's PCIe speed drops while the GPU is idle. The rate of a NIC depends on its cable and switch. Problems
+        describe an observation: a source that fails once does not change the machine.
         """
         gpus = [
             msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, generation=None, width=None))
@@ -302,15 +302,15 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics), problems=())
 
     def get_gpu(self, index: int) -> Gpu:
-        """The GPU of that index. Raises ``ModelError`` that names the indices there are."""
+        """Return the GPU with an index. Raises ``ModelError`` with the existing indices."""
         for gpu in self.gpus:
             if gpu.index == index:
                 return gpu
-        known = ", ".join(str(gpu.index) for gpu in self.gpus) or "none at all"
-        raise ModelError(f"there is no GPU {index} here; there is {known}")
+        known = ", ".join(str(gpu.index) for gpu in self.gpus) or "none"
+        raise ModelError(f"GPU {index} does not exist; existing: {known}")
 
     def distance(self, a: int, b: int) -> PcieDistance | None:
-        """The PCIe distance between two GPU indices; None where unknown."""
+        """Return the PCIe distance between two GPU indices; None if unknown."""
         if not self.pcie:
             return None
         position = {gpu.index: place for place, gpu in enumerate(self.gpus)}
@@ -318,7 +318,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def _islands(usable: tuple[Gpu, ...], nvlink: Nvlink, joinable: frozenset[int]) -> tuple[Island, ...]:
-    """Union-find over active edges. A GPU that cannot be joined is an island of one."""
+    """Find the islands by union-find over active edges. A GPU that cannot use NVLink is an island of its own."""
     root = {gpu.index: gpu.index for gpu in usable}
 
     def find(index: int) -> int:
@@ -355,13 +355,13 @@ def _island(gpus: tuple[int, ...], links: list[Link], uplinks: list[Uplink]) -> 
             edges[up.gpu].append(up.gbps)
             switched = True
     rates = [None if None in each else sum(rate for rate in each if rate is not None) for each in edges.values()]
-    weakest = None if None in rates else min(rate for rate in rates if rate is not None)
-    return Island(gpus, Interconnect.NVSWITCH if switched else Interconnect.NVLINK, weakest)
+    slowest = None if None in rates else min(rate for rate in rates if rate is not None)
+    return Island(gpus, Interconnect.NVSWITCH if switched else Interconnect.NVLINK, slowest)
 
 
-def _check(holds: bool, otherwise: str) -> None:
+def _check(holds: bool, message: str) -> None:
     if not holds:
-        raise ModelError(otherwise)
+        raise ModelError(message)
 
 
 def _check_lanes(edge: Link | Uplink, name: str) -> None:
@@ -380,8 +380,8 @@ def _check_nvlink(nvlink: Nvlink | None, indices: set[int]) -> None:
     _check(ups == sorted(set(ups)), "uplinks are not ascending and distinct: a GPU has one per fabric, and one fabric")
     _check(list(nvlink.unknown) == sorted(set(nvlink.unknown)), "unknown pairs are not ascending and distinct")
     _check(all(a < b for a, b in nvlink.unknown), "an unknown pair has its smaller GPU first")
-    strangers = ({end for pair in (*pairs, *nvlink.unknown) for end in pair} | set(ups)) - indices
-    _check(not strangers, f"NVLinks name GPUs that are not there: {sorted(strangers)}")
+    missing = ({end for pair in (*pairs, *nvlink.unknown) for end in pair} | set(ups)) - indices
+    _check(not missing, f"NVLinks name GPUs that do not exist: {sorted(missing)}")
 
 
 def _check_matrix(matrix: tuple[tuple[PcieDistance | None, ...], ...], size: int) -> None:

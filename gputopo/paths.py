@@ -1,9 +1,8 @@
-"""How two GPUs of a machine talk: over which wires, at what bandwidth at most, and why.
+"""The path between two GPUs of a machine: the links, the maximum bandwidth, and the reasons. Pure.
 
-Rates are GB/s, both ways together, of the wire; what a program reaches is lower. Pure; knows nothing of how it is
-printed (``gputopo.render.path``).
+Rates are GB/s of the link, both directions together; a program reaches less. ``gputopo.render.path`` prints paths.
 
-    ModelError      no such GPU, or twice the same one
+    ModelError      no such GPU, or the same GPU twice
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.97, 5: 3.94, 6: 7.5}
 
 
 class PathKind(Enum):
-    """What carries the traffic between two GPUs."""
+    """The kind of link between two GPUs."""
 
-    NVLINK = "nvlink"  # NVLinks that join the two directly
-    NVSWITCH = "nvswitch"  # NVLinks into a fabric that both are attached to
-    NVLINK_HOPS = "nvlink-hops"  # NVLink only by way of other GPUs: a plain copy takes PCIe
+    NVLINK = "nvlink"  # NVLinks that connect the two directly
+    NVSWITCH = "nvswitch"  # NVLinks of both into one NVSwitch fabric
+    NVLINK_HOPS = "nvlink-hops"  # NVLink only through other GPUs: a copy takes PCIe
     PCIE = "pcie"
-    NONE = "none"  # one of them is lost
-    UNKNOWN = "unknown"  # nobody could tell what NVLinks there are
+    NONE = "none"  # a GPU is lost
+    UNKNOWN = "unknown"  # the NVLinks are unknown
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True):
-    """How two GPUs talk."""
+    """The path between two GPUs."""
 
     a: int  # GPU index
     b: int  # GPU index
     kind: PathKind
-    lanes: int | None = None  # NVLinks that carry it, of the narrower side
+    lanes: int | None = None  # number of NVLinks, of the side with fewer
     hops: tuple[int, ...] = ()  # NVLINK_HOPS: the GPUs in between, from a to b
-    distance: PcieDistance | None = None  # of the PCIe way, also where NVLink is taken
-    gbps: float | None = None  # at most, of a copy from one to the other, both ways together; None: unknown
-    why: tuple[str, ...]  # sentences, the deciding one first
+    distance: PcieDistance | None = None  # PCIe distance, also if NVLink is used
+    gbps: float | None = None  # maximum, both directions together; None: unknown
+    why: tuple[str, ...]  # reasons, the deciding reason first
 
 
 class PathEdge(msgspec.Struct, frozen=True):
-    """Two GPUs that NVLink joins without another GPU in between."""
+    """Two GPUs that NVLink connects without another GPU between them."""
 
     kind: PathKind
     lanes: int
@@ -57,14 +56,14 @@ class PathEdge(msgspec.Struct, frozen=True):
 
 
 def find_path(topology: NodeTopology, a: int, b: int) -> Path:
-    """How GPU ``a`` and GPU ``b`` talk. Raises ``ModelError`` where one of them is not there, or they are the same."""
+    """Return the path between GPUs ``a`` and ``b``. Raises ``ModelError`` if a GPU does not exist, or if a == b."""
     if a == b:
-        raise ModelError(f"GPU {a} and GPU {b} are the same: a path needs two")
+        raise ModelError(f"GPU {a} and GPU {b} are the same: specify two GPUs")
     one, other = topology.get_gpu(a), topology.get_gpu(b)
     lost = [gpu.index for gpu in (one, other) if not gpu.usable]
     if lost:
         names = " and ".join(f"GPU{index}" for index in lost)
-        return Path(a=a, b=b, kind=PathKind.NONE, why=(f"{names} cannot be talked to: lost",))
+        return Path(a=a, b=b, kind=PathKind.NONE, why=(f"{names} lost",))
     partitioned = [gpu.index for gpu in (one, other) if gpu.mig_enabled is True]
     if partitioned:
         return _mig(topology, one, other, partitioned)
@@ -83,16 +82,16 @@ def _pair(a: int, b: int) -> tuple[int, int]:
 
 
 def nvlink_edges(topology: NodeTopology, nvlink: Nvlink) -> dict[tuple[int, int], PathEdge]:
-    """Every pair that active NVLink joins; where both ways exist, the direct one. MIG and lost GPUs have none."""
+    """Return every pair that active NVLinks connect; a direct link is preferred. MIG and lost GPUs have none."""
     joinable = topology.joinable
     joined: dict[tuple[int, int], PathEdge] = {}
     uplinks = [up for up in nvlink.uplinks if up.lanes and up.gpu in joinable]
     for up in uplinks:
         for far in uplinks:
             if up.gpu < far.gpu and up.fabric == far.fabric:
-                weak = min((up, far), key=lambda end: end.lanes)
+                narrow = min((up, far), key=lambda end: end.lanes)
                 rate = None if up.gbps is None or far.gbps is None else min(up.gbps, far.gbps)
-                joined[up.gpu, far.gpu] = PathEdge(PathKind.NVSWITCH, weak.lanes, weak.expected_lanes, rate)
+                joined[up.gpu, far.gpu] = PathEdge(PathKind.NVSWITCH, narrow.lanes, narrow.expected_lanes, rate)
     for link in nvlink.links:
         if link.lanes and link.a in joinable and link.b in joinable:
             joined[link.a, link.b] = PathEdge(PathKind.NVLINK, link.lanes, link.expected_lanes, link.gbps)
@@ -100,31 +99,31 @@ def nvlink_edges(topology: NodeTopology, nvlink: Nvlink) -> dict[tuple[int, int]
 
 
 def _hops(joined: Iterable[tuple[int, int]], a: int, b: int) -> tuple[int, ...]:
-    """The GPUs between ``a`` and ``b`` on a shortest way over NVLink; of equal ones the one of the lowest indices."""
+    """Return the GPUs between ``a`` and ``b`` on a shortest NVLink path; on a tie the path of the lowest indices."""
     neighbours: dict[int, list[int]] = {}
     for one, other in sorted(joined):
         neighbours.setdefault(one, []).append(other)
         neighbours.setdefault(other, []).append(one)
-    ways: list[tuple[int, ...]] = [(a,)]
+    queue: list[tuple[int, ...]] = [(a,)]
     seen = {a}
-    for way in ways:  # grows while it is walked: breadth first
-        for far in sorted(set(neighbours.get(way[-1], ())) - seen):
+    for gpus in queue:  # grows during the iteration: breadth-first search
+        for far in sorted(set(neighbours.get(gpus[-1], ())) - seen):
             if far == b:
-                return way[1:]
+                return gpus[1:]
             seen.add(far)
-            ways.append((*way, far))
+            queue.append((*gpus, far))
     return ()
 
 
 def _direct(topology: NodeTopology, one: Gpu, other: Gpu, edge: PathEdge) -> Path:
     if edge.kind is PathKind.NVSWITCH:
-        why = [f"both are attached to one NVSwitch fabric, each by at least {_nvlinks(edge.lanes)}"]
+        why = [f"connected through an NVSwitch fabric, each by at least {_nvlinks(edge.lanes)}"]
     else:
-        why = [f"joined directly by {_nvlinks(edge.lanes)}"]
+        why = [f"connected directly by {_nvlinks(edge.lanes)}"]
     if edge.expected_lanes is not None and edge.lanes < edge.expected_lanes:
         why.append(f"degraded: {edge.lanes} of {_nvlinks(edge.expected_lanes)} active")
     if edge.gbps is None:
-        why.append("how fast an NVLink is here is not known")
+        why.append("the NVLink bandwidth is unknown")
     return Path(
         a=one.index,
         b=other.index,
@@ -143,7 +142,7 @@ def _relayed(
     joined: dict[tuple[int, int], PathEdge],
     no_nvlink: str,
 ) -> Path:
-    """NVLink does not route over a GPU: CUDA copies between the two over PCIe, while NCCL may relay."""
+    """Return the path of GPUs with NVLink only through other GPUs: CUDA copies over PCIe, NCCL may relay."""
     one, other = ends
     way = (one.index, *hops, other.index)
     names = ", ".join(f"GPU{index}" for index in hops)
@@ -179,7 +178,7 @@ def _mig(topology: NodeTopology, one: Gpu, other: Gpu, partitioned: list[int]) -
 
 
 def _unknown(topology: NodeTopology, one: Gpu, other: Gpu) -> Path:
-    carried = _over_pcie(topology, one, other, ("nobody could tell what NVLinks there are; without one:",))
+    carried = _over_pcie(topology, one, other, ("the NVLinks are unknown; without NVLink:",))
     return msgspec.structs.replace(carried, kind=PathKind.UNKNOWN, gbps=None)
 
 
@@ -188,33 +187,33 @@ def _nvlinks(lanes: int) -> str:
 
 
 def _no_nvlink(nvlink: Nvlink, a: int, b: int) -> str:
-    """Why there is no NVLink between the two: none was ever there, or it is down."""
+    """Return why no NVLink is active between the two: none exists, or it is down."""
     for link in nvlink.links:
         if (link.a, link.b) == _pair(a, b) and not link.lanes:
             return f"degraded: no NVLink between them is active, of {link.expected_lanes} expected"
     for up in nvlink.uplinks:
         if up.gpu in (a, b) and not up.lanes:
             return f"degraded: no NVLink of GPU{up.gpu} into its fabric is active, of {up.expected_lanes} expected"
-    return "no NVLink joins them"
+    return "no NVLink connects them"
 
 
-_WAYS = {
+_PCIE_PATHS = {
     PcieDistance.PIX: "PIX: through one PCIe bridge at most, without the CPU",
     PcieDistance.PXB: "PXB: through several PCIe bridges, without the CPU",
     PcieDistance.PHB: "PHB: through a PCIe host bridge, that is the CPU",
     PcieDistance.NODE: "NODE: through several PCIe host bridges of one NUMA node",
-    PcieDistance.SYS: "SYS: through the link between NUMA nodes, whose bandwidth is not known: expect less than PCIe's",
+    PcieDistance.SYS: "SYS: through the link between NUMA nodes, whose bandwidth is unknown: expect less than PCIe's",
 }
 
 
 def _over_pcie(topology: NodeTopology, one: Gpu, other: Gpu, why: tuple[str, ...]) -> Path:
     distance = topology.distance(one.index, other.index)
-    way = "how far apart they are on PCIe is not known" if distance is None else _WAYS[distance]
+    way = "the PCIe distance is unknown" if distance is None else _PCIE_PATHS[distance]
     rates = [(pcie_gbps(gpu), gpu.index) for gpu in (one, other)]
     known = [(rate, index) for rate, index in rates if rate is not None]
     if len(known) < len(rates):
         unknown = " and ".join(f"GPU{index}" for rate, index in rates if rate is None)
-        return _pcie_path(one, other, distance, None, (*why, way, f"the PCIe link of {unknown} is not known"))
+        return _pcie_path(one, other, distance, None, (*why, way, f"the PCIe link of {unknown} is unknown"))
     rate, index = min(known)
     link = topology.get_gpu(index).pcie
     bound = f"PCIe generation {link.max_generation} x{link.max_width} of GPU{index}: at most {rate:g} GB/s both ways"
@@ -226,7 +225,7 @@ def _pcie_path(one: Gpu, other: Gpu, distance: PcieDistance | None, gbps: float 
 
 
 def pcie_gbps(gpu: Gpu) -> float | None:
-    """GB/s, both ways, of a GPU's PCIe link at its maximum; None where that or its generation's rate is unknown.
+    """Return the maximum GB/s, both directions, of a GPU's PCIe link; None if it or its generation's rate is unknown.
 
     The maximum, because generation and width drop while a GPU is idle.
     """

@@ -1,12 +1,12 @@
-"""How good a set of GPUs is for collective work: the best ring through all of them, judged by its weakest hop. Pure.
+"""Ring bandwidth of a set of GPUs: the slowest hop of the best ring through all of them. Pure.
 
-NCCL, and whatever sums gradients, runs around rings: each GPU sends to the next, and the slowest hop sets the pace. So
-a set's quality is the highest value that the weakest hop of a closed way through all of its GPUs can have. For two
-GPUs that is the hop between them. Rates are GB/s of the wire, both ways together, as everywhere in gputopo.
+NCCL's collectives run over rings: each GPU sends to the next, and the slowest hop bounds the bandwidth. So the value of
+a set is the best possible slowest hop of a cycle through all of its GPUs (a bottleneck Hamiltonian cycle). For two GPUs
+that is the hop between them. Rates are GB/s of the link, both directions together, as everywhere in gputopo.
 
-Rings ask about shapes, not machines: nodes of one shape share one ``Rings`` and all that it has worked out.
+Machines of the same shape share a ``Rings`` and its cached results.
 
-    gputopo.model.ModelError    a GPU that is not there, or is lost
+    gputopo.model.ModelError    a GPU does not exist, or is lost
 """
 
 from __future__ import annotations
@@ -21,75 +21,73 @@ import msgspec
 from gputopo.model import Gpu, ModelError, NodeTopology, PcieDistance
 from gputopo.paths import PathKind, nvlink_edges, pcie_gbps
 
-MAX_EXACT_GPUS = (
-    16  # GPUs; for larger sets a lower bound, exact where a fabric joins all pairs alike, as on every one built
-)
-Reach = Sequence[int]  # for each GPU, by its place, those that it reaches, as bits
+MAX_EXACT_GPUS = 16  # GPUs; for larger sets a lower bound, which is exact if a fabric connects all pairs equally
+Reach = Sequence[int]  # for each GPU, by position: the bit set of the GPUs that it reaches
 _NEARNESS = {distance: len(PcieDistance) - place for place, distance in enumerate(PcieDistance)}
 
 
 class Ring(msgspec.Struct, frozen=True, rename="camel"):
-    """The weakest hop of the best ring through a set of GPUs."""
+    """The slowest hop of the best ring through a set of GPUs."""
 
-    kind: PathKind  # NVLINK or NVSWITCH; PCIE; UNKNOWN where nobody could tell what NVLinks there are
-    gbps: float | None  # None: unknown. Over PCIe of the slower card's link: what is between the cards may be slower
+    kind: PathKind  # NVLINK or NVSWITCH; PCIE; UNKNOWN if the NVLinks are unknown
+    gbps: float | None  # None: unknown. Over PCIe: of the slower GPU's link, although the path may be slower
     lanes: int | None  # NVLinks
     distance: PcieDistance | None  # over PCIe
 
     @property
     def sort_key(self) -> tuple[bool, float, int, int, float]:
-        """What rings compare by: NVLink before PCIe; by rate there, here by distance first. Unknown is worst."""
+        """Return the sort key: NVLink (by rate) before PCIe (by distance, then rate). Unknown is worst."""
         if self.kind in (PathKind.NVLINK, PathKind.NVSWITCH):
             return True, self.gbps or 0.0, self.lanes or 0, 0, 0.0
         return False, 0.0, 0, _NEARNESS[self.distance] if self.distance else 0, self.gbps or 0.0
 
 
 class Rings:
-    """The rings of one shape of machine. Answers are remembered."""
+    """The rings of a machine shape. Results are cached."""
 
     def __init__(self, indices: Sequence[int], hops: Sequence[Ring]) -> None:
-        """``hops`` are those of all pairs of GPUs, in the order of ``itertools.combinations``."""
+        """``hops``: of all pairs of GPUs, in the order of ``itertools.combinations``."""
         self._place = {index: place for place, index in enumerate(indices)}
         best_first = sorted(set(hops), key=lambda hop: hop.sort_key, reverse=True)
         pairs = list(combinations(range(len(indices)), 2))
-        # For each threshold, which places each place reaches by a hop at least that good, as bits.
+        # For each threshold: the bit sets of GPUs that each GPU reaches by a hop at least that good.
         self._levels = [(hop, _reach(len(indices), pairs, hops, hop)) for hop in best_first]
-        self._closed = lru_cache(maxsize=1 << MAX_EXACT_GPUS)(self._closed_at)
-        self._found = lru_cache(maxsize=1 << MAX_EXACT_GPUS)(self._found_at)
+        self._cached_ring_through = lru_cache(maxsize=1 << MAX_EXACT_GPUS)(self._ring_through)
+        self._cached_ring_of_size = lru_cache(maxsize=1 << MAX_EXACT_GPUS)(self._ring_of_size)
 
     def ring_through(self, gpus: Iterable[int]) -> Ring | None:
-        """The best ring through exactly these GPUs (indices); None for fewer than two."""
+        """Return the best ring through exactly these GPUs (indices); None for fewer than two."""
         members = self._mask(gpus)
-        return None if members.bit_count() < 2 else self._closed(members)
+        return None if members.bit_count() < 2 else self._cached_ring_through(members)
 
     def best_ring(self, size: int, among: Iterable[int] | None = None) -> Ring | None:
-        """The best ring that any ``size`` of these GPUs (default: of all) form; None for less than two, or too few."""
+        """Return the best ring of any ``size`` of these GPUs (default: all); None for size 1, or too few GPUs."""
         members = (1 << len(self._place)) - 1 if among is None else self._mask(among)
-        return None if size < 2 or members.bit_count() < size else self._found(members, size)
+        return None if size < 2 or members.bit_count() < size else self._cached_ring_of_size(members, size)
 
     def _mask(self, gpus: Iterable[int]) -> int:
         mask = 0
         for index in gpus:
             if index not in self._place:
                 raise ModelError(
-                    f"GPU {index} is not there or lost; there is {', '.join(map(str, self._place)) or 'none'}"
+                    f"GPU {index} does not exist or is lost; usable: {', '.join(map(str, self._place)) or 'none'}"
                 )
             mask |= 1 << self._place[index]
         return mask
 
-    def _closed_at(self, members: int) -> Ring:
-        return self._first(lambda reach: _closes(reach, members))
+    def _ring_through(self, members: int) -> Ring:
+        return self._first(lambda reach: _has_hamiltonian_cycle(reach, members))
 
-    def _found_at(self, members: int, size: int) -> Ring:
+    def _ring_of_size(self, members: int, size: int) -> Ring:
         return self._first(lambda reach: _has_cycle(reach, members, size))
 
     def _first(self, holds: Callable[[Reach], bool]) -> Ring:
-        """The best threshold at which something holds. It always does at the worst one, which every pair reaches."""
+        """Return the best threshold at which ``holds`` is true. It is always true at the worst threshold."""
         return self._levels[bisect_left(self._levels, True, key=lambda level: holds(level[1]))][0]
 
 
 def rings_of(topology: NodeTopology) -> Rings:
-    """The rings of a machine's usable GPUs."""
+    """Return the rings of a machine's usable GPUs."""
     return _shared(tuple(gpu.index for gpu in topology.usable), tuple(_hops(topology)))
 
 
@@ -99,7 +97,7 @@ def _shared(indices: tuple[int, ...], hops: tuple[Ring, ...]) -> Rings:
 
 
 def _hops(topology: NodeTopology) -> Iterator[Ring]:
-    """What joins each pair of usable GPUs: NVLink where there is any, else PCIe."""
+    """Yield the hop of each pair of usable GPUs: NVLink if it exists, else PCIe."""
     joined = {} if topology.nvlink is None else nvlink_edges(topology, topology.nvlink)
     place = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
     for one, other in combinations(topology.usable, 2):
@@ -129,15 +127,15 @@ def _reach(size: int, pairs: list[tuple[int, int]], hops: Sequence[Ring], thresh
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """The places in a mask."""
+    """Yield the positions of the bits in a mask."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
         mask ^= lowest
 
 
-def _closes(reach: Reach, members: int) -> bool:
-    """Whether some closed way visits each member once."""
+def _has_hamiltonian_cycle(reach: Reach, members: int) -> bool:
+    """Return whether a cycle visits each member once."""
     places = list(_bits(members))
     if len(places) == 2:
         return bool(reach[places[0]] & 1 << places[1])
@@ -149,9 +147,10 @@ def _closes(reach: Reach, members: int) -> bool:
 
 
 def _closure_is_complete(reach: Reach, members: int) -> bool:
-    """Bondy and Chvatal, 1976: joining two that have n neighbours or more between them makes or breaks no such way.
+    """Return whether the closure of the graph is complete; then it has a Hamiltonian cycle (Bondy and Chvatal, 1976).
 
-    Enough for every dense graph at no cost; where it does not end with all joined, it says nothing.
+    An edge between two vertices whose degrees sum to n or more does not change whether such a cycle exists. This
+    cheaply decides every dense graph; False decides nothing.
     """
     near = {place: reach[place] & members for place in _bits(members)}
     grown = True
@@ -167,9 +166,9 @@ def _closure_is_complete(reach: Reach, members: int) -> bool:
 
 
 def _cycle_of(reach: Reach, members: int, size: int) -> bool:
-    """Whether some closed way visits ``size`` of the members once each: Held and Karp, 1962, on bits.
+    """Return whether a cycle visits ``size`` of the members once each (Held and Karp, 1962, on bit sets).
 
-    ``ends[visited]`` is where a way that begins at the lowest place of ``visited`` and visits just those can end.
+    ``ends[visited]`` is the set of ends of paths that start at the lowest position of ``visited`` and visit exactly it.
     """
     places = list(_bits(members))
     near = [sum(1 << at for at, far in enumerate(places) if reach[place] & 1 << far) for place in places]
@@ -191,27 +190,29 @@ def _cycle_of(reach: Reach, members: int, size: int) -> bool:
 
 
 def _has_cycle(reach: Reach, members: int, size: int) -> bool:
-    """Whether some ``size`` of the members form a ring."""
+    """Return whether any ``size`` of the members form a ring."""
     if size == 2:
         return any(reach[place] & members for place in _bits(members))
-    return any(_within(reach, part, size) for part in _parts(reach, members) if part.bit_count() >= size)
+    return any(
+        _component_has_cycle(reach, part, size) for part in _components(reach, members) if part.bit_count() >= size
+    )
 
 
-def _within(reach: Reach, part: int, size: int) -> bool:
-    """The same within GPUs that all reach each other somehow."""
+def _component_has_cycle(reach: Reach, part: int, size: int) -> bool:
+    """Return the same for a connected component."""
     count = part.bit_count()
     if all((reach[place] & part).bit_count() == count - 1 for place in _bits(part)):
-        return True  # all pairs: any of them form a ring
+        return True  # a complete graph
     if size == count:
-        return _closes(reach, part)
+        return _has_hamiltonian_cycle(reach, part)
     if count <= MAX_EXACT_GPUS:
         return _cycle_of(reach, part, size)
-    best_joined = sorted(_bits(part), key=lambda place: -(reach[place] & part).bit_count())[:size]
-    return _closes(reach, sum(1 << place for place in best_joined))
+    by_degree = sorted(_bits(part), key=lambda place: -(reach[place] & part).bit_count())[:size]
+    return _has_hamiltonian_cycle(reach, sum(1 << place for place in by_degree))
 
 
-def _parts(reach: Reach, members: int) -> Iterator[int]:
-    """The connected parts."""
+def _components(reach: Reach, members: int) -> Iterator[int]:
+    """Yield the connected components."""
     while members:
         part, frontier = 0, members & -members
         while frontier:

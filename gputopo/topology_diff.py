@@ -1,7 +1,7 @@
-"""What differs between two topologies, as a list of sentences' worth of facts. Pure.
+"""The differences between two topologies, as a list of changed facts. Pure.
 
-GPUs are matched by UUID, else by bus id, else by index: an index moves when a card is lost, and then everything that
-is said of the others would look changed.
+GPUs are matched by UUID, else by bus id, else by index, because the indices of all other GPUs may change when a GPU is
+lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gputopo.model import Gpu, Nic, NodeTopology
 
 
 class TopologyChange(msgspec.Struct, frozen=True):
-    """One fact that differs. ``before`` or ``after`` is None where the fact is absent or unknown."""
+    """A changed fact. ``before`` or ``after`` is None if the fact is absent or unknown."""
 
     what: str  # "gpus.3.numa_node", "link 0-3", "islands"
     before: str | None
@@ -24,9 +24,10 @@ class TopologyChange(msgspec.Struct, frozen=True):
 
 
 def topology_changes(before: NodeTopology, after: NodeTopology) -> tuple[TopologyChange, ...]:
-    """Every difference, GPUs first. Current PCIe speeds are left out: they change while nothing does.
+    """Return every difference, GPUs first.
 
-    The rates of NICs stay in: who asks what changed wants to know of a port that lost its link.
+    Current PCIe speeds are left out, because they change all the time. The rates of NICs are compared: a port that lost
+    its link is a difference.
     """
     before, after = (msgspec.structs.replace(each.stable_facts(), nics=each.nics) for each in (before, after))
     names = _names(before, after), _names(after, before)
@@ -40,7 +41,7 @@ def topology_changes(before: NodeTopology, after: NodeTopology) -> tuple[Topolog
 
 
 def _names(topology: NodeTopology, other: NodeTopology) -> dict[int, str]:
-    """A name for each GPU that means the same card on both sides."""
+    """Return a name for each GPU that identifies the same GPU on both sides."""
     for identity in ("uuid", "bus_id"):
         mine = {getattr(gpu, identity) for gpu in topology.gpus}
         if mine & {getattr(gpu, identity) for gpu in other.gpus} - {None} and None not in mine:
@@ -49,7 +50,7 @@ def _names(topology: NodeTopology, other: NodeTopology) -> dict[int, str]:
 
 
 def _facts(topology: NodeTopology, names: dict[int, str], shared: frozenset[str]) -> dict[str, str]:
-    """Every known fact under a name of its own, as text. Of a card that only one side has, that it is there."""
+    """Return every known fact as text, by name. A GPU of one side only has the fact "present" alone."""
     facts: dict[str, str] = {}
     for gpu in topology.gpus:
         name = names[gpu.index]

@@ -1,6 +1,6 @@
-"""The commands that need a cluster. ``gputopo.cli.main`` adds them; what is heavy is imported by the one that needs it.
+"""The commands nodes, pods and cleanup, and the connection to a cluster. Heavy imports are in the functions.
 
-Exit code 4: the cluster cannot be reached, refuses, or does not have what was asked for.
+Exit code 4: the cluster cannot be reached, denies access, or does not have the object.
 """
 
 from __future__ import annotations
@@ -12,24 +12,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gputopo.cli.output import print_document, print_table
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
+
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from gputopo.kube.objects import Unreadable
     from gputopo.kube.rbac import Role
     from gputopo.model import NodeTopology
 
-NO_CLUSTER = 4
-_TOLD = 10  # objects that cannot be read
-_UNSEEN = 120  # columns where nobody looks
+_MAX_LISTED = 10  # objects that cannot be decoded
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OUTPUT = click.Choice(["table", "json", "yaml"])
 
 
 def cluster_options(command: _Command) -> _Command:
-    """``--kubeconfig`` and ``--context``, as kubectl has them."""
+    """Add kubectl's options ``--kubeconfig`` and ``--context``."""
     for option in (
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig, instead of its current one."),
-        click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG, ~/.kube/config or a pod's account."),
+        click.option("--context", metavar="NAME", help="The kubeconfig context to use; default: its current context."),
+        click.option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="The kubeconfig file; default: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
+        ),
     ):
         command = option(command)
     return command
@@ -37,7 +42,7 @@ def cluster_options(command: _Command) -> _Command:
 
 @click.command()
 @cluster_options
-@click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as for kubectl.")
+@click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
 @click.option(
     "-o",
     "--output",
@@ -47,10 +52,10 @@ def cluster_options(command: _Command) -> _Command:
     help="What to print.",
 )
 def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str) -> None:
-    """List the GPU nodes of a cluster: what is in them, what is free in which island, and what is broken.
+    """List the GPU nodes of a cluster: free GPUs and faults.
 
-    FREE counts GPUs that no container holds, island by island; `?` where no agent says who holds what. LAST SEEN is
-    how long ago the agent last confirmed this.
+    FREE counts the GPUs of each island that no container holds; `?` if no agent reports allocations. LAST SEEN is
+    the age of the agent's last report.
 
     \b
     Examples:
@@ -70,20 +75,21 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     if output in ("json", "yaml"):
         print_document(node_list(found, now), output)
         return
-    print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "there is no node with GPUs")
+    print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "no GPU nodes found")
 
 
 @click.command()
 @cluster_options
-@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace, instead of all.")
+@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 def pods(kubeconfig: str | None, context: str | None, namespace: str | None, output: str) -> None:
-    """List the running GPU pods with the GPUs they really hold and how well these are joined, the worst first.
+    """List running GPU pods, worst placed first.
 
-    RING is the weakest hop, in GB/s both ways, of the best ring through the pod's GPUs: what sums gradients runs at
-    its pace. BEST is what as many GPUs of that product form at best, on that node and on any node, when nothing else
-    runs there. % OF BEST is the lower of the pod's shares of the two. ISLANDS and NUMA tell into how many pieces its
-    GPUs are split.
+    GPUS are the GPUs that the pod holds. RING is the bandwidth of the slowest hop, in GB/s in both directions, of the
+    best ring through the pod's GPUs: it bounds an all-reduce. BEST ON NODE and BEST IN CLUSTER are the best ring
+    bandwidth that as many GPUs of the same product reach on that node, and on any node, when the node is empty. % OF
+    BEST compares RING with the larger of the two. ISLANDS and NUMA count the NVLink islands and the NUMA nodes of the
+    pod's GPUs.
 
     \b
     Examples:
@@ -103,25 +109,28 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
-    print_table(lambda: pod_table(found), bool(found), "no pod with GPUs is running")
+    print_table(lambda: pod_table(found), bool(found), "no running GPU pods found")
 
 
 @click.command()
 @cluster_options
-@click.option("--node", metavar="NAME", help="Clean up this node.")
-@click.option("--all", "everything", is_flag=True, help="Clean up all nodes.")
-@click.option("--crd", is_flag=True, help="With --all: remove the CustomResourceDefinitions too, and planners' plans.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--node", metavar="NAME", help="Clean up this Node.")
+@click.option("--all", "everything", is_flag=True, help="Clean up all Nodes.")
+@click.option(
+    "--crd", is_flag=True, help="With --all: also remove the CustomResourceDefinitions and the planner's objects."
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def cleanup(
     *, kubeconfig: str | None, context: str | None, node: str | None, everything: bool, crd: bool, dry_run: bool
 ) -> None:
-    """Remove what gputopo's agents left in a cluster: exactly what they own, and nothing else.
+    """Remove from a cluster everything that the agents wrote.
 
-    Labels and annotations go where the API server's managed fields say that an agent set them and nobody else did.
-    Delete the agent's DaemonSet first: an agent that runs puts its labels back.
+    It removes nothing else: only labels and annotations that, by the managedFields of the Node, an agent set and no
+    other client did.
+    Delete the agent's DaemonSet first: a running agent publishes its labels again.
 
-    With --crd, what planners wrote down goes too. That is refused while pods wait for a planner: without one, nobody
-    would let them go.
+    --crd also removes the PlacementReservations and PlacementLedgers. It is refused while pods have gputopo's
+    scheduling gate: without a planner nothing would remove the gate.
 
     \b
     Examples:
@@ -132,9 +141,9 @@ def cleanup(
     from gputopo.kube.rbac import CLEANER  # noqa: PLC0415
 
     if (node is None) != everything:
-        raise click.UsageError("say which: --node NAME or --all")
+        raise click.UsageError("specify --node NAME or --all")
     if crd and not everything:
-        raise click.UsageError("--crd takes the NodeGpus of all nodes away: it goes with --all only")
+        raise click.UsageError("--crd removes the NodeGpus of all nodes: it requires --all")
     failed = 0
     with connected_cluster(kubeconfig, context, CLEANER) as kube:
         if crd:
@@ -147,7 +156,7 @@ def cleanup(
                     f"{'would remove' if dry_run else 'removed'} {removal}" if error is None else f"FAILED {error}"
                 )
     if not removals:
-        click.echo("nothing of gputopo's is there", err=True)
+        click.echo("nothing to remove", err=True)
     if failed:
         sys.exit(NO_CLUSTER)
 
@@ -158,20 +167,19 @@ def _refuse_while_gated(kube: Kube) -> None:
     held = list_gated(kube)
     if held:
         first = held[0].metadata
-        several = f", {len(held)} in all," if len(held) > 1 else ""
-        click.echo(
-            f"gputopo: the pod {first.namespace}/{first.name}{several} waits for a planner, and would wait for ever: "
-            "remove the planner and its policies, then `gputopo release --all`",
-            err=True,
+        more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+        exit_with_error(
+            f"the pod {first.namespace}/{first.name}{more} would wait for a planner forever: remove the planner and "
+            "its admission policies, then run `gputopo release --all`",
+            NO_CLUSTER,
         )
-        sys.exit(NO_CLUSTER)
 
 
 COMMANDS = (nodes, pods, cleanup)
 
 
 def topology_of_node(name: str, kubeconfig: str | None = None, context: str | None = None) -> NodeTopology:
-    """The topology that a node of the cluster carries, or the end of the program with advice."""
+    """Return the topology in the annotation of a Node. Exit with an error if it has none."""
     from gputopo.cluster.read import read_node  # noqa: PLC0415  start-up of all other commands
     from gputopo.labels import AnnotationError, NoTopologyError, decode_topology  # noqa: PLC0415
 
@@ -180,13 +188,12 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
     try:
         return decode_topology(metadata.labels, metadata.annotations)
     except (AnnotationError, NoTopologyError) as error:
-        click.echo(f"gputopo: node {name}: {error}", err=True)
-        sys.exit(NO_CLUSTER)
+        exit_with_error(f"node {name}: {error}", NO_CLUSTER)
 
 
 @contextmanager
 def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
-    """A connection; what goes wrong on it ends the program with its message."""
+    """Connect to a cluster with the rights of ``role``. An error of the API server exits with its message."""
     from gputopo.kube.connect import connect  # noqa: PLC0415
     from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
     from gputopo.kube.rbac import READER  # noqa: PLC0415  start-up of all other commands
@@ -202,71 +209,20 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
         if isinstance(error, ForbiddenError):
-            click.echo(f"ask for a ClusterRole with {_rights(wanted)}", err=True)
+            click.echo(f"this command needs a ClusterRole with {_rights(wanted)}", err=True)
         sys.exit(NO_CLUSTER)
 
 
 def _tell_unreadable(found: Sequence[Unreadable]) -> None:
     """Say on standard error which objects were left out."""
     told = dict.fromkeys(map(str, found))
-    for each in list(told)[:_TOLD]:
+    for each in list(told)[:_MAX_LISTED]:
         click.echo(f"gputopo: {each}; it is left out", err=True)
-    if len(told) > _TOLD:
-        click.echo(f"gputopo: {len(told) - _TOLD} more objects cannot be read; they are left out", err=True)
+    if len(told) > _MAX_LISTED:
+        click.echo(f"gputopo: {len(told) - _MAX_LISTED} more objects cannot be read; they are left out", err=True)
 
 
 def _rights(role: Role) -> str:
-    """What it takes, as RBAC spells it: "get, list of nodes; list of pods"."""
+    """Return the rights as a sentence: "get, list of nodes; list of pods"."""
     rights = ((", ".join(verbs), each.named, each.group) for each, verbs in role.verbs.items())
     return "; ".join(f"{verbs} of {plural}{f'.{group}' if group else ''}" for verbs, plural, group in rights)
-
-
-def print_table(table: Callable[[], Any], there: bool, otherwise: str) -> None:
-    """A table on standard output; where there is nothing, that on standard error."""
-    if not there:
-        click.echo(otherwise, err=True)
-        return
-    import os  # noqa: PLC0415  start-up of all other commands
-
-    from gputopo.render.report import table_lines  # noqa: PLC0415
-
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    printed = table_lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)
-    click.echo("\n".join(printed))
-
-
-def print_document(document: dict[str, Any], output: str) -> None:
-    import json  # noqa: PLC0415  one of two
-
-    if output == "json":
-        click.echo(json.dumps(document, indent=2))
-        return
-    import yaml  # noqa: PLC0415  20 ms, and only this output needs it
-
-    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1_000_000), nl=False)
-
-
-def pages(url: str) -> Iterator[bytes]:
-    """What a running extender or planner answers, page after page; the program ends where it does not."""
-    from gputopo.cli.terminal import exit_with_error  # noqa: PLC0415
-    from gputopo.process.page_reader import PageError, read_pages  # noqa: PLC0415  start-up of all other commands
-
-    try:
-        yield from read_pages(url)
-    except PageError as error:
-        exit_with_error(str(error), NO_CLUSTER)
-
-
-def fetch_page(url: str) -> bytes:
-    """What a running extender or planner answers on one page; the program ends where it does not."""
-    return b"".join(pages(url))
-
-
-def print_text(text: Callable[[int, bool], str]) -> None:
-    """A text on standard output. ``text``: of a width in columns, and whether only ASCII may be in it."""
-    import os  # noqa: PLC0415  start-up of all other commands
-
-    from gputopo.cli.terminal import supports_unicode, write_out  # noqa: PLC0415
-
-    width = os.get_terminal_size().columns if sys.stdout.isatty() else _UNSEEN
-    write_out(text(width, not supports_unicode()))

@@ -1,4 +1,4 @@
-"""``gputopo scheduler-config``: prints the configuration of a scheduler that calls the extender, or checks one."""
+"""``gputopo scheduler-config``: print or check the configuration of a scheduler that calls the extender."""
 
 from __future__ import annotations
 
@@ -32,26 +32,38 @@ class _Nodes(msgspec.Struct, frozen=True):
 @click.command("scheduler-config")
 @cluster_options
 @click.option(
-    "--from", "source", metavar="FILE|-", help="What `kubectl get nodes -o json` printed, instead of a cluster."
+    "--from",
+    "source",
+    metavar="FILE|-",
+    help="Read the nodes from the output of `kubectl get nodes -o json` instead of the cluster.",
 )
-@click.option("--resource", "named", metavar="NAME", multiple=True, help="Instead of what nodes have. May be repeated.")
+@click.option(
+    "--resource",
+    "named",
+    metavar="NAME",
+    multiple=True,
+    help="Use this resource instead of those of the nodes. Repeatable.",
+)
 @click.option(
     "--for",
     "caller",
     type=click.Choice(CALLERS),
     default=CALLERS[0],
     show_default=True,
-    help="Print it for a second scheduler with the extender beside it, or for the cluster's own.",
+    help="second: a second scheduler, with the extender in its pod. cluster: the cluster's own scheduler.",
 )
 @click.option(
     "--namespace",
     metavar="NAME",
     default="gputopo",
     show_default=True,
-    help="Where the scheduler and its Lease, or the extender's Service, are.",
+    help="Namespace of the scheduler and its Lease, or of the extender's Service.",
 )
 @click.option(
-    "--check", "checked", metavar="FILE|-", help="Print what is missing or wrong in this one; 1 if anything is."
+    "--check",
+    "checked",
+    metavar="FILE|-",
+    help="Check this file instead and print its errors; exit code 1 if it has any.",
 )
 def scheduler_config(
     *,
@@ -62,10 +74,11 @@ def scheduler_config(
     checked: str | None,
     **where: str | None,
 ) -> None:
-    """Print the KubeSchedulerConfiguration that calls the extender, or check one that is in use.
+    """Print or check the KubeSchedulerConfiguration.
 
-    Which pods are sent to the extender goes by an exact list of resources: those that the nodes of the cluster have, so
-    it must be made anew when nodes come to have others, as MIG profiles.
+    This is the configuration of a scheduler that calls the extender. The scheduler calls it for pods that request a
+    resource of an exact list: the GPU resources of the cluster's nodes. Print the configuration again when nodes get
+    other resources, such as MIG profiles.
 
     \b
     Examples:
@@ -76,14 +89,14 @@ def scheduler_config(
       gputopo scheduler-config --resource nvidia.com/gpu --resource nvidia.com/mig-1g.10gb
     """
     if source is not None and named:
-        raise click.UsageError("--from and --resource both say what nodes have: give one")
+        raise click.UsageError("--from and --resource exclude each other")
     if source == checked == "-":
-        raise click.UsageError("standard input holds one file: name the other")
+        raise click.UsageError("--from and --check cannot both be standard input")
     if re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace) is None:
-        raise click.UsageError(f"--namespace {namespace!r} is no name of a namespace")
-    _refuse_others(named)
+        raise click.UsageError(f"--namespace {namespace!r} is not a valid namespace name")
+    _reject_other_resources(named)
     resources = frozenset(named) or _resources(
-        _listed(source) if source else _nodes_of_cluster(where["kubeconfig"], where["context"])
+        _nodes_of_file(source) if source else _nodes_of_cluster(where["kubeconfig"], where["context"])
     )
     if checked is None:
         from scheduler_core.extender.scheduler_config import Caller, render_configuration  # noqa: PLC0415  start-up of all other commands
@@ -96,15 +109,15 @@ def scheduler_config(
         sys.exit(FINDINGS_EXIT_CODE)
 
 
-def _refuse_others(named: tuple[str, ...]) -> None:
-    """A misspelled one would be left out, and its pods would never reach the extender."""
+def _reject_other_resources(named: tuple[str, ...]) -> None:
+    """Reject a misspelled resource: kube-scheduler would not send its pods to the extender."""
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415  start-up of all other commands
     from gputopo.labels.resources import is_gpu  # noqa: PLC0415
 
     for name in named:
         if not is_gpu(name):
-            known = f"{', '.join(GPU_RESOURCES)} and {MIG_RESOURCE_PREFIX}*"
-            raise click.UsageError(f"--resource {name!r} is no resource of GPUs: those are {known}")
+            expected = f"{', '.join(GPU_RESOURCES)} and {MIG_RESOURCE_PREFIX}*"
+            raise click.UsageError(f"--resource {name!r} is not a GPU resource; expected: {expected}")
 
 
 def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
@@ -126,11 +139,11 @@ def _resources(nodes: Iterable[_Node]) -> frozenset[str]:
     return frozenset(name for node in nodes for name in node.status.capacity)
 
 
-def _listed(name: str) -> tuple[_Node, ...]:
+def _nodes_of_file(name: str) -> tuple[_Node, ...]:
     try:
         return decode(read_bytes(name), _Nodes).items
     except msgspec.DecodeError as error:
-        exit_with_error(f"{name}: this is no list of nodes, as `kubectl get nodes -o json` prints it: {error}")
+        exit_with_error(f"{name}: not the output of `kubectl get nodes -o json`: {error}")
 
 
 def _nodes_of_cluster(kubeconfig: str | None, context: str | None) -> list[_Node]:

@@ -1,7 +1,7 @@
-"""``gputopo gangs`` and ``gputopo why gang``. What is heavy is imported when it is asked for.
+"""``gputopo gangs`` and ``gputopo why gang``. Heavy imports are in the functions.
 
-Both read the cluster with the user's own rights and need no planner. What only a running planner knows, why it left a
-gang in the queue and when it tries again, its page /gangs adds (``--server``).
+Both read the cluster with the user's own rights and need no planner. ``--server`` adds the state that only a running
+planner has, from its page /gangs: why a gang is still in the queue, and when the planner retries it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import (
-    NO_CLUSTER,
-    cluster_options,
-    connected_cluster,
-    pages,
-    print_document,
-    print_table,
-    print_text,
-)
-from gputopo.cli.terminal import exit_with_error
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.output import fetch_pages, print_document, print_table, print_text
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,22 +24,22 @@ if TYPE_CHECKING:
     from scheduler_core.planner.report.read import GangSnapshot
     from scheduler_core.policy.profiles import Policies
 
-_TRIALS_S = 5.0  # for all plans that are tried; what was found until then is told
-_UNREAD = "gputopo: you may not read {}, so what these say of gangs is not shown"
+_TRIALS_S = 5.0  # for all trial plans together; then only the results so far are printed
+_UNREAD = "gputopo: no permission to read {}: what they declare about gangs is not shown"
 _REFUSED = (
-    "gputopo: what is refused is looked at again once what is quoted is put right: in what makes the pods, and on "
-    "those that are there by kubectl annotate --overwrite pod"
+    "gputopo: to retry a refused gang, correct the quoted value in the workload's pod template, and on existing pods "
+    "with kubectl annotate --overwrite pod"
 )
-_UNGATED = "gputopo: nobody gated {}, so their pods are placed one by one: gputopo why gang tells what to do"
-_NAMED = 3  # gangs that nobody gated
+_UNGATED = "gputopo: {}: no scheduling gate, so their pods are placed one by one; see gputopo why gang NAME"
+_NAMED = 3  # ungated gangs that are listed by name
 
 
 @click.command()
 @cluster_options
-@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace, instead of all.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as when nothing is said.")
+@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
 @click.option(
-    "--server", metavar="URL", help="Ask the planner that leads too: why gangs wait, and when it tries again."
+    "--server", metavar="URL", help="Also query the leading planner: why gangs wait, and when it retries them."
 )
 @click.option(
     "-o",
@@ -65,11 +58,14 @@ def gangs(
     server: str | None,
     output: str,
 ) -> None:
-    """List the gangs of a cluster: who gathers, waits, has places or runs; those in trouble first.
+    """List the gangs of a cluster, their phases and problems.
 
-    MEMBERS is how many are there, of how many there will be. NODES are those that they are on or are to go to. GB/S is
-    the bottleneck of the rings inside the nodes, both ways, as planned. WAITING is the time since the first member was
-    created. A gang of pods without the gate, which the planner leaves alone, is not listed.
+    Gangs with problems come first.
+
+    MEMBERS is the number of members that exist, of the gang's size. NODES is the number of nodes of its members,
+    planned or bound. GB/S is the planned ring bandwidth inside the nodes, in both directions, of the slowest node.
+    WAITING is the time since the gang was complete, or since its first member was created while members are missing.
+    Gangs whose pods lack gputopo's scheduling gate are not listed: the planner ignores them.
 
     \b
     Examples:
@@ -88,21 +84,21 @@ def gangs(
     from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
 
     if namespace is not None and all_namespaces:
-        raise click.UsageError(f"both --namespace {namespace} and --all-namespaces: give one of the two")
-    said = {} if server is None else _planner_states(server)
+        raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
+    planner_states = {} if server is None else _planner_states(server)
     with connected_cluster(kubeconfig, context, GANG_READER) as kube:
         seen = read_gangs(kube, namespace, BUILT_IN, time.time())
-    found = list_gangs(seen, time.time(), said)
+    found = list_gangs(seen, time.time(), planner_states)
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
     else:
-        print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "there is no gang")
+        print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "no gangs found")
     for line in _remarks(seen, found):
         click.echo(line, err=True)
 
 
 def _remarks(seen: GangSnapshot, found: Sequence[GangSummary]) -> Iterator[str]:
-    """What a table of gangs does not show."""
+    """Yield the remarks that go to standard error, below the table."""
     import time  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
@@ -123,7 +119,7 @@ def _remarks(seen: GangSnapshot, found: Sequence[GangSummary]) -> Iterator[str]:
 
 
 class GangQuery(NamedTuple):
-    """Which gang, and where to ask."""
+    """The gang to explain, and the connection."""
 
     name: str
     namespace: str
@@ -133,8 +129,8 @@ class GangQuery(NamedTuple):
     policies: Policies
 
 
-def why_gang(asked: GangQuery, output: str) -> None:
-    """Tell why a gang is where it is, or is nowhere; ends the program where there is none of that name."""
+def why_gang(query: GangQuery, output: str) -> None:
+    """Explain a gang. Exit with an error if no gang has that name."""
     import time  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
@@ -146,41 +142,40 @@ def why_gang(asked: GangQuery, output: str) -> None:
     from scheduler_core.planner.report.prospects import PlanRules  # noqa: PLC0415
     from scheduler_core.planner.report.read import read_all, read_opted_in  # noqa: PLC0415
 
-    name = GangName(asked.namespace, asked.name)
-    said = None if asked.server is None else _planner_states(asked.server).get(name)
-    with connected_cluster(asked.kubeconfig, asked.context, GANG_READER) as kube:
-        seen = read_all(kube, asked.policies, time.time())
+    name = GangName(query.namespace, query.name)
+    state = None if query.server is None else _planner_states(query.server).get(name)
+    with connected_cluster(query.kubeconfig, query.context, GANG_READER) as kube:
+        seen = read_all(kube, query.policies, time.time())
         gang = seen.view.gang_members.get_gang(name)
         elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE
-        opted_in = read_opted_in(kube, asked.namespace) if elsewhere else None
-    until = time.monotonic() + _TRIALS_S
-    rules = PlanRules(asked.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > until)
+        opted_in = read_opted_in(kube, query.namespace) if elsewhere else None
+    deadline = time.monotonic() + _TRIALS_S
+    rules = PlanRules(query.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > deadline)
     try:
-        told = explain_gang(seen, GangQuestion(name, rules, said, opted_in), time.time())
+        explanation = explain_gang(seen, GangQuestion(name, rules, state, opted_in), time.time())
     except NoGangError as error:
         exit_with_error(str(error), NO_CLUSTER)
-    _print(told, output)
+    _print(explanation, output)
 
 
 def _planner_states(server: str) -> Mapping[GangName, PlannerGangState]:
-    """What a running planner says of all gangs."""
-    # As everywhere here: start-up of all other commands.
+    """Return the states of all gangs, from the page of a running planner."""
     from scheduler_core.planner.report.planner_page import NotAPlannerError, parse_planner_page  # noqa: PLC0415
 
     if not server.startswith(("http://", "https://")):
-        raise click.UsageError(f"--server {server!r}: write a URL like http://127.0.0.1:9439")
+        raise click.UsageError(f"--server {server!r} is not a URL; example: http://127.0.0.1:9439")
     url = f"{server.rstrip('/')}/gangs"
     try:
-        return {name: said for text in pages(url) for name, said in parse_planner_page(text).items()}
+        return {name: said for text in fetch_pages(url) for name, said in parse_planner_page(text).items()}
     except NotAPlannerError as error:
         exit_with_error(f"{url}: {error}", NO_CLUSTER)
 
 
-def _print(told: GangExplanation, output: str) -> None:
+def _print(explanation: GangExplanation, output: str) -> None:
     from scheduler_core.planner.report.document import gang_explanation_document  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.planner.report.text import gang_explanation_text  # noqa: PLC0415
 
     if output != "text":
-        print_document(gang_explanation_document(told), output)
+        print_document(gang_explanation_document(explanation), output)
         return
-    print_text(lambda width, ascii_only: gang_explanation_text(told, width, ascii_only=ascii_only))
+    print_text(lambda width, ascii_only: gang_explanation_text(explanation, width, ascii_only=ascii_only))

@@ -1,6 +1,6 @@
-"""``gputopo observe``: what the placements of the cluster's own scheduler cost. Heavy imports inside.
+"""``gputopo observe``: the cost of the placements of the cluster's own schedulers. Heavy imports are in the functions.
 
-Exit codes: 0 its time is over, or it was told to end; 2 bad usage; 4 the cluster cannot be reached or refuses.
+Exit codes: 0 the time of --for is over, or terminated; 2 bad usage; 4 the cluster cannot be reached or denies access.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputopo.cli.cluster import NO_CLUSTER, cluster_options, connected_cluster
-from gputopo.cli.terminal import exit_with_error, write_out
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, write_out
 from gputopo.kube.rbac import OBSERVER
 from gputopo.process.settings import command_options
 from scheduler_core.observe import settings
@@ -32,36 +32,37 @@ _log = logging.getLogger(__name__)
 @cluster_options
 @command_options(settings.TABLE)
 def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None) -> None:
-    """Watch how the cluster's own schedulers place GPU pods, and tell what each placement cost.
+    """Report the cost of other schedulers' GPU placements.
 
-    Nothing is placed or changed; it only lists and watches nodes, pods and NodeGpus. First it tells how the pods lie
-    that run already. Then it prints a line for each pod that gets a node: what it got, next to what the node that
-    gputopo would have chosen had to give at that moment, by the worst that its device plugin may have done there.
-    At the end, by Ctrl-C or --for, it sums up. What is not known is said to be so, and is in no sum.
+    It watches how the cluster's own schedulers place GPU pods. It places and changes nothing: it only lists and watches
+    nodes, pods and NodeGpus. First it reports the placement of the running pods. Then it prints a line for each pod
+    that is bound to a node: the GPUs that the pod got, compared with the GPUs that it would have got at that moment on
+    the node that gputopo prefers, in the worst case of that node's device plugin. After Ctrl-C or the time of --for it
+    prints a summary. Unknown results are reported as unknown, and are in no sum.
 
     \b
     Examples:
-      gputopo observe --for 0s                  how things are now
+      gputopo observe --for 0s                  the placement now
       gputopo observe --for 1h --every 10m
       gputopo observe -o jsonl | jq 'select(.verdict == "worse") | .text'
       kubectl apply -k daemonset/scheduler/observe
     """
     with configured(settings.read_settings, flags) as read, connected_cluster(kubeconfig, context, OBSERVER) as kube:
-        troubles = asyncio.run(_observe(kube, read))
-    if troubles is not None:
-        exit_with_error(f"not all of the cluster could be listed{troubles}", NO_CLUSTER)
+        errors = asyncio.run(_observe(kube, read))
+    if errors is not None:
+        exit_with_error(f"could not list all objects{errors}", NO_CLUSTER)
 
 
 async def _observe(kube: Kube, read: ObserverSettings) -> str | None:
-    """Until its end. What went wrong, where nothing could be told."""
-    # As for every server: --help does without the extra "cluster".
+    """Run until the end. Return the errors if the cluster could not be listed."""
+    # In the function, because --help works without the extra "cluster".
     from scheduler_core.cache.full_pods import FULL_POD_SOURCES  # noqa: PLC0415
     from scheduler_core.cache.watch import make_watches  # noqa: PLC0415
     from scheduler_core.observe.service import ObserverService, listener_of  # noqa: PLC0415
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
     from scheduler_core.runtime.event_loop import run_daemon  # noqa: PLC0415
 
-    service = ObserverService(read, Policy(), _say)
+    service = ObserverService(read, Policy(), _print)
     listeners = []
     if read.listen is not None:
         try:
@@ -75,8 +76,8 @@ async def _observe(kube: Kube, read: ObserverSettings) -> str | None:
     return None if service.synced else "".join(f": {each}" for each in service.watch_errors)
 
 
-def _say(text: str) -> None:
-    """Print. Raises ``BrokenPipeError`` where nobody reads any more, once: nothing is left to be flushed at the end."""
+def _print(text: str) -> None:
+    """Print. Raise ``BrokenPipeError`` once, when the reader has closed the pipe: then nothing is left to flush."""
     try:
         write_out(text)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""``gputopo policy``: what a policy file says, and whether it is one."""
+"""``gputopo policy``: check policy files and show their effective values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _FILE = click.argument("file")
 
 @click.group(context_settings={"max_content_width": 100})
 def policy() -> None:
-    """Check policy files, and show what they come to. docs/policies.md says what can be written in them.
+    """Check policy files, and show their effective values.
+
+    docs/policies.md describes the format.
 
     \b
     Examples:
@@ -28,21 +30,23 @@ def policy() -> None:
 @policy.command()
 @_FILE
 def check(file: str) -> None:
-    """Say what is wrong with a policy FILE, line by line; `-` is standard input. Exit code 2 where something is.
+    """Check a policy FILE and print its errors with their lines; `-` is standard input.
+
+    Exit code 2 if the file has errors.
 
     \b
     Examples:
       gputopo policy check policy.yaml
       kubectl get configmap -n gputopo gputopo-policy -o jsonpath='{.data.policy\\.yaml}' | gputopo policy check -
     """
-    profiles = [placement.policy.name for placement in _read(file).policies.profiles]
-    write_out(f"{file}: fine; profiles, in the order in which they are tried: {', '.join(profiles)}\n")
+    profiles = [placement.policy.name for placement in read_policy_file(file).policies.profiles]
+    write_out(f"{file}: valid; profiles, in the order of matching: {', '.join(profiles)}\n")
 
 
 @policy.command()
 @click.argument("file", required=False)
 def show(file: str | None) -> None:
-    """Show all effective values of a policy FILE with the line that each comes from; without one, what is built in.
+    """Show the effective values of a policy FILE and the line of each value; without FILE, the built-in values.
 
     \b
     Examples:
@@ -51,15 +55,16 @@ def show(file: str | None) -> None:
     """
     from scheduler_core.policy.show import effective_values, effective_values_text  # noqa: PLC0415  start-up of all other commands
 
-    write_out(effective_values_text(effective_values(None if file is None else _read(file))))
+    write_out(effective_values_text(effective_values(None if file is None else read_policy_file(file))))
 
 
-def _read(file: str) -> PolicyFile:
-    from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415
+def read_policy_file(file: str) -> PolicyFile:
+    """Return the content of a policy file. Exit with an error if it is invalid."""
+    from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415  0.2 s: pydantic
 
     try:
         return parse_policy_file(read_bytes(file).decode(), file)
     except UnicodeDecodeError as error:
-        exit_with_error(f"{file}: this is no text: {error}")
+        exit_with_error(f"{file}: not UTF-8 text: {error}")
     except PolicyError as error:
         exit_with_error(str(error))

@@ -1,31 +1,28 @@
-"""``gputopo release``: pods that gputopo's gate holds go to ordinary scheduling.
-
-What is heavy is imported when it is asked for.
-"""
+"""``gputopo release``: return gated pods to ordinary scheduling. Heavy imports are in the functions."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import NO_CLUSTER, cluster_options, connected_cluster
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.terminal import NO_CLUSTER
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from gputopo.kube.objects import PartialPod
 
-_ROUNDS = 3  # a pod that was changed, or gated, meanwhile is tried again
-_AGAIN = "pods/{0.namespace}/{0.name}: it was gated meanwhile; remove the planner and its policies first"
+_ROUNDS = 3  # attempts for a pod that is changed or gated again meanwhile
+_GATED_AGAIN = "pods/{0.namespace}/{0.name}: it was gated again; remove the planner and its admission policies first"
 
 
 class _ReleaseQuery(NamedTuple):
-    """Which pods."""
+    """The pods to release."""
 
     namespace: str | None  # None: all
-    names: frozenset[str] = frozenset()  # of pods; empty: all of them
+    names: frozenset[str] = frozenset()  # of pods; empty: all pods
     gang: str | None = None
 
 
@@ -33,11 +30,14 @@ class _ReleaseQuery(NamedTuple):
 @cluster_options
 @click.argument("pods", metavar="[POD]...", nargs=-1)
 @click.option(
-    "-n", "--namespace", metavar="NAME", help="Of the pods or the gang, instead of the context's; or of --all."
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Namespace of the pods; default: the context's, with --all every namespace.",
 )
-@click.option("--gang", metavar="NAME", help="All pods of that gang.")
-@click.option("--all", "everything", is_flag=True, help="All pods that the gate holds, of --namespace or of all.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be released.")
+@click.option("--gang", metavar="NAME", help="All gated pods of this gang.")
+@click.option("--all", "everything", is_flag=True, help="All gated pods, of --namespace or of the cluster.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be released.")
 def release(
     pods: tuple[str, ...],
     *,
@@ -47,12 +47,13 @@ def release(
     dry_run: bool,
     **where: str | None,
 ) -> None:
-    """Let pods go that gputopo's gate holds, without a place: their scheduler takes them as it takes any others.
+    """Remove gputopo's scheduling gate from pods.
 
-    For when no planner is there to do it, and before it is removed for good. Pods of a gang that are released are no
-    gang any more: some of them may start and others not. Gates of others, such as Kueue's, stay.
+    The pods get no places: their scheduler places them like all other pods. Use it when no planner runs, and before
+    removing the planner for good. Released pods of a gang are no longer a gang: some may start and others not. The
+    gates of other projects, such as Kueue, stay.
 
-    Where a planner and its policies are installed, pods that are made from then on are gated again: remove them first.
+    While the planner's admission policies are installed, new pods are gated again: remove the policies first.
 
     \b
     Examples:
@@ -61,79 +62,78 @@ def release(
       gputopo release -n team-a --gang llm-7 --dry-run
     """
     if sum((bool(pods), gang is not None, everything)) != 1:
-        raise click.UsageError("say which: POD..., --gang NAME or --all")
+        raise click.UsageError("specify POD..., --gang NAME or --all")
     from gputopo.kube.connect import default_namespace  # noqa: PLC0415
     from gputopo.kube.rbac import RELEASER  # noqa: PLC0415  start-up of all other commands
 
     if namespace is None and not everything:
         namespace = default_namespace(where["kubeconfig"], where["context"])
-    asked = _ReleaseQuery(namespace, frozenset(pods), gang)
+    query = _ReleaseQuery(namespace, frozenset(pods), gang)
     with connected_cluster(where["kubeconfig"], where["context"], RELEASER) as kube:
-        failed = _print_dry_run(kube, asked) if dry_run else _release(kube, asked)
+        failed = _print_dry_run(kube, query) if dry_run else _release(kube, query)
     if failed:
         sys.exit(NO_CLUSTER)
 
 
-def _print_dry_run(kube: Kube, asked: _ReleaseQuery) -> int:
-    """A dry run; how many are not as they were asked for."""
+def _print_dry_run(kube: Kube, query: _ReleaseQuery) -> int:
+    """Print what would be released. Return how many of the named pods are missing."""
     from gputopo.cluster.gates import ReleaseResult  # noqa: PLC0415  start-up of all other commands
 
-    found = _gated_pods(kube, asked)
+    found = _gated_pods(kube, query)
     for pod in found:
         click.echo(f"would release {ReleaseResult(pod)}")
-    return _nothing(asked, {pod.metadata.name for pod in found})
+    return _print_missing(query, {pod.metadata.name for pod in found})
 
 
-def _release(kube: Kube, asked: _ReleaseQuery) -> int:
-    """Release them; how many could not be, or are not as they were asked for."""
-    from gputopo.cluster.gates import release_pods as let_go  # noqa: PLC0415  start-up of all other commands
+def _release(kube: Kube, query: _ReleaseQuery) -> int:
+    """Release the pods. Return how many failed or are missing."""
+    from gputopo.cluster.gates import release_pods  # noqa: PLC0415  start-up of all other commands
 
     seen: set[str] = set()
-    failed: dict[str, str] = {}  # UID -> why
+    failed: dict[str, str] = {}  # UID -> error
     for _ in range(_ROUNDS):
-        found = _gated_pods(kube, asked)
+        found = _gated_pods(kube, query)
         if not found:
-            return _nothing(asked, seen)
+            return _print_missing(query, seen)
         seen |= {pod.metadata.name for pod in found}
         failed = {}
-        for each in let_go(kube, found):
+        for each in release_pods(kube, found):
             if each.error is None:
                 click.echo(f"released {each}")
             else:
                 failed[each.pod.metadata.uid] = str(each.error)
-    left = _gated_pods(kube, asked)
-    for pod in left:
-        click.echo(f"FAILED {failed.get(pod.metadata.uid) or _AGAIN.format(pod.metadata)}")
-    return len(left) + _nothing(asked, seen)
+    remaining = _gated_pods(kube, query)
+    for pod in remaining:
+        click.echo(f"FAILED {failed.get(pod.metadata.uid) or _GATED_AGAIN.format(pod.metadata)}")
+    return len(remaining) + _print_missing(query, seen)
 
 
-def _nothing(asked: _ReleaseQuery, seen: set[str]) -> int:
-    """Say what was not there; how many that were named."""
-    missing = sorted(asked.names - seen)
+def _print_missing(query: _ReleaseQuery, seen: set[str]) -> int:
+    """Print the named pods that are missing. Return their number."""
+    missing = sorted(query.names - seen)
     for name in missing:
-        click.echo(f"FAILED pods/{asked.namespace}/{name}: there is no such pod that gputopo's gate holds")
+        click.echo(f"FAILED pods/{query.namespace}/{name}: no such pod with gputopo's scheduling gate")
     if not missing and not seen:
-        where = "" if asked.namespace is None else f" of {asked.namespace}"
-        of = "" if asked.gang is None else f" of the gang {asked.gang}"
-        click.echo(f"gputopo's gate holds no pod{of}{where}", err=True)
+        gang = "" if query.gang is None else f" in gang {query.gang}"
+        namespace = "" if query.namespace is None else f" in namespace {query.namespace}"
+        click.echo(f"no pods with gputopo's scheduling gate{gang}{namespace}", err=True)
     return len(missing)
 
 
-def _gated_pods(kube: Kube, asked: _ReleaseQuery) -> list[PartialPod]:
+def _gated_pods(kube: Kube, query: _ReleaseQuery) -> list[PartialPod]:
     from gputopo.cluster.gates import list_gated  # noqa: PLC0415  start-up of all other commands
 
-    belongs = _belongs(asked)
-    return [pod for pod in list_gated(kube, asked.namespace) if belongs(pod)]
+    return [pod for pod in list_gated(kube, query.namespace) if _matches(query, pod)]
 
 
-def _belongs(asked: _ReleaseQuery) -> Callable[[PartialPod], bool]:
-    if asked.names:
-        return lambda pod: pod.metadata.name in asked.names
-    return (lambda _: True) if asked.gang is None else (lambda pod: _gang(pod) == asked.gang)
+def _matches(query: _ReleaseQuery, pod: PartialPod) -> bool:
+    if query.names:
+        return pod.metadata.name in query.names
+    return query.gang is None or _gang(pod) == query.gang
 
 
 def _gang(pod: PartialPod) -> str | None:
-    """The name of the pod's gang, as `gputopo gangs` has it."""
+    """Return the name of the pod's gang, as `gputopo gangs` prints it."""
     from scheduler_core.planner.gang.conventions import named_gang  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.request.pod import Metadata  # noqa: PLC0415
 

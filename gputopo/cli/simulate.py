@@ -1,18 +1,18 @@
-"""``gputopo simulate`` and ``gputopo what-if``: placement before anything is installed. Heavy imports inside."""
+"""``gputopo simulate`` and ``gputopo what-if``: placement without an installation. Heavy imports in the functions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 
 if TYPE_CHECKING:
-    from gputopo.model import NodeTopology
     from scheduler_core.cache.list_once import ClusterSnapshot
     from scheduler_core.policy.policy import Policy
     from scheduler_core.request.full_pod import FullPod
@@ -26,14 +26,14 @@ _SIZE = re.compile(r"(\d{1,4}):(\d+(?:\.\d+)?)")
 
 
 class _Compared(NamedTuple):
-    """What is replayed."""
+    """The placement policies to compare."""
 
-    policies: Sequence[str]  # by their names in the simulation
-    profiles: Mapping[str, Policy]  # of a policy file, by their names there
+    policies: Sequence[str]  # names of ``simulation.policies``
+    profiles: Mapping[str, Policy]  # the profiles of a policy file, by name
 
 
 class _Load(NamedTuple):
-    """What is asked of the cluster."""
+    """The workload."""
 
     workload: str | None
     sizes: str
@@ -42,74 +42,78 @@ class _Load(NamedTuple):
     until: float
 
 
-def simulate_command(topology: Callable[[str], NodeTopology]) -> click.Command:
-    """The command. ``topology``: a machine by what ``--from`` takes."""
+@click.command()
+@click.option(
+    "--cluster",
+    "clusters",
+    metavar="FILE|MACHINE*N",
+    multiple=True,
+    required=True,
+    help="Nodes: a CSV file (sn, cpu_milli, memory_mib, gpu, model), the output of `kubectl get nodes -o json`, or N "
+    "machines of a value of `show --from`. Repeatable. Running pods are ignored.",
+)
+@click.option("--workload", metavar="FILE", help="Jobs: a CSV or JSON file, see docs/quality.md. Default: random jobs.")
+@click.option("--sizes", metavar="GPUS:WEIGHT,..", default=_SIZES, show_default=True, help="Sizes of random jobs.")
+@click.option("--load", default=0.9, show_default=True, help="Requested share of the GPUs over time, of random jobs.")
+@click.option("--jobs", default=4000, show_default=True, help="Number of random jobs.")
+@click.option(
+    "--until",
+    default=1.3,
+    show_default=True,
+    help="If the jobs of --workload have no times: draw jobs at random up to this load.",
+)
+@click.option(
+    "--policies", default=_POLICIES, show_default=True, help="Policies to compare: the first with each other one."
+)
+@click.option(
+    "--policy", "policy_file", metavar="FILE", help="A policy file: also run each of its profiles, as ours:NAME."
+)
+@click.option("--seed", default=42, show_default=True, help="Random seed of the first run.")
+@click.option("--seeds", default=1, show_default=True, help="Runs with each policy, with consecutive seeds.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
+def simulate(
+    *,
+    clusters: tuple[str, ...],
+    policies: str,
+    policy_file: str | None,
+    seed: int,
+    seeds: int,
+    output: str,
+    **load: Any,
+) -> None:
+    """Simulate a workload with several placement policies.
 
-    @click.command()
-    @click.option(
-        "--cluster",
-        "clusters",
-        metavar="FILE|MACHINE*N",
-        multiple=True,
-        required=True,
-        help="Nodes: CSV (sn, cpu_milli, memory_mib, gpu, model), `kubectl get nodes -o json`, or so many of a "
-        "machine that `show --from` takes. Repeatable. Pods that run there are left out.",
-    )
-    @click.option("--workload", metavar="FILE", help="Jobs: CSV or JSON, as docs/quality.md says.")
-    @click.option("--sizes", metavar="GPUS:WEIGHT,..", default=_SIZES, show_default=True, help="Without --workload.")
-    @click.option("--load", default=0.9, show_default=True, help="Without --workload: GPUs asked for over time.")
-    @click.option("--jobs", default=4000, show_default=True, help="Without --workload: how many.")
-    @click.option("--until", default=1.3, show_default=True, help="Draw jobs of a file without times up to this load.")
-    @click.option("--policies", default=_POLICIES, show_default=True, help="Which to compare, the first with the rest.")
-    @click.option(
-        "--policy", "policy_file", metavar="FILE", help="A policy file: each profile is replayed too, as ours:NAME."
-    )
-    @click.option("--seed", default=42, show_default=True, help="Of the first replay.")
-    @click.option("--seeds", default=1, show_default=True, help="Replays with each policy.")
-    @click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
-    def simulate(
-        *,
-        clusters: tuple[str, ...],
-        policies: str,
-        policy_file: str | None,
-        seed: int,
-        seeds: int,
-        output: str,
-        **load: Any,
-    ) -> None:
-        """Replay a workload on a cluster with gputopo's placement and with others, and print how well each did.
+    It prints and compares the results of the policies. gputopo's decisions come from the code that serves
+    kube-scheduler. The same seed gives the same placements.
 
-        Decisions are made by the code that serves kube-scheduler. The same seed gives the same placements.
-
-        \b
-        Examples:
-          gputopo simulate --cluster 'dgx-a100*32'
-          gputopo simulate --cluster 8a100-2n-pairs12*32 --sizes 1:60,2:40 --policies ours,ours-required,spread
-          gputopo simulate --cluster nodes.csv --workload pods.csv --seeds 10 -o html > report.html
-          kubectl get nodes -o json > nodes.json && gputopo simulate --cluster nodes.json
-        """
-        specs = [spec for each in clusters for spec in _nodes(each, topology)]
-        wanted = _Load(**load)
-        compared = _Compared(policies.split(","), {} if policy_file is None else _profiles(policy_file))
-        _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
-
-    return simulate
+    \b
+    Examples:
+      gputopo simulate --cluster 'dgx-a100*32'
+      gputopo simulate --cluster 8a100-2n-pairs12*32 --sizes 1:60,2:40 --policies ours,ours-required,spread
+      gputopo simulate --cluster nodes.csv --workload pods.csv --seeds 10 -o html > report.html
+      kubectl get nodes -o json > nodes.json && gputopo simulate --cluster nodes.json
+    """
+    specs = [spec for each in clusters for spec in _nodes(each)]
+    wanted = _Load(**load)
+    placements = () if policy_file is None else read_policy_file(policy_file).policies.profiles
+    compared = _Compared(policies.split(","), {each.policy.name: each.policy for each in placements})
+    _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
 
 
 @click.command("what-if")
 @cluster_options
-@click.option("-f", "--filename", metavar="FILE|-", required=True, help="The pod, or a Job, Deployment ...")
+@click.option("-f", "--filename", metavar="FILE|-", required=True, help="A Pod, Job, Deployment ...")
 @click.option(
     "--from",
     "source",
     metavar="FILE",
-    help="A cluster as `kubectl get nodes,pods,nodegpus -A -o json` prints it, instead of the one of the kubeconfig.",
+    help="The output of `kubectl get nodes,pods,nodegpus -A -o json`, instead of the cluster of the kubeconfig.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def what_if(kubeconfig: str | None, context: str | None, filename: str, source: str | None, output: str) -> None:
-    """Tell where a pod would land in the cluster now, which GPUs it would get, and what would be left.
+    """Show where a pod would be placed now, and on which GPUs.
 
-    Nothing is created. CPU, memory and volumes are not looked at. `gputopo why` tells the reasons at length.
+    Nothing is created. CPU, memory and volumes are ignored. `gputopo why` explains the reasons.
 
     \b
     Examples:
@@ -132,7 +136,7 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
     if isinstance(request, InvalidRequest):
         exit_with_error(f"{filename}: {request.reason}")
     if not request.profile.device_request.steps_by_resource:
-        exit_with_error(f"{filename}: pod {pod.metadata.name} asks for no GPU")
+        exit_with_error(f"{filename}: pod {pod.metadata.name} requests no GPU")
     if source is not None:
         found = _snapshot(source, now)
     else:
@@ -155,7 +159,7 @@ def _simulate(
 
     for name in compared.policies:
         if name not in POLICIES:
-            exit_with_error(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+            exit_with_error(f"unknown policy {name!r}; expected: {', '.join(POLICIES)}")
     gpus = sum(len(spec.topology.usable) for spec in specs)
     figures = []
     for seed in seeds:
@@ -180,27 +184,16 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"1 run, seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}"
 
 
-def _profiles(source: str) -> dict[str, Policy]:
-    from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415  pydantic, and only --policy needs it
-
-    try:
-        placements = parse_policy_file(read_bytes(source).decode(), source).policies.profiles
-    except UnicodeDecodeError as error:
-        exit_with_error(f"{source}: this is no text: {error}")
-    except PolicyError as error:
-        exit_with_error(str(error))
-    return {each.policy.name: each.policy for each in placements}
-
-
-def _nodes(source: str, topology: Callable[[str], NodeTopology]) -> list[SimulatedNode]:
+def _nodes(source: str) -> list[SimulatedNode]:
     import time  # noqa: PLC0415  start-up of all other commands
 
+    from gputopo.cli.source import topology_of  # noqa: PLC0415
     from scheduler_core.simulation.hosts import ClusterError, SimulatedNode, read_nodes  # noqa: PLC0415
     from scheduler_core.simulation.snapshot import idle_nodes  # noqa: PLC0415
 
     many = _MANY.fullmatch(source)
     if many is not None:
-        machine = topology(many["machine"])
+        machine = topology_of(many["machine"])
         return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(many["count"]))]
     text = read_bytes(source)
     if text.lstrip().startswith(b"{"):
@@ -217,11 +210,11 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
     from scheduler_core.policy.demand_mix import WHOLE_GPU  # noqa: PLC0415
     from scheduler_core.simulation.workload import WorkloadError, WorkloadRecipe, draw_jobs, generate_jobs, read_jobs  # noqa: PLC0415
 
-    random = Random(seed)  # noqa: S311  no secret
+    random = Random(seed)  # noqa: S311  not a secret
     if wanted.workload is None:
         sizes = {int(size): float(weight) for size, weight in _SIZE.findall(wanted.sizes)}
         if not sizes or not _valid(wanted.sizes):
-            exit_with_error(f"--sizes {wanted.sizes!r}: say GPUS:WEIGHT, separated by commas, like {_SIZES}")
+            exit_with_error(f"--sizes {wanted.sizes!r}: expected GPUS:WEIGHT, separated by commas; example: {_SIZES}")
         return generate_jobs(WorkloadRecipe(sizes, wanted.load, wanted.jobs), gpus, random)
     try:
         jobs = read_jobs(read_bytes(wanted.workload).decode())

@@ -1,6 +1,6 @@
-"""The edge to the person at the terminal: standard streams, files, colour, and how the program ends.
+"""Standard streams, files, colours and exit codes of the commands.
 
-Exit code 1 means degraded hardware and nothing else, so whatever goes wrong here ends with 2 and a sentence.
+Exit code 1 means degraded hardware and nothing else: an error here exits with 2 and a message.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ import click
 if TYPE_CHECKING:
     from gputopo.render.wording import Paint
 
-BAD_INPUT = 2
-MAX_BYTES = 64 * 1024 * 1024  # far above any real document; a device file or a disk image is not read to its end
-# Colours that people with colour-blindness tell apart, and that show on light and dark terminals alike.
+DEGRADED, BAD_INPUT, NO_GPU, NO_CLUSTER = 1, 2, 3, 4  # exit codes
+MAX_BYTES = 64 * 1024 * 1024  # larger than any real document; a device file is not read to its end
+# Colours that colour-blind readers can distinguish, on light and on dark terminals.
 _ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 
 
 def exit_with_error(message: str, code: int = BAD_INPUT) -> NoReturn:
-    """End the program with a sentence on standard error."""
+    """Print the message to standard error and exit."""
     click.echo(f"gputopo: {message}", err=True)
     sys.exit(code)
 
 
 def read_bytes(source: str) -> bytes:
-    """What is in a file, or in standard input for "-"; the program ends where it cannot be read."""
+    """Return the content of a file, or of standard input for "-". Exit with an error if it cannot be read."""
     try:
         if source != "-":
             with open(source, "rb") as file:  # noqa: PTH123  pathlib costs 8 ms of start-up
                 data = file.read(MAX_BYTES + 1)
         elif sys.stdin is None:
-            exit_with_error("standard input is closed; name a file, or pipe something into `--from -`")
+            exit_with_error("standard input is closed: name a file, or pipe the input into `--from -`")
         else:
             data = sys.stdin.buffer.read(MAX_BYTES + 1)
     except OSError as error:
         exit_with_error(f"cannot read {source}: {error.strerror}")
     if len(data) > MAX_BYTES:
-        exit_with_error(f"{source}: more than {MAX_BYTES} bytes are no topology")
+        exit_with_error(f"{source}: input exceeds {MAX_BYTES // 1024**2} MiB")
     return data
 
 
 def write_file(name: str, text: str) -> None:
-    """Write a regular file whole or not at all; a pipe or a device is written to as it is, never replaced."""
+    """Write a file atomically. A pipe or a device is written to directly, not replaced."""
     from pathlib import Path  # noqa: PLC0415  as above
 
     target = Path(name).resolve()
@@ -61,7 +61,7 @@ def write_file(name: str, text: str) -> None:
 
 
 def write_out(text: str) -> None:
-    """Write to standard output; what its encoding cannot say is escaped."""
+    """Write to standard output; characters that its encoding lacks are escaped."""
     if sys.stdout is None:
         exit_with_error("standard output is closed")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -69,13 +69,13 @@ def write_out(text: str) -> None:
         click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=not text.endswith("\n"))
         sys.stdout.flush()
     except BrokenPipeError:
-        raise  # the reader has seen enough: click's and the shell's business
+        raise  # the reader has closed the pipe: click ends the program
     except OSError as error:
         exit_with_error(f"cannot write to standard output: {error.strerror}")
 
 
 def supports_unicode() -> bool:
-    """Whether standard output can show box-drawing characters."""
+    """Return whether the encoding of standard output has box-drawing characters."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         "└↔·".encode(encoding)
@@ -85,14 +85,14 @@ def supports_unicode() -> bool:
 
 
 def terminal_paint() -> Paint:
-    """How roles of text are coloured: not at all where nobody looks or NO_COLOR is set (no-color.org)."""
+    """Return how roles of text are coloured: not at all without a terminal or with NO_COLOR (no-color.org)."""
     if os.environ.get("NO_COLOR") or sys.stdout is None or not sys.stdout.isatty():
         return lambda _, text: text
     return _style
 
 
 def _style(role: str, text: str) -> str:
-    """The text in the colours of its role (the roles are listed at ``gputopo.render.wording.plain``)."""
+    """Return the text in the colour of its role (the roles are listed at ``gputopo.render.wording.plain``)."""
     kind, _, number = role.partition("-")
     if kind == "island":
         return click.style(text, fg=_ISLANDS[int(number) % len(_ISLANDS)], bold=True)
@@ -104,8 +104,8 @@ def _style(role: str, text: str) -> str:
 
 
 def run_program(program: Callable[[], object]) -> None:
-    """Run a program as a shell expects it to end: killed by SIGPIPE when its reader goes, 70 after an error of ours."""
-    import signal  # noqa: PLC0415  here alone
+    """Run a program. SIGPIPE kills it when its reader closes the pipe; an error of gputopo exits with 70."""
+    import signal  # noqa: PLC0415  only here
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -114,4 +114,4 @@ def run_program(program: Callable[[], object]) -> None:
         import traceback  # noqa: PLC0415
 
         traceback.print_exc()
-        exit_with_error("this is an error of gputopo's: please report it, with the input if you can share it", 70)
+        exit_with_error("internal error of gputopo: please report it, with the input if you can share it", 70)

@@ -1,7 +1,7 @@
-"""``gputopo why``: why a pod goes where it goes, or nowhere. What is heavy is imported when it is asked for.
+"""``gputopo why``: why a pod is placed where it is, or is not placed. Heavy imports are in the functions.
 
 Without ``--server`` it decides by the same code and policy as an extender that has just started: it reads the cluster
-with the user's own rights, and knows nothing of what a running extender has promised to pods in flight.
+with the user's own rights, without the in-flight pods of a running extender.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import NO_CLUSTER, cluster_options, connected_cluster, fetch_page, print_document, print_text
-from gputopo.cli.terminal import exit_with_error, read_bytes
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.output import fetch_page, print_document, print_text
+from gputopo.cli.policy import read_policy_file
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_bytes
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     from scheduler_core.request.full_pod import FullPod
     from scheduler_core.request.manifest import ManifestPod
 
-_UNREAD = "you may not list PlacementReservations and PlacementLedgers, so what planners keep for gangs is not counted"
+_UNREAD = "no permission to list PlacementReservations and PlacementLedgers: reservations of gangs are not counted"
 _KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
 
 
 class _Options(NamedTuple):
-    """Where to ask, and about what."""
+    """The options."""
 
     kubeconfig: str | None
     context: str | None
@@ -37,20 +39,20 @@ class _Options(NamedTuple):
 
 
 class PodQuery(NamedTuple):
-    """What is looked at, and by which rules."""
+    """The nodes and the policies to decide with."""
 
-    node: str | None  # None: all
+    node: str | None  # None: all nodes
     policies: Policies
 
 
 @click.command()
 @cluster_options
 @click.argument("what", metavar="[pod|gang NAME]", nargs=-1)
-@click.option("-f", "--filename", metavar="FILE|-", help="A pod that does not exist yet, or a Job, Deployment ...")
-@click.option("-n", "--namespace", metavar="NAME", help="Its namespace, instead of the context's.")
-@click.option("--node", metavar="NAME", help="Look at this node only.")
-@click.option("--policy", metavar="FILE|-", help="Decide by this policy file, as the extender does; else as built in.")
-@click.option("--server", metavar="URL", help="Of a pod: what a running extender says. Of a gang: what a planner adds.")
+@click.option("-f", "--filename", metavar="FILE|-", help="A Pod, Job, Deployment ... that does not exist yet.")
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the pod or the gang; default: the context's.")
+@click.option("--node", metavar="NAME", help="Explain this node only.")
+@click.option("--policy", metavar="FILE|-", help="The extender's policy file; default: the built-in policy.")
+@click.option("--server", metavar="URL", help="pod: query a running extender. gang: also query the leading planner.")
 @click.option(
     "-o",
     "--output",
@@ -60,11 +62,12 @@ class PodQuery(NamedTuple):
     help="What to print.",
 )
 def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
-    """Tell why a GPU pod goes where it goes, or nowhere: each node's reason, the scores, and the nearest miss.
+    """Explain why a GPU pod or a gang is placed, or is not.
 
-    Of a pod that runs it tells what it got, next to the best. With -f it tells where a pod would go, or why it would
-    not; nothing is created. Of a gang it tells who is not there, who is held by what, where all would go now, or which
-    member is missing what, and what would have to end.
+    For a pod: the rejection reason of each node, the scores, and the node that nearly fits. For a running pod: its
+    GPUs, compared with the best GPUs. With -f: where the pod would be placed, or why it would not; nothing is created.
+    For a gang: missing members, gates that hold members, where all members would be placed now, or which member
+    does not fit and which pods would have to end.
 
     \b
     Examples:
@@ -81,37 +84,37 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
         _why_gang(name, asked, output)
         return
     if (name is None) == (asked.filename is None):
-        raise click.UsageError("say which: pod NAME, gang NAME, or -f FILE")
+        raise click.UsageError("specify pod NAME, gang NAME, or -f FILE")
     if asked.server is not None and (name is None or asked.node is not None):
-        raise click.UsageError("a running extender is asked about a pod that exists, and about all nodes")
+        raise click.UsageError("--server needs pod NAME, and excludes -f and --node")
     if asked.server is not None and not asked.server.startswith(("http://", "https://")):
-        raise click.UsageError(f"--server {asked.server!r}: write a URL like http://127.0.0.1:9439")
+        raise click.UsageError(f"--server {asked.server!r} is not a URL; example: http://127.0.0.1:9439")
     if asked.server is not None and asked.policy is not None:
-        raise click.UsageError("a running extender has a policy of its own: leave out --policy")
+        raise click.UsageError("--policy and --server exclude each other: a running extender has its own policy")
     if asked.filename == asked.policy == "-":
-        raise click.UsageError("standard input holds one file: name the other")
+        raise click.UsageError("-f and --policy cannot both be standard input")
     policies = _policies(asked.policy)
     written = None if asked.filename is None else _written(asked.filename)
     namespace = asked.namespace or _namespace(asked)
     if asked.server is not None:
-        told = _explanation_of_extender(f"{asked.server.rstrip('/')}/explain/{namespace}/{name}")
+        explanation = _explanation_of_extender(f"{asked.server.rstrip('/')}/explain/{namespace}/{name}")
     else:
         with connected_cluster(asked.kubeconfig, asked.context) as kube:
             if written is not None:
-                told = _explain_manifest(kube, written, namespace, PodQuery(asked.node, policies))
+                explanation = _explain_manifest(kube, written, namespace, PodQuery(asked.node, policies))
             else:
-                told = _explain_cluster_pod(kube, (namespace, name or ""), PodQuery(asked.node, policies))
-    _print(told, output)
+                explanation = _explain_cluster_pod(kube, (namespace, name or ""), PodQuery(asked.node, policies))
+    _print(explanation, output)
 
 
 def _named(what: tuple[str, ...]) -> tuple[str, str | None]:
-    """``pod NAME`` or ``pod/NAME``, as kubectl has them, or ``gang NAME``: the kind and the name, if there is one."""
+    """Return kind and name of ``pod NAME``, ``pod/NAME`` or ``gang NAME``; the name is None without arguments."""
     if not what:
         return "pod", None
     word, _, name = " ".join(what).replace("/", " ", 1).partition(" ")
     kind = next((kind for kind, words in _KINDS.items() if word in words), None)
     if kind is None or not name or " " in name:
-        raise click.UsageError(f"{' '.join(what)!r} is not understood: say pod NAME or gang NAME")
+        raise click.UsageError(f"{' '.join(what)!r} is invalid: expected pod NAME or gang NAME")
     return kind, name
 
 
@@ -119,13 +122,13 @@ def _why_gang(name: str, asked: _Options, output: str) -> None:
     from gputopo.cli.gangs import GangQuery, why_gang  # noqa: PLC0415  start-up of all other commands
 
     if asked.filename is not None or asked.node is not None:
-        raise click.UsageError("a gang is asked about by its name, and all nodes are looked at: no -f, no --node")
+        raise click.UsageError("gang NAME excludes -f and --node")
     policies, namespace = _policies(asked.policy), asked.namespace or _namespace(asked)
     why_gang(GangQuery(name, namespace, asked.kubeconfig, asked.context, asked.server, policies), output)
 
 
 def _written(filename: str) -> ManifestPod:
-    """The pod in a file that asks for GPUs, of several the first."""
+    """Return the first pod in a file that requests GPUs, or else its first pod."""
     from scheduler_core.request.manifest import ManifestError, parse_manifest  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
@@ -138,20 +141,11 @@ def _written(filename: str) -> ManifestPod:
 def _policies(filename: str | None) -> Policies:
     from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415  start-up of all other commands
 
-    if filename is None:
-        return BUILT_IN
-    from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415  0.2 s, and only --policy needs it
-
-    try:
-        return parse_policy_file(read_bytes(filename).decode(), filename).policies
-    except UnicodeDecodeError as error:
-        exit_with_error(f"{filename}: this is no text: {error}")
-    except PolicyError as error:
-        exit_with_error(str(error))
+    return BUILT_IN if filename is None else read_policy_file(filename).policies
 
 
 def _wants_gpus(pod: FullPod) -> bool:
-    """Whether it is any of our business; one that asks for GPUs in a way that is not understood is."""
+    """Return whether a pod requests GPUs, also in a way that is invalid."""
     from scheduler_core.request.pod_request import PodRequest, parse_request  # noqa: PLC0415  start-up of all other commands
 
     found = parse_request(pod)
@@ -164,7 +158,7 @@ def _namespace(asked: _Options) -> str:
     return default_namespace(asked.kubeconfig, asked.context)
 
 
-def _explain_cluster_pod(kube: Kube, named: tuple[str, str], judging: PodQuery) -> Explanation:
+def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.cache.list_once import read_pod  # noqa: PLC0415
@@ -172,27 +166,33 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], judging: PodQuery) 
     from scheduler_core.planner.report.read import read_gang_pod as read_member  # noqa: PLC0415
 
     pod, member = read_pod(kube, *named), read_member(kube, *named)
-    told = _explain(kube, pod, judging, None if pod.is_finished else pod.spec.node_name)
-    ended = (f"it has ended ({pod.status.phase}), so this is about another one like it",) if pod.is_finished else ()
+    explanation = _explain(kube, pod, query, None if pod.is_finished else pod.spec.node_name)
+    ended = (
+        (f"the pod has ended ({pod.status.phase}): this explains a new pod with the same spec",)
+        if pod.is_finished
+        else ()
+    )
     before = None if member is None else gates_reason(member)
-    return replace(told, beforehand=before, scheduler_said=pod.status.scheduler_message, notes=(*told.notes, *ended))
+    return replace(
+        explanation, beforehand=before, scheduler_said=pod.status.scheduler_message, notes=(*explanation.notes, *ended)
+    )
 
 
-def _explain_manifest(kube: Kube, written: ManifestPod, namespace: str, judging: PodQuery) -> Explanation:
+def _explain_manifest(kube: Kube, written: ManifestPod, namespace: str, query: PodQuery) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     metadata = written.pod.metadata
     named = replace(metadata, namespace=metadata.namespace or namespace, name=metadata.name or "(without a name)")
-    told = _explain(kube, replace(written.pod, metadata=named), judging, None)
+    explanation = _explain(kube, replace(written.pod, metadata=named), query, None)
     unread = (
-        f"{key} is said in the metadata of what makes the pod, where nobody reads it: pods have it from the template "
+        f"{key} is in the metadata of the workload, where it has no effect: set it in the pod template "
         "(spec.template.metadata)"
         for key in written.left_out
     )
-    return replace(told, notes=(*told.notes, *unread))
+    return replace(explanation, notes=(*explanation.notes, *unread))
 
 
-def _explain(kube: Kube, pod: FullPod, judging: PodQuery, bound: str | None) -> Explanation:
+def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Explanation:
     import time  # noqa: PLC0415  start-up of all other commands
 
     from msgspec.structs import replace  # noqa: PLC0415
@@ -202,42 +202,44 @@ def _explain(kube: Kube, pod: FullPod, judging: PodQuery, bound: str | None) -> 
     from scheduler_core.explain import explain, explain_malformed, group_excluded, with_reservations  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
-    node, policies = judging
+    node, policies = query
     metadata, request = pod.metadata, policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         return explain_malformed(metadata.namespace, metadata.name, request.reason)
     if not request.profile.device_request.steps_by_resource:
         exit_with_error(
-            f"pod {metadata.namespace}/{metadata.name} asks for no GPU ({', '.join(GPU_RESOURCES)}, "
-            f"{MIG_RESOURCE_PREFIX}*), so nobody asks gputopo: kubectl describe pod tells what kube-scheduler says"
+            f"pod {metadata.namespace}/{metadata.name} requests no GPU ({', '.join(GPU_RESOURCES)}, "
+            f"{MIG_RESOURCE_PREFIX}*), so gputopo is not involved: see kubectl describe pod"
         )
     now = time.time()
     cluster = read_cluster(kube, now, policies.node_policy)
     if node is not None and node not in cluster.table.records:
-        exit_with_error(f"there is no node {node}", NO_CLUSTER)
+        exit_with_error(f"node {node} not found", NO_CLUSTER)
     left_out = {} if bound is not None else rejected_nodes(pod.spec, cluster)
     names = [name for name in cluster.table.records if name not in left_out] if node is None else [node]
     table = table_for_pod(metadata.uid, cluster)
-    told = explain(request, table, names, policies.profile_for(request).policy, now, bound)
-    told = with_reservations(told, table, cluster.active_reservations or (), metadata.uid)
+    explanation = explain(request, table, names, policies.profile_for(request).policy, now, bound)
+    explanation = with_reservations(explanation, table, cluster.active_reservations or (), metadata.uid)
     unread = (_UNREAD,) if cluster.active_reservations is None else ()
-    return replace(told, barred=group_excluded(left_out if node is None else {}), notes=(*told.notes, *unread))
+    return replace(
+        explanation, barred=group_excluded(left_out if node is None else {}), notes=(*explanation.notes, *unread)
+    )
 
 
 def _explanation_of_extender(url: str) -> Explanation:
-    """What a running extender says."""
+    """Return the explanation of a running extender."""
     from scheduler_core.explain import NoExplanationError, parse_explanation  # noqa: PLC0415  start-up of all other commands
 
     try:
         return parse_explanation(fetch_page(url))
     except NoExplanationError as error:
-        exit_with_error(f"{url} is no extender of this version: {error}", NO_CLUSTER)
+        exit_with_error(f"{url}: not an extender of this version: {error}", NO_CLUSTER)
 
 
-def _print(told: Explanation, output: str) -> None:
+def _print(explanation: Explanation, output: str) -> None:
     from scheduler_core.explain import explanation_document, explanation_text  # noqa: PLC0415  start-up of all other commands
 
     if output != "text":
-        print_document(explanation_document(told), output)
+        print_document(explanation_document(explanation), output)
         return
-    print_text(lambda width, ascii_only: explanation_text(told, width, ascii_only=ascii_only))
+    print_text(lambda width, ascii_only: explanation_text(explanation, width, ascii_only=ascii_only))

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions from the types that producer and consumer share, so that the two never differ."""
+"""CustomResourceDefinitions, generated from the types that writer and reader share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 from gputopo.labels.keys import API_GROUP
 
-# What any property of a schema may keep; Kubernetes names and means them as JSON Schema does.
-_KEPT = (
+# Keywords of JSON Schema that Kubernetes supports with the same meaning.
+_KEYWORDS = (
     "type", "enum", "required", "minimum", "minLength", "maxLength", "pattern", "minItems", "maxItems", "maxProperties",
 )  # fmt: skip
-_OWN = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+_OBJECT_FIELDS = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
 
 
 class CrdKind(NamedTuple):
-    """What a custom resource is called, and what ``kubectl get`` shows of it."""
+    """The names of a custom resource, and the columns of ``kubectl get``."""
 
     kind: str
     plural: str
@@ -28,13 +28,14 @@ class CrdKind(NamedTuple):
 
 
 def crd_definition(kind: CrdKind, schema: dict[str, Any], *, status: bool = False) -> dict[str, Any]:
-    """The CustomResourceDefinition (apiextensions.k8s.io/v1). ``schema``: of its own fields, as ``structural`` has it.
+    """Return the CustomResourceDefinition (apiextensions.k8s.io/v1).
 
-    ``status``: it is written by a subresource of its own, and counts for no ``metadata.generation``.
+    ``schema`` is the schema of its own fields, from ``structural``. With ``status`` it has the status subresource: a
+    change of the status does not increase ``metadata.generation``.
     """
     singular = kind.kind.lower()
     names = {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": singular}
-    whole = schema | {"properties": schema["properties"] | _OWN, "description": kind.description}
+    whole = schema | {"properties": schema["properties"] | _OBJECT_FIELDS, "description": kind.description}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -58,7 +59,7 @@ def crd_definition(kind: CrdKind, schema: dict[str, Any], *, status: bool = Fals
 
 
 def structural_schema(of: type[msgspec.Struct]) -> dict[str, Any]:
-    """A type as a structural schema: no references, no ``anyOf`` with types, ``nullable`` (Kubernetes' rules)."""
+    """Return a type as a structural schema: no references, no ``anyOf``, but ``nullable`` (Kubernetes' rules)."""
     _, definitions = msgspec.json.schema_components([of], ref_template="{name}")
     return _structural(definitions[of.__name__], definitions)
 
@@ -67,10 +68,10 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
     if "$ref" in schema:
         return _structural(definitions[schema["$ref"]], definitions)
     if "anyOf" in schema:
-        (only,) = [option for option in schema["anyOf"] if option != {"type": "null"}]
-        return _structural(only, definitions) | {"nullable": True}
-    result: dict[str, Any] = {name: schema[name] for name in _KEPT if schema.get(name, []) != []}
-    if "enum" in schema:  # of strings, as all of ours
+        (not_null,) = [option for option in schema["anyOf"] if option != {"type": "null"}]
+        return _structural(not_null, definitions) | {"nullable": True}
+    result: dict[str, Any] = {name: schema[name] for name in _KEYWORDS if schema.get(name, []) != []}
+    if "enum" in schema:  # all enums have string values
         result["type"] = "string"
     if "properties" in schema:
         result["properties"] = {name: _structural(each, definitions) for name, each in schema["properties"].items()}

@@ -1,8 +1,8 @@
-"""The custom resource ``NodeGpus``: what moves on a node, kept off the Node itself.
+"""The custom resource ``NodeGpus``: the frequently changing facts of a node, kept out of the Node object.
 
-One cluster-scoped object per node, named like it. Only gputopo watches it, so a heartbeat or a new pod costs nobody
-else anything. Producer (agent) and consumer (scheduler component) share these types; ``crd`` is what the cluster is
-told, made from the same text.
+There is one cluster-scoped object per node, with the node's name. Only gputopo watches it, so a heartbeat or a new pod
+causes no work in other clients. The agent writes and the scheduler component reads these types; the
+CustomResourceDefinition is generated from them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class PodRef(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str
     name: str
     container: str
-    uid: str | None = None  # PodResources tells no uid; filled in where the agent learned it
+    uid: str | None = None  # PodResources does not report it; set if the agent knows it
 
 
 class Allocation(msgspec.Struct, frozen=True, rename="camel"):
-    """One device that a container holds. Source: ``ContainerDevices.device_ids``."""
+    """A device that a container holds. Source: ``ContainerDevices.device_ids``."""
 
     gpu: str  # UUID of the physical GPU: "GPU-..."
     pod: PodRef
@@ -38,10 +38,10 @@ class Allocation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
-    """The moving facts of one node.
+    """The frequently changing facts of a node.
 
-    ``observed_at`` (RFC 3339, UTC) is the heartbeat by which a reader judges staleness. ``allocations`` is None where
-    the kubelet's socket cannot be asked: that is not the same as nothing being allocated.
+    ``observed_at`` (RFC 3339, UTC) is the heartbeat: readers compute staleness from it. ``allocations`` is None if the
+    kubelet's socket cannot be read; () means that no device is allocated.
     """
 
     observed_at: str
@@ -51,12 +51,12 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def content_hash(annotation: str) -> str:
-    """What ties a ``NodeGpus`` to the topology annotation that it speaks of: SHA-256 of the annotation's text."""
+    """Return the SHA-256 of a topology annotation: it tells which annotation a ``NodeGpus`` belongs to."""
     return sha256(annotation.encode()).hexdigest()
 
 
 def nodegpus_crd() -> dict[str, Any]:
-    """The CustomResourceDefinition (apiextensions.k8s.io/v1) of ``NodeGpus``."""
+    """Return the CustomResourceDefinition (apiextensions.k8s.io/v1) of ``NodeGpus``."""
     schema = structural_schema(NodeGpus)
     schema["properties"]["observedAt"]["format"] = "date-time"
     return crd_definition(
@@ -64,7 +64,7 @@ def nodegpus_crd() -> dict[str, Any]:
             KIND,
             PLURAL,
             VERSION,
-            "What moves on a GPU node: heartbeat and which pod holds which GPU. Written by gputopo's agent.",
+            "Changing facts of a GPU node: heartbeat, and which pod holds which GPU. Written by gputopo's agent.",
             (
                 {"name": "Observed", "type": "date", "jsonPath": ".observedAt"},
                 {"name": "Agent", "type": "string", "jsonPath": ".agentVersion"},

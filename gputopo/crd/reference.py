@@ -1,4 +1,4 @@
-"""The page docs/labels.md, made from the keys themselves so that it cannot say anything else."""
+"""The page docs/labels.md, generated from the keys."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _INTRODUCTION = f"""# Labels, annotations and reasons
 This page is generated from `gputopo/labels/`; `make docs` rewrites it.
 
 Contract version {keys.SCHEMA_VERSION}. A key keeps its meaning once it is released. Every value is a valid label value
-by construction: white space becomes `-`, and where more had to change (a character dropped, the text cut to 63), the
-last eight characters are a hash of the original. An unknown fact has no label, rather than a wrong or an empty one.
-A node carries slow facts only: while nothing about the hardware changes, nothing is written.
+by construction: white space becomes `-`. If more has to change (a character is dropped, or the text is cut to 63
+characters), the last eight characters are a hash of the original. An unknown fact has no label, instead of a wrong or
+empty value. Labels contain slowly changing facts only: the agent writes nothing while the hardware does not change.
 """
 
 
 def labels_page() -> str:
-    """The whole page, as Markdown."""
+    """Return the page as Markdown."""
     parts = [
         _INTRODUCTION,
         _section(
@@ -29,27 +29,27 @@ def labels_page() -> str:
         ),
         _section(
             "Node annotation",
-            f"At most {annotation.BYTES_FOR_16} bytes for up to 16 GPUs. Lists are stored by column; what does not fit "
-            "is left out, least important first, and named in `left_out`.",
+            f"At most {annotation.BYTES_FOR_16} bytes for up to 16 GPUs. Lists are stored by column. Parts that do not "
+            "fit are left out, the least important first, and named in `left_out`.",
             keys.NODE_ANNOTATIONS,
         ),
         _section(
             "Mirrors",
-            "In GPU Feature Discovery's formats, so that what already selects on them keeps working. Applied with a "
-            f"field manager of their own (`{keys.MIRROR_FIELD_MANAGER}`) and never by force: a key that somebody else "
-            "owns stays theirs.",
+            "In GPU Feature Discovery's formats, so that existing selectors keep working. Applied with a field manager "
+            f"of their own (`{keys.MIRROR_FIELD_MANAGER}`) and never by force: gputopo does not overwrite a key that "
+            "another client owns.",
             keys.MIRRORS,
         ),
         _section(
-            "What an operator may say of a node",
-            "Labels that gputopo reads and never writes, for what no node tells by itself.",
+            "Node labels set by operators",
+            "gputopo reads these labels and never writes them. They contain facts that a node cannot report itself.",
             keys.NODE_KEYS_READ,
         ),
         _capacity(),
         _section(
-            "What a pod may ask",
-            "Annotations, but for the model, which is a label. An unknown or malformed value refuses the pod with a "
-            "reason that quotes it.",
+            "Pod annotations and labels",
+            "Annotations, except the GPU model, which is a label. A pod with an unknown or malformed value is rejected "
+            "with a reason that quotes the value.",
             keys.POD_KEYS,
         ),
         _reasons(),
@@ -63,10 +63,10 @@ def _section(title: str, text: str, rows: Iterable[keys.Key]) -> str:
 
 
 def _capacity() -> str:
-    rows = "\n".join(f"| `{key}` | {_values(values)} | {who} |" for key, values, who in SPOT)
+    rows = "\n".join(f"| `{key}` | {_values(values)} | {source} |" for key, values, source in SPOT)
     return (
-        "## Spot and preemptible capacity\n\nA node with one of these labels may be taken away by its cloud any time. "
-        f"Case does not matter.\n\n| key | value | set by |\n|---|---|---|\n{rows}\n"
+        "## Spot and preemptible capacity\n\nThe cloud may remove a node with one of these labels at any time. "
+        f"Values are compared without case.\n\n| key | value | set by |\n|---|---|---|\n{rows}\n"
     )
 
 
@@ -79,12 +79,13 @@ def _reasons() -> str:
     return f"""## The custom resource `{KIND}`
 
 `{keys.API_GROUP}/{VERSION}`, cluster-scoped, one object per node and named like it: `observedAt` (the heartbeat),
-`contentHash`, `agentVersion` and `allocations` (which pod holds which GPU). It moves all the time, so it is kept off
-the Node.
+`contentHash`, `agentVersion` and `allocations` (which pod holds which GPU). It changes often, so it is not part of the
+Node.
 
-## Reasons for refusing a node
+## Rejection reasons
 
-A closed list of byte-stable texts, so that a waiting pod is not retried in a loop; `gputopo why pod` tells the rest.
+The reasons for which the extender rejects a node. The list is closed and the texts are byte-stable, so that
+kube-scheduler does not retry a waiting pod in a loop. `gputopo why pod` explains the details.
 
 {lines}
 """

@@ -1,10 +1,11 @@
-"""What the planner writes down: ``PlacementReservation``, one gang's places, and ``PlacementLedger``, what counts.
+"""The planner's custom resources: ``PlacementReservation``, the places of a gang, and ``PlacementLedger``.
 
-A reservation says who goes where, for people and for the extender. It counts only while the ledger of its pool lists it
-with its hash: one write of that one object, under the precondition of its resource version, is what commits a gang. So
-of two planners one is refused, whatever their clocks say, and a crash between any two writes leaves nothing in doubt.
+A reservation lists the pods of a gang and their nodes. It is in effect only while the ledger of its pool lists it with
+its hash: a single write of the ledger, with its resource version as precondition, commits a gang. So the API server
+rejects the write of one of two concurrent planners, whatever their clocks show, and a crash between two writes leaves
+no ambiguous state.
 
-``status.extenders`` of the ledger is the channel by which extenders vouch for what is proposed (docs/gangs.md).
+In ``status.extenders`` of the ledger, extenders acknowledge the proposed reservations (docs/gangs.md).
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ RESERVATION_KIND = "PlacementReservation"
 RESERVATIONS = "placementreservations"
 LEDGER_KIND = "PlacementLedger"
 LEDGERS = "placementledgers"
-SINGLE_POD_PREFIX = "pod."  # of the gang name under which a single pod is planned, before its UID
-POOL = "gpus"  # the ledger's name where nothing else is said
+SINGLE_POD_PREFIX = "pod."  # prefix of the gang name of a single planned pod, followed by its UID
+POOL = "gpus"  # the default name of the ledger
 
 
 def _limit(**limits: object) -> Meta:
-    """What the API server refuses. A reader does not: it takes what is there, also from a later version."""
+    """Return a limit that the API server enforces. Readers do not: they also accept objects of later versions."""
     return Meta(extra_json_schema=limits)
 
 
-# An object of etcd has 1.5 MiB at most, and a seat or an entry takes some 200 bytes of that.
+# An object in etcd has at most 1.5 MiB; a seat or an entry takes about 200 bytes.
 _MANY = _limit(maxItems=10_000)
 _Uid = Annotated[str, _limit(minLength=1, maxLength=128)]
 _Name = Annotated[str, _limit(minLength=1, maxLength=253)]
@@ -43,20 +44,20 @@ _Time = Annotated[str, _limit(maxLength=64)]
 
 
 class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One member and its place."""
+    """A member of a gang and its node."""
 
     uid: _Uid  # of the pod
     name: _Name  # of the pod
-    node: _Name | None = None  # None: it holds no GPU, and kube-scheduler chooses
-    # Devices of each resource that it takes there.
+    node: _Name | None = None  # None: it requests no GPU, and kube-scheduler chooses
+    # (resource, number of devices) that the member takes on the node.
     gpus: Annotated[tuple[tuple[str, int], ...], _limit(maxItems=64)] = ()
-    # Indices of the GPUs that it will most likely be given; (): not known.
+    # Indices of the GPUs that the device plugin is expected to allocate; (): unknown.
     expected: Annotated[tuple[_Count, ...], _limit(maxItems=256)] = ()
     rank: _Count | None = None
 
 
 class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Devices of a node that are kept for a gang that does not fit yet: what becomes free there is not for others."""
+    """A capacity hold: devices of a node that are reserved, once free, for a gang that does not fit yet."""
 
     node: _Name
     gpus: _Count  # of that resource
@@ -71,7 +72,7 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     ]  # its name; its namespace is the reservation's. A batch of single pods: ""
     seats: Annotated[tuple[Seat, ...], _MANY] = ()
     held: Annotated[tuple[Holding, ...], _MANY] = ()
-    timeout_s: Annotated[float, _limit(minimum=0)] = 30.0  # from letting go to all bound
+    timeout_s: Annotated[float, _limit(minimum=0)] = 30.0  # from ungating until all members are bound
     domain: _Line | None = None  # "clique=7b96.1": all members are in it
     # Bottleneck of the rings inside the nodes, GB/s, both ways; None: unknown, or no ring.
     gbps: Annotated[float, _limit(minimum=0)] | None = None
@@ -79,9 +80,9 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 
 class ReservationState(Enum):
-    """What has become of a reservation, in its status: for people. What counts is the ledger."""
+    """The state in the status of a reservation, for people. The ledger decides what is in effect."""
 
-    HELD = "Held"  # does not fit yet; what becomes free on those nodes is kept for it
+    HELD = "Held"  # the gang does not fit yet; capacity is held for it
     PROPOSED = "Proposed"
     COMMITTED = "Committed"
     BOUND = "Bound"
@@ -90,7 +91,7 @@ class ReservationState(Enum):
 
 
 class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """For people, and ``deadline`` for a planner that starts anew."""
+    """Information for people; a restarted planner reads ``deadline``."""
 
     state: ReservationState | None = None
     reason: Annotated[str, _limit(maxLength=4096)] | None = None
@@ -98,20 +99,20 @@ class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     members: _Count = 0
     nodes: _Count = 0
     gpus: _Count = 0
-    deadline: _Time | None = None  # RFC 3339; set when the first member was let go
-    estimate: _Time | None = None  # RFC 3339: when a gang that is held room for may start; None: nobody can say
+    deadline: _Time | None = None  # RFC 3339; set when the first member is ungated
+    estimate: _Time | None = None  # RFC 3339: expected start of a gang with a capacity hold; None: unknown
 
 
 class EntryPhase(Enum):
-    """What the ledger says of a reservation."""
+    """The phase of a reservation in the ledger."""
 
-    HELD = "Held"  # its ``held`` counts, for everybody but its gang
-    PROPOSED = "Proposed"  # extenders refuse what conflicts with it, and vouch or block
-    COMMITTED = "Committed"  # its members may be let go
+    HELD = "Held"  # a capacity hold: its ``held`` is in effect for all other pods
+    PROPOSED = "Proposed"  # extenders reject conflicting pods, and acknowledge or block it
+    COMMITTED = "Committed"  # its members may be ungated
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """A reservation that counts."""
+    """A reservation that is in effect."""
 
     uid: _Uid  # of the reservation
     namespace: _Name
@@ -121,27 +122,27 @@ class LedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What counts in a pool."""
+    """The reservations that are in effect in a pool."""
 
-    planner: _Line = ""  # who wrote it last; a new leader writes itself before anything else
-    epoch: _Count = 0  # one more with every new leader
+    planner: _Line = ""  # identity of the last writer; a new leader writes its identity first
+    epoch: _Count = 0  # increased by every new leader
     entries: Annotated[tuple[LedgerEntry, ...], _MANY] = ()
-    # For people who ask whether that one still plans, and by what: NAMESPACE/NAME of its Lease, and its --levels.
+    # For `gputopo gangs`: NAMESPACE/NAME of the planner's Lease, and its --levels.
     lease: _Line = ""
     levels: Annotated[str, _limit(maxLength=4096)] = ""
 
 
 class ExtenderAck(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What one extender has taken in. Written by it, under ``status.extenders``."""
+    """The acknowledgement of an extender, which writes it under ``status.extenders``."""
 
-    pod: _Line = ""  # NAMESPACE/NAME, where it runs in one: whether it still exists can be asked
-    generation: _Count = 0  # of the ledger: all that it lists then is held, and others are refused what conflicts
-    blocked: Annotated[tuple[_Uid, ...], _MANY] = ()  # UIDs of proposed reservations that it cannot vouch for (yet)
-    term: _Count = 0  # one more each time it begins to answer again
+    pod: _Line = ""  # NAMESPACE/NAME of its pod, so that the planner can check that the pod exists
+    generation: _Count = 0  # generation of the ledger that it enforces: it rejects pods that conflict with its entries
+    blocked: Annotated[tuple[_Uid, ...], _MANY] = ()  # UIDs of proposed reservations that it cannot acknowledge (yet)
+    term: _Count = 0  # increased each time it starts to answer again
 
 
 class LedgerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which extenders answer, by identity. One that is not listed does not answer."""
+    """The registered extenders by identity. An extender that is not listed answers no request."""
 
     extenders: Annotated[dict[str, ExtenderAck], _limit(maxProperties=1000)] = {}
 
@@ -157,7 +158,7 @@ def gang_title(namespace: str, spec: ReservationSpec) -> str | None:
 
 
 def spec_hash(spec: ReservationSpec) -> str:
-    """What ties a ledger's entry to the plan that it speaks of: SHA-256 of its canonical JSON."""
+    """Return the SHA-256 of the canonical JSON of a plan; the ledger's entry contains it."""
     return sha256(msgspec.json.encode(spec, order="deterministic")).hexdigest()
 
 
@@ -172,16 +173,16 @@ class _Ledger(msgspec.Struct):
 
 
 def reservation_crd() -> dict[str, Any]:
-    """The CustomResourceDefinition of ``PlacementReservation``."""
+    """Return the CustomResourceDefinition of ``PlacementReservation``."""
     schema = structural_schema(_Reservation)
     schema["properties"]["spec"]["x-kubernetes-validations"] = [
-        {"rule": "self == oldSelf", "message": "a plan is never changed: another plan is another reservation"}
+        {"rule": "self == oldSelf", "message": "a plan is immutable: create another reservation for another plan"}
     ]
     kind = CrdKind(
         RESERVATION_KIND,
         RESERVATIONS,
         VERSION,
-        "Where the members of a gang go. Written by gputopo's planner; counts while the ledger lists it.",
+        "The nodes of the members of a gang. Written by gputopo's planner; in effect while the ledger lists it.",
         (
             _column("Gang", ".spec.gang"),
             _column("State", ".status.state"),
@@ -191,7 +192,9 @@ def reservation_crd() -> dict[str, Any]:
             _column("GPUs", ".status.gpus", "integer"),
             _column("Bandwidth", ".spec.gbps", "number"),
             _column("Domain", ".spec.domain"),
-            _column("Deadline", ".status.deadline"),  # a date is shown as an age, which a time to come has not
+            _column(
+                "Deadline", ".status.deadline"
+            ),  # not "date": kubectl prints dates as ages, which a future time has not
             _column("Reason", ".status.reason") | {"priority": 1},
             _column("Age", ".metadata.creationTimestamp", "date"),
         ),
@@ -202,12 +205,12 @@ def reservation_crd() -> dict[str, Any]:
 
 
 def ledger_crd() -> dict[str, Any]:
-    """The CustomResourceDefinition of ``PlacementLedger``."""
+    """Return the CustomResourceDefinition of ``PlacementLedger``."""
     kind = CrdKind(
         LEDGER_KIND,
         LEDGERS,
         VERSION,
-        "Which reservations count, and which extenders have taken them in. Written by gputopo's planner and extenders.",
+        "The reservations in effect and the extenders' acknowledgements. Written by gputopo's planner and extenders.",
         (
             _column("Planner", ".spec.planner"),
             _column("Epoch", ".spec.epoch", "integer"),

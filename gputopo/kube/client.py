@@ -1,7 +1,7 @@
-"""Calls of the API server, through the transport of the official package: its credentials, its TLS, its connections.
+"""Calls to the API server, through the transport of the official package: its credentials, TLS and connections.
 
-Only that: its models are never imported, bodies are decoded into ``gputopo.kube.objects``. Every call has a timeout,
-none is retried here; what went wrong is one of ``gputopo.kube.errors``.
+Its models are never imported: bodies are decoded into ``gputopo.kube.objects``. Every call has a timeout and is not
+retried here. Errors are those of ``gputopo.kube.errors``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1
 
 
 class ListOptions(NamedTuple):
-    """Which objects, and how much of them."""
+    """Options of a list, a watch or a get."""
 
     namespace: str | None = None
     labels: str = ""  # a label selector
     fields: str = ""  # a field selector: "status.phase=Running"
-    metadata_only: bool = False  # the server sends nothing but the metadata: a Node without its list of images
-    version: str = ""  # of one object: not older than that resource version, from the server's cache; "0": any
+    metadata_only: bool = False  # the server sends only the metadata
+    version: str = ""  # get: not older than this resource version, from the server's cache; "0": any
 
 
 class Kube:
-    """One API server, as one user, in one role; for any number of threads."""
+    """A connection to an API server, as a user, with a role. Thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Kube:
         self.unreadable: list[Unreadable] = []
 
     def with_timeout(self, seconds: float) -> Kube:
-        """The same connection for calls that must be answered within so many seconds; closed with this one."""
+        """Return the same connection with another timeout; it is closed with this connection."""
         return Kube(self._api, self._role, connect_s=min(seconds, CONNECT_S), read_s=seconds)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Kube:
         self._api.close()
 
     def get(self, resource: Resource, name: str, kind: type[T], query: ListOptions = ListOptions()) -> T:  # noqa: B008  frozen
-        """One object. Raises ``NotFoundError``."""
+        """Return an object. Raises ``NotFoundError``."""
         self._permit(resource, "get")
         parameters = {"resourceVersion": query.version} if query.version else {}
         path = resource.path(name, query.namespace)
@@ -83,7 +83,7 @@ class Kube:
         kind: type[T],
         query: ListOptions = ListOptions(),  # noqa: B008
     ) -> Iterator[ListPage[T]]:
-        """All objects, a page at a time. Raises ``GoneError`` where the list grew too old between two pages."""
+        """Yield all objects in pages. Raises ``GoneError`` if the list expires between two pages."""
         self._permit(resource, "list")
         parameters = _selectors(query) | {"limit": str(PAGE)}
         path = resource.path(namespace=query.namespace)
@@ -109,10 +109,10 @@ class Kube:
         return found
 
     def watch(self, resource: Resource, query: ListOptions, version: str, seconds: float) -> WatchStream:
-        """What happens to these objects after a resource version, with bookmarks, for about that long.
+        """Watch objects from a resource version, with bookmarks, for about ``seconds``.
 
-        Raises ``GoneError`` where the version is too old (it may also come later, from the watch),
-        ``NotFoundError`` where the kind is not served.
+        Raises ``GoneError`` if the version is too old (the watch may also raise it later), ``NotFoundError`` if the
+        kind is not served.
         """
         self._permit(resource, "watch")
         following = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(round(seconds))}
@@ -121,10 +121,11 @@ class Kube:
         return WatchStream(f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._silence))
 
     def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> ObjectMeta:
-        """Server-side apply, never by force; the metadata of the object as it is then.
+        """Apply an object (server-side apply, never forced). Return its new metadata.
 
-        What ``manager`` applied before and ``body`` leaves out is removed. With ``metadata.uid`` it never creates, nor
-        does a subresource. Raises ``ConflictError`` whose ``fields`` name what others own: then nothing was changed.
+        Fields that ``manager`` applied before and that are missing in ``body`` are removed. With ``metadata.uid``, and
+        for a subresource, no object is created. Raises ``ConflictError``, with the ``fields`` of other owners, and
+        changes nothing then.
         """
         self._permit(resource, "patch")
         if "uid" not in body["metadata"] and not resource.subresource:
@@ -133,24 +134,24 @@ class Kube:
         return self._write("PATCH", resource, body, APPLY, parameters)
 
     def create(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
-        """Create an object. Raises ``ConflictError`` where there is one of that name."""
+        """Create an object. Raises ``ConflictError`` if it exists."""
         self._permit(resource, "create")
         return self._write("POST", resource, body, JSON)
 
     def replace(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
-        """Write an object over the one of the resource version that its metadata name.
+        """Replace the object with the resource version in the metadata.
 
-        Raises ``ConflictError`` where it has changed since, ``NotFoundError`` where it is gone.
+        Raises ``ConflictError`` if it has changed since, ``NotFoundError`` if it does not exist.
         """
         self._permit(resource, "update")
         _refuse_blind(resource, body["metadata"], "resourceVersion")
         return self._write("PUT", resource, body, JSON)
 
     def patch(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
-        """Merge a body into the object of the uid and the resource version that its metadata name (RFC 7396).
+        """Merge a body into the object with the uid and the resource version in its metadata (RFC 7396).
 
-        What is None goes; a list is replaced as a whole. Raises ``ConflictError`` where the object has changed since or
-        is another one of that name, ``NotFoundError`` where it is gone.
+        None removes a field; a list is replaced as a whole. Raises ``ConflictError`` if the object has changed since or
+        has another uid, ``NotFoundError`` if it does not exist.
         """
         self._permit(resource, "patch")
         _refuse_blind(resource, body["metadata"], "uid", "resourceVersion")
@@ -159,10 +160,9 @@ class Kube:
     def delete(
         self, resource: Resource, metadata: ObjectMeta, *, unchanged: bool = False, only_ask: bool = False
     ) -> None:
-        """Delete that very object, not a later one of the same name. Raises ``NotFoundError``, ``ConflictError``.
+        """Delete the object with this uid. Raises ``NotFoundError``, ``ConflictError``.
 
-        ``unchanged``: nor if it is of another resource version by now. ``only_ask``: whether the API server would; it
-        stays.
+        ``unchanged``: only if it still has this resource version. ``only_ask``: a dry run.
         """
         self._permit(resource, "delete")
         version = {"resourceVersion": metadata.resource_version} if unchanged else {}
@@ -190,7 +190,7 @@ class Kube:
     def _write(
         self, method: str, resource: Resource, body: dict[str, Any], of: str, parameters: Mapping[str, str] = _NOTHING
     ) -> ObjectMeta:
-        """The metadata of the object as it is then: where it is large, it need not be sent back."""
+        """Write an object. Return its new metadata only, because objects can be large."""
         metadata = body["metadata"]
         path = resource.path(None if method == "POST" else metadata["name"], metadata.get("namespace"))
         headers = {"Content-Type": of, **_accept(ListOptions(metadata_only=True), "")}
@@ -216,14 +216,14 @@ class Kube:
         body: dict[str, Any] | None,
         timeout: tuple[float, float],
     ) -> BaseHTTPResponse:
-        """The answer to be read, whose status says that it is one."""
+        """Send a request. Return the response, with a status below 400."""
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415  0.7 s, and loaded by now
         from kubernetes.config import ConfigException  # noqa: PLC0415
 
-        told = " ".join(call)
+        request = " ".join(call)
         try:
-            # Only param_serialize adds the credentials, and renews them. What it does to a body, and call_api to a
-            # call, takes longer than all the rest.
+            # param_serialize adds and renews the credentials. The body is not passed to it, and call_api is not used:
+            # both are slower than everything else here.
             method, url, headers, *_ = self._api.param_serialize(
                 *call, query_params=list(query.items()), header_params=headers, auth_settings=["BearerToken"]
             )
@@ -236,10 +236,10 @@ class Kube:
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, ApiException, ConfigException, OSError) as error:
-            raise self._unanswered(told, error) from error
+            raise self._unanswered(request, error) from error
         if response.status >= 400:
             raise error_of_response(
-                told, response.status, self._read(told, response), response.headers.get("Retry-After")
+                request, response.status, self._read(request, response), response.headers.get("Retry-After")
             )
         return response
 

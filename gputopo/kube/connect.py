@@ -1,4 +1,4 @@
-"""Credentials -> ``Kube``: those of a pod, or those of a kubeconfig as kubectl finds it."""
+"""Credentials -> ``Kube``: of a pod's ServiceAccount, or of a kubeconfig, found as kubectl does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNUSABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 def in_cluster(role: Role, account: Path = ACCOUNT, environ: Mapping[str, str] = os.environ) -> Kube:
-    """As the service account of this pod; its token is read anew as the kubelet rotates it. Raises ``ConfigError``."""
+    """Connect with this pod's ServiceAccount; a rotated token is read again. Raises ``ConfigError``."""
     from kubernetes.config import ConfigException  # noqa: PLC0415  0.7 s, and most commands need no cluster
     from kubernetes.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
 
@@ -29,12 +29,12 @@ def in_cluster(role: Role, account: Path = ACCOUNT, environ: Mapping[str, str] =
     try:
         InClusterConfigLoader(account / "token", account / "ca.crt", environ=environ).load_and_set(configuration)
     except (ConfigException, OSError) as error:
-        raise ConfigError(f"this is no pod with a service account: {error}") from error
+        raise ConfigError(f"not in a pod with a service account: {error}") from error
     return _kube(configuration, role)
 
 
 def from_kubeconfig(role: Role, path: str | None = None, context: str | None = None) -> Kube:
-    """As a kubeconfig says: that file, else those of KUBECONFIG, else ``~/.kube/config``. Raises ``ConfigError``."""
+    """Connect with a kubeconfig: ``path``, else KUBECONFIG, else ``~/.kube/config``. Raises ``ConfigError``."""
     import yaml  # noqa: PLC0415  the kubernetes package reads its files with it, and lets its errors through
     from kubernetes import config  # noqa: PLC0415  0.7 s, and most commands need no cluster
 
@@ -42,14 +42,14 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
     try:
         config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, *_UNUSABLE) as error:
-        # The package checks little of what it reads: a kubeconfig that is a list is a TypeError of its own making.
+        # The package validates little: a kubeconfig that is a list is a TypeError inside it.
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
         raise ConfigError(f"the kubeconfig {where} cannot be used: {error}") from error
     return _kube(configuration, role)
 
 
 def default_namespace(path: str | None = None, context: str | None = None, account: Path = ACCOUNT) -> str:
-    """The namespace that kubectl would use: the context's, else that of this pod, else "default"."""
+    """Return kubectl's default namespace: the context's, else this pod's, else "default"."""
     import yaml  # noqa: PLC0415  as above
     from kubernetes import config  # noqa: PLC0415
 
@@ -65,7 +65,7 @@ def default_namespace(path: str | None = None, context: str | None = None, accou
 
 
 def connect(role: Role, path: str | None = None, context: str | None = None) -> Kube:
-    """As kubectl does: a kubeconfig where one is named or found, else the service account of this pod."""
+    """Connect as kubectl does: with a kubeconfig if there is any, else with this pod's ServiceAccount."""
     try:
         return from_kubeconfig(role, path, context)
     except ConfigError as no_kubeconfig:
@@ -80,10 +80,10 @@ def connect(role: Role, path: str | None = None, context: str | None = None) -> 
 def _configuration() -> Configuration:
     from kubernetes.client import Configuration  # noqa: PLC0415  0.7 s, and most commands need no cluster
 
-    made: Any = Configuration()
-    made.retries = False  # who calls knows when to try again, and what has changed by then
-    made.keep_alive = True  # a load balancer that forgets idle connections must not cost a pass
-    return made
+    configuration: Any = Configuration()
+    configuration.retries = False  # the callers retry
+    configuration.keep_alive = True  # a load balancer may drop idle connections
+    return configuration
 
 
 def _kube(configuration: Configuration, role: Role) -> Kube:

@@ -1,13 +1,13 @@
-"""What the API server, or the way to it, can answer instead of what was asked.
+"""Errors of calls to the API server.
 
-KubeError(Exception)        any of these; a plain one is a request that the server will never take (400, 422)
-├── ConfigError             there are no credentials to reach a cluster with
-├── UnavailableError        nobody answered, or the server is busy (429, 5xx): try again, after ``retry_after``
-│   └── DamagedError        what was answered is not JSON: asking for the same again may bring the same
-├── ForbiddenError          the server knows us and refuses, or does not know us (401, 403)
-├── NotFoundError           no such object; ``kind_missing``: the server does not even serve that kind
-├── ConflictError           the object changed or exists; ``fields``: other field managers own these (409)
-└── GoneError               that resource version is too old, or of another history: list again (410)
+KubeError(Exception)        base class; itself: the server rejects the request for good (400, 422)
+├── ConfigError             no usable credentials
+├── UnavailableError        no answer, or the server is busy (429, 5xx): retry, after ``retry_after``
+│   └── DamagedError        the answer is not JSON; the same request may get the same answer
+├── ForbiddenError          the server denies access (401, 403)
+├── NotFoundError           no such object; ``kind_missing``: the server does not serve the kind
+├── ConflictError           the object has changed or exists; ``fields``: owned by other field managers (409)
+└── GoneError               the resource version is too old, or of another history: list again (410)
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from gputopo.process.decoding import decode
 
 
 class KubeError(Exception):
-    """The API server did not do what was asked."""
+    """A call to the API server failed."""
 
 
 class ConfigError(KubeError):
-    """There are no credentials to reach a cluster with."""
+    """There are no usable credentials."""
 
 
 class UnavailableError(KubeError):
-    """Nobody answered, or the server is busy."""
+    """No answer, or the server is busy."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after  # seconds, where the server said so
+        self.retry_after = retry_after  # seconds, if the server sent it
 
 
 class ForbiddenError(KubeError):
-    """The server refuses this caller."""
+    """The server denies access."""
 
 
 class NotFoundError(KubeError):
-    """There is no such object, or no such kind."""
+    """The object or the kind does not exist."""
 
     def __init__(self, message: str, *, kind_missing: bool) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class NotFoundError(KubeError):
 
 
 class ConflictError(KubeError):
-    """The object is not as the request assumed."""
+    """The object is not in the state that the request requires."""
 
     def __init__(self, message: str, fields: dict[str, str]) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class _Details(msgspec.Struct, rename="camel"):
 
 
 class _Status(msgspec.Struct):
-    """``metav1.Status``: the body of every refusal that Kubernetes itself writes."""
+    """``metav1.Status``: the body of every error response of Kubernetes."""
 
     message: str = ""
     details: _Details | None = None
@@ -87,17 +87,17 @@ _OWNER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
 
 def error_of_response(call: str, status: int, body: bytes, retry_after: str | None = None) -> KubeError:
-    """The error that an answer of status 400 or more means. ``retry_after`` is the header of that name."""
-    told = _status(body)
-    details = told.details or _Details()
-    message = f"{call}: {status}: {told.message}"
+    """Return the error of a response with status 400 or higher. ``retry_after``: the header."""
+    response = _status(body)
+    details = response.details or _Details()
+    message = f"{call}: {status}: {response.message}"
     if status in (401, 403):
         return ForbiddenError(message)
     if status == 404:
         return NotFoundError(message, kind_missing=not details.name)
     if status == 409:
         return ConflictError(message, _owners(details.causes))
-    # A server that was restored from a backup would ask us to try again (504) for ever.
+    # A server that was restored from a backup answers 504 (retry) forever.
     if status == 410 or any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes):
         return GoneError(message)
     if status == 429 or status >= 500:
@@ -106,7 +106,7 @@ def error_of_response(call: str, status: int, body: bytes, retry_after: str | No
 
 
 def _status(body: bytes) -> _Status:
-    """The body, where it is a Status; else (a proxy's page, "404 page not found") its beginning as the message."""
+    """Return the body if it is a Status; else (a proxy's page, "404 page not found") its beginning as the message."""
     try:
         return decode(body, _Status)
     except msgspec.DecodeError:
@@ -120,5 +120,5 @@ def _owners(causes: list[_Cause]) -> dict[str, str]:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """``Retry-After`` in seconds; kube-apiserver never sends the form that is a date."""
+    """Return ``Retry-After`` in seconds; kube-apiserver never sends a date."""
     return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None

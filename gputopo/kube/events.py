@@ -1,6 +1,6 @@
-"""Events: what ``kubectl describe`` shows at the object that they are about. Pure.
+"""Events, which ``kubectl describe`` shows at their object. Pure.
 
-Source: ``core/v1`` Event, and client-go's ``tools/record``, which names Events as is done here.
+Source: ``core/v1`` Event, and client-go's ``tools/record``, which names Events in the same way.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from gputopo.kube.rbac import EVENTS, Resource
 from gputopo.timestamps import format_timestamp
 
-_CLUSTER_SCOPED = "default"  # the namespace of Events about objects that have none
+_CLUSTER_SCOPED = "default"  # the namespace of Events about cluster-scoped objects
 _MESSAGE = 1024  # characters, at most
-_NAME = 220  # characters of the object's name, which may have 253, as may that of the Event
+_NAME = 220  # maximum characters of the object's name; the Event's name may have 253
 
 
 class EventSubject(NamedTuple):
@@ -27,7 +27,7 @@ class EventSubject(NamedTuple):
 
 
 class EventReporter(NamedTuple):
-    """Who writes it."""
+    """The reporting program."""
 
     component: str
     host: str | None = None  # the node that it runs on, where that matters

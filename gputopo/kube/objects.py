@@ -1,6 +1,6 @@
-"""The few fields of Kubernetes objects that gputopo reads. Everything else in a body is skipped without being decoded.
+"""The fields of Kubernetes objects that gputopo reads. All other fields are skipped without being decoded.
 
-Written by hand and not taken from the official package: its models cost 78 MiB and a second of start-up.
+Not the models of the official package: these cost 78 MiB of memory and a second of start-up.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ T = TypeVar("T")
 
 
 class OwnedMetadata(msgspec.Struct, frozen=True, rename={"labels": "f:labels", "annotations": "f:annotations"}):
-    """Which labels and annotations a field manager owns: ``f:<key>`` -> {}, and "." for the map itself."""
+    """The labels and annotations that a field manager owns: ``f:<key>`` -> {}, and "." for the map itself."""
 
     labels: dict[str, msgspec.Raw] = {}
     annotations: dict[str, msgspec.Raw] = {}
 
 
 class OwnedFields(msgspec.Struct, frozen=True, rename={"metadata": "f:metadata"}):
-    """``fieldsV1``, of which only the metadata matters here."""
+    """``fieldsV1``, metadata only."""
 
     metadata: OwnedMetadata = OwnedMetadata()
 
 
 class ManagedFields(msgspec.Struct, frozen=True, rename={"fields": "fieldsV1"}):
-    """One field manager of an object, and what it owns."""
+    """A field manager of an object, and its fields."""
 
     manager: str = ""
     operation: str = ""  # "Apply": server-side apply; "Update": any other write
@@ -37,7 +37,7 @@ class ManagedFields(msgspec.Struct, frozen=True, rename={"fields": "fieldsV1"}):
 
 
 class OwnerReference(msgspec.Struct, frozen=True):
-    """An object that another one goes away with."""
+    """``metav1.OwnerReference``."""
 
     kind: str
     name: str
@@ -51,7 +51,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     namespace: str = ""
     resource_version: str = ""
-    generation: int = 0  # of what is written but the metadata and the status
+    generation: int = 0  # increases with changes other than of metadata and status
     creation_timestamp: str | None = None  # RFC 3339, whole seconds, by the API server's clock
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -65,7 +65,7 @@ class ManagedMetadata(ObjectMeta, frozen=True, rename="camel"):
 
 
 class PartialObject(msgspec.Struct, frozen=True):
-    """Any object, of which only the metadata was asked for."""
+    """Any object, metadata only (PartialObjectMetadata)."""
 
     metadata: ObjectMeta
 
@@ -83,7 +83,7 @@ class NodeGpusObject(nodegpus.NodeGpus, frozen=True, kw_only=True, rename="camel
 
 
 class PlacementReservation(msgspec.Struct, frozen=True):
-    """A gang's places."""
+    """The custom resource with its metadata."""
 
     metadata: ObjectMeta
     spec: ReservationSpec
@@ -91,7 +91,7 @@ class PlacementReservation(msgspec.Struct, frozen=True):
 
 
 class PlacementLedger(msgspec.Struct, frozen=True):
-    """Which reservations count."""
+    """The custom resource with its metadata."""
 
     metadata: ObjectMeta
     spec: LedgerSpec = LedgerSpec()
@@ -99,20 +99,20 @@ class PlacementLedger(msgspec.Struct, frozen=True):
 
 
 class NodeFeatureSpec(msgspec.Struct, frozen=True):
-    """NFD's ``NodeFeatureSpec``, of which only the labels matter here."""
+    """NFD's ``NodeFeatureSpec``, labels only."""
 
     labels: dict[str, str] = {}
 
 
 class NodeFeature(msgspec.Struct, frozen=True):
-    """NFD's ``NodeFeature``: what one source wants a node to be labelled with."""
+    """NFD's ``NodeFeature``: the labels that a source wants for a node."""
 
     metadata: ObjectMeta
     spec: NodeFeatureSpec = NodeFeatureSpec()
 
 
 class ResourceLimits(msgspec.Struct, frozen=True):
-    """What a container is given. For extended resources, as GPUs are, limits and requests are equal."""
+    """The resources of a container. For extended resources, such as GPUs, limits and requests are equal."""
 
     limits: dict[str, str | int] = {}
 
@@ -125,19 +125,19 @@ class PartialContainer(msgspec.Struct, frozen=True):
 
 
 class SchedulingGate(msgspec.Struct, frozen=True):
-    """What keeps a pod from its scheduler until it is taken away."""
+    """A scheduling gate of a pod."""
 
     name: str
 
 
 class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
-    """Pods that Kubernetes itself schedules together (1.36)."""
+    """Kubernetes' own gang scheduling (1.36)."""
 
     pod_group_name: str = ""
 
 
 class PartialPodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pod asks for."""
+    """The spec of a pod."""
 
     node_name: str = ""
     containers: tuple[PartialContainer, ...] = ()
@@ -167,15 +167,15 @@ class Unreadable(NamedTuple):
 class ListMetadata(msgspec.Struct, frozen=True, rename={"next": "continue", "resource_version": "resourceVersion"}):
     """``metav1.ListMeta``."""
 
-    next: str = ""  # the token of the next page; "" on the last one
+    next: str = ""  # token of the next page; "" on the last page
     resource_version: str = ""
 
 
 class ListPage(msgspec.Struct, Generic[T], frozen=True, rename={"listed": "items"}):
-    """One page of a list."""
+    """A page of a list."""
 
     metadata: ListMetadata
-    listed: tuple[T, ...] | None = None  # null for an empty list of which only the metadata was asked for
+    listed: tuple[T, ...] | None = None  # null for an empty list with metadata only
 
     @property
     def items(self) -> tuple[T, ...]:

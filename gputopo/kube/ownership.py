@@ -1,4 +1,4 @@
-"""Who owns which label and annotation of an object: ``metadata.managedFields``, read. Pure."""
+"""The owners of an object's labels and annotations, from ``metadata.managedFields``. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class OwnedField(NamedTuple):
 
 
 def owned_fields(metadata: ManagedMetadata, manager: str) -> frozenset[OwnedField]:
-    """What a manager owns by server-side apply."""
+    """Return the fields that a manager owns by server-side apply."""
     entries = [each for each in metadata.managed_fields if each.manager == manager and each.operation == "Apply"]
     return frozenset(field for entry in entries for field in _fields(entry))
 
 
 def owners(metadata: ManagedMetadata, *, besides: str) -> dict[OwnedField, tuple[str, ...]]:
-    """Who else owns what: every field that a manager other than the one named has set, with their names, sorted."""
+    """Return every field that managers other than ``besides`` have set, with the sorted names of the managers."""
     found: dict[OwnedField, set[str]] = {}
     for entry in metadata.managed_fields:
         if entry.manager != besides or entry.operation != "Apply":
@@ -34,7 +34,7 @@ def owners(metadata: ManagedMetadata, *, besides: str) -> dict[OwnedField, tuple
 
 
 def field_values(metadata: ObjectMeta) -> dict[OwnedField, str]:
-    """Every label and annotation, whoever owns it."""
+    """Return every label and annotation."""
     return {
         OwnedField(section, key): value
         for section, held in (("labels", metadata.labels), ("annotations", metadata.annotations))
@@ -43,7 +43,7 @@ def field_values(metadata: ObjectMeta) -> dict[OwnedField, str]:
 
 
 def field_of(path: str) -> OwnedField | None:
-    """The field that a conflict names (".metadata.labels.nvidia.com/gpu.count"); None where it is something else."""
+    """Return the field of a conflict (".metadata.labels.nvidia.com/gpu.count"); None if it is another field."""
     for section in ("labels", "annotations"):
         prefix = f".metadata.{section}."
         if path.startswith(prefix):
@@ -52,8 +52,8 @@ def field_of(path: str) -> OwnedField | None:
 
 
 def _fields(entry: ManagedFields) -> Iterable[OwnedField]:
-    held = entry.fields.metadata
-    for section, names in (("labels", held.labels), ("annotations", held.annotations)):
+    owned_metadata = entry.fields.metadata
+    for section, names in (("labels", owned_metadata.labels), ("annotations", owned_metadata.annotations)):
         for name in names:
             if name.startswith(_PREFIX):
                 yield OwnedField(section, name.removeprefix(_PREFIX))

@@ -1,6 +1,6 @@
-"""Which part of gputopo may do what: the one table that the code obeys and that RBAC manifests are held against.
+"""The roles: which part of gputopo may call what. Tests compare the RBAC manifests with this table.
 
-A ``Kube`` is opened in a role and refuses every call that its role does not list, so what is not here cannot happen.
+A ``Kube`` is opened with a role and refuses every call that the role does not list.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from gputopo.labels.keys import API_GROUP
 
 
 class Resource(NamedTuple):
-    """A kind of object, as its URL and RBAC spell it."""
+    """A resource of the API server, as in URLs and RBAC."""
 
     plural: str
     group: str = ""  # "" is the core group
     version: str = "v1"
     namespaced: bool = False
-    subresource: str = ""  # "status": what is written apart from the rest of it
+    subresource: str = ""  # "status"
 
     @property
     def named(self) -> str:
-        """As RBAC spells it: "nodes", "placementledgers/status"."""
+        """Return the name in RBAC: "nodes", "placementledgers/status"."""
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
     @property
     def api_version(self) -> str:
-        """As manifests spell it: "v1", "apps/v1"."""
+        """Return the apiVersion of manifests: "v1", "apps/v1"."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str | None = None, namespace: str | None = None) -> str:
-        """The URL path of one object, or of all of them; of a namespaced kind without a namespace: in all of them."""
+        """Return the URL path of an object, or of all objects of a namespace, or of all namespaces."""
         root = f"/apis/{self.group}" if self.group else "/api"
         space = f"/namespaces/{namespace}" if namespace is not None else ""
         one = "" if name is None else f"/{name}/{self.subresource}".rstrip("/")
@@ -51,7 +51,7 @@ LEDGER_STATUS = LEDGERS._replace(subresource="status")
 NODE_FEATURES = Resource("nodefeatures", "nfd.k8s-sigs.io", "v1alpha1", namespaced=True)
 LEASES = Resource("leases", "coordination.k8s.io", namespaced=True)
 DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
-# What says how large a gang is whose pods do not: of others, and read where it is served.
+# Objects of other projects that contain the size of a gang; read if the API server serves them.
 JOBS = Resource("jobs", "batch", namespaced=True)
 JOBSETS = Resource("jobsets", "jobset.x-k8s.io", "v1alpha2", namespaced=True)
 # Kubernetes' own: 1.36 serves v1alpha2 alone; 1.37 v1beta1 and v1alpha3, each if it is enabled, of the same objects.
@@ -88,13 +88,13 @@ SAY_SIZES = (
 
 
 class Role(NamedTuple):
-    """What one part of gputopo does. Server-side apply of an object that may not exist yet is patch and create."""
+    """The calls of a part of gputopo. Server-side apply of an object that may not exist needs patch and create."""
 
     name: str
     verbs: Mapping[Resource, tuple[str, ...]]
 
     def allows(self, resource: Resource, verb: str) -> bool:
-        """Whether the role lists that verb of that resource."""
+        """Return whether the role lists a verb of a resource."""
         return verb in self.verbs.get(resource, ())
 
 
@@ -112,7 +112,7 @@ AGENT_WITH_NFD = Role(
         EVENTS: ("create",),
     },
 )
-# A person at a terminal: `gputopo nodes`, `pods`, `why pod`, `show --node`, `diff --node`.
+# `gputopo nodes`, `pods`, `why pod`, `show --node`, `diff --node`.
 READER = Role(
     "reader",
     {
@@ -123,12 +123,11 @@ READER = Role(
         LEDGERS: ("list",),
     },
 )
-# The same person: `gputopo gangs`, `why gang`. What says the sizes of gangs, whether a planner is there, and whether a
-# namespace has opted in is read where that is allowed.
+# `gputopo gangs`, `why gang`. Sizes of gangs, the planner's Lease and the namespace are read if that is allowed.
 GANG_READER = Role(
     "reader", {**READER.verbs, **dict.fromkeys(SAY_SIZES, ("list",)), LEASES: ("get",), NAMESPACES: ("get",)}
 )
-# An administrator: `gputopo cleanup`. It looks at pods for gates that nobody would remove any more.
+# `gputopo cleanup`. It lists pods to find scheduling gates that no planner would remove.
 CLEANER = Role(
     "cleanup",
     {
@@ -141,28 +140,27 @@ CLEANER = Role(
         DEFINITIONS: ("get", "delete"),
     },
 )
-# An administrator: `gputopo release`.
+# `gputopo release`.
 RELEASER = Role("release", {PODS: ("list", "patch")})
-_SEEN = {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch")}
-# `gputopo extender`: it reads, tells a pod whose required shape did not hold by an Event, and vouches for what planners
-# propose.
+_WATCHED = {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch")}
+# `gputopo extender`. It writes Events about violated required shapes, and acknowledges reservations in the ledger.
 EXTENDER = Role(
     "extender",
     {
-        **_SEEN,
+        **_WATCHED,
         RESERVATIONS: ("list", "watch"),
         LEDGERS: ("list", "watch"),
         LEDGER_STATUS: ("patch",),
         EVENTS: ("create",),
     },
 )
-# `gputopo observe`: it only looks.
-OBSERVER = Role("observer", _SEEN)
-# `gputopo planner`: lets gated pods go to the places of its plans, and takes back those that did not get there.
+# `gputopo observe`: read-only.
+OBSERVER = Role("observer", _WATCHED)
+# `gputopo planner`. It ungates and pins pods, and rolls back pods that were not placed.
 PLANNER = Role(
     "planner",
     {
-        **_SEEN,
+        **_WATCHED,
         PODS: ("list", "watch", "get", "patch", "delete"),
         RESERVATIONS: ("list", "watch", "create", "delete"),
         RESERVATION_STATUS: ("patch",),
@@ -172,6 +170,6 @@ PLANNER = Role(
         **dict.fromkeys(SAY_SIZES, ("list", "watch")),
     },
 )
-# `--lease`: which of several answers, or plans.
+# `--lease`: leader election.
 ELECTION = Role("election", {LEASES: ("get", "create", "update")})
 ROLES = (AGENT, AGENT_WITH_NFD, READER, GANG_READER, CLEANER, RELEASER, EXTENDER, OBSERVER, PLANNER, ELECTION)

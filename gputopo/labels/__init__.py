@@ -1,6 +1,6 @@
-"""The contract between the agent, the scheduler component and everybody else: keys, values, schemas, reasons.
+"""The contract between the agent, the scheduler component and other clients: label keys, values, reasons.
 
-``encode`` and ``decode`` are neighbours here; nobody else spells a key or reads a value.
+No other package contains a label key or parses a label value.
 """
 
 from gputopo.labels.annotation import AnnotationError, EncodeError

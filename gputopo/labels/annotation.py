@@ -1,12 +1,12 @@
 """The value of the annotation ``gputopo.io/topology``: the whole graph as bounded, versioned, compact JSON.
 
-Lists of GPUs, NICs and links are stored by column, since siblings agree in most columns. A column is ``[v]`` where all
-rows agree, ``[v1, ..., vn]`` where they do not, or ``{"of": [v, w], "at": [0, 0, 1]}`` where few distinct values
-repeat; a column of nothing but defaults is left out. PCIe distances are one letter a pair. What moves while the machine
-stays as it is (the current PCIe speed, the rate of a NIC) is not in it: see ``NodeTopology.slow``.
+Lists of GPUs, NICs and links are stored by column, since the GPUs of a machine agree in most columns. A column is
+``[v]`` if all rows agree, ``[v1, ..., vn]`` if they differ, or ``{"of": [v, w], "at": [0, 0, 1]}`` if few distinct
+values repeat; a column of default values is left out. A PCIe distance is one letter per pair. Facts that change while
+the machine stays the same (the current PCIe speed, the rate of a NIC) are left out: see ``NodeTopology.slow``.
 
-    AnnotationError(ValueError)     the text is not such an annotation; the message says why and what to do
-    EncodeError(ValueError)         the topology does not fit into an annotation however much is left out
+    AnnotationError(ValueError)     the text is not a topology annotation; the message contains reason and advice
+    EncodeError(ValueError)         the topology does not fit into an annotation, even without its optional parts
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gputopo.process.decoding import convert, decode
 VERSION = 1
 BYTES_FOR_16 = 8 * 1024  # Kubernetes allows 256 KiB for all annotations of an object together
 _BYTES_PER_FURTHER_GPU = BYTES_FOR_16 // 16
-_MAX_ROWS = MAX_GPUS * MAX_GPUS  # no table of a machine is longer; keeps a hostile count from costing memory
-_MAX_CELLS = 32 * _MAX_ROWS  # no table has as many columns; keeps hostile columns from costing seconds
+_MAX_ROWS = MAX_GPUS * MAX_GPUS  # no table of a machine is longer; a hostile count must not allocate memory
+_MAX_CELLS = 32 * _MAX_ROWS  # no table has as many columns; hostile columns must not cost seconds
 _LETTERS: dict[PcieDistance | None, str] = {
     None: ".",
     PcieDistance.PIX: "x",
@@ -46,7 +46,7 @@ class EncodeError(ValueError):
 
 class _Coded(msgspec.Struct, forbid_unknown_fields=True):
     of: list[Any]  # distinct values
-    at: list[int]  # for each row, the place of its value in ``of``
+    at: list[int]  # for each row, the index of its value in ``of``
 
 
 class _Table(msgspec.Struct):
@@ -69,14 +69,14 @@ class _Wire(msgspec.Struct, omit_defaults=True):
 
 
 def encode_annotation(topology: NodeTopology) -> str:
-    """The annotation's value: JSON of at most ``budget(number of GPUs)`` bytes, the same for equal topologies."""
+    """Return the annotation's value: JSON of at most ``budget(GPUs)`` bytes, the same for equal topologies."""
     wire = _to_wire(topology.stable_facts())
     limit = max_bytes(len(topology.gpus))
     text = msgspec.json.encode(wire)
-    for name, column in _SHEDDING:
+    for name, column in _OPTIONAL_PARTS:
         if len(text) <= limit:
             break
-        if _shed(wire, name, column):
+        if _leave_out(wire, name, column):
             text = msgspec.json.encode(wire)
     if len(text) > limit:
         raise EncodeError(f"the topology of {len(topology.gpus)} GPUs takes {len(text)} bytes; at most {limit} fit")
@@ -84,12 +84,12 @@ def encode_annotation(topology: NodeTopology) -> str:
 
 
 def max_bytes(gpus: int) -> int:
-    """Bytes that the annotation of a node with that many GPUs may take."""
+    """Return the maximum size in bytes of the annotation of a node with that many GPUs."""
     return BYTES_FOR_16 + max(0, gpus - 16) * _BYTES_PER_FURTHER_GPU
 
 
 def decode_annotation(text: str) -> NodeTopology:
-    """The topology in an annotation's value. Raises ``AnnotationError``."""
+    """Return the topology in an annotation's value. Raises ``AnnotationError``."""
     try:
         wire = decode(text, _Wire)
         if wire.v != VERSION:
@@ -101,8 +101,8 @@ def decode_annotation(text: str) -> NodeTopology:
         raise AnnotationError(f"the topology annotation is damaged ({error}): {text[:80]!r}") from error
 
 
-# What is left out, in this order, until the rest fits: what matters least to placement first.
-_SHEDDING = (
+# The parts that are left out, in this order, until the rest fits: the least important for placement first.
+_OPTIONAL_PARTS = (
     ("gpus", "mig_devices"),
     ("gpus", "cpu_affinity"),
     ("numa_nodes", None),
@@ -112,7 +112,7 @@ _SHEDDING = (
 )
 
 
-def _shed(wire: _Wire, name: str, column: str | None) -> bool:
+def _leave_out(wire: _Wire, name: str, column: str | None) -> bool:
     table: _Table | None = getattr(wire, name)
     if table is None:
         return False
@@ -123,7 +123,7 @@ def _shed(wire: _Wire, name: str, column: str | None) -> bool:
     if column not in table.columns:
         return False
     if (name, column) == ("degraded", "why"):
-        table.columns[column] = [""]  # what is degraded must stay known
+        table.columns[column] = [""]  # the degraded parts themselves are kept
     else:
         del table.columns[column]
     wire.left_out.append(f"{name}.{column}")
@@ -228,7 +228,7 @@ def _triangle(matrix: Sequence[Sequence[PcieDistance | None]]) -> str:
 
 
 def _matrix(letters: str | None, size: int) -> list[list[str | None]]:
-    """The symmetric matrix of an upper triangle given row by row."""
+    """Return the symmetric matrix of an upper triangle given row by row."""
     if letters is None:
         return []
     if len(letters) != size * (size - 1) // 2:

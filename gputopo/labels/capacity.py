@@ -1,8 +1,8 @@
-"""Labels by which clouds and provisioners mark nodes that they may take away any time. Read, never written.
+"""Labels of clouds and provisioners on nodes that they may remove at any time. Read, never written.
 
 Sources: karpenter.sh/docs/reference/labels (well-known labels), EKS managed node groups, GKE Spot VMs and preemptible
-VMs, AKS spot node pools, OKE preemptible node pools, Spot Ocean, and what Terraform modules and kOps set by custom on
-nodes that they join themselves.
+VMs, AKS spot node pools, OKE preemptible node pools, Spot Ocean, and the customary label of
+Terraform modules and kOps.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ SPOT: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 
 def is_spot(labels: Mapping[str, str]) -> bool:
-    """Whether one of them is on the node."""
+    """Return whether a node has a label of ``SPOT``."""
     return any(labels.get(key, "").lower() in values for key, values, _ in SPOT)

@@ -1,7 +1,7 @@
-"""What a Node carries -> NodeTopology, with as much knowledge as its labels and annotations really give.
+"""Labels and annotations of a Node -> NodeTopology. Facts that they do not contain stay unknown.
 
-gputopo.labels.annotation.AnnotationError   an annotation of ours is there but cannot be read
-NoTopologyError(ValueError)                 nothing on the node speaks of GPUs
+gputopo.labels.annotation.AnnotationError   the topology annotation exists but cannot be decoded
+NoTopologyError(ValueError)                 no annotation or label describes GPUs
 """
 
 from __future__ import annotations
@@ -13,32 +13,30 @@ from gputopo.model import MAX_GPUS, Gpu, NodeTopology, Problem, ProblemKind
 
 
 class NoTopologyError(ValueError):
-    """Nothing on the node speaks of GPUs."""
+    """No annotation or label of the node describes GPUs."""
 
 
 def decode_topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology:
-    """The topology that a node's labels and annotations tell.
+    """Return the topology that a node's labels and annotations describe.
 
-    From our annotation: everything (``decode(*encode(t)) == t.slow()``). From labels alone, whoever wrote them: that
-    many GPUs with product, memory and NUMA node, and nothing about which of them are linked. A count is not a graph:
-    ``nvlink`` is then None, and the problems quote what the labels say.
+    The topology annotation contains everything (``decode(*encode(t)) == t.slow()``). Labels alone, of any client, give
+    the number of GPUs, their product, memory and NUMA node, but not which of them are linked: ``nvlink`` is None, and
+    the problems quote the labels.
     """
     text = annotations.get(keys.TOPOLOGY.key)
     if text is None:
         return _from_labels(labels)
     topology = annotation.decode_annotation(text)
     if not topology.gpus and _number(labels, keys.GPUS):
-        told = f"the topology annotation names no GPU, but the label {keys.GPUS.key} says {labels[keys.GPUS.key]}"
-        raise annotation.AnnotationError(f"{told}: one of them was changed by hand; restart the agent on that node")
+        conflict = f"the topology annotation lists no GPU, but the label {keys.GPUS.key} is {labels[keys.GPUS.key]}"
+        raise annotation.AnnotationError(f"{conflict}: one of the two was edited; restart the agent on that node")
     return topology
 
 
 def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
     count = _number(labels, keys.GPUS, keys.NVIDIA_COUNT)
     if count is None or count > MAX_GPUS:
-        found = (
-            ", ".join(f"{key}={labels[key]}" for key in sorted(labels) if "gpu" in key) or "none that speaks of GPUs"
-        )
+        found = ", ".join(f"{key}={labels[key]}" for key in sorted(labels) if "gpu" in key) or "none about GPUs"
         raise NoTopologyError(
             f"the node has no annotation {keys.TOPOLOGY.key} and no usable label {keys.GPUS.key} or "
             f"{keys.NVIDIA_COUNT.key} (its labels: {found}); run the agent on it, or label it by hand"
@@ -65,7 +63,7 @@ def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
 
 
 def _number(labels: Mapping[str, str], *sources: keys.Key) -> int | None:
-    """The first of these labels that is a plain number."""
+    """Return the value of the first of these labels that is a plain number."""
     for source in sources:
         value = labels.get(source.key, "")
         if value.isascii() and value.isdecimal() and len(value) < 10:
@@ -74,8 +72,8 @@ def _number(labels: Mapping[str, str], *sources: keys.Key) -> int | None:
 
 
 def _unknown(labels: Mapping[str, str]) -> tuple[Problem, ...]:
-    said = [f"{key.key}={labels[key.key]}" for key in _SHAPE if key.key in labels]
-    hint = f"; the labels say {', '.join(said)}, but not which GPUs" if said else ""
+    labelled = [f"{key.key}={labels[key.key]}" for key in _SHAPE if key.key in labels]
+    hint = f"; the labels say {', '.join(labelled)}, but not which GPUs" if labelled else ""
     return (Problem("nvlink", ProblemKind.UNKNOWN, f"the node has no annotation {keys.TOPOLOGY.key}{hint}"),)
 
 

@@ -1,8 +1,8 @@
-"""By which node labels people say where a node is, as far as that decides how near two nodes are.
+"""Node labels of topology domains: clique (multi-node NVLink), rack, block and zone.
 
-Our own and NVIDIA's for multi-node NVLink; for racks and blocks those of Kueue's and KAI's examples, NVIDIA Topograph,
+Cliques: gputopo's and NVIDIA's labels. Racks and blocks: the labels of Kueue's and KAI's examples, NVIDIA Topograph,
 Google Cloud (``cloud.google.com/gce-topology-*``) and AWS (``topology.k8s.aws/network-node-layer-*``, of which layer 3
-is the nearest to the instance); Kubernetes' own for zones.
+is the nearest to the instance). Zones: Kubernetes' own label.
 """
 
 from __future__ import annotations

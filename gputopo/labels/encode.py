@@ -1,7 +1,7 @@
-"""NodeTopology -> what a Node carries. Pure; the inverse of the annotation is in ``annotation``.
+"""NodeTopology -> labels and annotations of a Node. Pure.
 
-Only slow facts go in (design: a changed label makes kube-scheduler retry every pod that an extender rejected), and only
-known ones: an unknown fact has no label, rather than a wrong or empty one.
+Only slowly changing facts are published, because a changed label makes kube-scheduler retry every pod that an extender
+rejected. An unknown fact has no label, instead of a wrong or empty value.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ T = TypeVar("T")
 
 
 class EncodedTopology(NamedTuple):
-    """What is published about a node. All values are valid for Kubernetes by construction."""
+    """The published labels and annotations of a node. All values are valid for Kubernetes by construction."""
 
-    labels: dict[str, str]  # our own keys
+    labels: dict[str, str]  # under gputopo.io/
     annotations: dict[str, str]
-    mirrors: dict[str, str]  # labels under nvidia.com/, applied apart because others may own them
+    mirrors: dict[str, str]  # labels under nvidia.com/, applied separately because other clients may own them
 
 
 def encode_topology(topology: NodeTopology) -> EncodedTopology:
-    """Everything that a Node should carry for this topology. Raises ``annotation.EncodeError`` (see there)."""
+    """Return the labels and annotations of a topology. Raises ``annotation.EncodeError``."""
     return EncodedTopology(
         labels=_labels(topology),
         annotations={keys.TOPOLOGY.key: annotation.encode_annotation(topology)},
@@ -41,7 +41,7 @@ def _labels(topology: NodeTopology) -> dict[str, str]:
         keys.GPUS.key: str(len(usable)),
     }
     if topology.degraded or None not in {gpu.product for gpu in usable}:
-        # A GPU is judged beside its siblings: where the product is not known, nothing can be called healthy.
+        # Degradation is found by comparing GPUs of one product: without products nothing can be called healthy.
         labels[keys.DEGRADED.key] = "true" if topology.degraded else "false"
     for product, count in Counter(gpu.product for gpu in usable if gpu.product and gpu.product.strip()).items():
         key = keys.PRODUCT_PREFIX + label_value(product)
@@ -73,17 +73,17 @@ def _island_labels(topology: NodeTopology) -> dict[str, str]:
 
 
 def known_islands(topology: NodeTopology) -> tuple[Island, ...] | None:
-    """The islands, unless one of them could be larger than is known: a label has no room for a doubt."""
+    """Return the islands; None if an unknown link could make an island larger, because a label cannot express that."""
     return None if topology.uncertain_gpus else topology.islands
 
 
 def largest_island(islands: tuple[Island, ...]) -> Island:
-    """The island that the node's labels speak of: most GPUs, then most GB/s, then the lowest index."""
+    """Return the island that the labels describe: most GPUs, then most GB/s, then the lowest index."""
     return max(islands, key=lambda island: (island.size, island.gbps or 0, -island.gpus[0]))
 
 
 def island_interconnect(islands: tuple[Island, ...]) -> Interconnect:
-    """What joins the largest island; PCIe where several GPUs have no NVLink between them."""
+    """Return the interconnect of the largest island; PCIe if several GPUs have no NVLink."""
     if sum(island.size for island in islands) < 2:
         return Interconnect.NONE
     largest = largest_island(islands)
@@ -91,13 +91,13 @@ def island_interconnect(islands: tuple[Island, ...]) -> Interconnect:
 
 
 def fabric_value(topology: NodeTopology) -> str | None:
-    """``<cluster uuid>.<clique>`` where every usable GPU is registered in that domain; else None."""
+    """Return ``<cluster uuid>.<clique>`` if every usable GPU is registered in that domain, else None."""
     fabric = topology.fabric
     return None if fabric is None else label_value(f"{fabric.cluster_uuid}.{fabric.clique}")
 
 
 def _all_known(values: Iterable[T | None]) -> list[T] | None:
-    """The values where none of them is unknown, else None: half an answer is a wrong one."""
+    """Return the values, or None if one of them is unknown."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     return known if len(known) == len(listed) else None
@@ -123,7 +123,7 @@ def _numa_mirror(usable: tuple[Gpu, ...]) -> dict[str, str | None]:
 
 
 def _main_product(usable: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The GPUs of the most frequent product; on a tie the first by name, so that the answer never flips."""
+    """Return the GPUs of the most frequent product; on a tie the first by name, so that the result is stable."""
     counts = Counter(gpu.product for gpu in usable if gpu.product and gpu.product.strip())
     if not counts:
         return ()

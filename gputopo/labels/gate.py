@@ -1,4 +1,4 @@
-"""Our scheduling gate among others, and how a pod loses it. Pure."""
+"""gputopo's scheduling gate, and the patch that removes it. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gputopo.labels.keys import GATE
 
 
 def has_gate(gates: Iterable[str]) -> bool:
-    """Whether ours is among them."""
+    """Return whether gputopo's gate is among the gates of a pod."""
     return GATE in gates
 
 
 def other_gates(gates: Iterable[str]) -> tuple[str, ...]:
-    """Without ours."""
+    """Return the gates of other projects."""
     return tuple(each for each in gates if each != GATE)
 
 
 def remove_gate_patch(identity: Mapping[str, str], gates: Iterable[str]) -> dict[str, Any]:
-    """The merge patch that does nothing else. ``identity``: the metadata that must still hold."""
+    """Return the merge patch that removes only gputopo's gate. ``identity``: metadata as precondition."""
     return {"metadata": dict(identity), "spec": {"schedulingGates": [{"name": each} for each in other_gates(gates)]}}

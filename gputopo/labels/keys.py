@@ -1,6 +1,6 @@
-"""Every label and annotation key that gputopo writes or reads, each with a sentence. No key is spelled anywhere else.
+"""Every label and annotation key that gputopo writes or reads, with its meaning. No other module contains a key.
 
-A key, once released, keeps its meaning; what must change gets a new schema version (``SCHEMA_VERSION``).
+A released key keeps its meaning; an incompatible change needs a new schema version (``SCHEMA_VERSION``).
 """
 
 from __future__ import annotations
@@ -9,49 +9,51 @@ from typing import NamedTuple
 
 SCHEMA_VERSION = 1
 API_GROUP = "gputopo.io"
-FIELD_MANAGER = "gputopo-agent"  # owns our keys under server-side apply
+FIELD_MANAGER = "gputopo-agent"  # owns the gputopo.io/ keys under server-side apply
 SCHEDULER_NAME = "gputopo-scheduler"  # the second kube-scheduler, in the manifests and in pods that opt in
-MIRROR_FIELD_MANAGER = "gputopo-mirror"  # owns the mirrors, so that losing one never costs us our own keys
+MIRROR_FIELD_MANAGER = "gputopo-mirror"  # owns the mirrors: a conflict on a mirror does not affect the other keys
 
 
 class Key(NamedTuple):
-    """A key with what its value looks like and what it means (one sentence each, used in docs/labels.md)."""
+    """A key with an example of its value and its meaning (for docs/labels.md)."""
 
     key: str
     example: str
     meaning: str
 
 
-# Node labels: slow facts only. Every change of one makes kube-scheduler retry every pod an extender rejected.
+# Node labels: slowly changing facts only. A change makes kube-scheduler retry every pod that an extender rejected.
 SCHEMA = Key("gputopo.io/schema", "1", "Version of this contract.")
-GPUS = Key("gputopo.io/gpus", "8", "Usable GPUs: those that the driver can talk to.")
+GPUS = Key("gputopo.io/gpus", "8", "Usable GPUs: the GPUs that the driver can access.")
 INTERCONNECT = Key(
     "gputopo.io/interconnect",
     "nvswitch",
-    "What joins the largest island: `nvswitch`, `nvlink`, `pcie` (several GPUs, no NVLink) or `none` (fewer than two).",
+    "Interconnect of the largest island: `nvswitch`, `nvlink`, `pcie` (no NVLink) or `none` (fewer than two GPUs).",
 )
 ISLANDS = Key("gputopo.io/islands", "4-4", "Sizes of the NVLink islands, largest first.")
 LARGEST_ISLAND = Key(
-    "gputopo.io/largest-island", "4", "Size of the largest island, so that plain node affinity can say `Gt 3`."
+    "gputopo.io/largest-island", "4", "Size of the largest island, so that node affinity can require `Gt 3`."
 )
 ISLAND_BANDWIDTH = Key(
     "gputopo.io/island-bandwidth",
     "600",
-    "GB/s per GPU over NVLink in the largest island, both ways, of its weakest member.",
+    "NVLink bandwidth per GPU in the largest island, in GB/s in both directions, of its slowest GPU.",
 )
-NUMA_LAYOUT = Key("gputopo.io/numa-layout", "4-4", "GPUs per NUMA node that has any, by NUMA id order.")
+NUMA_LAYOUT = Key(
+    "gputopo.io/numa-layout", "4-4", "GPUs of each NUMA node that has GPUs, in the order of the NUMA ids."
+)
 VRAM_MIB = Key("gputopo.io/vram-mib", "81559", "Smallest GPU memory on the node, in MiB.")
 FABRIC = Key(
     "gputopo.io/fabric",
     "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1",
-    "Multi-node NVLink domain that all GPUs are in: `<cluster uuid>.<clique>`.",
+    "Multi-node NVLink domain of all GPUs: `<cluster uuid>.<clique>`.",
 )
-DEGRADED = Key("gputopo.io/degraded", "false", "Whether a link, a lane or a GPU is worse than it should be.")
+DEGRADED = Key("gputopo.io/degraded", "false", "Whether a link, a PCIe lane or a GPU is degraded.")
 PRODUCT_PREFIX = "product.gputopo.io/"
 PRODUCT = Key(
     PRODUCT_PREFIX + "<product>",
     "product.gputopo.io/NVIDIA-H100-80GB-HBM3=8",
-    "Usable GPUs of that product: deterministic on mixed nodes. The product is spelled as in `nvidia.com/gpu.product`.",
+    "Usable GPUs of that product, also on mixed nodes. The product is spelled as in `nvidia.com/gpu.product`.",
 )
 NODE_LABELS = (
     SCHEMA,
@@ -75,13 +77,13 @@ TOPOLOGY = Key(
 )
 NODE_ANNOTATIONS = (TOPOLOGY,)
 
-# Mirrors of what the ecosystem selects on, in GPU Feature Discovery's formats. A key that somebody else owns stays
-# theirs.
-NVIDIA_PRODUCT = Key("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", "Product; on mixed nodes the most frequent.")
-NVIDIA_MEMORY = Key(
-    "nvidia.com/gpu.memory", "81559", "MiB per GPU of that product. Left out where a GPU is in MIG mode."
+# Labels that other tools select on, in GPU Feature Discovery's formats. gputopo does not overwrite a key that another
+# client owns.
+NVIDIA_PRODUCT = Key(
+    "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", "Product; the most frequent product if there are several."
 )
-NVIDIA_COUNT = Key("nvidia.com/gpu.count", "8", "Usable GPUs. Left out where a GPU is in MIG mode.")
+NVIDIA_MEMORY = Key("nvidia.com/gpu.memory", "81559", "MiB per GPU of that product. Left out if a GPU is in MIG mode.")
+NVIDIA_COUNT = Key("nvidia.com/gpu.count", "8", "Usable GPUs. Left out if a GPU is in MIG mode.")
 NVIDIA_FAMILY = Key("nvidia.com/gpu.family", "hopper", "Architecture of that product.")
 NVIDIA_COMPUTE_MAJOR = Key("nvidia.com/gpu.compute.major", "9", "CUDA compute capability, major part.")
 NVIDIA_COMPUTE_MINOR = Key("nvidia.com/gpu.compute.minor", "0", "CUDA compute capability, minor part.")
@@ -104,47 +106,47 @@ MIRRORS = (
 TOPOLOGY_MANAGER = Key(
     "gputopo.io/topology-manager",
     "single-numa-node",
-    "The kubelet's `topologyManagerPolicy`, where it rejects pods whose GPUs span NUMA nodes. Set it by hand.",
+    "The kubelet's `topologyManagerPolicy`, if it rejects pods whose GPUs span NUMA nodes. Set it by hand.",
 )
 COST_PER_HOUR = Key(
     "gputopo.io/cost-per-hour",
     "32.77",
-    "What the whole node costs in an hour, in a currency of your own: the same on all nodes.",
+    "Cost of the whole node per hour, in any currency: the same currency on all nodes.",
 )
-COST_PER_HOUR_SHORT = Key("node-cost-per-hour", "32.77", "The same, by the short key.")
+COST_PER_HOUR_SHORT = Key("node-cost-per-hour", "32.77", "Short key with the same meaning.")
 SHARING = Key(
     "gputopo.io/sharing",
     "packed",
-    "How the device plugin chooses among replicas of shared GPUs: `distributed` (where nothing is said) or `packed`.",
+    "How the device plugin chooses among replicas of shared GPUs: `distributed` (default) or `packed`.",
 )
 NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING)
 
-# GPU Feature Discovery's word on how often each GPU is handed out.
+# Replicas of each GPU, from GPU Feature Discovery.
 NVIDIA_REPLICAS = "nvidia.com/gpu.replicas"
 
-# By which Node Feature Discovery's master knows the node that a NodeFeature speaks of.
+# The node of a NodeFeature, for Node Feature Discovery's master.
 NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"
 
-# What device plugins call their devices: whole GPUs, shares of GPUs where sharing is on, MIG devices by profile.
+# Resource names of device plugins: whole GPUs, shares of GPUs, MIG devices by profile.
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 
-# What a pod may ask. Annotations, but for the model, which is a label so that it can be selected on.
+# Pod keys. All are annotations, except the GPU model: a label, so that selectors can use it.
 POD_GPU_MODEL = Key(
     "accelerator.sched.io/gpu-model", "NVIDIA-A100-SXM4-80GB", "GPU product: exact, a short name (`A100`) or a glob."
 )
-POD_GPU_MODEL_SHORT = Key("gpu-model", "A100", "The same, by the short key.")
+POD_GPU_MODEL_SHORT = Key("gpu-model", "A100", "Short key with the same meaning.")
 POD_ISLAND = Key("gputopo.io/island", "required", "All GPUs in one NVLink island: `required`, `preferred` or `ignore`.")
 POD_INTERCONNECT = Key(
-    "gputopo.io/interconnect", "nvlink", "At least this between the pod's GPUs: `nvlink`, `nvswitch`."
+    "gputopo.io/interconnect", "nvlink", "Minimum interconnect between the pod's GPUs: `nvlink`, `nvswitch`."
 )
 POD_NUMA = Key("gputopo.io/numa", "preferred", "All GPUs on one NUMA node: `required`, `preferred` or `ignore`.")
-POD_MIN_VRAM = Key("gputopo.io/min-vram", "40Gi", "Memory that each GPU must have at least.")
-POD_VRAM = Key("gputopo.io/vram", "15Gi", "Share of one GPU's memory that the pod will use.")
+POD_MIN_VRAM = Key("gputopo.io/min-vram", "40Gi", "Minimum memory of each GPU.")
+POD_VRAM = Key("gputopo.io/vram", "15Gi", "Memory of a shared GPU that the pod will use.")
 POD_MIN_BANDWIDTH = Key(
     "gputopo.io/min-bandwidth",
     "300",
-    "GB/s, both ways, that the weakest hop of the best ring through the pod's GPUs must have over NVLink.",
+    "Minimum NVLink bandwidth, in GB/s in both directions, of the slowest hop of the best ring through the pod's GPUs.",
 )
 POD_WORKLOAD = Key("gputopo.io/workload", "training", "`training`, `inference` or `batch`.")
 POD_ISOLATION = Key(
@@ -158,24 +160,22 @@ POD_SPREAD = Key(
 POD_GANG = Key(
     "gputopo.io/gang", "llm-7", "The gang that the pod belongs to, within its namespace: all start, or none do."
 )
-POD_GANG_SIZE = Key("gputopo.io/gang-size", "16", "Members of the gang, as many as there will be.")
+POD_GANG_SIZE = Key("gputopo.io/gang-size", "16", "Number of members of the gang.")
 POD_GANG_MINIMUM = Key(
-    "gputopo.io/gang-minimum", "12", "Members that it can start with, where that is fewer than its size."
+    "gputopo.io/gang-minimum", "12", "Number of members that the gang can start with; default: its size."
 )
 POD_GANG_TIMEOUT = Key(
     "gputopo.io/gang-timeout",
     "30s",
-    "From when its members are let go until all have their nodes: `90s`, `5m`.",
+    "Time from ungating the members until all are bound: `90s`, `5m`.",
 )
 POD_GANG_REQUIRED = Key(
     "gputopo.io/gang-required-topology",
     "clique",
-    "All members in one: `clique` (multi-node NVLink), `rack`, `block`, `zone`, or a node label's key.",
+    "All members in the same domain: `clique` (multi-node NVLink), `rack`, `block`, `zone`, or a node label's key.",
 )
-POD_GANG_PREFERRED = Key("gputopo.io/gang-preferred-topology", "rack", "The same, where that can be had.")
-POD_PLANNED = Key(
-    "gputopo.io/planned", "true", "A pod of its own that is to be placed as gangs are: `true` or `false`."
-)
+POD_GANG_PREFERRED = Key("gputopo.io/gang-preferred-topology", "rack", "The same, as a preference.")
+POD_PLANNED = Key("gputopo.io/planned", "true", "A single pod that the planner places like a gang: `true` or `false`.")
 GANG_KEYS = (
     POD_GANG,
     POD_GANG_SIZE,
@@ -185,20 +185,20 @@ GANG_KEYS = (
     POD_GANG_PREFERRED,
     POD_PLANNED,
 )
-# What the planner writes on a member, in the one patch that lets it go.
+# Annotations that the planner writes on a member, in the patch that ungates it.
 POD_GANG_RANK = Key(
-    "gputopo.io/gang-rank", "3", "Its rank in the plan: neighbours in rank are neighbours in the fabric."
+    "gputopo.io/gang-rank", "3", "Rank of the pod in the plan: pods with consecutive ranks are close in the network."
 )
-POD_RESERVATION = Key("gputopo.io/reservation", "llm-7-4f2a9c", "The `PlacementReservation` that it was placed by.")
+POD_RESERVATION = Key("gputopo.io/reservation", "llm-7-4f2a9c", "The `PlacementReservation` that placed the pod.")
 POD_ROLLED_BACK = Key(
-    "gputopo.io/taken-back", "llm-7-4f2a9c", "The `PlacementReservation` that it was to be placed by and was not."
+    "gputopo.io/taken-back", "llm-7-4f2a9c", "The `PlacementReservation` of a placement that was rolled back."
 )
 WRITTEN_ON_PODS = (POD_GANG_RANK, POD_RESERVATION, POD_ROLLED_BACK)
 
 # The scheduling gate that keeps a member from kube-scheduler until its gang is planned.
 GATE = "gputopo.io/gang"
-# A namespace whose pods are gated whatever their scheduler, where they name a gang.
-GANGS_ENABLED = Key("gputopo.io/gangs", "enabled", "Pods of this namespace that name a gang are gated at creation.")
+# A namespace in which pods that name a gang are gated for any scheduler.
+GANGS_ENABLED = Key("gputopo.io/gangs", "enabled", "Pods in this namespace that name a gang are gated at creation.")
 
 POD_KEYS = (
     POD_GPU_MODEL,

@@ -1,8 +1,8 @@
-"""The closed list of reasons why a node is refused for a pod.
+"""The closed list of reasons why a node is rejected for a pod.
 
-kube-scheduler copies the text into the pod's condition. Its text must be byte-stable: one that changes from call to
-call (a count, a time, a node's name, an order) puts the pod into a hot loop. So each reason is one fixed sentence, at
-most a dozen exist beside that of a malformed pod, and the long story is one command away.
+kube-scheduler copies the text into the pod's condition. The text must be byte-stable: a text that changes from call to
+call (a count, a time, a node's name, an order) makes kube-scheduler retry the pod in a loop. So each reason is a fixed
+sentence, and `gputopo why` explains the details.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why a node does not suit a pod. The value is the text that kube-scheduler shows."""
+    """A rejection reason. Its value is the text that kube-scheduler shows."""
 
     TOO_FEW_GPUS = "too few free healthy GPUs (see: gputopo why pod)"
     MODEL = "no GPU of the requested model (see: gputopo why pod)"
@@ -29,16 +29,16 @@ class Reason(Enum):
 
 
 def malformed_text(key: str, value: str, expected: str) -> str:
-    """The text for a pod whose own key cannot be understood. It varies with the pod alone, so it is stable for it."""
+    """Return the text for a pod with a malformed value. It depends on the pod alone, so it is stable."""
     return f"{Reason.MALFORMED.value}: {key}: {value[:63]!r} is not {expected}"
 
 
 def misplaced_text(key: str, value: str) -> str:
-    """The text for a pod that says as a label what is read as an annotation."""
+    """Return the text for a pod with a label that must be an annotation."""
     return f"{Reason.MALFORMED.value}: {key}: {value[:63]!r} is a label, and read as an annotation only"
 
 
 def unknown_key_text(key: str, value: str, nearest: str | None) -> str:
-    """The text for a pod with a key under our prefix that nobody reads."""
-    meant = "docs/pods.md lists the known keys" if nearest is None else f"the nearest known key is {nearest}"
-    return f"{Reason.MALFORMED.value}: {key[:127]}: {value[:63]!r} is the value of an unknown key: {meant}"
+    """Return the text for a pod with an unknown key under gputopo's prefix."""
+    advice = "docs/pods.md lists the known keys" if nearest is None else f"the nearest known key is {nearest}"
+    return f"{Reason.MALFORMED.value}: {key[:127]}: {value[:63]!r} is the value of an unknown key: {advice}"

@@ -1,4 +1,4 @@
-"""Strings that Kubernetes accepts as label values, by construction.
+"""Label values that are valid by construction.
 
 A label value, and the name part of a label key, is at most 63 characters of ``[A-Za-z0-9._-]`` that begin and end
 with a letter or digit (k8s.io/apimachinery ``validation.IsValidLabelValue``).
@@ -17,19 +17,19 @@ _EDGE = "._-"
 
 
 def is_label_value(text: str) -> bool:
-    """Whether Kubernetes takes the text as a non-empty label value."""
+    """Return whether the text is a valid, non-empty label value."""
     return _VALID.fullmatch(text) is not None
 
 
 def label_value(text: str) -> str:
-    """Spell any non-empty text as a label value.
+    """Return any non-empty text as a label value.
 
-    White space becomes ``-`` as in GPU Feature Discovery, so that "NVIDIA H100 80GB HBM3" reads as users know it.
-    Where more than that had to change (a character dropped, an end trimmed, the text cut), a hash of the original is
-    appended: two different texts then never become one label. Raises ``ValueError`` for blank text.
+    White space becomes ``-`` as in GPU Feature Discovery, so that "NVIDIA H100 80GB HBM3" looks familiar. If more
+    changes (a character is dropped, an end trimmed, the text cut), a hash of the original is appended, so that two
+    texts never get the same label. Raises ``ValueError`` for blank text.
     """
     if not text.strip():
-        raise ValueError(f"a label value cannot be made of {text!r}: leave the label out instead")
+        raise ValueError(f"{text!r} cannot be a label value: leave the label out")
     spelled = "-".join(text.split())
     if is_label_value(spelled):
         return spelled
@@ -39,10 +39,10 @@ def label_value(text: str) -> str:
 
 
 def gfd_value(text: str) -> str | None:
-    """Spell a text as GPU Feature Discovery does (its ``sanitise``: drop what is not allowed, join words with ``-``).
+    """Return a text as GPU Feature Discovery writes it (``sanitise``: drop invalid characters, join words with ``-``).
 
-    GPU Feature Discovery bounds neither the length nor the ends, and then the label is refused by the API server
-    (k8s-device-plugin#1876); such a text is spelled by ``label_value`` instead. None where nothing is left.
+    GPU Feature Discovery checks neither the length nor the ends, so that the API server may refuse its label
+    (k8s-device-plugin#1876); for such a text this returns ``label_value``. None if the text is blank.
     """
     spelled = "-".join(_FORBIDDEN.sub("", text).split())
     if is_label_value(spelled):

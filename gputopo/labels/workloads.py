@@ -1,6 +1,6 @@
-"""How the controllers and images that people run on GPUs show themselves on pods. Keys and names, each with its source.
+"""Labels, annotations and owners by which other projects' controllers mark their pods, each with its source.
 
-Nothing here is ours: these are read, never written.
+gputopo reads them and never writes them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ TRAINJOB_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"  # kubeflow/traine
 JOBSET = "jobset.sigs.k8s.io/jobset-name"  # kubernetes-sigs/jobset, with all that follow: labels of jobs and pods
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 JOBSET_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
-INITIALIZERS = ("dataset-initializer", "model-initializer")  # names and steps of what runs before: kubeflow/trainer v2
-JOBSET_GROUP = "jobset.sigs.k8s.io/group-name"  # "default" where its spec names none; there since v0.9
+INITIALIZERS = (
+    "dataset-initializer",
+    "model-initializer",
+)  # names and steps of the jobs that run first: kubeflow/trainer v2
+JOBSET_GROUP = "jobset.sigs.k8s.io/group-name"  # default: "default"; since v0.9
 JOBSET_JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 JOBSET_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/name"  # kubernetes-sigs/lws, with all that follow
@@ -36,7 +39,7 @@ KSERVE = "serving.kserve.io/inferenceservice"  # kserve
 PART_OF = "app.kubernetes.io/part-of"  # "llminferenceservice" on pods of kserve's LLMInferenceService
 NOTEBOOK = "notebook-name"  # kubeflow/notebooks, whose pods belong to a StatefulSet
 
-# By which pods say that gang schedulers, or queues, are to treat them as one.
+# Gangs of other gang schedulers and queues.
 POD_GROUP = (
     "scheduling.x-k8s.io/pod-group"  # label: kubernetes-sigs/scheduler-plugins (Coscheduling), v1alpha1 PodGroup
 )
@@ -50,7 +53,7 @@ KUEUE_GROUP_SERVING = "kueue.x-k8s.io/pod-group-serving"  # annotation; "true": 
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"  # annotation: volcano-sh/apis scheduling/v1beta1
 VOLCANO_GROUP_NEW = "scheduling.volcano.sh/group-name"  # annotation: the same
 
-# Owners, as ``group/kind``. Workloads of Kubernetes itself say least about what runs in them.
+# Owners, as ``group/kind``.
 JOB = "batch/Job"
 REPLICA_SET = "apps/ReplicaSet"
 STATEFUL_SET = "apps/StatefulSet"
@@ -59,7 +62,7 @@ MPI_JOB = "kubeflow.org/MPIJob"
 KUBEFLOW_KINDS = tuple(f"kubeflow.org/{kind}" for kind in ("TFJob", "XGBoostJob", "PaddleJob", "JAXJob"))
 RAY_CLUSTER_KIND = "ray.io/RayCluster"
 
-# Names of the PriorityClasses that come with gputopo.
+# The PriorityClasses of gputopo's manifests.
 SCAVENGER = f"{API_GROUP.partition('.')[0]}-scavenger"
 NORMAL = f"{API_GROUP.partition('.')[0]}-normal"
 CRITICAL = f"{API_GROUP.partition('.')[0]}-critical"

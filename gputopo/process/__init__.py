@@ -1,1 +1,1 @@
-"""What the long-running programs share: settings, logs, metrics, signals, thread-safe decoding."""
+"""Shared by the long-running programs: settings, logs, metrics, signals, thread-safe decoding."""

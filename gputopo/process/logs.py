@@ -1,4 +1,4 @@
-"""The log of a daemon: one line an event on standard error, with fields, as JSON or as text.
+"""The log of a daemon: one line per event on standard error, with fields, as JSON or as text.
 
 _log.info("pass", extra={"fields": {"outcome": "ok"}})   ->   {"time":"…","level":"info","event":"pass","outcome":"ok"}
 """
@@ -16,7 +16,7 @@ from gputopo.timestamps import format_micro_timestamp
 Fields = Mapping[str, Any]
 
 
-class _Lines(logging.Formatter):
+class _Formatter(logging.Formatter):
     def __init__(self, about: Mapping[str, str], write: Any) -> None:
         super().__init__()
         self._about = about
@@ -36,7 +36,7 @@ def _json(head: Fields, about: Fields, fields: Fields) -> str:
 
 
 def _text(head: Fields, _: Fields, fields: Fields) -> str:
-    """``time level event name=value …``; what is unknown or empty is left out."""
+    """Return ``time level event name=value …``; unknown and empty values are left out."""
     rest = {name: value for name, value in fields.items() if value not in (None, [], {}, "")}
     words = (*head.values(), str(rest.pop("event")))
     return " ".join([*words, *(f"{name}={_word(value)}" for name, value in rest.items())])
@@ -51,7 +51,7 @@ _FORMS = {"json": _json, "text": _text}
 
 
 class LogSink(logging.StreamHandler[TextIO]):
-    """Where lines go, and whose they are."""
+    """The handler that writes the log lines of some packages."""
 
     def __init__(self, stream: TextIO, packages: Sequence[str]) -> None:
         super().__init__(stream)
@@ -59,9 +59,9 @@ class LogSink(logging.StreamHandler[TextIO]):
 
 
 def start_logging(form: str, stream: TextIO, packages: Sequence[str], about: Mapping[str, str]) -> LogSink:
-    """Send what those packages log from info on to a stream, with ``about`` in each line; returns what does so."""
+    """Write the log lines of packages, from level info, to a stream, with ``about`` in each line."""
     sink = LogSink(stream, packages)
-    sink.setFormatter(_Lines(about, _FORMS[form]))
+    sink.setFormatter(_Formatter(about, _FORMS[form]))
     for name in packages:
         logger = logging.getLogger(name)
         logger.addHandler(sink)

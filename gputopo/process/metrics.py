@@ -1,8 +1,8 @@
-"""What a program tells Prometheus: a ``Catalogue`` says once what there is; a registry, scrapes and docs come from it.
+"""Prometheus metrics: the registry, the samples and docs/metrics.md of a program come from one ``Catalogue``.
 
-Every program has a registry of its own: nothing of the process is touched by importing this or making a registry. What
-is known, other than what happens, is told at the moment of a scrape, so that what is gone leaves no series behind and a
-scrape never sees half an update.
+Every program has its own registry: importing this module has no side effects. Counters and histograms are updated when
+something happens. Gauges are computed at each scrape, so that removed objects leave no series and a scrape never shows
+half an update.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from gputopo import __version__
 
 T = TypeVar("T")
 Sample = tuple[str, tuple[str, ...], float]  # name, label values, value
-CatalogueRow = tuple[str, str, tuple[str, ...], str]  # name on the wire, type, labels, meaning
+CatalogueRow = tuple[str, str, tuple[str, ...], str]  # exposed name, type, labels, meaning
 BUILD = (__version__, platform.python_version())  # the labels of a program's ``_info``
 
 
 class MetricHelp(NamedTuple):
-    """What a metric says."""
+    """The labels and the help text of a metric."""
 
     labels: tuple[str, ...]
     meaning: str
 
 
 class HistogramHelp(NamedTuple):
-    """What a histogram of durations says."""
+    """The labels, the help text and the buckets of a histogram of durations."""
 
     labels: tuple[str, ...]
     meaning: str
@@ -39,29 +39,29 @@ class HistogramHelp(NamedTuple):
 
 
 class MetricCatalogue(NamedTuple):
-    """All metrics of a program, by name; counters without the ``_total`` that they end in on the wire."""
+    """All metrics of a program, by name; names of counters are without the suffix ``_total``."""
 
-    counters: Mapping[str, MetricHelp]  # bumped where things happen
-    gauges: Mapping[str, MetricHelp]  # told at a scrape
-    tallies: Mapping[str, MetricHelp] = {}  # counters that others keep: told at a scrape
+    counters: Mapping[str, MetricHelp]  # incremented by the program
+    gauges: Mapping[str, MetricHelp]  # computed at a scrape
+    tallies: Mapping[str, MetricHelp] = {}  # counters whose values are computed at a scrape
     times: Mapping[str, HistogramHelp] = {}
 
     def counter(self, registry: CollectorRegistry, name: str) -> Counter:
-        """One of ``counters``, to be bumped."""
+        """Return a counter of ``counters``."""
         labels, meaning = self.counters[name]
         return Counter(name, meaning, labels, registry=registry)
 
     def histogram(self, registry: CollectorRegistry, name: str) -> Histogram:
-        """One of ``times``, to be observed."""
+        """Return a histogram of ``times``."""
         labels, meaning, buckets = self.times[name]
         return Histogram(name, meaning, labels, registry=registry, buckets=buckets)
 
     def register_samples(self, registry: CollectorRegistry, samples: Callable[[], Iterable[Sample]]) -> None:
-        """Ask for the samples of ``gauges`` and ``tallies`` at every scrape."""
+        """Compute the samples of ``gauges`` and ``tallies`` at every scrape."""
         registry.register(_SampleCollector(self, samples))
 
     def described(self) -> Iterator[CatalogueRow]:
-        """Every metric."""
+        """Yield a row for every metric."""
         yield from ((f"{name}_total", "counter", *about) for name, about in {**self.counters, **self.tallies}.items())
         yield from ((name, "gauge", *about) for name, about in self.gauges.items())
         yield from ((name, "histogram", about.labels, about.meaning) for name, about in self.times.items())
@@ -87,13 +87,13 @@ class _SampleCollector(Collector):
 
 
 def cached_samples(samples: Callable[[T], Iterable[Sample]]) -> Callable[[T], Sequence[Sample]]:
-    """The same, worked out only where the value is another than at the last scrape."""
-    held: tuple[T, Sequence[Sample]] | None = None
+    """Return the function with a cache: it is called only if the value differs from that of the last scrape."""
+    cached: tuple[T, Sequence[Sample]] | None = None
 
-    def kept(value: T) -> Sequence[Sample]:
-        nonlocal held
-        if held is None or held[0] is not value:
-            held = value, tuple(samples(value))
-        return held[1]
+    def samples_of(value: T) -> Sequence[Sample]:
+        nonlocal cached
+        if cached is None or cached[0] is not value:
+            cached = value, tuple(samples(value))
+        return cached[1]
 
-    return kept
+    return samples_of

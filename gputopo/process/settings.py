@@ -1,10 +1,10 @@
-"""What an operator can set, for every program of gputopo alike. A flag beats the environment, which beats the default.
+"""Settings of the long-running programs. A flag overrides the environment, which overrides the default.
 
-A program has one frozen value with its settings, read once, and one table that holds each setting with its unit,
-default and reason; the command line's options and the reference page are made from the table. What is not in it is a
-constant beside the code that needs it.
+A program has one frozen value with its settings, read once, and one table with the unit, default and purpose of each
+setting. The command line's options and the reference page are generated from the table. Values that are not settings
+are constants beside the code that uses them.
 
-    SettingError(ValueError)    a value cannot be used; the message quotes it and says where it was set
+    SettingError(ValueError)    an invalid value; the message quotes it and its source
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ T = TypeVar("T")
 
 
 class SettingError(ValueError):
-    """A value cannot be used."""
+    """An invalid value."""
 
 
 class Setting(NamedTuple):
-    """One row of a table."""
+    """A row of a table of settings."""
 
-    field: str  # of the program's settings
-    flag: str  # one with a short form: "-o, --output"
-    variable: str  # in the environment
+    field: str  # name of the field of the program's settings
+    flag: str  # with a short form: "-o, --output"
+    variable: str  # environment variable
     default: str
-    metavar: str  # what a value looks like, with its unit
-    reason: str  # what it is for, and why the default is what it is
+    metavar: str  # format of a value, with its unit
+    reason: str  # its purpose, and the reason for the default
     parse: Callable[[str], Any]
 
 
 def read_values(
     table: Sequence[Setting], flags: Mapping[str, str | None], environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The settings by field; ``flags`` by field, None where not given. Raises ``SettingError``."""
+    """Return the settings by field. ``flags``: by field, None if not given. Raises ``SettingError``."""
     found: dict[str, Any] = {}
     for setting in table:
         flag = flags.get(setting.field)
@@ -58,8 +58,8 @@ def read_values(
 
 
 def command_options(table: Sequence[Setting]) -> Callable[[Command], Command]:
-    """A decorator that gives a command one option per row."""
-    import click  # noqa: PLC0415  whoever only reads settings does without
+    """Return a decorator that adds an option per row to a command."""
+    import click  # noqa: PLC0415  not needed to read settings
 
     def with_options(command: Command) -> Command:
         for row in reversed(table):
@@ -71,7 +71,7 @@ def command_options(table: Sequence[Setting]) -> Callable[[Command], Command]:
 
 
 def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:
-    """``90s``, ``5m``, ``1h`` or plain seconds."""
+    """Return a parser of ``90s``, ``5m``, ``1h`` or plain seconds."""
 
     def parse(text: str) -> float:
         found = parse_duration(f"{text}s" if text[-1:].isdigit() else text)
@@ -87,7 +87,7 @@ def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:
 
 
 def parse_unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
-    """What that reads; None for ``off``."""
+    """Return the parser, extended by ``off``, which gives None."""
 
     def parse_unless_off(text: str) -> T | None:
         try:
@@ -99,7 +99,7 @@ def parse_unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
 
 
 def parse_number(least: int, most: int) -> Callable[[str], int]:
-    """A whole number within bounds."""
+    """Return a parser of integers within bounds."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
@@ -110,7 +110,7 @@ def parse_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def parse_one_of(*words: str) -> Callable[[str], str]:
-    """One of a few words."""
+    """Return a parser of a choice."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -121,18 +121,18 @@ def parse_one_of(*words: str) -> Callable[[str], str]:
 
 
 def parse_flag(on: str) -> Callable[[str], bool]:
-    """That word, or ``off``."""
+    """Return a parser of ``on`` (True) and ``off`` (False)."""
     choice = parse_one_of(on, "off")
     return lambda text: choice(text) == on
 
 
 def parse_path(text: str) -> Path | None:
-    """A path; None for nothing or ``off``."""
+    """Return a path; None for "" and ``off``."""
     return None if text in ("", "off") else Path(text)
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """``0.0.0.0:9438``, ``[::]:9438``, ``:9438`` (every address, as ""); None for ``off``."""
+    """Parse ``0.0.0.0:9438``, ``[::]:9438`` or ``:9438`` (host "": every address); None for ``off``."""
     if text == "off":
         return None
     host, colon, port = text.rpartition(":")
@@ -142,6 +142,6 @@ def parse_address(text: str) -> tuple[str, int] | None:
 
 
 def log_setting(default: str = "json", line: str = "an event") -> Setting:
-    """The row that every program has. ``line``: of what a line tells."""
-    reason = f"The form of the log on standard error: one line {line}, with fields."
+    """Return the setting ``--log``. ``line``: the subject of a log line."""
+    reason = f"Format of the log on standard error: one line {line}, with fields."
     return Setting("log", "--log", "GPUTOPO_LOG", default, "json|text", reason, parse_one_of("json", "text"))

@@ -1,6 +1,6 @@
 """Pure renderings of a NodeTopology: text, JSON, drawings. Each format is a module of its own.
 
-RenderError(ValueError)     the topology cannot be said in the format asked for
+RenderError(ValueError)     the topology cannot be expressed in the format
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ Renderer = Callable[[NodeTopology], str]
 
 
 class RenderError(ValueError):
-    """The topology cannot be said in this format; the message says why."""
+    """The topology cannot be expressed in this format; the message contains the reason."""
 
 
-# Format -> module below this package, function, what it can be told. Imported by name so that a command pays for the
-# format that it prints and for no other.
+# Format -> module of this package, function, options. A format's module is imported when the format is used.
 _FORMATS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "tree": ("tree", "render_tree", ("ascii_only", "paint")),
     "matrix": ("matrix", "render_matrix", ("ascii_only", "paint")),
@@ -39,7 +38,7 @@ FORMATS = tuple(_FORMATS)
 
 
 def renderer(name: str, *, ascii_only: bool = False, paint: Paint = without_colour) -> Renderer:
-    """The function that renders a topology in one of ``FORMATS``."""
+    """Return the function that renders a topology in a format of ``FORMATS``."""
     module, function, options = _FORMATS[name]
     render = cast("Callable[..., str]", getattr(import_module(f"{__name__}.{module}"), function))
     given = {"ascii_only": ascii_only, "paint": paint}

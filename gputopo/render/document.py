@@ -1,7 +1,4 @@
-"""A topology as the public JSON document, and that document as JSON text.
-
-``gputopo.render.schema`` says what every key means.
-"""
+"""A topology as the public JSON document. ``gputopo.render.schema`` defines the keys."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Made = TypeVar("Made", bound=schema.Entry)
 
 
 def topology_document(topology: NodeTopology, name: str | None = None) -> dict[str, Any]:
-    """The document of kind ``NodeTopology``: dicts, lists and plain values in the order in which they are printed."""
+    """Return the document of kind ``NodeTopology``: dicts, lists and plain values in the order of printing."""
     nvlink, islands, fabric = topology.nvlink, topology.islands, topology.fabric
     filled = schema.Document(
         api_version=schema.API_VERSION,
@@ -44,13 +41,13 @@ def topology_document(topology: NodeTopology, name: str | None = None) -> dict[s
         degraded=tuple(_same(schema.DegradedEntry, each) for each in topology.degraded),
         problems=tuple(_same(schema.ProblemEntry, each) for each in topology.problems),
     )
-    # Through JSON's own types, so that a reader of the dict and a reader of the text see the same (lists, not tuples).
+    # Encoded and decoded, so that the dict has the same types as the JSON text (lists, not tuples).
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(filled))
     return built
 
 
 def render_json(topology: NodeTopology, name: str | None = None) -> str:
-    """The document as indented JSON, in ASCII: names from the hardware reach a terminal as escapes, never as codes."""
+    """Return the document as indented JSON in ASCII: control characters in hardware names are escaped."""
     text = msgspec.json.format(msgspec.json.encode(topology_document(topology, name)), indent=2).decode()
     return re.sub(r"[^\n -~]", _escape, text) + "\n"
 
@@ -61,7 +58,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _same(entry: type[Made], value: msgspec.Struct) -> Made:
-    """The entry of a value whose fields have the names of the entry's."""
+    """Return the entry of a value with the same field names."""
     return entry(**{field: getattr(value, field) for field in entry.__struct_fields__})
 
 
@@ -79,9 +76,9 @@ def _gpu(gpu: Gpu) -> schema.GpuEntry:
 
 
 def _links(topology: NodeTopology, nvlink: Nvlink) -> list[schema.LinkEntry]:
-    """Every pair that NVLink joins, so that the islands are the connected components of what is listed here.
+    """Return every pair that NVLink connects; the islands are the connected components of this graph.
 
-    Both must be able to use it (``NodeTopology.joinable``).
+    Both GPUs must be able to use NVLink (``NodeTopology.joinable``).
     """
     direct = [_link("nvlink", link.a, link.b, (link,)) for link in nvlink.links if link.lanes]
     uplinks = [up for up in nvlink.uplinks if up.lanes]
@@ -95,20 +92,20 @@ def _links(topology: NodeTopology, nvlink: Nvlink) -> list[schema.LinkEntry]:
 
 
 def _link(kind: Literal["nvlink", "nvswitch"], a: int, b: int, edges: tuple[Link | Uplink, ...]) -> schema.LinkEntry:
-    """A pair is as good as the weakest edge between the two."""
-    weakest = min(edges, key=lambda edge: edge.lanes)
+    """Return the entry of a pair, with the narrowest edge between the two."""
+    narrowest = min(edges, key=lambda edge: edge.lanes)
     return schema.LinkEntry(
         a=a,
         b=b,
         kind=kind,
-        lanes=weakest.lanes,
-        expected_lanes=weakest.expected_lanes,
+        lanes=narrowest.lanes,
+        expected_lanes=narrowest.expected_lanes,
         gbps=_least([edge.gbps for edge in edges]),
     )
 
 
 def _least(values: list[float | None]) -> float | None:
-    """The smallest; unknown as soon as one is unknown."""
+    """Return the smallest value; None if any value is unknown."""
     known = [value for value in values if value is not None]
     return min(known) if len(known) == len(values) else None
 

@@ -1,4 +1,4 @@
-"""A topology as a Graphviz graph: NUMA nodes and PCIe switches as clusters, NVSwitch fabrics as one body each.
+"""A topology as a Graphviz graph: NUMA nodes and PCIe switches as clusters, each NVSwitch fabric as a node.
 
 gputopo show -o dot | dot -Tsvg > topology.svg
 """
@@ -28,9 +28,9 @@ graph topology {
 
 
 def render_dot(topology: NodeTopology, name: str | None = None) -> str:
-    """The graph in the DOT language; NICs of a switch share a body.
+    """Return the graph in the DOT language; the NICs of a switch share a node.
 
-    Every text is quoted, so that no product or NIC name can change the graph.
+    Every text is escaped, so that no product or NIC name can change the graph.
     """
     title = name or topology.machine
     lines = [f"  label={_quoted(title)};", '  labelloc="t";'] if title else []
@@ -89,5 +89,5 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For the inside of a quoted label, where a backslash, a quote and an HTML entity mean something."""
+    """Escape backslashes, quotes and HTML entities for a quoted label."""
     return escape_invisible(text).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')

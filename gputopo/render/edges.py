@@ -1,4 +1,4 @@
-"""The NVLinks of a topology as drawings need them: bodies joined by edges with a caption and a condition."""
+"""The NVLinks of a topology as edges of a drawing, with captions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class DrawnEdge(msgspec.Struct, frozen=True):
     """An edge between a GPU and another GPU or an NVSwitch fabric."""
 
     gpu: int  # index
-    peer: int | None  # index; None where it is a fabric
-    fabric: int | None  # None where it is a GPU
+    peer: int | None  # GPU index; None: the peer is a fabric
+    fabric: int | None  # None: the peer is a GPU
     lanes: int
     caption: str  # "NV12", "NV11/12 550 GB/s"
     degraded: bool
 
 
 def drawn_edges(topology: NodeTopology) -> tuple[DrawnEdge, ...]:
-    """Uplinks by GPU, then links by pair; those that are down included, because they should not be."""
+    """Return uplinks by GPU, then links by pair, also those that are down."""
     if topology.nvlink is None:
         return ()
     ups = [DrawnEdge(up.gpu, None, up.fabric, up.lanes, *_caption(up)) for up in topology.nvlink.uplinks]
@@ -33,7 +33,7 @@ def drawn_edges(topology: NodeTopology) -> tuple[DrawnEdge, ...]:
 
 
 def fabrics(topology: NodeTopology) -> dict[int, str]:
-    """The NVSwitch fabrics by number, with what to call them."""
+    """Return the names of the NVSwitch fabrics by number."""
     found: dict[int, bool] = {}
     for up in () if topology.nvlink is None else topology.nvlink.uplinks:
         found[up.fabric] = found.get(up.fabric, True) and up.assumed

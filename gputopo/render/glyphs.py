@@ -1,4 +1,4 @@
-"""The few characters that text output needs beyond letters, in Unicode and in ASCII."""
+"""The symbols of text output, in Unicode and in ASCII."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class Glyphs(msgspec.Struct, frozen=True):
-    """One alphabet."""
+    """A set of symbols."""
 
     ascii_only: bool
     branch: str  # to a child that is not the last
     last: str
     pipe: str  # below a child that is not the last
-    dot: str  # between facts of equal rank
+    dot: str  # between facts
     arrow: str
     times: str
     alone: str  # the mark of an island of one
 
     def joined(self, facts: Iterable[str]) -> str:
-        """Facts of equal rank on one line."""
+        """Return facts on one line."""
         return f" {self.dot} ".join(facts)
 
     def shown(self, text: str) -> str:
-        """A text from outside, safe to print in this alphabet."""
+        """Return a text from outside, escaped for these symbols."""
         return escape_invisible(text, ascii_only=self.ascii_only)
 
 

@@ -1,4 +1,4 @@
-"""What a line about one GPU says: product, memory, NVLinks, bandwidth, peculiarities."""
+"""The cells of a GPU's line: product, memory, NVLinks, bandwidth, special facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING = ("text", "")
 
 
 def gpu_cells(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> tuple[Cell, ...]:
-    """Six cells: product, memory, NVLinks, their GB/s both ways, a mark if it is degraded, what else is special."""
+    """Return six cells: product, memory, NVLinks, their GB/s (both directions), a mark if degraded, special facts."""
     name = glyphs.shown(gpu.product or "").removeprefix("NVIDIA ")
     if not gpu.usable:
         return ("dim", name), _NOTHING, ("bad", "LOST"), _NOTHING, _NOTHING, _NOTHING
@@ -34,7 +34,7 @@ def gpu_cells(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> tuple[Cell, .
 
 
 def _edges(topology: NodeTopology, gpu: Gpu) -> tuple[list[Link], list[Uplink]]:
-    """Its NVLinks, those that are down included."""
+    """Return the NVLinks of a GPU, also those that are down."""
     if topology.nvlink is None:
         return [], []
     links = [link for link in topology.nvlink.links if gpu.index in (link.a, link.b)]
@@ -42,7 +42,7 @@ def _edges(topology: NodeTopology, gpu: Gpu) -> tuple[list[Link], list[Uplink]]:
 
 
 def _nvlinks(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> Cell:
-    """``NV12 → NVSwitch``; in a mesh the peers by lanes: ``NV2 → GPU3,4  NV1 → GPU1,2``."""
+    """Return ``NV12 → NVSwitch``; in a mesh the peers by lanes: ``NV2 → GPU3,4  NV1 → GPU1,2``."""
     if gpu.mig_enabled is True:
         return "text", _mig(gpu, glyphs)
     if topology.nvlink is None:
@@ -68,7 +68,7 @@ def _fabric(uplink: Uplink, *, numbered: bool) -> str:
 
 
 def _mig(gpu: Gpu, glyphs: Glyphs) -> str:
-    """``MIG 7 x 1g.5gb``."""
+    """Return ``MIG 7 x 1g.5gb``."""
     counts = Counter(glyphs.shown(device.profile) for device in gpu.mig_devices)
     parts = [profile if count == 1 else f"{count} {glyphs.times} {profile}" for profile, count in counts.items()]
     return "MIG " + ", ".join(parts) if parts else "MIG without instances"

@@ -1,4 +1,4 @@
-"""What the agent would publish, one ``key=value`` a line: what ``kubectl label`` takes."""
+"""The published labels, one ``key=value`` per line, as ``kubectl label`` accepts them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gputopo.render import RenderError
 
 
 def render_labels(topology: NodeTopology, *, mirrors: bool = True, annotations: bool = False) -> str:
-    """Our labels, then the mirrors, then the annotation. Raises ``RenderError`` where they cannot be encoded."""
+    """Return gputopo's labels, then the mirrors, then the annotation. Raises ``RenderError``."""
     try:
         facts = encode_topology(topology)
     except EncodeError as error:

@@ -1,7 +1,7 @@
-"""A topology as the matrix that ``nvidia-smi topo -m`` prints, plus the islands and a legend of what occurs.
+"""A topology as the matrix of ``nvidia-smi topo -m``, with the islands and a legend.
 
-The shape is nvidia-smi's (header, GPU rows, NIC rows, ``NIC Legend:``), so that what reads that reads this. Unlike
-nvidia-smi it says ``?`` where something is not known. Distances among NICs are not in the model: ``?`` too.
+The format is nvidia-smi's (header, GPU rows, NIC rows, ``NIC Legend:``), so that its parsers accept the output. Unlike
+nvidia-smi, unknown values are ``?``, and so are distances between NICs, which the model does not contain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gputopo.render.wording import Cell, Paint
 
 SELF = "X"
-_ODD = re.compile(r"[^A-Za-z0-9_.:+@-]")  # no name of a network device holds such; a reader could take it for cells
+_ODD = re.compile(r"[^A-Za-z0-9_.:+@-]")  # not in names of network devices; a parser could mistake them for cells
 _LIST = re.compile(r"[0-9,-]+|N/A")
 _LEGEND = {
     SELF: "Self",
@@ -34,7 +34,7 @@ _LEGEND = {
 
 
 def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Paint = without_colour) -> str:
-    """The matrix, its legends, and the islands. Column widths fit the cells; ``paint`` adds colour."""
+    """Return the matrix, its legends, and the islands. Column widths fit the cells; ``paint`` adds colour."""
     if not topology.gpus:
         return "no GPU\n"
     glyphs = ASCII if ascii_only else UNICODE
@@ -53,7 +53,7 @@ def render_matrix(topology: NodeTopology, *, ascii_only: bool = False, paint: Pa
 
 
 def _line(row: list[Cell], widths: list[int], paint: Paint) -> str:
-    """Cells padded to their columns; what is blank at the end of a line is left out."""
+    """Return the cells padded to their columns, without trailing blanks."""
     while row and not row[-1][1]:
         row = row[:-1]
     cells = [paint(role, text) + " " * (width - len(text)) for (role, text), width in zip(row, widths, strict=False)]
@@ -61,9 +61,9 @@ def _line(row: list[Cell], widths: list[int], paint: Paint) -> str:
 
 
 def _legend(table: list[list[Cell]], *, nvlink: bool) -> list[tuple[str, str]]:
-    """The words that occur, in the order of nvidia-smi's legend.
+    """Return the legend of the values that occur, in the order of nvidia-smi's legend.
 
-    NV# is among them wherever NVLinks are known: a legend without it is that of ``topo -mp``, which shows none.
+    NV# is in it whenever NVLinks are known: a legend without NV# is that of ``topo -mp``, which shows no NVLinks.
     """
     seen = {"NV#"} if nvlink else set()
     seen |= {re.sub(r"^NV[0-9]+$", "NV#", text) for row in table[1:] for _, text in row[1:]}
@@ -71,7 +71,7 @@ def _legend(table: list[list[Cell]], *, nvlink: bool) -> list[tuple[str, str]]:
 
 
 def _table(topology: NodeTopology) -> list[list[Cell]]:
-    """Header, GPU rows, NIC rows. Rows are of one length; NICs have no affinities, so theirs end in blanks."""
+    """Return header, GPU rows and NIC rows, of equal length; NICs have no affinities, so their rows end in blanks."""
     marked = island_marks(topology)
     names = {gpu.index: (_role(marked.get(gpu.index)), f"GPU{gpu.index}") for gpu in topology.gpus}
     nics = [("nic", f"NIC{place}") for place in range(len(topology.nics))]
@@ -96,7 +96,7 @@ def _role(mark: str | None) -> str:
 
 
 def _pair(topology: NodeTopology, gpu: Gpu, far: Gpu) -> Cell:
-    """NVLink hides the distance, as in nvidia-smi: ``NV12``, and ``NV17`` where one of 18 is down."""
+    """Return the cell of a pair. NVLink hides the distance, as in nvidia-smi: ``NV17`` if 1 of 18 is down."""
     if gpu.index == far.index:
         return "dim", SELF
     lanes = 0 if topology.nvlink is None else _lanes(topology.nvlink, gpu, far)
@@ -109,7 +109,7 @@ def _pair(topology: NodeTopology, gpu: Gpu, far: Gpu) -> Cell:
 
 
 def _lanes(nvlink: Nvlink, gpu: Gpu, far: Gpu) -> int:
-    """Active NVLinks between two GPUs; through a fabric as many as the weaker of the two has."""
+    """Return the number of active NVLinks between two GPUs; through a fabric the smaller number of the two."""
     if not (gpu.usable and far.usable) or True in (gpu.mig_enabled, far.mig_enabled):
         return 0
     ends = (min(gpu.index, far.index), max(gpu.index, far.index))
@@ -124,9 +124,9 @@ def _distance(distance: PcieDistance | None) -> Cell:
 
 
 def _affinities(topology: NodeTopology, gpu: Gpu) -> list[Cell]:
-    """CPU affinity, NUMA affinity, the NUMA node that is the GPU's memory.
+    """Return CPU affinity, NUMA affinity, and the NUMA node that is the GPU's memory.
 
-    A text that is no list of numbers is not shown: whoever reads the matrix again would take it for cells.
+    A text that is not a list of numbers is not shown: a parser of the matrix could mistake it for cells.
     """
     node = None if gpu.numa_node is None else str(gpu.numa_node)
     cpus = next((each.cpus for each in topology.numa_nodes if str(each.id) == node), None)

@@ -20,7 +20,7 @@ _HARMLESS = frozenset(" _-.,:/()+@")
 
 
 def render_mermaid(topology: NodeTopology, name: str | None = None) -> str:
-    """The flowchart. NVSwitch fabrics are one body each; NICs of a switch share a body, to keep it readable."""
+    """Return the flowchart. Each NVSwitch fabric is a node; the NICs of a switch share a node."""
     lines = ["flowchart TB"]
     if title := name or topology.machine:
         lines.append(f'  machine["{_escaped(title)}"]:::title')
@@ -70,7 +70,7 @@ def _edge(edge: DrawnEdge) -> str:
 
 
 def _classes(topology: NodeTopology) -> Iterator[str]:
-    """A class per island, for its colour."""
+    """Yield a class per island, for its colour."""
     marked = island_marks(topology)
     members: dict[str | None, list[str]] = {}
     for gpu in topology.gpus:
@@ -84,7 +84,7 @@ def _classes(topology: NodeTopology) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Letters and digits stay; every other character that could mean something becomes an entity (``#35;``).
+    """Escape a text: every special character becomes an entity (``#35;``).
 
     Mermaid knows no empty label: a blank stands for it.
     """

@@ -1,17 +1,17 @@
-"""A topology as NCCL's topology XML, for ``NCCL_TOPO_FILE``: useful where a virtual machine hides the real one.
+"""A topology as NCCL's topology XML, for ``NCCL_TOPO_FILE``: useful if a virtual machine hides the real topology.
 
-NCCL reads the file, detects this process's GPU and its NICs, and fills in what the file leaves out (src/graph/xml.cc).
-So what is not known is left out: the CPU's ``arch``, ``vendor``, ``familyid`` and ``modelid``; ``rank`` and ``gdr`` of
+NCCL reads the file, detects this process's GPU and its NICs, and adds what is missing in the file (src/graph/xml.cc).
+So unknown facts are left out: the CPU's ``arch``, ``vendor``, ``familyid`` and ``modelid``; ``rank`` and ``gdr`` of
 a GPU; the ``<nic>`` below a network device (a file that names one keeps NCCL from completing the CPU above it). NICs
 and GPUs are found by bus id: a NIC without one is left out, a GPU without one makes the whole file useless.
 
 Three things are conventions rather than facts. A PCIe switch gets a made-up bus id (``ffff:ff:01.0``, as in the files
 that cloud providers ship) and the widest link found below it. An NVSwitch is ``fffffff:ffff:ff``, which is what NCCL
-itself calls one that it cannot see, and it knows one per machine. A GPU without ``<gpu>`` has NVLinks nobody knows.
+itself calls one that it cannot see, and it knows one per machine. A GPU without ``<gpu>`` has unknown NVLinks.
 
 NCCL's own parser is not an XML parser: it knows no declaration, no entities, no tabs. What is written here needs none.
 
-    NcclXmlError(RenderError)   NCCL could not use such a file; the message says what is missing
+    NcclXmlError(RenderError)   NCCL could not use the file; the message contains the missing facts
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology, Nvlink
     from gputopo.render.places import DeviceGroup, NumaPlace
 
-_GPU_CLASS = "0x03"  # what NCCL takes for a display controller of any kind
+_GPU_CLASS = "0x03"  # NCCL: any display controller
 _NIC_CLASS = "0x02"
 _BRIDGE_CLASS = "0x060400"
 _NVSWITCH_CLASS = "0x068000"
 _HIDDEN_NVSWITCH = "fffffff:ffff:ff"
-# NCCL's words by PCIe generation (kvDictPciGen in src/graph/topo.cc).
+# NCCL's speeds by PCIe generation (kvDictPciGen in src/graph/topo.cc).
 _SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 _MAX_CPUS = 896  # 28 words of a mask fit into the 254 characters that NCCL keeps of a value
 
@@ -45,12 +45,12 @@ class NcclXmlError(RenderError):
 
 
 def render_nccl_xml(topology: NodeTopology) -> str:
-    """The file. Raises ``NcclXmlError`` without a usable GPU, without bus ids, or with several NVSwitch fabrics."""
+    """Return the file. Raises ``NcclXmlError``: no usable GPU, no bus ids, or several NVSwitch fabrics."""
     _check(topology)
     numas: dict[int, list[NumaPlace]] = {}
     for place in numa_places(topology):
         one_node = place.numa is not None and re.fullmatch(r"[0-9]{1,6}", place.numa)
-        numas.setdefault(int(place.numa or "") if one_node else -1, []).append(place)  # -1: NCCL's word for unknown
+        numas.setdefault(int(place.numa or "") if one_node else -1, []).append(place)  # -1: unknown to NCCL
     bridges = _Bridges()
     lines: list[Line] = [(0, '<system version="1">')]
     for numa, some in numas.items():
@@ -98,7 +98,7 @@ def _cpu(numa: int, place: NumaPlace) -> str:
 
 
 def cpu_mask(cpulist: str) -> str | None:
-    """``0-7,32`` as words of 32 bits, highest first: ``00000001,000000ff``. None where it is no list, or too long."""
+    """Return ``0-7,32`` as words of 32 bits, highest first: ``00000001,000000ff``. None if invalid or too long."""
     if not re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*", cpulist):
         return None
     bits = 0
@@ -113,7 +113,7 @@ def cpu_mask(cpulist: str) -> str | None:
 
 
 def _group(topology: NodeTopology, group: DeviceGroup, bridges: _Bridges) -> list[Line]:
-    """Devices of one PCIe switch below it; where they share no single bridge, each part below one more of its own."""
+    """Return the devices of a PCIe switch below it; parts that share no bridge get a bridge each."""
     if not group.switched:
         return _devices(topology, group)
     parts = same_bridge(topology, group)
@@ -134,7 +134,7 @@ def _behind(bridges: _Bridges, group: DeviceGroup, devices: list[Line], bus_id: 
 
 
 def _link(pcie: Pcie) -> str:
-    """The attributes of a PCIe link at its maximum; none where NCCL had better look for itself."""
+    """Return the attributes of a PCIe link at its maximum; "" if unknown, so that NCCL detects them."""
     if pcie.max_generation not in _SPEEDS or not pcie.max_width:
         return ""
     return f' link_speed="{_SPEEDS[pcie.max_generation]} GT/s PCIe" link_width="{pcie.max_width}"'
@@ -157,7 +157,7 @@ def _gpu(topology: NodeTopology, gpu: Gpu) -> list[Line]:
 
 
 def _nvlinks(topology: NodeTopology, nvlink: Nvlink, gpu: Gpu) -> list[str]:
-    """Its active NVLinks to GPUs that can use them, and into the fabric."""
+    """Return a GPU's active NVLinks to GPUs that can use NVLink, and into the fabric."""
     shared = _shared_fabrics(nvlink)
     peers = {far.index: far.bus_id for far in topology.gpus if far.index in topology.joinable}
     links = [

@@ -1,4 +1,4 @@
-"""What a reader should know besides the tree: islands, degraded hardware, what was not learned. Each in a line."""
+"""The notes below the tree, a line each: islands, degraded hardware, unknown facts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def sections(topology: NodeTopology, glyphs: Glyphs) -> Iterator[tuple[str, list[Note]]]:
-    """Headings with their notes; a section without notes is left out."""
+    """Return headings with their notes; sections without notes are left out."""
     found = (
         ("NVLink islands", island_notes(topology, glyphs)),
         ("Multi-node NVLink", _fabric(topology, glyphs)),
@@ -36,9 +36,9 @@ def sections(topology: NodeTopology, glyphs: Glyphs) -> Iterator[tuple[str, list
 
 
 def island_facts(nvlink: Nvlink, island: Island) -> list[str]:
-    """``["NVSwitch", "600 GB/s per GPU"]``: what joins an island of several, how fast, and whether pair by pair."""
+    """Return interconnect, bandwidth and missing pairs of an island: ``["NVSwitch", "600 GB/s per GPU"]``."""
     name = "NVSwitch" if island.interconnect is Interconnect.NVSWITCH else "NVLink"
-    rate = "bandwidth not known" if island.gbps is None else f"{format_number(island.gbps)} GB/s per GPU"
+    rate = "bandwidth unknown" if island.gbps is None else f"{format_number(island.gbps)} GB/s per GPU"
     facts = [name, rate]
     missing = _unlinked(nvlink, island)
     if missing:
@@ -47,7 +47,7 @@ def island_facts(nvlink: Nvlink, island: Island) -> list[str]:
 
 
 def _unlinked(nvlink: Nvlink, island: Island) -> int:
-    """Pairs that neither a link nor a common fabric joins."""
+    """Return the number of pairs that neither a link nor a common fabric connects."""
     fabric = {up.gpu: up.fabric for up in nvlink.uplinks if up.lanes}
     linked = {(link.a, link.b) for link in nvlink.links if link.lanes} | set(nvlink.unknown)
     return sum(
@@ -57,10 +57,10 @@ def _unlinked(nvlink: Nvlink, island: Island) -> int:
 
 
 def island_notes(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
-    """One line per island of several GPUs, and one for all that are on their own."""
+    """Return a line per island of several GPUs, and a line for all single GPUs."""
     islands = topology.islands
     if topology.nvlink is None or islands is None:
-        return [(("unknown", "  ?  "), ("text", "nobody could tell which NVLinks there are"))] if topology.gpus else []
+        return [(("unknown", "  ?  "), ("text", "NVLinks unknown: no source reports them"))] if topology.gpus else []
     marked = island_marks(topology)
     together = [island for island in islands if island.size > 1]
     alone = [island.gpus[0] for island in islands if island.size == 1]
@@ -99,7 +99,7 @@ def _named(part: str, gpus: Sequence[int], glyphs: Glyphs) -> str:
 
 
 def _problems(topology: NodeTopology, glyphs: Glyphs) -> list[Note]:
-    """Problems in their order; the same one of several GPUs is said once."""
+    """Return the problems in their order; the same problem of several GPUs is a single line."""
     merged: dict[tuple[str, ProblemKind, str], list[int]] = {}
     for each in topology.problems:
         part, gpus = parse_subject(each.what)

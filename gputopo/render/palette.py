@@ -1,4 +1,4 @@
-"""The colours of islands in Graphviz and Mermaid: pale enough for black text, apart for colour-blind readers too."""
+"""The colours of islands in Graphviz and Mermaid: for black text, and distinguishable for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _pair(mark: str | None) -> tuple[str, str]:
 
 
 def fill(mark: str | None) -> str:
-    """The fill of a GPU by its island's mark; None is a lost GPU."""
+    """Return the fill colour of a GPU by its island's mark; None is a lost GPU."""
     return _pair(mark)[0]
 
 
 def outline(mark: str | None) -> str:
-    """The outline that goes with ``fill``."""
+    """Return the outline colour for ``fill``."""
     return _pair(mark)[1]

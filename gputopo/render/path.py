@@ -1,4 +1,4 @@
-"""A path between two GPUs in words."""
+"""A path between two GPUs as text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 _CARRIERS = {
     PathKind.NVLINK: "NVLink",
     PathKind.NVSWITCH: "NVLink through NVSwitch",
-    PathKind.NVLINK_HOPS: "PCIe (NVLink only by way of other GPUs)",
+    PathKind.NVLINK_HOPS: "PCIe (NVLink only through other GPUs)",
     PathKind.PCIE: "PCIe",
-    PathKind.NONE: "not at all",
+    PathKind.NONE: "no path",
     PathKind.UNKNOWN: "unknown",
 }
 
 
 def render_path(path: Path, *, ascii_only: bool = False) -> str:
-    """How two GPUs talk: a line that answers, and below it the reasons."""
+    """Return a line with link and bandwidth, and below it the reasons."""
     arrow, bullet = ("<->", "-") if ascii_only else ("↔", "•")
     reasons = [f"  {bullet} {reason}" for reason in path.why]
     return "\n".join([f"GPU{path.a} {arrow} GPU{path.b}: {_answer(path)}", *reasons]) + "\n"

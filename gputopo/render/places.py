@@ -1,6 +1,6 @@
-"""Where devices sit: NUMA nodes, the PCIe switches below them, the GPUs and NICs behind those.
+"""Devices grouped by NUMA node and PCIe switch, for trees and drawings.
 
-Trees and drawings share this grouping. It is made from distances and affinities, because most sources name no switch.
+The groups are derived from distances and affinities, because most sources do not report switches.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ _ONE_NODE = (PcieDistance.PHB, PcieDistance.NODE)
 
 
 class DeviceGroup(msgspec.Struct, frozen=True):
-    """Devices that reach each other without the CPU; or a device on its own."""
+    """Devices that reach each other without the CPU; or a single device."""
 
     gpus: tuple[Gpu, ...]
     nics: tuple[Nic, ...]
 
     @property
     def switched(self) -> bool:
-        """Whether there must be a PCIe switch: two devices share one."""
+        """Return whether several devices share a PCIe switch."""
         return len(self.gpus) + len(self.nics) > 1
 
 
 class NumaPlace(msgspec.Struct, frozen=True):
-    """A NUMA node with the devices near it."""
+    """A NUMA node with its devices."""
 
-    numa: str | None  # "0"; the affinity as printed ("0-1") where that is not one node; None: unknown
-    node: NumaNode | None  # what is known of that node
+    numa: str | None  # "0"; the affinity as printed ("0-1") if it is not a single node; None: unknown
+    node: NumaNode | None  # facts about that node
     groups: tuple[DeviceGroup, ...]
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Its GPUs by index."""
+        """Return its GPUs by index."""
         found = [gpu for group in self.groups for gpu in group.gpus]
         return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
 def numa_places(topology: NodeTopology) -> tuple[NumaPlace, ...]:
-    """The NUMA nodes that have devices, in order of id, the unknown one last."""
+    """Return the NUMA nodes with devices, in the order of their ids, the unknown node last."""
     homes = {gpu.index: _home(gpu) for gpu in topology.gpus}
     gpus: dict[str | None, list[Gpu]] = {}
     nics: dict[str | None, list[Nic]] = {}
@@ -64,7 +64,7 @@ def numa_places(topology: NodeTopology) -> tuple[NumaPlace, ...]:
 
 
 def deviceless(topology: NodeTopology) -> tuple[NumaNode, ...]:
-    """The NUMA nodes that have CPUs but no GPU and no NIC; none as long as a device may sit anywhere."""
+    """Return the NUMA nodes with CPUs, but without GPU and NIC; () if the node of any device is unknown."""
     found = numa_places(topology)
     if any(place.node is None for place in found):
         return ()
@@ -73,7 +73,7 @@ def deviceless(topology: NodeTopology) -> tuple[NumaNode, ...]:
 
 
 def _by_id(home: str | None) -> tuple[int, int, str]:
-    """Node ids by number, then other affinities by text, then the unknown."""
+    """Return the sort key: node ids by number, then other affinities by text, then unknown."""
     if home is None:
         return 2, 0, ""
     return (0, int(home), "") if re.fullmatch(r"[0-9]+", home) else (1, 0, home)
@@ -84,7 +84,7 @@ def _home(gpu: Gpu) -> str | None:
 
 
 def _nic_home(topology: NodeTopology, nic: Nic, homes: dict[int, str | None]) -> str | None:
-    """Behind the same switch is at the same NUMA node; a host bridge is in one node too (the legend of topo -m)."""
+    """Return the NUMA node of a NIC: that of GPUs behind the same switch, its own, or that of GPUs of the same host."""
     near = dict(zip([gpu.index for gpu in topology.gpus], nic.distances, strict=True))
     behind = [homes[index] for index, distance in near.items() if distance in _ONE_SWITCH]
     beside = [homes[index] for index, distance in near.items() if distance in _ONE_NODE]
@@ -93,14 +93,14 @@ def _nic_home(topology: NodeTopology, nic: Nic, homes: dict[int, str | None]) ->
 
 
 def same_bridge(topology: NodeTopology, group: DeviceGroup) -> tuple[DeviceGroup, ...]:
-    """The parts of a group that share one PCIe bridge (PIX); between the parts there are several (PXB)."""
+    """Return the parts of a group that share a PCIe bridge (PIX); between the parts are several bridges (PXB)."""
     return _groups(topology, group.gpus, group.nics, (PcieDistance.PIX,))
 
 
 def _groups(
     topology: NodeTopology, gpus: Iterable[Gpu], nics: Iterable[Nic], near: tuple[PcieDistance, ...] = _ONE_SWITCH
 ) -> tuple[DeviceGroup, ...]:
-    """Components of "near each other", those with GPUs first by their first GPU."""
+    """Return the connected components of near devices: components with GPUs first, by their first GPU."""
     position = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
     members: list[tuple[list[Gpu], list[Nic]]] = []
     for gpu in gpus:
@@ -114,7 +114,7 @@ def _groups(
 
 
 def _join(members: list[tuple[list[Gpu], list[Nic]]], near: list[bool]) -> None:
-    """Merge those that are near into one, put last; an empty one where none is."""
+    """Merge the near groups into a group at the end; add an empty group if none is near."""
     merged = [each for each, is_near in zip(members, near, strict=True) if is_near]
     members[:] = [each for each, is_near in zip(members, near, strict=True) if not is_near]
     members.append(([gpu for each in merged for gpu in each[0]], [nic for each in merged for nic in each[1]]))

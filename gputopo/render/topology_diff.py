@@ -1,4 +1,4 @@
-"""What differs between two topologies, as a person reads a diff."""
+"""The differences between two topologies, as text like a diff."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def render_changes(found: Iterable[TopologyChange], *, paint: Paint = without_colour) -> str:
-    """One line for what is only on one side, two for what differs; a sentence where nothing does."""
+    """Return a line for a fact on one side only, two lines for a changed fact; a sentence if nothing differs."""
     lines = []
     for change in found:
         what = escape_invisible(change.what)

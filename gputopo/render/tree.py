@@ -1,4 +1,4 @@
-"""A topology as a tree for people: the machine, its NUMA nodes and PCIe switches, GPUs and NICs, then what is notable.
+"""A topology as a tree: the machine, its NUMA nodes and PCIe switches, GPUs and NICs, then notes.
 
 The default view of ``gputopo show``. One line per GPU, its cells aligned over the whole tree.
 """
@@ -35,7 +35,7 @@ class TreeRow(msgspec.Struct, frozen=True):
 def render_tree(
     topology: NodeTopology, name: str | None = None, *, ascii_only: bool = False, paint: Paint = without_colour
 ) -> str:
-    """The tree and the notes below it. ``paint(role, text)`` adds colour; ``wording.plain`` lists the roles."""
+    """Return the tree and the notes below it. ``paint(role, text)`` adds colour; ``wording.plain`` lists the roles."""
     glyphs = ASCII if ascii_only else UNICODE
     lines = list(_title(topology, name, glyphs))
     lines += _drawn(_rows(topology, glyphs), glyphs)
@@ -45,7 +45,7 @@ def render_tree(
 
 
 def _trimmed(line: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """Without trailing blanks, also where the last cells of a row are empty."""
+    """Return a line without trailing blanks, also if the last cells are empty."""
     while line and not line[-1][1].rstrip():
         line = line[:-1]
     return (*line[:-1], (line[-1][0], line[-1][1].rstrip())) if line else ()
@@ -61,7 +61,7 @@ def _title(topology: NodeTopology, name: str | None, glyphs: Glyphs) -> Iterator
 
 
 def _inventory(topology: NodeTopology, glyphs: Glyphs) -> list[str]:
-    """``8 x NVIDIA H100 80GB HBM3, 79.6 GiB``; several products in order of their first GPU."""
+    """Return ``8 x NVIDIA H100 80GB HBM3, 79.6 GiB``; several products in order of their first GPU."""
     counts: dict[str, int] = {}
     for gpu in topology.usable:
         product = glyphs.shown(gpu.product) if gpu.product else "GPU of unknown product"
@@ -94,7 +94,7 @@ def _place(topology: NodeTopology, place: NumaPlace, marked: dict[int, str], gly
 
 
 def _cpus(place: NumaPlace) -> str | None:
-    """The CPUs of the NUMA node, or else those that all its GPUs are near."""
+    """Return the CPUs of the NUMA node, or else the common CPU affinity of its GPUs."""
     if place.node is not None and place.node.cpus:
         return place.node.cpus
     near = {gpu.cpu_affinity for gpu in place.gpus}
@@ -102,7 +102,7 @@ def _cpus(place: NumaPlace) -> str | None:
 
 
 def _devices(topology: NodeTopology, place: NumaPlace, marked: dict[int, str], glyphs: Glyphs) -> Iterator[TreeRow]:
-    """A GPU with NICs of its own takes one line; NICs near no GPU in particular come last, together."""
+    """Yield the rows of the devices. A GPU with its NICs is one row; NICs without a GPU are last."""
     for group in place.groups:
         if len(group.gpus) == 1:
             yield _gpu(topology, group.gpus[0], marked, glyphs, group.nics)
@@ -117,7 +117,7 @@ def _gpu(
 ) -> TreeRow:
     mark = marked.get(gpu.index, "")
     role = role_of(mark) if mark else "bad"
-    # A letter would promise company: an island of one gets a dot.
+    # A letter would suggest other GPUs: a single GPU gets a dot.
     shown = glyphs.alone if mark == ALONE else mark
     beside = glyphs.joined(f"{names} {speed}".rstrip() for names, speed in _by_rate(nics, glyphs))
     columns = ((role, shown), *gpu_cells(topology, gpu, glyphs), ("nic", f"+ {beside}" if beside else ""))
@@ -130,7 +130,7 @@ def _nics(nics: tuple[Nic, ...], glyphs: Glyphs) -> Iterator[TreeRow]:
 
 
 def _by_rate(nics: tuple[Nic, ...], glyphs: Glyphs) -> list[tuple[str, str]]:
-    """Names and speed of all NICs of one speed: there can be more of them than GPUs, and they are not the subject."""
+    """Return names and speed of the NICs, grouped by speed."""
     names: dict[int | None, list[str]] = {}
     for nic in nics:
         names.setdefault(nic.rate_gbps, []).append(glyphs.shown(nic.name))
@@ -141,7 +141,7 @@ def _by_rate(nics: tuple[Nic, ...], glyphs: Glyphs) -> list[tuple[str, str]]:
 
 
 def _drawn(rows: list[TreeRow], glyphs: Glyphs) -> list[tuple[Cell, ...]]:
-    """Lines with branches before the labels and the columns of all GPUs aligned."""
+    """Return the lines, with branches before the labels and the columns of all GPUs aligned."""
     walked = list(_walked(rows, "", glyphs))
     gpus = [(prefix, row) for prefix, row in walked if row.columns]
     indent = max((len(prefix) + _width(row.label) for prefix, row in gpus), default=0)
@@ -162,7 +162,7 @@ def _width(label: tuple[Cell, ...]) -> int:
 
 
 def _walked(rows: list[TreeRow] | tuple[TreeRow, ...], prefix: str, glyphs: Glyphs) -> Iterator[tuple[str, TreeRow]]:
-    """Every row with the branches before it, top to bottom."""
+    """Yield every row with the branches before it, top to bottom."""
     for place, row in enumerate(rows, start=1):
         is_last = place == len(rows)
         yield prefix + (glyphs.last if is_last else glyphs.branch), row

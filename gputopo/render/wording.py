@@ -1,6 +1,6 @@
-"""How values of the model are worded in text that people read: names, sizes, rates, island letters.
+"""Values of the model as text: names, sizes, rates, island letters.
 
-Every text that comes from hardware or from a file passes ``visible`` before it reaches a terminal or a drawing.
+Every text from hardware or a file passes ``visible`` before it reaches a terminal or a drawing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     Cell = tuple[str, str]  # role, text
     Paint = Callable[[str, str], str]  # (role, text) -> text with colour or markup
 
-ALONE = "alone"  # the mark of a GPU that no NVLink joins to another
+ALONE = "alone"  # the mark of a GPU without NVLink to another GPU
 UNKNOWN = "?"
 
 
-def without_colour(role: str, text: str) -> str:  # noqa: ARG001  the shape of a Paint
+def without_colour(role: str, text: str) -> str:  # noqa: ARG001  the signature of a Paint
     """No colour: the text as it is.
 
     Roles: ``text`` ``title`` ``frame`` ``dim`` ``nic`` ``bad`` ``unknown``; by letter ``island-0``, ``island-1`` ...
@@ -30,7 +30,7 @@ def without_colour(role: str, text: str) -> str:  # noqa: ARG001  the shape of a
 
 
 def escape_invisible(text: str, *, ascii_only: bool = False) -> str:
-    """The text with an escape for every character that would not show or would act on a terminal."""
+    """Return the text with every invisible and control character escaped."""
     if text.isprintable() and (text.isascii() or not ascii_only):
         return text
     return "".join(_shown(char, ascii_only=ascii_only) for char in text)
@@ -60,23 +60,23 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def format_number(value: float) -> str:
-    """At most one decimal: ``600``, ``112.5``."""
+    """Return a number with at most one decimal: ``600``, ``112.5``."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def format_gib(mib: int) -> str:
-    """Memory as people read it: ``79.6 GiB``, ``1007 GiB``."""
+    """Return a size in GiB: ``79.6 GiB``, ``1007 GiB``."""
     size = mib / 1024
     return f"{size:.0f} GiB" if size >= 100 else f"{format_number(size)} GiB"
 
 
 def format_lanes(edge: Link | Uplink) -> str:
-    """``NV12``, or ``NV11/12`` where one is down."""
+    """Return ``NV12``, or ``NV11/12`` if a lane is down."""
     return f"NV{edge.lanes}/{edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
 
 
 def island_marks(topology: NodeTopology) -> dict[int, str]:
-    """What marks each GPU's island: a letter for an island of several, ``ALONE`` for one, ``?`` where not known.
+    """Return the mark of each GPU's island: a letter for several GPUs, ``ALONE`` for a single GPU, ``?`` if unknown.
 
     A lost GPU is in no island and has no mark.
     """
@@ -92,13 +92,13 @@ def island_marks(topology: NodeTopology) -> dict[int, str]:
 
 
 def island_letter(place: int) -> str:
-    """A, B, ... Z, AA, AB, ..."""
+    """Return A, B, ... Z, AA, AB, ..."""
     first, last = divmod(place, 26)
     return (island_letter(first - 1) if first else "") + chr(ord("A") + last)
 
 
 def role_of(mark: str) -> str:
-    """The paint role of an island's mark."""
+    """Return the paint role of an island's mark."""
     if mark in (ALONE, UNKNOWN):
         return "dim" if mark == ALONE else "unknown"
     place = 0
@@ -121,10 +121,10 @@ _PARTS = {
 
 
 def parse_subject(what: str) -> tuple[str, tuple[int, ...]]:
-    """What a ``Degradation`` or a ``Problem`` is about: a part, and the GPUs it is a part of.
+    """Return the part and the GPUs in the subject of a ``Degradation`` or a ``Problem``.
 
-    ``gpus.3.numaNode`` is ``("NUMA node", (3,))``, ``gpu2-gpu3`` is ``("NVLink", (2, 3))``; what is not like that comes
-    back as it is, with no GPU.
+    ``gpus.3.numaNode`` is ``("NUMA node", (3,))``, ``gpu2-gpu3`` is ``("NVLink", (2, 3))``; other texts are returned
+    unchanged, without GPUs.
     """
     if pair := _PAIR.fullmatch(what):
         return "NVLink", (int(pair[1]), int(pair[2]))
@@ -135,15 +135,15 @@ def parse_subject(what: str) -> tuple[str, tuple[int, ...]]:
 
 
 def counted(number: int, of: str) -> str:
-    """``1 member``, ``3 members``."""
+    """Return ``1 member``, ``3 members``."""
     return f"{number} {of}{'' if number == 1 else 's'}"
 
 
 def part(number: int, whole: int, does: str, do: str, of: str = "member") -> str:
-    """``1 of 3 members is there``, ``2 of 3 members are there``: ``does`` of one, ``do`` of any other number."""
+    """Return ``1 of 3 members is ready``, ``2 of 3 members are ready``: ``does`` is singular, ``do`` is plural."""
     return f"{number} of {counted(whole, of)} {does if number == 1 else do}"
 
 
 def first_of(names: Sequence[str]) -> str:
-    """``w-0``, ``w-0 and 2 more``."""
+    """Return ``w-0``, ``w-0 and 2 more``."""
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]

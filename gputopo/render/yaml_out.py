@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def render_yaml(topology: NodeTopology, name: str | None = None) -> str:
-    """The document in YAML, keys in the document's order, in ASCII like the JSON."""
+    """Return the document as YAML, keys in the document's order, in ASCII like the JSON."""
     import yaml  # noqa: PLC0415  20 ms of start-up that no other output needs
 
-    # Wide enough that no text is folded: a folded line does not survive a copy from a terminal.
+    # No line is folded: folded lines do not survive a copy from a terminal.
     text: str = yaml.safe_dump(topology_document(topology, name), sort_keys=False, allow_unicode=False, width=1_000_000)
     return text

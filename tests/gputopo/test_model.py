@@ -46,7 +46,7 @@ NOT_VALUES = {
     "too many GPUs": (lambda: NodeTopology(gpus=gpus(65)), "65 GPUs; at most 64"),
     "link to a stranger": (
         lambda: NodeTopology(gpus=gpus(1), nvlink=Nvlink(links=(Link(a=0, b=7, lanes=1),))),
-        "NVLinks name GPUs that are not there: [7]",
+        "NVLinks name GPUs that do not exist: [7]",
     ),
     "a link twice": (
         lambda: NodeTopology(gpus=gpus(2), nvlink=Nvlink(links=(Link(a=0, b=1, lanes=1),) * 2)),
@@ -69,7 +69,7 @@ NOT_VALUES = {
     ),
     "an unknown pair with a stranger": (
         lambda: NodeTopology(gpus=gpus(1), nvlink=Nvlink(unknown=((0, 5),))),
-        "NVLinks name GPUs that are not there: [5]",
+        "NVLinks name GPUs that do not exist: [5]",
     ),
     "matrix of another size": (lambda: NodeTopology(gpus=gpus(2), pcie=((None,),)), "the PCIe matrix is not 2 x 2"),
     "distance to itself": (
@@ -196,7 +196,7 @@ def test_gpus_and_distances_are_found_by_index() -> None:
     assert topology.get_gpu(5) == machine[1]
     assert topology.distance(5, 2) is PcieDistance.PHB
     assert NodeTopology(gpus=machine).distance(5, 2) is None
-    with pytest.raises(ModelError, match="there is no GPU 3 here; there is 2, 5"):
+    with pytest.raises(ModelError, match="GPU 3 does not exist; existing: 2, 5"):
         topology.get_gpu(3)
-    with pytest.raises(ModelError, match="there is none at all"):
+    with pytest.raises(ModelError, match="existing: none"):
         NodeTopology().get_gpu(0)

@@ -25,7 +25,7 @@ from tests.machines import (
 )
 from tests.property.strategies import topologies
 
-SOCKETS = "SYS: through the link between NUMA nodes, whose bandwidth is not known: expect less than PCIe's"
+SOCKETS = "SYS: through the link between NUMA nodes, whose bandwidth is unknown: expect less than PCIe's"
 HOST_BRIDGES = "NODE: through several PCIe host bridges of one NUMA node"
 
 
@@ -43,7 +43,7 @@ def test_a_pair_with_links_of_its_own_uses_them() -> None:
         lanes=2,
         distance=PcieDistance.PHB,
         gbps=100.0,
-        why=("joined directly by 2 NVLinks",),
+        why=("connected directly by 2 NVLinks",),
     )
 
 
@@ -56,7 +56,7 @@ def test_a_pair_in_a_fabric_has_the_bandwidth_of_the_weaker_uplink() -> None:
         distance=PcieDistance.SYS,
         gbps=850.0,
         why=(
-            "both are attached to one NVSwitch fabric, each by at least 17 NVLinks",
+            "connected through an NVSwitch fabric, each by at least 17 NVLinks",
             "degraded: 17 of 18 NVLinks active",
         ),
     )
@@ -71,7 +71,7 @@ def test_links_of_its_own_are_preferred_to_a_fabric() -> None:
     found = find_path(NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=both), 0, 1)
 
     assert (found.kind, found.lanes, found.gbps) == (PathKind.NVLINK, 1, 25.0)
-    assert found.why == ("joined directly by 1 NVLink",)
+    assert found.why == ("connected directly by 1 NVLink",)
 
 
 def test_fabrics_do_not_reach_each_other() -> None:
@@ -84,7 +84,7 @@ def test_the_speed_of_an_assumed_fabric_is_not_known() -> None:
     found = find_path(cloud_vm(), 0, 7)
 
     assert (found.kind, found.lanes, found.gbps) == (PathKind.NVSWITCH, 18, None)
-    assert found.why[1] == "how fast an NVLink is here is not known"
+    assert found.why[1] == "the NVLink bandwidth is unknown"
 
 
 def test_a_copy_takes_pcie_where_nvlink_would_have_to_hop_over_a_gpu() -> None:
@@ -98,7 +98,7 @@ def test_a_copy_takes_pcie_where_nvlink_would_have_to_hop_over_a_gpu() -> None:
         distance=PcieDistance.SYS,
         gbps=31.5,
         why=(
-            "no NVLink joins them",
+            "no NVLink connects them",
             (
                 "NVLink reaches from one to the other through GPU1, but does not route over a GPU: "
                 "a CUDA peer-to-peer copy takes PCIe"
@@ -151,7 +151,7 @@ def test_without_nvlink_it_is_pcie_by_distance(pair: tuple[int, int], distance: 
     found = find_path(a40x10(), *pair)
 
     assert (found.kind, found.distance, found.gbps) == (PathKind.PCIE, distance, 63.0)
-    assert found.why == ("no NVLink joins them", way, "PCIe generation 4 x16 of GPU0: at most 63 GB/s both ways")
+    assert found.why == ("no NVLink connects them", way, "PCIe generation 4 x16 of GPU0: at most 63 GB/s both ways")
 
 
 def test_pcie_is_bounded_by_the_narrower_gpu() -> None:
@@ -173,9 +173,9 @@ def test_a_pcie_link_that_is_not_known_bounds_nothing() -> None:
         b=1,
         kind=PathKind.PCIE,
         why=(
-            "no NVLink joins them",
-            "how far apart they are on PCIe is not known",
-            "the PCIe link of GPU0 and GPU1 is not known",
+            "no NVLink connects them",
+            "the PCIe distance is unknown",
+            "the PCIe link of GPU0 and GPU1 is unknown",
         ),
     )
 
@@ -198,23 +198,21 @@ def test_mig_forbids_peers(pair: tuple[int, int], names: str) -> None:
 
 
 def test_no_way_leads_to_a_lost_gpu() -> None:
-    assert find_path(h100_lost_gpu(), 3, 2) == Path(
-        a=3, b=2, kind=PathKind.NONE, why=("GPU2 cannot be talked to: lost",)
-    )
+    assert find_path(h100_lost_gpu(), 3, 2) == Path(a=3, b=2, kind=PathKind.NONE, why=("GPU2 lost",))
 
 
 def test_unknown_nvlink_is_not_pcie() -> None:
     found = find_path(nvlink_unknown(), 0, 1)
 
     assert (found.kind, found.distance, found.gbps) == (PathKind.UNKNOWN, PcieDistance.NODE, None)
-    assert found.why[0] == "nobody could tell what NVLinks there are; without one:"
+    assert found.why[0] == "the NVLinks are unknown; without NVLink:"
 
 
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        pytest.param((4, 4), "GPU 4 and GPU 4 are the same: a path needs two", id="itself"),
-        pytest.param((0, 8), "there is no GPU 8 here; there is 0, 1, 2, 3, 4, 5, 6, 7", id="not there"),
+        pytest.param((4, 4), "GPU 4 and GPU 4 are the same: specify two GPUs", id="itself"),
+        pytest.param((0, 8), "GPU 8 does not exist; existing: 0, 1, 2, 3, 4, 5, 6, 7", id="not there"),
     ],
 )
 def test_a_path_needs_two_gpus_that_are_there(pair: tuple[int, int], message: str) -> None:
@@ -262,7 +260,7 @@ def test_nvlink_connects_exactly_the_gpus_of_an_island(topology: NodeTopology) -
 
 def test_in_words_the_answer_comes_first() -> None:
     assert render_path(find_path(dgx1(), 0, 3)) == (
-        "GPU0 ↔ GPU3: NVLink (2 lanes), at most 100 GB/s both ways\n  • joined directly by 2 NVLinks\n"
+        "GPU0 ↔ GPU3: NVLink (2 lanes), at most 100 GB/s both ways\n  • connected directly by 2 NVLinks\n"
     )
 
 
@@ -279,11 +277,11 @@ def test_in_words_the_answer_comes_first() -> None:
         ),
         pytest.param(
             find_path(dgx1(), 0, 5),
-            "GPU0 <-> GPU5: PCIe (NVLink only by way of other GPUs), at most 31.5 GB/s both ways",
+            "GPU0 <-> GPU5: PCIe (NVLink only through other GPUs), at most 31.5 GB/s both ways",
             id="hops",
         ),
         pytest.param(find_path(rtx4090(), 0, 5), "GPU0 <-> GPU5: PCIe, at most 63 GB/s both ways", id="pcie"),
-        pytest.param(find_path(h100_lost_gpu(), 2, 5), "GPU2 <-> GPU5: not at all", id="lost"),
+        pytest.param(find_path(h100_lost_gpu(), 2, 5), "GPU2 <-> GPU5: no path", id="lost"),
         pytest.param(find_path(nvlink_unknown(), 2, 5), "GPU2 <-> GPU5: unknown", id="unknown"),
     ],
 )

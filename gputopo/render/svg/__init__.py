@@ -1,14 +1,14 @@
-"""The picture of a machine: NUMA nodes, PCIe switches, GPUs by island, NVLinks, NVSwitch fabrics, NICs.
+"""The SVG drawing of a machine: NUMA nodes, PCIe switches, GPUs by island, NVLinks, NVSwitch fabrics, NICs.
 
-Pure and deterministic, standard library only. In the order things happen:
+Pure and deterministic, standard library only. In the order of drawing:
 
-    marks, grouping     what to point at; who stands beside whom (no numbers yet)
-    faces, rows         a row of NUMA boxes in its own coordinates
-    ports, channel      the paths of the NVLinks between two rows
-    pills, stage        the signs on them; all rows and channels together
-    captions, layout    the words around; everything at its place
-    palette, markup     colours and style sheet; SVG elements
-    draw, surround      the page as markup
+    marks, grouping             island letters and faults; the NUMA boxes and their order (no coordinates yet)
+    gpu_boxes, rows             a row of NUMA boxes in its own coordinates
+    ports, link_routing         the paths of the NVLinks between two rows
+    link_labels, assembly       the labels on the NVLinks; all rows and channels together
+    captions, words, layout     titles, notes and legend; the coordinates of everything
+    palette, markup             colours and style sheet; SVG elements
+    draw, page_frame            the page as markup
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HATCH = (
 
 
 def render_svg(topology: NodeTopology) -> str:
-    """Draw a machine as one SVG document, readable on light and on dark pages, at most 1200 pixels wide."""
+    """Draw a machine as an SVG document, readable on light and on dark pages, at most 1200 pixels wide."""
     page = layout_page(topology)
     scale = min(1.0, MAX_WIDTH / page.width)
     inside = (

@@ -1,4 +1,4 @@
-"""Rows and the channels between them, put together: the drawing itself, without what is written around it."""
+"""The drawing: all rows and the channels between them, without title, notes and legend."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LANES = 160.0  # the gutter is not wider than this for links between far rows
 
 
 class Fabric(NamedTuple):
-    """An NVSwitch fabric: a bar per channel, joined at their right ends; the first bar is the one to write on."""
+    """An NVSwitch fabric: a bar per channel, connected at their right ends; the name is on the first bar."""
 
     number: int
     bars: tuple[Rect, ...]
 
     @property
     def outline(self) -> tuple[Point, ...]:
-        """The corners of the whole body, clockwise from the upper left."""
+        """Return the corners of the outline, clockwise from the upper left."""
         first, *rest = self.bars
         spine = first.right - SPINE
         corners = [(first.x, first.y), (first.right, first.y), (self.bars[-1].right, self.bars[-1].bottom)]
@@ -41,7 +41,7 @@ class Fabric(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """The drawing; ``content`` is the width it needs between the margins, ``bottom`` its lower edge."""
+    """The drawing. ``content``: its width between the margins. ``bottom``: its lower edge."""
 
     rows: tuple[BoxRow, ...]
     frame: Framed | None  # around all rows, where one NUMA box holds every GPU
@@ -60,7 +60,7 @@ class _Band(NamedTuple):
 
 
 class _Gutter(NamedTuple):
-    """The strip right of the rows: x of what passes from channel to channel, from the rows' right edge."""
+    """The strip right of the rows for links between channels; x from the right edge of the rows."""
 
     spines: dict[int, float]  # right edge by fabric
     lanes: dict[Pair, float]
@@ -68,7 +68,7 @@ class _Gutter(NamedTuple):
 
 
 def assemble_rows(rows: Sequence[BoxRow], nvlink: Nvlink, y: float, frame: NumaBox | None) -> Assembly:
-    """Stack the rows from ``y`` on, centred between the margins; in pairs that face each other across their NVLinks."""
+    """Place the rows from ``y`` on, centred between the margins, in pairs with their NVLinks between them."""
     together = 2 if nvlink.links or nvlink.uplinks else 1
     pairs = [tuple(rows[place : place + together]) for place in range(0, len(rows), together)]
     gutter = _gutter(pairs, nvlink)
@@ -97,7 +97,7 @@ def assemble_rows(rows: Sequence[BoxRow], nvlink: Nvlink, y: float, frame: NumaB
 
 
 def _gutter(pairs: Sequence[tuple[BoxRow, ...]], nvlink: Nvlink) -> _Gutter:
-    """Leave room for fabrics and links with GPUs in several channels."""
+    """Return the space for fabrics and links with GPUs in several channels."""
     home = {gpu.index: place for place, pair in enumerate(pairs) for row in pair for _, gpu in row.gpus}
     homes: dict[int, set[int]] = {}
     for up in nvlink.uplinks:
@@ -114,7 +114,7 @@ def _gutter(pairs: Sequence[tuple[BoxRow, ...]], nvlink: Nvlink) -> _Gutter:
 def _band(
     rows: tuple[BoxRow, ...], nvlink: Nvlink, at: tuple[float, float, float], spines: Mapping[int, float]
 ) -> _Band:
-    """Stand one or two rows with their channel at (left, y), centred in the width."""
+    """Place one or two rows with their channel at (left, y), centred in the width."""
     left, y, width = at
     upper = rows[0].placed_at(left + (width - rows[0].width) / 2, y + rows[0].depth, upwards=True)
     edge = y + rows[0].depth

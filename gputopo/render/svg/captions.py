@@ -1,4 +1,4 @@
-"""The words around the picture: title, badges, what is wrong or unknown, and the legend. Contents only, no places."""
+"""The texts around the drawing: title, badges, faults, unknown facts, legend. No coordinates."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 SUBTITLE_TEXT = 13.0
 _MOST_NOTES = 4
-_MOST_LINES = 6  # NVLink widths that the legend spells out
-_MOST_ISLANDS = 8  # letters that one line of the legend shows
+_MOST_LINES = 6  # NVLink widths that the legend lists
+_MOST_ISLANDS = 8  # letters in a line of the legend
 
 
 class Badge(NamedTuple):
-    """A word at the top right of the card."""
+    """A badge at the top right of the card."""
 
     text: str
     bad: bool
 
 
 class Note(NamedTuple):
-    """A line under the drawing."""
+    """A note below the drawing."""
 
     what: str
     why: str
@@ -34,21 +34,21 @@ class Note(NamedTuple):
 
 
 class LegendEntry(NamedTuple):
-    """A line of the legend; ``sample`` names what is drawn before the text."""
+    """An entry of the legend. ``sample``: the symbol before the text."""
 
     sample: str  # island | alone | unknown | line | down | lost | mig | nic
     text: str
     lanes: int = 0  # of a line
-    islands: tuple[int, ...] = ()  # all those that the text is true of
+    islands: tuple[int, ...] = ()  # all islands of the entry
 
 
 def title(topology: NodeTopology) -> str:
-    """The machine's name, or what it is."""
+    """Return the machine's name, or a description."""
     return escape_invisible(topology.machine or "") or hardware(topology)
 
 
 def subtitle(topology: NodeTopology, room: float) -> tuple[str, ...]:
-    """Products (unless they are the title) and versions, as far as known: one line, or two where one is too short."""
+    """Return products (unless they are the title) and known versions, in one line, or two if one is too short."""
     products = "" if title(topology) == hardware(topology) else hardware(topology)
     driver = f"driver {escape_invisible(topology.driver_version)}" if topology.driver_version else ""
     cuda = f"CUDA {escape_invisible(topology.cuda_version)}" if topology.cuda_version else ""
@@ -59,18 +59,18 @@ def subtitle(topology: NodeTopology, room: float) -> tuple[str, ...]:
 
 
 def hardware(topology: NodeTopology) -> str:
-    """How many GPUs of which products."""
+    """Return the number of GPUs of each product."""
     return counted_products(topology.gpus) if topology.gpus else "no GPU found"
 
 
 def badges(topology: NodeTopology) -> tuple[Badge, ...]:
-    """What a reader must not miss."""
+    """Return the badges: faults, and GPUs that are not visible."""
     degraded = (Badge(f"{len(topology.degraded)} DEGRADED", bad=True),) if topology.degraded else ()
     return degraded + ((Badge("PARTIAL VIEW", bad=False),) if topology.partial else ())
 
 
 def notes(topology: NodeTopology) -> tuple[Note, ...]:
-    """What is degraded, then what is unknown, problems of one cause together; the last line counts what is left out."""
+    """Return notes about degraded parts, then about unknown facts, grouped by cause; the last line counts the rest."""
     bad = [Note(part_name(each.what), escape_invisible(each.why), bad=True) for each in topology.degraded]
     causes: dict[tuple[str, str], list[str]] = {}
     for problem in topology.problems:
@@ -87,7 +87,7 @@ def notes(topology: NodeTopology) -> tuple[Note, ...]:
 
 
 def legend(topology: NodeTopology, marks: Marks) -> tuple[LegendEntry, ...]:
-    """Everything the picture uses, and nothing it does not."""
+    """Return entries for every symbol in the drawing."""
     healthy = [gpu for gpu in topology.gpus if gpu.usable]
     alone = [gpu for gpu in healthy if gpu.index not in marks.number and not gpu.mig_enabled]
     entries = _island_entries(marks)
@@ -103,7 +103,7 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[LegendEntry, ...]:
 
 
 def fabric_name(topology: NodeTopology, uplinks: list[Uplink]) -> tuple[str, list[str]]:
-    """What stands on a fabric's body: its name, and facts, the most important first."""
+    """Return the texts on a fabric: its name, then facts, the most important first."""
     lanes = {up.lanes for up in uplinks if up.lanes}
     rates = sorted({up.gbps or 0.0 for up in uplinks if up.lanes})
     attached = sum(up.lanes > 0 for up in uplinks)
@@ -127,14 +127,14 @@ def _at_most(lines: list[Note]) -> tuple[Note, ...]:
 
 
 def island_text(island: Island) -> str:
-    """What an island is, in a line."""
+    """Return the description of an island, in a line."""
     means = {Interconnect.NVSWITCH: "NVSwitch", Interconnect.NVLINK: "NVLink"}[island.interconnect]
     rate = "" if island.gbps is None else f" · {format_number(island.gbps)} GB/s per GPU"
     return f"{island.size} GPUs · {means}{rate}"
 
 
 def _island_entries(marks: Marks) -> list[LegendEntry]:
-    """One entry for all islands of a kind."""
+    """Return an entry for all islands of a kind."""
     kinds: dict[str, list[int]] = {}
     for place, island in enumerate(marks.islands):
         kinds.setdefault(island_text(island), []).append(place)
@@ -161,7 +161,7 @@ def _alone(topology: NodeTopology, marks: Marks) -> LegendEntry:
 
 
 def _lines(topology: NodeTopology, marks: Marks) -> list[LegendEntry]:
-    """One entry per width of NVLink that is drawn, with what it carries where that is one known number."""
+    """Return an entry per drawn NVLink width, with the bandwidth if it is known and the same for all."""
     rates: dict[int, set[float | None]] = {}
     for edge in _edges(topology):
         if edge.lanes and not marks.is_degraded(edge):

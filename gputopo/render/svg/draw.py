@@ -29,7 +29,7 @@ _CHIP = 10.0  # radius of the disc with the island's letter
 
 
 def drawing(topology: NodeTopology, page: PageLayout) -> str:
-    """All of the stage and the NUMA nodes without GPUs, back to front."""
+    """Draw all rows, channels and NUMA nodes without GPUs, back to front."""
     stage, marks = page.assembly, page.marks
     parts = [_box(stage.frame)] if stage.frame else []
     for row in (*stage.rows, page.spare):
@@ -42,12 +42,12 @@ def drawing(topology: NodeTopology, page: PageLayout) -> str:
 
 
 def weight(lanes: int) -> float:
-    """The width of an NVLink's line: more lanes, more weight, but never a bar."""
+    """Return the line width of an NVLink, by its lanes, within limits."""
     return min(6.5, 1.5 + 0.6 * max(lanes, 1))
 
 
 def colour(gpu: int, marks: Marks) -> str:
-    """The class that colours what belongs to a GPU."""
+    """Return the CSS class for the colour of a GPU."""
     return island_class(marks.number[gpu]) if gpu in marks.number else "alone"
 
 
@@ -60,7 +60,7 @@ def _furniture(row: BoxRow) -> list[str]:
 
 
 def _box(framed: Framed) -> str:
-    """A NUMA node: its name, then its CPUs and memory, or its CPUs only, as far as they fit."""
+    """Draw a NUMA node: its name, then CPUs and memory, or CPUs only, as far as they fit."""
     shape, head, box = framed
     baseline = head.cy + 4.5
     name = fit(box.label, HEAD_TEXT, head.w - 20, bold=True)
@@ -151,7 +151,7 @@ def _strip(gpu: Gpu, left: float, y: float) -> list[str]:
 
 
 def _alarm(shape: Rect, gpu: Gpu, marks: Marks) -> list[str]:
-    """What catches the eye at the right of the third line: the word LOST, or an exclamation mark."""
+    """Draw the alert at the right of the third line: LOST, or an exclamation mark."""
     middle = shape.y + gpu_boxes.HEAD + 2 * gpu_boxes.LINE - 4
     if gpu.health is Health.LOST:
         plate = Rect(shape.right - gpu_boxes.PAD - 40, middle - 9, 42, 18)
@@ -163,7 +163,7 @@ def _alarm(shape: Rect, gpu: Gpu, marks: Marks) -> list[str]:
 
 
 def _about(gpu: Gpu, marks: Marks) -> str:
-    """What a pointer over the GPU shows: the facts the box has no room for."""
+    """Return the tooltip of a GPU: the facts that do not fit into its box."""
     pcie = gpu.pcie
     facts = [
         f"GPU {gpu.index}",

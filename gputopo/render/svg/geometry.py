@@ -51,13 +51,13 @@ class Rect(NamedTuple):
         return self.y + self.h / 2
 
     def moved(self, dx: float, dy: float) -> Rect:
-        """The same rectangle elsewhere."""
+        """Return the rectangle, moved."""
         return Rect(self.x + dx, self.y + dy, self.w, self.h)
 
     def grown(self, by: float) -> Rect:
-        """The rectangle with a border around it (or less of it, for a negative number)."""
+        """Return the rectangle, enlarged by a border (or reduced, for a negative number)."""
         return Rect(self.x - by, self.y - by, self.w + 2 * by, self.h + 2 * by)
 
     def meets(self, other: Rect) -> bool:
-        """Whether the two share area."""
+        """Return whether the two overlap."""
         return self.x < other.right and other.x < self.right and self.y < other.bottom and other.y < self.bottom

@@ -1,4 +1,4 @@
-"""What stands in a GPU's box, line by line, and how high the boxes of one picture are (all the same)."""
+"""The lines in a GPU's box, and the height of the boxes (the same for all in a drawing)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SLICES = 7  # compute slices of a whole GPU
 
 
 class Slice(NamedTuple):
-    """One MIG device, as a stretch of the strip."""
+    """A MIG device, as a part of the strip."""
 
     x: float  # from the strip's left end
     w: float
@@ -31,7 +31,7 @@ class Slice(NamedTuple):
 
 
 def box_lines(gpu: Gpu) -> tuple[str, ...]:
-    """The lines under "GPU 0": product, memory, and what is special about it."""
+    """Return the lines below "GPU 0": product, memory, special facts."""
     lines = [short_product(gpu.product)] if gpu.product else []
     if gpu.memory_mib is not None:
         lines.append(format_gib(gpu.memory_mib))
@@ -41,7 +41,7 @@ def box_lines(gpu: Gpu) -> tuple[str, ...]:
 
 
 def slices(gpu: Gpu) -> tuple[Slice, ...]:
-    """The strip of MIG devices; as wide as the box where all seven compute slices are given out."""
+    """Return the strip of MIG devices; as wide as the box if all seven compute slices are in use."""
     parts = [int(found[1]) if (found := re.search(r"(\d+)g\.", each.profile)) else 1 for each in gpu.mig_devices]
     unit = (GPU_W - 2 * PAD) / max(_SLICES, sum(parts))
     return tuple(
@@ -51,7 +51,7 @@ def slices(gpu: Gpu) -> tuple[Slice, ...]:
 
 
 def box_height(topology: NodeTopology, marks: Marks) -> float:
-    """Room for the GPU that has most to say; what alarms stands beside the second line."""
+    """Return the height for the GPU with the most lines; alerts are beside the second line."""
     alarm = any(gpu.index in marks.gpus or not gpu.usable for gpu in topology.gpus)
     lines = max((2 * alarm, *(len(box_lines(gpu)) for gpu in topology.gpus)), default=0)
     strip = STRIP if any(gpu.mig_devices for gpu in topology.gpus) else 0.0

@@ -1,7 +1,7 @@
-"""Who stands beside whom: a topology as NUMA boxes of PCIe switches of GPUs, in rows. No numbers yet.
+"""The order of devices in the drawing: rows of NUMA boxes of PCIe switches of GPUs. No coordinates yet.
 
-A box is a NUMA node that GPUs or NICs hang off; where the node is unknown it is the box "NUMA ?". A switch is a set of
-GPUs and NICs with no host bridge between them (PIX or PXB).
+A box is a NUMA node with its GPUs and NICs; devices of unknown NUMA nodes are in the box "NUMA ?". A switch is a set of
+GPUs and NICs without a host bridge between them (PIX or PXB).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _UNKNOWN = "?"
 
 
 class Switch(NamedTuple):
-    """GPUs and NICs behind the same PCIe switches, or one GPU that is behind none."""
+    """GPUs and NICs behind the same PCIe switches, or a GPU without a switch."""
 
     gpus: tuple[Gpu, ...]
     nics: tuple[Nic, ...]
-    distance: PcieDistance | None  # the farthest within; None: there is nothing to draw a box around
+    distance: PcieDistance | None  # the largest within; None: no box is drawn
 
 
 class NumaBox(NamedTuple):
-    """A NUMA node with what hangs off it."""
+    """A NUMA node with its devices."""
 
     label: str  # "NUMA 0", "NUMA ?"
     detail: str  # its CPUs and memory, as far as known; may be ""
@@ -39,7 +39,7 @@ class NumaBox(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """All boxes: those with GPUs in rows from top to bottom, and the others."""
+    """All boxes: rows of boxes with GPUs, from top to bottom, and boxes without GPUs."""
 
     rows: tuple[tuple[NumaBox, ...], ...]
     spare: tuple[NumaBox, ...]  # NUMA nodes without GPUs, by id
@@ -64,13 +64,13 @@ def _home(gpu: Gpu) -> str:
 
 
 def _cpu_nodes(topology: NodeTopology) -> list[str]:
-    """NUMA nodes that are more than the memory of a GPU."""
+    """Return the NUMA nodes, except those that are only the memory of a GPU."""
     memory = {gpu.memory_numa_node for gpu in topology.gpus}
     return [str(node.id) for node in topology.numa_nodes if node.cpus != "" and node.id not in memory]
 
 
 def _nic_homes(topology: NodeTopology, homes: dict[str, list[Gpu]]) -> dict[str, list[Nic]]:
-    """Each NIC in the box of its nearest GPU if that is behind the same switch or host; else in that of its node."""
+    """Put each NIC into the box of its nearest GPU if they share a switch or host, else into the box of its node."""
     box_of = {gpu.index: key for key, members in homes.items() for gpu in members}
     guests: dict[str, list[Nic]] = {}
     for nic in topology.nics:
@@ -108,9 +108,9 @@ def _detail(node: NumaNode | None, members: list[Gpu]) -> str:
 
 
 def _switches(topology: NodeTopology, members: list[Gpu], nics: list[Nic]) -> tuple[Switch, ...]:
-    """Connected components of "no host bridge in between", by their first GPU.
+    """Return the connected components of "no host bridge between them", by their first GPU.
 
-    A NIC that is near two GPUs joins them: `topo -m` hides the distance of GPUs that have an NVLink.
+    A NIC near two GPUs connects them: `topo -m` hides the distance of GPUs that have an NVLink.
     """
     place = {gpu.index: i for i, gpu in enumerate(topology.gpus)}
 
@@ -122,7 +122,7 @@ def _switches(topology: NodeTopology, members: list[Gpu], nics: list[Nic]) -> tu
     switches = []
     while left:
         group = [left.pop(0)]
-        for gpu in group:  # grows while it is walked
+        for gpu in group:  # grows during the iteration
             joined = [other for other in left if near(gpu, other)]
             group += joined
             left = [other for other in left if other not in joined]
@@ -143,7 +143,7 @@ def _switch(topology: NodeTopology, group: tuple[Gpu, ...], nics: tuple[Nic, ...
 
 
 def _rows(boxes: tuple[NumaBox, ...], count: int) -> tuple[tuple[NumaBox, ...], ...]:
-    """Two rows for 5 to 16 GPUs, of whole boxes if that can be done without a very long row; else rows of eight."""
+    """Return two rows for 5 to 16 GPUs, of whole boxes unless a row gets very long; else rows of eight."""
     best = 4 if count <= 4 else min(8, -(-count // 2))
     if len(boxes) > 1 and count <= 16:
         for capacity in range(best, 9):
@@ -167,7 +167,7 @@ def _size(row: Sequence[NumaBox]) -> int:
 
 
 def _split(box: NumaBox, capacity: int) -> tuple[NumaBox, ...]:
-    """A box of at most ``capacity`` GPUs each; NICs stay with the first part of what they were in."""
+    """Split a box into boxes of at most ``capacity`` GPUs; its NICs stay with the first box."""
     parts: list[list[Switch]] = [[]]
     room = capacity
     for switch in box.switches:

@@ -1,4 +1,4 @@
-"""Everything at its place on the page: numbers and words only, no drawing."""
+"""The coordinates of everything on the page, without markup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER_AIR = 12.0
 NOTE_H = 24.0
 NOTE_TEXT = 12.0
 NOTE_LINE = 16.0  # further lines of a note
-NOTE_SIGN = 28.0  # room for its sign
+NOTE_SIGN = 28.0  # space for its symbol
 _NOTE_LINES = 3
 LEGEND_H = 24.0
 LEGEND_TEXT = 12.0
@@ -38,7 +38,7 @@ _SECTION = 18.0  # between drawing, notes and legend
 
 
 class NoteLines(NamedTuple):
-    """A note at its place: what it is about, and from ``start`` on (right of the left edge) lines that say why."""
+    """A note with its coordinates: its subject, and from ``start`` (right of the left edge) the lines of its reason."""
 
     rect: Rect
     note: Note
@@ -48,7 +48,7 @@ class NoteLines(NamedTuple):
 
 
 class PageLayout(NamedTuple):
-    """The finished layout. All coordinates are those of the picture."""
+    """The finished layout, in coordinates of the page."""
 
     width: float
     height: float
@@ -56,14 +56,14 @@ class PageLayout(NamedTuple):
     subtitle: tuple[str, ...]
     badges: tuple[tuple[Rect, Badge], ...]
     assembly: Assembly
-    message: Rect | None  # where "no GPU" is said
+    message: Rect | None  # position of the text "no GPU"
     spare: BoxRow
     notes: tuple[NoteLines, ...]
     legend: tuple[tuple[Rect, LegendEntry], ...]
 
 
 def layout_page(topology: NodeTopology) -> PageLayout:
-    """Place everything."""
+    """Return the layout of the page of a topology."""
     marks = mark(topology)
     plan = arrange_boxes(topology)
     framed = len(plan.rows) == 1 or not plan.single
@@ -97,7 +97,7 @@ def layout_page(topology: NodeTopology) -> PageLayout:
 
 
 def sample_width(entry: LegendEntry) -> float:
-    """Where the text of a legend's entry begins, right of its samples."""
+    """Return the x of the text of a legend's entry, right of its symbols."""
     return CHIP_W * max(1, len(entry.islands)) + 10
 
 
@@ -124,7 +124,7 @@ def _lines(notes: Sequence[Note], y: float, content: float) -> tuple[NoteLines, 
 
 
 def _grid(entries: Sequence[LegendEntry], y: float, content: float) -> tuple[tuple[Rect, LegendEntry], ...]:
-    """As many columns as there is room for, each as wide as its longest text."""
+    """Return the entries in as many columns as fit, each as wide as its longest text."""
     widths = [sample_width(entry) + text_width(entry.text, LEGEND_TEXT) + _COLUMN_GAP for entry in entries]
     for columns in range(min(4, len(entries)), 0, -1):
         wide = [max(widths[place::columns]) for place in range(columns)]

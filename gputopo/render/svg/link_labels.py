@@ -1,4 +1,4 @@
-"""Where the little signs with a link's lanes sit: on their own line, off other lines and off each other."""
+"""The labels with the lanes of a link: each on its own line, apart from other lines and labels."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 LABEL_H = 18.0
 LABEL_TEXT = 11.0
-MAX_LABELS = 60  # more signs than this in one channel are a swarm nobody reads: the lines' own titles remain
-_STEPS = 9  # places tried along a line
+MAX_LABELS = 60  # more labels in a channel are not readable: only the tooltips of the lines remain
+_STEPS = 9  # positions that are tried along a line
 
 
 class LinkLabel(NamedTuple):
-    """A sign on a wire."""
+    """A label on a link."""
 
     rect: Rect
     text: str
 
 
 def link_label_text(edge: Link | Uplink) -> str:
-    """``NV12``; ``NV11 of 12`` where lanes are missing; ``down`` where all are."""
+    """Return ``NV12``, ``NV11 of 12`` if lanes are missing, or ``down`` if all are."""
     if edge.lanes == 0:
         return "down"
     return f"NV{edge.lanes} of {edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
 
 
 def place_link_labels(wires: Sequence[EdgePath]) -> tuple[LinkLabel | None, ...]:
-    """A pill for each wire, or none at all where there would be too many to read."""
+    """Return a label for each link, or no label if there are too many to read."""
     if len(wires) > MAX_LABELS:
         return (None,) * len(wires)
     reach = [[leg.grown(2) for leg in _legs(wire)] for wire in wires]
@@ -53,20 +53,20 @@ def place_link_labels(wires: Sequence[EdgePath]) -> tuple[LinkLabel | None, ...]
 
 
 def _cost(spot: Rect, taken: Sequence[Rect], others: Sequence[Rect]) -> int:
-    """Covering another sign is worse than covering any number of lines."""
+    """Return the cost of a position: covering a label costs more than covering any number of lines."""
     near, aura = spot.grown(1), spot.grown(4)
     return 1000 * sum(near.meets(rect) for rect in taken) + sum(aura.meets(leg) for leg in others)
 
 
 def _spots(wire: EdgePath) -> Iterator[Point]:
-    """Centres along the wire's leg for signs, the middle first."""
+    """Yield centres for labels along the segment of a link, the middle first."""
     for step in range(_STEPS):
         share = 0.5 + 0.07 * ((step + 1) // 2) * (1 if step % 2 else -1)
         yield _along(wire.leg[0], wire.leg[1], share, bent=wire.bend is not None)
 
 
 def _along(a: Point, b: Point, share: float, *, bent: bool) -> Point:
-    """A point of a straight leg, or of the S between two points: a cubic with control points at half its height."""
+    """Return a point of a segment: straight, or an S-shaped cubic with control points at half its height."""
     right, down = (share**2 * (3 - 2 * share), 1.5 * share * (1 - share) + share**3) if bent else (share, share)
     return a[0] + (b[0] - a[0]) * right, a[1] + (b[1] - a[1]) * down
 

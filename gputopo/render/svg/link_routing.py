@@ -1,16 +1,16 @@
-"""The channel between two rows of GPUs (or under one): every NVLink's path through it, and the NVSwitch fabrics in it.
+"""The channel between two rows of GPUs (or below a row): the paths of its NVLinks, and its NVSwitch fabrics.
 
-From top to bottom, each part only as high as it must be:
+From top to bottom, each part as low as possible:
 
-    brackets     links among GPUs of the row above, each on a track of its own where they overlap
+    brackets     links among GPUs of the row above, on separate tracks if they overlap
     uplinks      from the row above into a fabric
-    fabrics      one body each, side by side where they fit
-    exits        links that go on to another channel
+    fabrics      a box each, side by side if they fit
+    exits        links to another channel
     crossings    links between the two rows
     uplinks      from the row below
     brackets     links among GPUs of the row below
 
-Coordinates are the page's in x and the channel's own in y: 0 at its upper edge.
+x is in coordinates of the page, y in coordinates of the channel: 0 at its upper edge.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from gputopo.model import Link, Nvlink, Uplink
 
-TRACK = 25.0  # from one bracket's track to the next: a pill and some air
+TRACK = 25.0  # distance of two tracks: a label and space
 FIRST_TRACK = 24.0
-LAST_TRACK = 14.0  # air after the last
+LAST_TRACK = 14.0  # space after the last track
 UPLINK = 48.0
 BODY_H = 48.0
 BODY_GAP = 12.0
 MIN_BODY = 200.0
 EXIT = 14.0
 CROSSING = 36.0
-SLANT = 44.0  # what crossings need more when not all are straight
-AIR = 8.0  # between two things on one track
+SLANT = 44.0  # extra height for crossings that are not all straight
+AIR = 8.0  # between two links on a track
 
 Point = tuple[float, float]
 Pair = tuple[int, int]
@@ -43,26 +43,26 @@ Key = TypeVar("Key", int, Pair)
 
 
 class EdgePath(NamedTuple):
-    """The path of one edge: corners of a polyline, and the leg of it where its sign may sit.
+    """The path of an edge: corners of a polyline, and the segment for its label.
 
-    From corner ``bend``, if there is one, it goes to the next corner as an S.
+    The segment from corner ``bend``, if any, is S-shaped.
     """
 
     edge: Link | Uplink
     points: tuple[Point, ...]
-    leg: tuple[Point, ...]  # its two ends
+    leg: tuple[Point, ...]  # both ends of the segment
     bend: int | None = None
 
 
 class FabricBody(NamedTuple):
-    """What of an NVSwitch fabric is in this channel."""
+    """The part of an NVSwitch fabric in this channel."""
 
     fabric: int
     rect: Rect
 
 
 class Channel(NamedTuple):
-    """Everything between two rows. ``exits``: the way of links to the height where they leave for another one."""
+    """The contents of a channel. ``exits``: the paths of links to the height where they leave the channel."""
 
     height: float
     wires: tuple[EdgePath, ...]
@@ -71,7 +71,7 @@ class Channel(NamedTuple):
 
 
 class _ChannelEdges(NamedTuple):
-    """The edges of a channel, by the part of it they need."""
+    """The edges of a channel, by the part of the channel that they use."""
 
     above: tuple[Link, ...]
     below: tuple[Link, ...]
@@ -81,7 +81,7 @@ class _ChannelEdges(NamedTuple):
 
 
 class _Heights(NamedTuple):
-    """y of the parts of a channel."""
+    """The y of each part of a channel."""
 
     track: dict[Pair, float]
     body: dict[int, float]  # upper edge by fabric
@@ -92,9 +92,9 @@ class _Heights(NamedTuple):
 
 
 def route(ends: dict[int, End], insets: tuple[float, float], nvlink: Nvlink, spines: Mapping[int, float]) -> Channel:
-    """Route all edges of ``ends``. ``insets`` is how far above and below the channel the GPUs' edges are.
+    """Route all edges of ``ends``. ``insets``: distance of the GPUs' edges above and below the channel.
 
-    ``spines`` gives the x of the right edge of those fabrics that are in other channels too.
+    ``spines``: x of the right edge of fabrics that are also in other channels.
     """
     crew = _channel_edges(ends, nvlink)
     ports = place_ports(ends, nvlink)
@@ -118,7 +118,7 @@ def route(ends: dict[int, End], insets: tuple[float, float], nvlink: Nvlink, spi
 
 
 def pack(spans: Mapping[Key, tuple[float, float]]) -> dict[Key, int]:
-    """The lowest level for each span such that no two on one level touch; short spans choose first."""
+    """Return the lowest level for each span so that spans on a level do not touch; short spans choose first."""
     levels: list[list[tuple[float, float]]] = []
     chosen: dict[Key, int] = {}
     for key, (start, end) in sorted(spans.items(), key=lambda item: (item[1][1] - item[1][0], item[1])):
@@ -150,7 +150,7 @@ def _channel_edges(ends: dict[int, End], nvlink: Nvlink) -> _ChannelEdges:
 def _body_spans(
     ends: dict[int, End], uplinks: Iterable[Uplink], spines: Mapping[int, float]
 ) -> dict[int, tuple[float, float]]:
-    """Left and right edge of each fabric: over all its GPUs, wide enough for its name, out to its spine if any."""
+    """Return left and right edge of each fabric: over all its GPUs, wide enough for its name, out to its spine."""
     row = [end.x for end in ends.values()]
     places: dict[int, list[float]] = {}
     for up in uplinks:
@@ -165,7 +165,7 @@ def _body_spans(
 
 
 def _within(row: list[float], left: float) -> float:
-    """The left edge of a body of least width, moved so that it does not stick out of a row that is wider."""
+    """Return the left edge of a fabric of minimum width, moved into the row if the row is wider."""
     first, last = min(row) - GPU_W / 2, max(row) + GPU_W / 2
     return (first + last - MIN_BODY) / 2 if last - first < MIN_BODY else min(max(left, first), last - MIN_BODY)
 
@@ -176,7 +176,7 @@ def _stack(
     ports: Mapping[tuple[int, int, int | None], float],
     spans: dict[int, Point],
 ) -> _Heights:
-    """Pile up the parts that are needed."""
+    """Stack the parts that are needed."""
     above, below = _levels(crew.above, ports), _levels(crew.below, ports)
     uplinked = {ends[up.gpu].top for up in crew.uplinks}
     y = _tracks_height(above)

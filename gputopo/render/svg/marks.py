@@ -1,4 +1,4 @@
-"""What is worth pointing at: the letter of each GPU's island, and what is worse than it should be."""
+"""The letter of each GPU's island, and the degraded parts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class Marks(NamedTuple):
-    """Islands of two and more, numbered by their first GPU, and everything degraded."""
+    """Islands of at least two GPUs, numbered by first GPU, and all degraded parts."""
 
     islands: tuple[Island, ...]
     number: dict[int, int]  # island number by GPU index, for GPUs in one of ``islands``
     gpus: frozenset[int]
     pairs: frozenset[tuple[int, int]]
-    known: bool  # whether anybody could tell which NVLinks there are
+    known: bool  # whether the NVLinks are known
 
     def is_degraded(self, edge: Link | Uplink) -> bool:
-        """Whether the edge has lost lanes, or is listed as degraded."""
+        """Return whether the edge has lost lanes, or is listed as degraded."""
         return edge.short or (isinstance(edge, Link) and (edge.a, edge.b) in self.pairs)
 
 
 def mark(topology: NodeTopology) -> Marks:
-    """Collect the marks of a topology."""
+    """Return the marks of a topology."""
     islands = tuple(island for island in topology.islands or () if island.size > 1)
     number = {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
     hurt = [parse_subject(each.what)[1] for each in topology.degraded]
@@ -40,7 +40,7 @@ def mark(topology: NodeTopology) -> Marks:
 
 
 def part_name(what: str) -> str:
-    """``gpu3.pcie`` as people say it; other texts as they are."""
+    """Return a readable name of a part like ``gpu3.pcie``; other texts unchanged."""
     part, gpus = parse_subject(what)
     if len(gpus) == 2:
         return f"GPU {gpus[0]} to GPU {gpus[1]}"

@@ -1,4 +1,4 @@
-"""The few SVG elements that the picture is made of. Every text and attribute is escaped here and nowhere else."""
+"""The SVG elements of the drawing. Every text and attribute is escaped here, and in no other module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float | None) -> str:
-    """An element with markup inside. Attributes that are None are left out; ``class_`` is class, ``data_x`` data-x."""
+    """Return an element with markup inside, without None attributes; ``class_`` is class, ``data_x`` data-x."""
     pairs = (
         f' {key.rstrip("_").replace("_", "-")}="{escape(value if isinstance(value, str) else coordinate(value))}"'
         for key, value in attributes.items()
@@ -28,27 +28,27 @@ def tag(name: str, inside: str | Iterable[str] = "", **attributes: str | float |
 
 
 def text_element(name: str, text: str, **attributes: str | float | None) -> str:
-    """An element with text inside: ``title``, ``desc``."""
+    """Return an element with text inside: ``title``, ``desc``."""
     return tag(name, escape(escape_invisible(text), quote=False), **attributes)
 
 
 def text(at: Point, words: str, size: float, class_: str = "") -> str:
-    """A line of text at its baseline's start (or middle, with class "m")."""
+    """Return a line of text at its baseline's start (or middle, with class "m")."""
     return text_element("text", words, x=at[0], y=at[1], font_size=size, class_=class_ or None) if words else ""
 
 
 def rect(shape: Rect, class_: str, radius: float) -> str:
-    """A rectangle with round corners."""
+    """Return a rectangle with round corners."""
     return tag("rect", x=shape.x, y=shape.y, width=shape.w, height=shape.h, rx=radius, class_=class_)
 
 
 def group(class_: str, inside: Iterable[str], hover: str = "", **attributes: str | float | None) -> str:
-    """A group, with what it says when pointed at."""
+    """Return a group with a tooltip."""
     return tag("g", [text_element("title", hover) if hover else "", *inside], class_=class_, **attributes) + "\n"
 
 
 def rounded(points: Sequence[Point], radius: float, bend: int | None = None, *, closed: bool = False) -> str:
-    """The path data of a polyline with its corners rounded; the leg after corner ``bend`` is an S instead."""
+    """Return the path data of a polyline with rounded corners; the segment after corner ``bend`` is S-shaped."""
     if closed:
         ring = [*points, *points[:2]]
         start = _towards(points[0], points[1], _cut(points[0], points[1], radius))
@@ -63,7 +63,7 @@ def rounded(points: Sequence[Point], radius: float, bend: int | None = None, *, 
 
 
 def coordinate(value: float) -> str:
-    """A number as short as it is exact to a hundredth."""
+    """Return a number with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""What is around the drawing: the card it lies on, the title above, notes and legend below, and the description."""
+"""The frame of the drawing: background card, title, notes, legend, and the description."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def page_background(topology: NodeTopology, page: PageLayout) -> str:
-    """The card, which makes the picture independent of the page's colour."""
+    """Draw the background card, so that the page's colour does not matter."""
     card = Rect(1, 1, page.width - 2, page.height - 2)
     return rect(card, "card partial" if topology.partial else "card", 12) + "\n"
 
 
 def page_frame(topology: NodeTopology, page: PageLayout) -> str:
-    """Title, badges, notes, legend."""
+    """Draw title, badges, notes and legend."""
     right = page.badges[0][0].x - 12 if page.badges else page.width - MARGIN
     parts = [
         text((MARGIN, 43), fit(captions.title(topology), 20, right - MARGIN, bold=True), 20, "b"),
@@ -58,7 +58,7 @@ def page_frame(topology: NodeTopology, page: PageLayout) -> str:
 
 
 def description(topology: NodeTopology, marks: Marks) -> str:
-    """The picture in words, for those who do not see it."""
+    """Return the text description of the drawing, for screen readers."""
     islands = [
         f"Island {island_letter(place)}: GPUs {', '.join(map(str, island.gpus))}, {captions.island_text(island)}"
         for place, island in enumerate(marks.islands)
@@ -86,7 +86,7 @@ def _message(place: Rect) -> str:
 
 
 def _note(placed: NoteLines) -> str:
-    """What is wrong on a coloured plate, what is unknown on none."""
+    """Draw a note: faults on a coloured background, unknown facts on none."""
     shape, note, what, start, lines = placed
     y = shape.y + 16.5
     inside = [

@@ -1,10 +1,10 @@
-"""Colours for light and dark pages, and the style sheet made of them.
+"""Colours for light and dark pages, and the style sheet.
 
-Island colours are Okabe and Ito's, which people with colour-blindness tell apart, darkened or lightened until they
-stand 3:1 against the card; vermilion is kept for what is broken. Nothing is said by colour alone: islands have
-letters, faults have dashes and words. Text stands at least 4.5:1 against what it is drawn on (a test computes it).
+Island colours are those of Okabe and Ito, which colour-blind readers can distinguish, darkened or lightened to a
+contrast of 3:1 with the card; vermilion is reserved for faults. Colour is never the only sign: islands have letters,
+faults have dashes and text. Text has a contrast of at least 4.5:1 with its background (a test computes it).
 
-The sheet is written out rule by rule, light and dark, without CSS variables: image viewers know none.
+The style sheet contains no CSS variables, because image viewers do not support them.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ _SHAPES = """
 
 
 def style_sheet() -> str:
-    """The content of the picture's ``<style>``."""
+    """Return the content of the ``<style>`` element."""
     return "\n".join((_SHAPES % FONT, *_rules(LIGHT), "@media (prefers-color-scheme:dark){", *_rules(DARK), "}"))
 
 
 def island_class(letter: int) -> str:
-    """The class of the island with that number; colours repeat after the last, letters do not."""
+    """Return the CSS class of the island with that number; colours repeat after the last, letters do not."""
     return f"i{letter % len(LIGHT.islands)}"
 
 

@@ -1,8 +1,8 @@
-"""Where on its inner edge each GPU lets go of each of its NVLinks, so that no two lines leave at one point.
+"""Ports: the points on the inner edge of a GPU where its NVLinks start, a different point for each link.
 
-Links to the left leave left of the centre, links to the right right of it; of those, the nearest neighbour's leaves
-outermost, so that links nest like brackets. What goes straight across (a link to the GPU opposite, an uplink into an
-NVSwitch) leaves at the centre.
+Links to the left start left of the centre, links to the right start right of it. The link to the nearest neighbour is
+outermost, so that links nest like brackets. Links straight across (to the opposite GPU, or into an NVSwitch) start at
+the centre.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gputopo.model import Link, Nvlink
 
-ACROSS = None  # the far end of an uplink: the fabric on the other side of the channel
+ACROSS = None  # the far end of an uplink: the fabric across the channel
 
 
 class End(NamedTuple):
@@ -24,7 +24,7 @@ class End(NamedTuple):
 
     gpu: int
     x: float  # of its centre
-    top: bool  # it hangs above the channel; else it stands below
+    top: bool  # above the channel; else below
 
 
 class _Leaving(NamedTuple):
@@ -34,9 +34,9 @@ class _Leaving(NamedTuple):
 
 
 def place_ports(ends: dict[int, End], nvlink: Nvlink) -> dict[tuple[int, int, int | None], float]:
-    """X of every port, by (GPU, a, b) for a link a-b and by (GPU, GPU, None) for its uplink.
+    """Return the x of every port, by (GPU, a, b) for a link a-b and by (GPU, GPU, None) for its uplink.
 
-    A link whose far end is not in ``ends`` leaves to the right, towards the gutter.
+    A link with a far end outside of ``ends`` goes to the right, towards the gutter.
     """
     leaving: dict[int, list[_Leaving]] = {index: [] for index in ends}
     for link in nvlink.links:

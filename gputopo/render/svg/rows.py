@@ -1,7 +1,7 @@
-"""One row of NUMA boxes: where each box, switch, NIC and GPU stands in it.
+"""The layout of a row of NUMA boxes: the coordinates of its boxes, switches, NICs and GPUs.
 
-A row is laid out in depth, not height: depth 0 is its inner edge, where NVLinks leave it, and grows outwards. A row
-above its links has its inner edge below, a row under them has it above: the same plan serves both, mirrored.
+A row has depth instead of height: depth 0 is the inner edge, where NVLinks start, and depth grows outwards. The inner
+edge is the lower edge of a row above its links and the upper edge of a row below them: the same layout, mirrored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SPARE_W = 230.0  # least width of a NUMA box without GPUs
 
 
 class Framed(NamedTuple):
-    """A NUMA box: its frame, and the part of it that is for its name."""
+    """A NUMA box: its frame, and the space for its name."""
 
     frame: Rect
     head: Rect
@@ -46,7 +46,7 @@ class Framed(NamedTuple):
 
 
 class BoxRow(NamedTuple):
-    """A row at its place: in depth (see above) as made, in the page after ``standing``."""
+    """A row: in depths (see above) first, in coordinates of the page after ``standing``."""
 
     width: float
     depth: float
@@ -57,7 +57,7 @@ class BoxRow(NamedTuple):
     heads_below: bool = False  # captions are at the lower edge of switches
 
     def placed_at(self, x: float, edge: float, *, upwards: bool) -> BoxRow:
-        """The row in the page: its left edge at ``x``, its inner edge at y = ``edge``, growing up or down."""
+        """Return the row in coordinates of the page: left edge at ``x``, inner edge at y = ``edge``, up or down."""
 
         def place(rect: Rect) -> Rect:
             return Rect(rect.x + x, edge - rect.bottom if upwards else edge + rect.y, rect.w, rect.h)
@@ -74,7 +74,7 @@ class BoxRow(NamedTuple):
 
 
 def layout_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> BoxRow:
-    """Plan a row. Without frames its boxes are not drawn (one frame around all rows is drawn instead)."""
+    """Lay out a row. Without frames, a single frame around all rows is drawn instead of the boxes."""
     pad = BOX_PAD if framed else 0.0
     base = pad + (SWITCH_PAD if any(_boxed(switch) for box in boxes for switch in box.switches) else 0.0)
     x = 0.0
@@ -105,7 +105,7 @@ def layout_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> 
 
 
 def layout_nics(nics: Sequence[Nic], at: tuple[float, float], width: float) -> tuple[tuple[Rect, Nic], ...]:
-    """NICs in lines that fill a width from a corner."""
+    """Lay out NICs in lines that fill a width from a corner."""
     per_line = _per_line(width)
     step_x, step_y = NIC_W + NIC_GAP, NIC_H + NIC_GAP
     return tuple(
@@ -115,7 +115,7 @@ def layout_nics(nics: Sequence[Nic], at: tuple[float, float], width: float) -> t
 
 
 def _per_line(width: float) -> int:
-    return max(1, int((width + NIC_GAP + 0.01) // (NIC_W + NIC_GAP)))  # the hundredth forgives rounding
+    return max(1, int((width + NIC_GAP + 0.01) // (NIC_W + NIC_GAP)))  # 0.01 for rounding errors
 
 
 def _nic_lines(count: int, width: float) -> int:
@@ -123,7 +123,7 @@ def _nic_lines(count: int, width: float) -> int:
 
 
 def layout_spare(boxes: Sequence[NumaBox], within: Rect) -> BoxRow:
-    """NUMA boxes without GPUs, in equal columns from the upper left corner of a place in the page.
+    """Lay out NUMA boxes without GPUs, in equal columns from an upper left corner of the page.
 
     Those with NICs come first, so that the others can be lines of their names only.
     """
@@ -145,12 +145,12 @@ def layout_spare(boxes: Sequence[NumaBox], within: Rect) -> BoxRow:
 
 
 def _stacked(box: NumaBox, width: float) -> float:
-    """Height of a head with its NICs under it."""
+    """Return the height of a head with its NICs below it."""
     return BOX_HEAD + (_nic_lines(len(box.nics), width - 2 * BOX_PAD) * (NIC_H + NIC_GAP) + NIC_GAP if box.nics else 0)
 
 
 def _beside(box: NumaBox, width: float) -> bool:
-    """Whether the NICs fit beside the box's name and CPUs."""
+    """Return whether the NICs fit beside the box's name and CPUs."""
     return bool(box.nics) and _words(box.label, box.detail.split(" · ")[0]) + len(box.nics) * (NIC_W + NIC_GAP) <= width
 
 
@@ -165,7 +165,7 @@ def _head_height(box: NumaBox, width: float, *, framed: bool) -> float:
 
 
 def _lay_head(box: NumaBox, zone: Rect, pad: float) -> BoxRow:
-    """The NICs behind no switch, in the outer part of a box; the width is what they leave for its name."""
+    """Lay out the NICs without a switch in the outer part of a box; the width remains for its name."""
     if pad and _beside(box, zone.w):
         taken = len(box.nics) * (NIC_W + NIC_GAP) - NIC_GAP
         left = zone.right - pad - taken
@@ -174,7 +174,7 @@ def _lay_head(box: NumaBox, zone: Rect, pad: float) -> BoxRow:
 
 
 def _slack(boxes: Sequence[NumaBox]) -> list[float]:
-    """How much wider than its GPUs each box is drawn for its name, as long as the row stays narrow."""
+    """Return how much each box is widened for its name, as long as the row stays narrow."""
     widths = [sum(_switch_width(each) + SWITCH_GAP for each in box.switches) + SWITCH_GAP for box in boxes]
     words = [_words(box.label, box.detail) + len(box.nics) * (NIC_W + NIC_GAP) for box in boxes]
     wanted = [max(0.0, need - width) for need, width in zip(words, widths, strict=True)]
@@ -191,7 +191,7 @@ def _boxed(switch: Switch) -> bool:
 
 
 def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> BoxRow:
-    """The switches of a NUMA box from (x, depth of the GPUs' inner edge, height of a GPU) on."""
+    """Lay out the switches of a NUMA box from (x, depth of the GPUs' inner edge, height of a GPU) on."""
     left, base, gpu_height = at
     x = left
     parts = []
@@ -209,7 +209,7 @@ def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> BoxRow:
 
 
 def _lay_switch(switch: Switch, at: tuple[float, float, float]) -> BoxRow:
-    """A switch with its NICs outside its GPUs; a GPU behind no switch gets no frame but stands in the same line."""
+    """Lay out a switch with its NICs outside its GPUs; a GPU without a switch has no frame, but the same line."""
     left, base, gpu_height = at
     pad = SWITCH_PAD if _boxed(switch) else 0.0
     gpus = tuple(

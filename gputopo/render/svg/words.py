@@ -1,7 +1,7 @@
-"""How long a text will be when it is drawn, and how to say a product in little room.
+"""The width of drawn texts, and short names of products.
 
-Nobody knows the reader's font here, so widths are those of DejaVu Sans, the widest of the fonts that browsers fall
-back to: a text that fits by this estimate fits everywhere.
+The reader's font is unknown, so widths are those of DejaVu Sans, the widest of the fonts that browsers fall back to: a
+text that fits by this estimate fits everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ELLIPSIS = "…"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-# Advance widths in DejaVu Sans in thousandths of the font size, rounded up to 40; what is not listed is _PLAIN.
+# Advance widths in DejaVu Sans in thousandths of the font size, rounded up to 40; other characters: _PLAIN.
 _ADVANCES = {
     280: "'ijl",
     320: " ,.IJ·",
@@ -46,13 +46,13 @@ _WIDE = 1000  # East Asian wide and emoji: a full em
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """An upper estimate of the drawn width, in the unit of ``size``."""
+    """Return an upper estimate of the drawn width, in the unit of ``size``."""
     thousandths = sum(_ADVANCE.get(char, _PLAIN) if char.isascii() else _wide_advance(char) for char in text)
     return thousandths * size / 1000 * (_BOLD if bold else 1)
 
 
 def fit(text: str, size: float, room: float, *, bold: bool = False) -> str:
-    """The text, or as much of it as fits into ``room`` with an ellipsis; "" where not even that fits."""
+    """Return the text, cut with an ellipsis to fit into ``room``; "" if that does not fit."""
     if text_width(text, size, bold=bold) <= room:
         return text
     words = text.split(" ")
@@ -62,12 +62,12 @@ def fit(text: str, size: float, room: float, *, bold: bool = False) -> str:
 
 
 def longest(texts: Iterable[str], size: float, room: float) -> str:
-    """The first of some texts that fits; "" where none does."""
+    """Return the first text that fits; "" if none does."""
     return next((text for text in texts if text_width(text, size) <= room), "")
 
 
 def wrap(text: str, size: float, room: float, most: int) -> tuple[str, ...]:
-    """The text in lines that fit into ``room``, at most so many of them; the last is cut if need be."""
+    """Return the text in lines that fit into ``room``, up to a maximum; the last line is cut if necessary."""
     lines: list[str] = []
     words = text.split(" ")
     while words and len(lines) < most - 1:
@@ -78,13 +78,13 @@ def wrap(text: str, size: float, room: float, most: int) -> tuple[str, ...]:
 
 
 def short_product(product: str) -> str:
-    """What people call the card: no vendor, no memory size (the picture says it in its own place)."""
+    """Return the short product name, without vendor and memory size."""
     bare = _without_vendor(product)
     return re.sub(r"[ -]?\d+ ?GB( HBM\w*)?", "", bare).strip(" -") or bare
 
 
 def counted_products(gpus: Iterable[Gpu]) -> str:
-    """``8 x H100 80GB HBM3``, one without a number; several products are joined by "+", in the order of the GPUs."""
+    """Return ``8 x H100 80GB HBM3``, without "1 x"; several products with "+", in the order of the GPUs."""
     gpus = tuple(gpus)
     if not any(gpu.product for gpu in gpus):
         return "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"

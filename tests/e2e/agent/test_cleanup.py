@@ -123,7 +123,7 @@ def test_a_second_clean_up_finds_nothing(cluster: Cluster, published: list[Objec
 
     result = run(config, "--all")
 
-    assert (result.exit_code, result.output) == (0, "nothing of gputopo's is there\n")
+    assert (result.exit_code, result.output) == (0, "nothing to remove\n")
     assert {write.verb for write in cluster.writes() if write.user == user(cluster, "cleaner")} == {"patch", "delete"}
 
 

@@ -133,7 +133,7 @@ def test_a_pod_that_has_ended_is_not_listed_though_the_kubelet_still_does(
     listed = json.loads(answer(pods, config, "-o", "json", "-n", cluster.namespace))["items"]
 
     assert [each["name"] for each in listed] == ["runs"]
-    assert answer(pods, config, "-n", "default") == "no pod with GPUs is running\n"
+    assert answer(pods, config, "-n", "default") == "no running GPU pods found\n"
 
 
 def test_pods_on_a_node_of_which_nobody_says_who_holds_what_are_listed_as_such(
@@ -199,7 +199,7 @@ def test_nodes_of_a_cluster_without_agents_tell_what_labels_tell(cluster: Cluste
 def test_a_cluster_without_gpus_is_said_to_have_none(cluster: Cluster, config: str) -> None:
     cluster.api.create("/api/v1/nodes", api_objects.node("cpu-0", {"cpu": "8"}))
 
-    assert answer(nodes, config) == "there is no node with GPUs\n"
+    assert answer(nodes, config) == "no GPU nodes found\n"
 
 
 def test_a_node_is_shown_as_it_was_published(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:

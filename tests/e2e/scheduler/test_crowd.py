@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
+from gputopo.cli.replay import replay
 from gputopo.model import NodeTopology
-from scheduler_core.extender.replay import replay
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed

@@ -133,8 +133,8 @@ def test_pods_are_asked_for_all_at_once_where_many_nodes_are_silent(tmp_path: Pa
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        pytest.param(nodes, "there is no node with GPUs\n", id="nodes"),
-        pytest.param(pods, "no pod with GPUs is running\n", id="pods"),
+        pytest.param(nodes, "no GPU nodes found\n", id="nodes"),
+        pytest.param(pods, "no running GPU pods found\n", id="pods"),
     ],
 )
 def test_an_empty_cluster_is_said_to_be_empty(command: click.Command, told: str, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
         recorded = CliRunner().invoke(main.main, ["diff", *there, "dgx-1", "--exit-code"])
 
     assert shown.output == render_labels(dgx1().stable_facts())
-    assert (same.exit_code, "no file 'gpu-0.json'" in same.output) == (2, True)
+    assert (same.exit_code, "'gpu-0.json' is neither a file" in same.output) == (2, True)
     assert recorded.exit_code == 1
     assert "machine: " in recorded.output
 
@@ -183,9 +183,11 @@ def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        pytest.param(["show", "--node", "n", "--from", "dgx-1"], "both --node n and dgx-1", id="show of two"),
-        pytest.param(["diff", "--node", "n", "a", "b"], "both --node n and a", id="diff of three"),
-        pytest.param(["diff"], "say with what to compare: BEFORE, or --node NAME", id="diff of one"),
+        pytest.param(
+            ["show", "--node", "n", "--from", "dgx-1"], "--node n and dgx-1 exclude each other", id="show of two"
+        ),
+        pytest.param(["diff", "--node", "n", "a", "b"], "--node n and a exclude each other", id="diff of three"),
+        pytest.param(["diff"], "specify BEFORE or --node NAME", id="diff of one"),
     ],
 )
 def test_a_node_takes_the_place_of_a_file(arguments: list[str], told: str) -> None:
@@ -198,9 +200,9 @@ def test_a_node_takes_the_place_of_a_file(arguments: list[str], told: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        pytest.param([], "say which: --node NAME or --all", id="neither"),
-        pytest.param(["--node", "n", "--all"], "say which: --node NAME or --all", id="both"),
-        pytest.param(["--node", "n", "--crd"], "it goes with --all only", id="the definition for one node"),
+        pytest.param([], "specify --node NAME or --all", id="neither"),
+        pytest.param(["--node", "n", "--all"], "specify --node NAME or --all", id="both"),
+        pytest.param(["--node", "n", "--crd"], "it requires --all", id="the definition for one node"),
     ],
 )
 def test_a_clean_up_wants_to_know_of_what(arguments: list[str], told: str) -> None:
@@ -232,7 +234,8 @@ def test_the_commands_cost_nothing_until_they_are_used() -> None:
     code = "import sys, click; before = set(sys.modules); import gputopo.cli.cluster; print(*set(sys.modules) - before)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    assert set(loaded) <= {"gputopo", "gputopo.cli", "gputopo.cli.cluster"}
+    light = {"gputopo.cli.cluster", "gputopo.cli.output", "gputopo.cli.terminal"}
+    assert set(loaded) <= {"gputopo", "gputopo.cli", *light}
 
 
 DEEP = '{"a":' * 3_000 + "{}" + "}" * 3_000

@@ -51,7 +51,7 @@ def test_another_namespace_is_where_the_lease_and_the_service_are() -> None:
     assert yaml.safe_load(second)["leaderElection"]["resourceNamespace"] == "gpu-system"
     assert yaml.safe_load(cluster)["extenders"][0]["tlsConfig"]["serverName"] == "gputopo-extender.gpu-system.svc"
     assert "kubectl -n gpu-system get service" in cluster
-    assert "is no name of a namespace" in run("--resource", "nvidia.com/gpu", "--namespace", "a: b").stderr
+    assert "is not a valid namespace name" in run("--resource", "nvidia.com/gpu", "--namespace", "a: b").stderr
 
 
 def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
@@ -83,10 +83,12 @@ def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
             id="another kind",
         ),
         pytest.param(["--check", "-", "--resource", "nvidia.com/gpu"], "{", 2, "-: while parsing a flow", id="no YAML"),
-        pytest.param(["--from", "-"], "[]", 2, "-: this is no list of nodes", id="no list of nodes"),
-        pytest.param(["--from", "x", "--resource", "y"], None, 2, "give one", id="two sources of resources"),
-        pytest.param(["--from", "-", "--check", "-"], None, 2, "standard input holds one file", id="two files in one"),
-        pytest.param(["--resource", "nvidia.com/gpus"], None, 2, "is no resource of GPUs", id="a resource misspelled"),
+        pytest.param(
+            ["--from", "-"], "[]", 2, "-: not the output of `kubectl get nodes -o json`", id="no list of nodes"
+        ),
+        pytest.param(["--from", "x", "--resource", "y"], None, 2, "exclude each other", id="two sources of resources"),
+        pytest.param(["--from", "-", "--check", "-"], None, 2, "cannot both be standard input", id="two files in one"),
+        pytest.param(["--resource", "nvidia.com/gpus"], None, 2, "is not a GPU resource", id="a resource misspelled"),
         pytest.param(["--kubeconfig", "/nowhere"], None, 4, "/nowhere", id="no cluster"),
     ],
 )

@@ -54,7 +54,7 @@ class BaseOnly:
 
 sys.meta_path.insert(0, BaseOnly())
 """
-RUN = "from gputopo.cli.main import run; run()"
+RUN = "from gputopo.cli import run; run()"
 HELP = """
 import click
 from click.testing import CliRunner
@@ -145,7 +145,7 @@ def test_every_command_has_its_help() -> None:
         ("path 0 3 --from dgx-1", "2 NVLinks"),
         ("diff a100-mesh link-down", "11 of 12 NVLinks active"),
         ("record", '"nvml"'),
-        ("policy check policy.yaml", "fine"),
+        ("policy check policy.yaml", "valid"),
         ("policy show policy.yaml", "built in"),
         ("simulate --cluster l4*2 --jobs 20 --policy policy.yaml", "ours:default"),
         ("simulate --cluster nodes.json --jobs 20 -o html", "<h1>"),

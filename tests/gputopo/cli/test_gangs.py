@@ -103,7 +103,7 @@ def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
         shown = run(server, tmp_path, "gangs")
 
     assert shown.exit_code == 0
-    assert "gputopo: you may not read placementledgers.gputopo.io, jobs.batch, so what these say" in shown.stderr
+    assert "gputopo: no permission to read placementledgers.gputopo.io, jobs.batch: what they declare" in shown.stderr
     assert "b          job.train  waiting for members 2 of ?" in shown.stdout
 
 
@@ -112,7 +112,7 @@ def test_who_may_not_read_pods_learns_what_to_ask_for(tmp_path: Path) -> None:
         shown = run(server, tmp_path, "gangs")
 
     assert shown.exit_code == 4
-    assert "ask for a ClusterRole with get, list of nodes; list of pods; " in shown.output
+    assert "this command needs a ClusterRole with get, list of nodes; list of pods; " in shown.output
 
 
 def page(**said: Any) -> Answer:
@@ -181,14 +181,16 @@ def test_what_a_planner_does_not_tell(answer: Answer, told: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        pytest.param(["gangs", "--server", "127.0.0.1"], 2, "--server '127.0.0.1': write a URL like", id="no address"),
+        pytest.param(["gangs", "--server", "127.0.0.1"], 2, "--server '127.0.0.1' is not a URL", id="no address"),
         pytest.param(
             ["gangs", "--server", "http://127.0.0.1:9"], 4, "no answer from http://127.0.0.1:9/gangs", id="none"
         ),
-        pytest.param(["gangs", "-A", "-n", "a"], 2, "both --namespace a and --all-namespaces", id="one and all"),
-        pytest.param(["why", "gang"], 2, "'gang' is not understood: say pod NAME or gang NAME", id="no name"),
-        pytest.param(["why", "gang", "x", "-f", "y"], 2, "no -f, no --node", id="a file"),
-        pytest.param(["why", "gang", "x", "--node", "y"], 2, "no -f, no --node", id="a node"),
+        pytest.param(
+            ["gangs", "-A", "-n", "a"], 2, "--namespace a and --all-namespaces exclude each other", id="one and all"
+        ),
+        pytest.param(["why", "gang"], 2, "'gang' is invalid: expected pod NAME or gang NAME", id="no name"),
+        pytest.param(["why", "gang", "x", "-f", "y"], 2, "gang NAME excludes -f and --node", id="a file"),
+        pytest.param(["why", "gang", "x", "--node", "y"], 2, "gang NAME excludes -f and --node", id="a node"),
     ],
 )
 def test_what_cannot_be_asked(arguments: list[str], code: int, told: str) -> None:
@@ -237,7 +239,7 @@ LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/g
         ),
         pytest.param(
             Answer({"message": "forbidden"}, 403),
-            "gputopo: you may not read leases.coordination.k8s.io, so what these say of gangs is not shown\n",
+            "gputopo: no permission to read leases.coordination.k8s.io: what they declare about gangs is not shown\n",
             id="not to be read",
         ),
     ],
@@ -261,10 +263,10 @@ def test_what_is_refused_and_what_nobody_gated_is_said_beside_the_table(tmp_path
 
     assert [line.split()[:3] for line in shown.stdout.splitlines()[1:]] == [["a", "pod/p", "refused"]]
     assert shown.stderr == (
-        "gputopo: what is refused is looked at again once what is quoted is put right: in what makes the pods, and on "
-        "those that are there by kubectl annotate --overwrite pod\n"
-        "gputopo: nobody gated a/g0, a/g1, a/g2 and 2 more, so their pods are placed one by one: gputopo why gang "
-        "tells what to do\n"
+        "gputopo: to retry a refused gang, correct the quoted value in the workload's pod template, and on existing "
+        "pods with kubectl annotate --overwrite pod\n"
+        "gputopo: a/g0, a/g1, a/g2 and 2 more: no scheduling gate, so their pods are placed one by one; see gputopo "
+        "why gang NAME\n"
     )
 
 

@@ -268,7 +268,7 @@ def test_without_the_right_to_list_it_says_so_and_goes_on_trying(tmp_path: Path)
     assert "warning watch kind=pods trouble=" in warning
     assert "/api/v1/pods is forbidden" in warning
     assert code == 4
-    assert errors.startswith("gputopo: not all of the cluster could be listed: ")
+    assert errors.startswith("gputopo: could not list all objects: ")
 
 
 @pytest.mark.parametrize(

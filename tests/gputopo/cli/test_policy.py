@@ -18,7 +18,7 @@ def test_good_file(tmp_path: Path) -> None:
 
     assert (found.exit_code, found.stdout) == (
         0,
-        f"{path}: fine; profiles, in the order in which they are tried: a, default\n",
+        f"{path}: valid; profiles, in the order of matching: a, default\n",
     )
 
 
@@ -39,7 +39,7 @@ def test_standard_input_and_binary() -> None:
     found = CliRunner().invoke(main, ["policy", "check", "-"], input=b"\xff\xfe")
 
     assert found.exit_code == 2
-    assert "this is no text" in found.stderr
+    assert "not UTF-8 text" in found.stderr
 
 
 def test_show_with_and_without_a_file(tmp_path: Path) -> None:

@@ -119,13 +119,23 @@ def test_a_dry_run_says_what_would_be_released_and_writes_nothing(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "told", "code"),
     [
-        pytest.param(["--all"], "gputopo's gate holds no pod", 0, id="at all"),
-        pytest.param(["--all", "-n", "team-b"], "gputopo's gate holds no pod of team-b", 0, id="in a namespace"),
-        pytest.param(["-n", "a", "--gang", "g"], "gputopo's gate holds no pod of the gang g of a", 0, id="of a gang"),
+        pytest.param(["--all"], "no pods with gputopo's scheduling gate", 0, id="at all"),
+        pytest.param(
+            ["--all", "-n", "team-b"],
+            "no pods with gputopo's scheduling gate in namespace team-b",
+            0,
+            id="in a namespace",
+        ),
+        pytest.param(
+            ["-n", "a", "--gang", "g"],
+            "no pods with gputopo's scheduling gate in gang g in namespace a",
+            0,
+            id="of a gang",
+        ),
         pytest.param(
             ["-n", "team-a", "theirs", "x"],
-            "FAILED pods/team-a/theirs: there is no such pod that gputopo's gate holds\n"
-            "FAILED pods/team-a/x: there is no such pod that gputopo's gate holds",
+            "FAILED pods/team-a/theirs: no such pod with gputopo's scheduling gate\n"
+            "FAILED pods/team-a/x: no such pod with gputopo's scheduling gate",
             4,
             id="by name",
         ),
@@ -177,7 +187,7 @@ def test_where_a_planner_still_gates_what_comes_it_is_said(tmp_path: Path) -> No
     assert result.exit_code == 4
     assert result.output.splitlines() == [
         *["released pods/team-a/train-0"] * 3,
-        "FAILED pods/team-a/train-0: it was gated meanwhile; remove the planner and its policies first",
+        "FAILED pods/team-a/train-0: it was gated again; remove the planner and its admission policies first",
     ]
 
 
@@ -195,7 +205,7 @@ def test_it_wants_to_know_what_to_release(arguments: list[str]) -> None:
     result = CliRunner().invoke(release, arguments)
 
     assert result.exit_code == 2
-    assert "say which: POD..., --gang NAME or --all" in result.output
+    assert "specify POD..., --gang NAME or --all" in result.output
 
 
 def test_the_context_says_the_namespace_where_nobody_does(tmp_path: Path) -> None:
@@ -230,8 +240,8 @@ def test_a_clean_up_does_not_take_the_definitions_from_under_pods_that_wait(tmp_
     assert (result.exit_code, result.output) == (
         4,
         (
-            "gputopo: the pod team-a/train-0, 2 in all, waits for a planner, and would wait for ever: "
-            "remove the planner and its policies, then `gputopo release --all`\n"
+            "gputopo: the pod team-a/train-0 and 1 more would wait for a planner forever: "
+            "remove the planner and its admission policies, then run `gputopo release --all`\n"
         ),
     )
 

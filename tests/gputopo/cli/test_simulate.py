@@ -63,7 +63,7 @@ def test_each_profile_of_a_policy_file_is_a_policy_of_its_own(files: Path) -> No
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [pytest.param(b"\xff", "this is no text", id="no text"), pytest.param(b"kind: X", "1:1", id="no policy")],
+    [pytest.param(b"\xff", "not UTF-8 text", id="no text"), pytest.param(b"kind: X", "1:1", id="no policy")],
 )
 def test_what_is_no_policy_file_is_said(files: Path, content: bytes, said: str) -> None:
     (files / "policy.yaml").write_bytes(content)
@@ -91,8 +91,8 @@ def test_cluster_as_kubectl_prints_it(files: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        pytest.param(["--policies", "best"], "there is no policy 'best'", id="policy"),
-        pytest.param(["--sizes", "1-2"], "say GPUS:WEIGHT", id="sizes"),
+        pytest.param(["--policies", "best"], "unknown policy 'best'", id="policy"),
+        pytest.param(["--sizes", "1-2"], "expected GPUS:WEIGHT", id="sizes"),
         pytest.param(["--workload", "NODES"], "has no name", id="workload"),
         pytest.param(["--cluster", "PODS"], "expected columns: sn", id="cluster"),
     ],
@@ -126,7 +126,7 @@ def test_what_if_for_programs(files: Path) -> None:
 @pytest.mark.parametrize(
     ("pod", "cluster", "said"),
     [
-        pytest.param("plain.yaml", "cluster.json", "asks for no GPU", id="no GPU"),
+        pytest.param("plain.yaml", "cluster.json", "requests no GPU", id="no GPU"),
         pytest.param("nodes.csv", "cluster.json", "no Pod found", id="no pod"),
         pytest.param("pod.yaml", "nodes.csv", "invalid JSON, or not printed by kubectl", id="no cluster"),
     ],

@@ -100,7 +100,7 @@ def test_a_pod_that_has_ended_is_looked_at_as_another_one_like_it(tmp_path: Path
         found = json.loads(why(server, tmp_path, "pod", "done", "-n", "a", "-o", "json").output)
 
     assert found["held"] is None
-    assert found["notes"][-1] == "it has ended (Failed), so this is about another one like it"
+    assert found["notes"][-1] == "the pod has ended (Failed): this explains a new pod with the same spec"
 
 
 def test_a_pod_that_cannot_be_understood(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_the_policy_file_decides(tmp_path: Path) -> None:
     assert (built_in["suited"], by_file["suited"]) == (["gpu-0"], [])
     assert [each["reason"] for each in by_file["refused"]] == ["UNKNOWN_TOPOLOGY"]
     assert (bad.exit_code, "bad.yaml:1:" in bad.output) == (2, True)
-    assert "this is no text" in binary.output
-    assert "a running extender has a policy of its own" in elsewhere.output
-    assert "standard input holds one file" in twice.output
+    assert "not UTF-8 text" in binary.output
+    assert "--policy and --server exclude each other" in elsewhere.output
+    assert "cannot both be standard input" in twice.output
 
 
 def test_wish_on_the_job_instead_of_its_template_is_named(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_wish_on_the_job_instead_of_its_template_is_named(tmp_path: Path) -> Non
 
     (note,) = found["notes"]
     assert note == (
-        "gputopo.io/numa is said in the metadata of what makes the pod, where nobody reads it: pods have it from the "
+        "gputopo.io/numa is in the metadata of the workload, where it has no effect: set it in the pod "
         "template (spec.template.metadata)"
     )
 
@@ -215,7 +215,7 @@ def test_one_node_only(tmp_path: Path) -> None:
         missing = why(server, tmp_path, "pod", "waits", "-n", "a", "--node", "gpu-9")
 
     assert found["nodes"] == 1
-    assert (missing.exit_code, missing.output) == (4, "gputopo: there is no node gpu-9\n")
+    assert (missing.exit_code, missing.output) == (4, "gputopo: node gpu-9 not found\n")
 
 
 def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_pod_without_gpus_is_none_of_our_business(tmp_path: Path) -> None:
         shown = why(server, tmp_path, "pod", "web", "-n", "a")
 
     assert shown.exit_code == 2
-    assert shown.output.startswith("gputopo: pod a/web asks for no GPU (nvidia.com/gpu, ")
+    assert shown.output.startswith("gputopo: pod a/web requests no GPU (nvidia.com/gpu, ")
 
 
 def test_who_may_not_read_learns_what_to_ask_for(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_who_may_not_read_learns_what_to_ask_for(tmp_path: Path) -> None:
     assert shown.output.splitlines() == [
         'gputopo: GET /api/v1/pods: 403: pods is forbidden: User "me" cannot list pods at the cluster scope',
         (
-            "ask for a ClusterRole with get, list of nodes; list of pods; get, list of nodegpus.gputopo.io; "
+            "this command needs a ClusterRole with get, list of nodes; list of pods; get, list of nodegpus.gputopo.io; "
             "list of placementreservations.gputopo.io; list of placementledgers.gputopo.io"
         ),
     ]
@@ -291,7 +291,9 @@ def test_who_may_not_see_reservations_learns_that_they_are_not_counted(tmp_path:
         shown = why(server, tmp_path, "pod", "waits", "-n", "a")
 
     assert shown.exit_code == 0
-    assert "Note: you may not list PlacementReservations and PlacementLedgers, so what planners keep" in shown.output
+    assert (
+        "Note: no permission to list PlacementReservations and PlacementLedgers: reservations of gangs" in shown.output
+    )
 
 
 def test_where_no_agent_runs_labels_are_enough(tmp_path: Path) -> None:
@@ -323,7 +325,7 @@ def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
         ),
         pytest.param(Answer("not synced yet", 503), "503: not synced yet", id="not ready"),
         pytest.param(
-            Answer({"kind": "Status"}), "is no extender of this version: its kind is 'Status'", id="another server"
+            Answer({"kind": "Status"}), "not an extender of this version: its kind is 'Status'", id="another server"
         ),
     ],
 )
@@ -345,24 +347,24 @@ def test_where_no_extender_is() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        pytest.param([], "say which: pod NAME, gang NAME, or -f FILE", id="nothing"),
-        pytest.param(["pod", "x", "-f", "y"], "say which: pod NAME, gang NAME, or -f FILE", id="both"),
-        pytest.param(["node", "x"], "'node x' is not understood: say pod NAME or gang NAME", id="not a pod"),
-        pytest.param(["pod"], "'pod' is not understood: say pod NAME or gang NAME", id="no name"),
-        pytest.param(["pod", "x", "y"], "'pod x y' is not understood: say pod NAME or gang NAME", id="two names"),
+        pytest.param([], "specify pod NAME, gang NAME, or -f FILE", id="nothing"),
+        pytest.param(["pod", "x", "-f", "y"], "specify pod NAME, gang NAME, or -f FILE", id="both"),
+        pytest.param(["node", "x"], "'node x' is invalid: expected pod NAME or gang NAME", id="not a pod"),
+        pytest.param(["pod"], "'pod' is invalid: expected pod NAME or gang NAME", id="no name"),
+        pytest.param(["pod", "x", "y"], "'pod x y' is invalid: expected pod NAME or gang NAME", id="two names"),
         pytest.param(
             ["pod", "x", "--server", "127.0.0.1:9439"],
-            "--server '127.0.0.1:9439': write a URL like http://127.0.0.1:9439",
+            "--server '127.0.0.1:9439' is not a URL; example: http://127.0.0.1:9439",
             id="no web address",
         ),
         pytest.param(
             ["-f", "y", "--server", "http://h"],
-            "a running extender is asked about a pod that exists, and about all nodes",
+            "--server needs pod NAME, and excludes -f and --node",
             id="an extender about a file",
         ),
         pytest.param(
             ["pod", "x", "--node", "n", "--server", "http://h"],
-            "a running extender is asked about a pod that exists, and about all nodes",
+            "--server needs pod NAME, and excludes -f and --node",
             id="an extender about one node",
         ),
         pytest.param(["-f", "/nowhere/p.yaml"], "cannot read /nowhere/p.yaml: No such file or directory", id="no file"),

@@ -98,7 +98,7 @@ def test_without_a_kubeconfig_or_a_pod_there_is_advice(tmp_path: Path) -> None:
 
 
 def test_outside_of_a_pod_there_is_no_service_account() -> None:
-    with pytest.raises(ConfigError, match="this is no pod with a service account: Service host/port is not set"):
+    with pytest.raises(ConfigError, match="not in a pod with a service account: Service host/port is not set"):
         in_cluster(READER)
 
 

@@ -62,12 +62,12 @@ def test_an_annotation_without_gpus_beside_a_label_with_some_is_refused() -> Non
     annotations = encode_topology(NodeTopology()).annotations
 
     assert decode_topology({"gputopo.io/gpus": "0"}, annotations) == NodeTopology()
-    with pytest.raises(AnnotationError, match=r"names no GPU, but the label gputopo.io/gpus says 4"):
+    with pytest.raises(AnnotationError, match=r"lists no GPU, but the label gputopo.io/gpus is 4"):
         decode_topology({"gputopo.io/gpus": "4"}, annotations)
 
 
 UNUSABLE = {
-    "no labels": ({}, "its labels: none that speaks of GPUs"),
+    "no labels": ({}, "its labels: none about GPUs"),
     "a count that is no number": ({"nvidia.com/gpu.count": "many"}, "nvidia.com/gpu.count=many"),
     "an absurd count": ({"nvidia.com/gpu.count": "100000"}, "nvidia.com/gpu.count=100000"),
     "digits of another script": ({"nvidia.com/gpu.count": "٣"}, "nvidia.com/gpu.count=٣"),

@@ -25,7 +25,7 @@ def test_label_values_are_spelled_so_that_people_recognise_them(text: str, value
 
 
 def test_a_blank_text_has_no_label_value() -> None:
-    with pytest.raises(ValueError, match="cannot be made of ' ': leave the label out"):
+    with pytest.raises(ValueError, match="' ' cannot be a label value: leave the label out"):
         label_value(" ")
 
 

@@ -54,7 +54,7 @@ Legend:
 
 NVLink islands:
 
-  ?  nobody could tell which NVLinks there are
+  ?  NVLinks unknown: no source reports them
 """
 
 
@@ -160,7 +160,7 @@ def test_the_legend_explains_what_occurs_and_names_cannot_forge_it() -> None:
         "",
         "NVLink islands:",
         "",
-        "  A  GPU0,1  NVLink · bandwidth not known",
+        "  A  GPU0,1  NVLink · bandwidth unknown",
     ]
 
 

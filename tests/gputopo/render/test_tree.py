@@ -144,7 +144,7 @@ machine - driver 550.90.07 - CUDA 12.4
    `- GPU7  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
 
 NVLink islands
-  A  GPU0-7  NVSwitch - bandwidth not known
+  A  GPU0-7  NVSwitch - bandwidth unknown
 
 Caveats
   ? GPU0-7 NUMA node: not known: the kernel says -1
@@ -177,7 +177,7 @@ machine · driver 566.36 · CUDA 12.7
    └─ GPU0  ?  GeForce RTX 4070 Laptop GPU  8 GiB  NVLink ?
 
 NVLink islands
-  ?  nobody could tell which NVLinks there are
+  ?  NVLinks unknown: no source reports them
 
 Caveats
   ? NVLink: not known: WSL does not tell
@@ -239,7 +239,7 @@ def test_what_little_is_known_is_shown() -> None:
         "   └─ GPU4     B200         LOST\n"
         "\n"
         "NVLink islands\n"
-        "  A  GPU0,3  NVSwitch · bandwidth not known\n"
+        "  A  GPU0,3  NVSwitch · bandwidth unknown\n"
         "\n"
         "Caveats\n"
         "  ? GPU0 memory: sources disagree: NVML says 1, nvidia-smi 2: believed NVML\n"

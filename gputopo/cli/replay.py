@@ -1,6 +1,6 @@
-"""``gputopo replay``: decisions of an extender, made again offline and compared.
+"""``gputopo replay``: recorded decisions of an extender, replayed offline and compared.
 
-Exit codes: 0 all the same; 1 one is decided otherwise now; 2 bad input.
+Exit codes: 0 no decision differs; 1 a decision differs; 2 bad input.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import click
 
+from gputopo.cli.terminal import exit_with_error
 from gputopo.process.page_reader import PageError, read_pages
 from scheduler_core.extender.decision_record import DecisionFormatError, parse_decision, replay_differences
 
-DIFFERENT, BAD_INPUT = 1, 2
+DIFFERENT = 1
 
 
 class Lines(NamedTuple):
@@ -37,32 +38,31 @@ class _Source(click.File):
 @click.command()
 @click.argument("source", type=_Source("rb"), metavar="FILE|URL")
 def replay(source: Lines) -> None:
-    """Make the decisions of FILE again, and say which come out otherwise. `-` is standard input.
+    """Replay the recorded decisions of an extender.
 
-    FILE is what an extender writes with --decisions-file. URL is where an extender serves /decisions; all its pages are
-    read. After a change of version it tells what the new one would have decided; with the same version a difference is
-    a bug worth reporting.
+    It lists the decisions that differ. URL is the page /decisions of an extender, which is read with all its further
+    pages. FILE is the file of its option --decisions-file; `-` is standard input. After a change of version,
+    differences show what the new version decides differently. With the same version, a difference is a bug: please
+    report it.
 
     \b
     Examples:
       gputopo replay http://127.0.0.1:9439/decisions
       gputopo replay /var/log/gputopo/decisions.jsonl
     """
-    made = different = 0
+    replayed = different = 0
     try:
         for number, line in enumerate(source.lines, start=1):
             decision = parse_decision(line)
-            made += 1
+            replayed += 1
             found = list(replay_differences(decision))
             different += bool(found)
             for each in found:
                 click.echo(f"line {number}: pod {decision.pod}, generation {decision.generation}: {each}")
     except DecisionFormatError as error:
-        click.echo(f"gputopo: {source.name}: line {number}: {error}", err=True)
-        sys.exit(BAD_INPUT)
+        exit_with_error(f"{source.name}: line {number}: {error}")
     except PageError as error:
-        click.echo(f"gputopo: {error}", err=True)
-        sys.exit(BAD_INPUT)
-    click.echo(f"{made} decisions replayed, {different} differ")
+        exit_with_error(str(error))
+    click.echo(f"{replayed} decisions replayed, {different} differ")
     if different:
         sys.exit(DIFFERENT)

@@ -1,0 +1,59 @@
+"""Print tables, JSON and YAML documents and text as wide as the terminal; fetch the pages of extender and planner."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, supports_unicode, write_out
+
+_WIDTH = 120  # columns, where standard output is not a terminal
+
+
+def print_table(table: Callable[[], Any], has_rows: bool, if_empty: str) -> None:
+    """Print a table; if it has no rows, print ``if_empty`` to standard error."""
+    if not has_rows:
+        click.echo(if_empty, err=True)
+        return
+    from gputopo.render.report import table_lines  # noqa: PLC0415  start-up of all other commands
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    printed = table_lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)
+    click.echo("\n".join(printed))
+
+
+def print_document(document: dict[str, Any], output: str) -> None:
+    """Print a document; ``output`` is "json" or "yaml"."""
+    import json  # noqa: PLC0415  start-up of all other commands
+
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+        return
+    import yaml  # noqa: PLC0415  20 ms, and only this output needs it
+
+    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1_000_000), nl=False)
+
+
+def fetch_pages(url: str) -> Iterator[bytes]:
+    """Yield the pages of a running extender or planner. Exit with an error if they cannot be fetched."""
+    from gputopo.process.page_reader import PageError, read_pages  # noqa: PLC0415  start-up of all other commands
+
+    try:
+        yield from read_pages(url)
+    except PageError as error:
+        exit_with_error(str(error), NO_CLUSTER)
+
+
+def fetch_page(url: str) -> bytes:
+    """Return the body of a page that has no continuation. Exit with an error if it cannot be fetched."""
+    return b"".join(fetch_pages(url))
+
+
+def print_text(text: Callable[[int, bool], str]) -> None:
+    """Print ``text(columns, ascii_only)``."""
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+    write_out(text(width, not supports_unicode()))

@@ -1,0 +1,178 @@
+"""The commands about one machine: show, labels, diff, path, record and machines. Heavy imports are in the functions."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gputopo.cli.cluster import cluster_options
+from gputopo.cli.source import cluster_topology, topology_of
+from gputopo.cli.terminal import DEGRADED, exit_with_error, supports_unicode, terminal_paint, write_file, write_out
+
+FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
+
+_FROM = click.option(
+    "--from",
+    "source",
+    metavar="FILE|NAME|-",
+    help="Read another machine instead of this one: a recording, the output of `nvidia-smi topo -m` or of "
+    "`kubectl get node -o json`, an NCCL topology XML file, or the name of a bundled example machine. `-` is "
+    "standard input.",
+)
+_NODE = click.option("--node", metavar="NAME", help="Read the topology annotation of this Node of the cluster.")
+_ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+
+
+@click.command()
+@_FROM
+@_NODE
+@cluster_options
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="tree", show_default=True, help="What to print.")
+@_ASCII
+@click.option("--check", is_flag=True, help="Exit with 1 if a link, a PCIe lane or a GPU is degraded.")
+def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **from_cluster: str | None) -> None:
+    """Show the topology of a machine or of a cluster node.
+
+    Default: this machine.
+
+    \b
+    Examples:
+      gputopo show
+      gputopo show --check || echo "call the vendor"
+      gputopo show --from topo.txt -o json | jq .islands
+      gputopo show --from dgx-1 -o matrix --ascii
+      gputopo show --node gpu-7
+    """
+    topology = cluster_topology(source, **from_cluster) or topology_of(source)
+    from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
+
+    try:
+        write_out(renderer(output, ascii_only=ascii_only or not supports_unicode(), paint=terminal_paint())(topology))
+    except RenderError as error:
+        exit_with_error(f"-o {output}: {error}")
+    if check and topology.degraded:
+        sys.exit(DEGRADED)
+
+
+@click.command()
+@_FROM
+@click.option(
+    "--mirror",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="auto: also print the nvidia.com/ labels that other tools select on. off: only gputopo.io/ labels.",
+)
+@click.option("--annotations", is_flag=True, help="Also print the topology annotation.")
+def labels(source: str | None, mirror: str, annotations: bool) -> None:
+    """Print the labels that the agent would publish.
+
+    One `key=value` per line; warnings go to standard error.
+
+    \b
+    Examples:
+      gputopo labels
+      gputopo labels --from dgx-a100 --mirror off
+      kubectl label --overwrite node N $(gputopo labels --from topo.txt)      no agent needed
+    """
+    from gputopo.render import RenderError  # noqa: PLC0415  start-up of the other commands
+    from gputopo.render.label_lines import render_labels  # noqa: PLC0415
+
+    topology = topology_of(source)
+    for problem in topology.problems:
+        click.echo(f"gputopo: {problem.what}: {problem.why}", err=True)
+    try:
+        write_out(render_labels(topology, mirrors=mirror == "auto", annotations=annotations))
+    except RenderError as error:
+        exit_with_error(str(error))
+
+
+@click.command()
+@click.argument("before", required=False)
+@click.argument("after", required=False)
+@_NODE
+@cluster_options
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if the machines differ.")
+def diff(*, before: str | None, after: str | None, exit_code: bool, **from_cluster: str | None) -> None:
+    """Compare two machines, or a recording with this machine.
+
+    BEFORE and AFTER are values of `--from`. AFTER defaults to this machine. With --node, BEFORE is the topology
+    annotation of that Node.
+
+    \b
+    Examples:
+      gputopo diff yesterday.json                   what has changed on this machine
+      gputopo diff dgx-a100 my-node.json
+      gputopo diff --node $NODE_NAME                the published topology and the real one
+    """
+    if from_cluster["node"] is not None and after is None:
+        before, after = None, before  # the node is compared with the only machine named
+    first = cluster_topology(before, **from_cluster)
+    if first is None and before is None:
+        raise click.UsageError("specify BEFORE or --node NAME")
+    from gputopo.render.topology_diff import render_changes  # noqa: PLC0415
+    from gputopo.topology_diff import topology_changes  # noqa: PLC0415  start-up of the other commands
+
+    found = topology_changes(first or topology_of(before), topology_of(after))
+    write_out(render_changes(found, paint=terminal_paint()))
+    if found and exit_code:
+        sys.exit(DEGRADED)
+
+
+@click.command()
+@click.argument("a", type=int)
+@click.argument("b", type=int)
+@_FROM
+@_ASCII
+def path(a: int, b: int, source: str | None, ascii_only: bool) -> None:
+    """Show how GPUs A and B are connected, and the bandwidth.
+
+    \b
+    Examples:
+      gputopo path 0 5
+      gputopo path 0 7 --from dgx-1
+    """
+    from gputopo.model import ModelError  # noqa: PLC0415  start-up of --help and --version
+    from gputopo.paths import find_path as path_between  # noqa: PLC0415
+    from gputopo.render.path import render_path  # noqa: PLC0415
+
+    topology = topology_of(source)
+    try:
+        found = path_between(topology, a, b)
+    except ModelError as error:
+        exit_with_error(str(error))
+    write_out(render_path(found, ascii_only=ascii_only or not supports_unicode()))
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
+@click.option("--scrub-uuids", is_flag=True, help="Replace each GPU UUID by a made-up UUID, the same one everywhere.")
+def record(output: str | None, scrub_uuids: bool) -> None:
+    """Record this machine's hardware as JSON, for bug reports.
+
+    It contains the output of NVML, nvidia-smi and sysfs. Serial numbers and host names are always removed.
+
+    \b
+    Examples:
+      gputopo record -o node.json && gputopo show --from node.json
+      gputopo record --scrub-uuids | gzip > for-the-vendor.json.gz
+    """
+    from agent.recording.io import dump_snapshot  # noqa: PLC0415
+    from agent.recording.probe import probe_machine  # noqa: PLC0415  imports NVML
+    from agent.recording.scrub import scrub_snapshot  # noqa: PLC0415
+
+    text = dump_snapshot(scrub_snapshot(probe_machine(), uuids=scrub_uuids))
+    if output is None:
+        write_out(text)
+    else:
+        write_file(output, text)
+
+
+@click.command()
+def machines() -> None:
+    """List the bundled example machines, for `--from`."""
+    from agent.recording import bundled as recorded  # noqa: PLC0415  reads the file system
+
+    for machine in recorded.list_machines(recorded.bundled_directory()):
+        click.echo(f"{machine.name:<34} {', '.join(machine.aliases):<26} {machine.title}")

@@ -1,0 +1,70 @@
+"""The topology that a command is about: of this machine, of a file, of a bundled example machine, or of a node."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from gputopo.cli.cluster import topology_of_node
+from gputopo.cli.terminal import NO_GPU, exit_with_error, read_bytes
+
+if TYPE_CHECKING:
+    from gputopo.model import NodeTopology
+
+
+def cluster_topology(
+    source: str | None, *, node: str | None, kubeconfig: str | None, context: str | None
+) -> NodeTopology | None:
+    """Return the topology of ``node``, or None if no node is named."""
+    if node is None:
+        return None
+    if source is not None:
+        raise click.UsageError(f"--node {node} and {source} exclude each other")
+    return topology_of_node(node, kubeconfig, context)
+
+
+def topology_of(source: str | None) -> NodeTopology:
+    """Return the topology of a value of `--from`, or of this machine. Exit with an error if it has no GPU."""
+    from agent.recording.inputs import InputError, read_observation  # noqa: PLC0415  start-up of --help and --version
+
+    if source is None:
+        from agent.recording.probe import probe_machine  # noqa: PLC0415  imports NVML
+        from agent.recording.topology import observe_snapshot  # noqa: PLC0415
+
+        inputs = observe_snapshot(probe_machine())
+    else:
+        try:
+            inputs = read_observation(_read(source))
+        except InputError as error:
+            exit_with_error(f"{source}: {error}")
+    if not inputs.topology.gpus:
+        exit_with_error(f"{inputs.advice}\nTo show another machine: gputopo show --from NAME ({_names()})", NO_GPU)
+    return inputs.topology
+
+
+def _read(source: str) -> str:
+    """Return the text of a file, of standard input, or of a bundled example machine."""
+    from agent.recording.inputs import decode_text  # noqa: PLC0415  start-up of --help and --version
+
+    is_file = source == "-" or os.path.exists(source)  # noqa: PTH110  pathlib costs 8 ms of start-up
+    return decode_text(read_bytes(source if is_file else _recording(source)))
+
+
+def _recording(name: str) -> str:
+    """Return the path of the recording of a bundled example machine."""
+    from agent.recording import bundled  # noqa: PLC0415  only for a name
+
+    snapshot = bundled.find_recording(name, bundled.bundled_directory())
+    if snapshot is None:
+        exit_with_error(f"{name!r} is neither a file nor a bundled example machine ({_names()})")
+    return snapshot
+
+
+def _names() -> str:
+    from agent.recording import bundled  # noqa: PLC0415  only for a message
+
+    return ", ".join(
+        sorted(alias for each in bundled.list_machines(bundled.bundled_directory()) for alias in each.aliases)
+    )
